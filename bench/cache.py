@@ -22,13 +22,13 @@ from pathlib import Path
 from satchel.cli.options import default_model
 from satchel.formats.logits import open_logits
 from satchel.quant.cache import CACHE_TYPES
-from satchel.runtime.arch import Cache
-from satchel.runtime.bench import Runner, Test
-from satchel.runtime.engine import Engine
-from satchel.runtime.model import Model
-from satchel.runtime.perplexity import diverge, windows, write_base
-from satchel.runtime.sizing import cache_bytes
-from satchel.runtime.weights import DeviceWeights
+from satchel.runtime.api.model import Model
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.placement.sizing import cache_bytes
+from satchel.runtime.tasks.bench import Runner, Test
+from satchel.runtime.tasks.perplexity import diverge, windows, write_base
+from satchel.runtime.weights.weights import DeviceWeights
 
 CONTEXT = 512  # of the windows whose divergence is measured
 ANSWER, PROMPT = 16, 512

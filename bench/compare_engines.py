@@ -83,8 +83,8 @@ class SatchelEngine:
 
     def open(self, row: Row) -> None:
         """Loads the model with room for this test, unless it has just that."""
-        from satchel.runtime.bench import Runner
-        from satchel.runtime.model import Model
+        from satchel.runtime.api.model import Model
+        from satchel.runtime.tasks.bench import Runner
 
         if self.shape == (row.context, row.sequences):
             return
@@ -106,7 +106,7 @@ class SatchelEngine:
 
     def bytes_per_token(self) -> float:
         """Bytes read for a decoded token: a step's weights serve all sequences, each has its own cache."""
-        from satchel.runtime.plan_cost import CostModel, TokenSpan
+        from satchel.runtime.compiler.cost import CostModel, TokenSpan
 
         row, costs, n, total = self.row, CostModel(self.model.engine), self.row.sequences, 0.0
         for at in range(row.depth + row.prompt, row.depth + row.prompt + row.generate):
@@ -118,7 +118,7 @@ class SatchelEngine:
         return total / max(1, row.generate * n)
 
     def timed(self, row: Row) -> float:
-        from satchel.runtime.bench import decode, prefill
+        from satchel.runtime.tasks.bench import decode, prefill
 
         engine = self.model.engine
         for slot in range(row.sequences):
@@ -133,7 +133,7 @@ class SatchelEngine:
         return self.timed(self.row)
 
     def bandwidth(self) -> float:
-        from satchel.runtime.device_peaks import read_rate
+        from satchel.runtime.device.peaks import read_rate
 
         return read_rate({self.model.device: self.bytes_per_token() * self.row.sequences}) or 0.0
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from compare_engines import MODES, Row, command
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 PATIENCE = 1800.0  # seconds for one command
 IDLE_SHARE = 0.05  # of one core, above which a waiting process disturbs the other

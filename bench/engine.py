@@ -18,7 +18,7 @@ from engine_rows import ROWS, Files, Finding
 from findings import tell
 
 from satchel.cli.options import default_model
-from satchel.quant import SatchelError
+from satchel.errors import SatchelError
 
 ROOT = Path(__file__).resolve().parent.parent
 LARGE = ROOT / "build" / "compare" / "llama-3.2-1b-q4_k_m.gguf"

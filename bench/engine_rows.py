@@ -22,8 +22,8 @@ import numpy as np
 from compare_seats import Child
 from speculation import LEAST, measure
 
-from satchel.quant import RequestError
-from satchel.runtime.model import Model
+from satchel.errors import RequestError
+from satchel.runtime.api.model import Model
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request
 from satchel.runtime.speculative import Speculation

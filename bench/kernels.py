@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from satchel import cext
-from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import Device, Exec, find_backend
+from satchel.errors import DeviceError
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import Device, Exec, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.plan import Buffer, Segment
 

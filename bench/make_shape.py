@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from satchel.cli.options import default_model
+from satchel.errors import RequestError, SatchelError
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
-from satchel.quant import FORMATS, RequestError, SatchelError
+from satchel.quant import FORMATS
 from satchel.quant.recipes import RECIPES, choose_formats
 
 Blocks = npt.NDArray[Any]

@@ -26,17 +26,18 @@ from pathlib import Path
 
 from satchel.cli.commands.perplexity import begin, read_text
 from satchel.cli.options import default_model
+from satchel.errors import RequestError, SatchelError
 from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
 from satchel.formats.imatrix import Importance, Origin, open_importance, write_importance
 from satchel.formats.logits import open_logits
 from satchel.formats.quantize import write
 from satchel.formats.quantizing.plan import QuantizeOptions
-from satchel.quant import FORMATS, RequestError, SatchelError
+from satchel.quant import FORMATS
 from satchel.quant.format import F32
 from satchel.quant.recipes import Recipe
-from satchel.runtime.imatrix import Observed, choose_products, collect
-from satchel.runtime.model import Model
-from satchel.runtime.perplexity import diverge, windows, write_base
+from satchel.runtime.api.model import Model
+from satchel.runtime.tasks.imatrix import Observed, choose_products, collect
+from satchel.runtime.tasks.perplexity import diverge, windows, write_base
 
 CONTEXT = 512
 PRODUCTS = 8 << 30  # bytes that products of columns may take

@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 
 from satchel.runtime import ops
-from satchel.runtime.arch import SAMPLING_BYTES
 from satchel.runtime.compiler.lower import probe
-from satchel.runtime.device import Device, find_backend, pointer
+from satchel.runtime.device.device import Device, find_backend, pointer
 from satchel.runtime.graph import Array, Graph, Type
+from satchel.runtime.layers.arch import SAMPLING_BYTES
 from satchel.runtime.plan import Buffer
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.record import record

@@ -29,7 +29,7 @@ from serving_process import Process, Watch, peer, satchel
 from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
 from satchel.cli.load.summary import summary
 from satchel.cli.options import default_model
-from satchel.quant import SatchelError
+from satchel.errors import SatchelError
 
 OUTSIDE_MS = 0.2  # of a streamed token, outside the engine
 SHORT_AND_LONG = (4, 104)  # tokens of answers whose costs are compared

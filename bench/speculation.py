@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from satchel.cli.options import default_model
-from satchel.runtime.model import Model
-from satchel.runtime.reply import Reply
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.reply import Reply
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.speculative import Speculation
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from satchel import Model
-from satchel.runtime.program import Program
+from satchel.runtime.engine.program import Program
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.worker import child, process
 from satchel.runtime.worker.model import WorkerModel

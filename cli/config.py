@@ -5,7 +5,7 @@ variable stands above it, a flag above both.
     threads = 4
     [serve]
     port = 8080
-    [models.small]        # what `satchel serve` knows by name; see cli/server/catalog.py
+    [models.small]        # what `satchel serve` knows by name; see server/catalog.py
     path = "small.gguf"
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from satchel.cli.main import CONFIG, UsageError
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 DEFAULTS, MODELS, ALIASES = "defaults", "models", "aliases"
 Table = Mapping[str, Any]

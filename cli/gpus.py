@@ -99,8 +99,8 @@ def _nvrtc() -> GpuRequirement:
 
 def tunings() -> Iterator[GpuRequirement]:
     """What `satchel tune` has left for the devices that are found."""
-    from satchel.quant.errors import RequestError
-    from satchel.runtime.device import Backend, libraries
+    from satchel.errors import RequestError
+    from satchel.runtime.device.device import Backend, libraries
     from satchel.runtime.tuning import read, tuned_for
 
     try:

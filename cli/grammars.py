@@ -10,8 +10,8 @@ from satchel.cli.groups import option, wrong
 from satchel.cli.options import read_text
 
 if TYPE_CHECKING:
+    from satchel.runtime.api.model import Model
     from satchel.runtime.grammar import Spec
-    from satchel.runtime.model import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import typer
 
 from satchel.cli.absent import absent_options
 from satchel.cli.main import UsageError
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.request_option import RequestOption, options_of
 
 T = TypeVar("T")

@@ -249,7 +249,7 @@ def describe(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError):
         return "out of memory; a smaller model or context (-c) needs less"
-    from satchel.quant.errors import SatchelError
+    from satchel.errors import SatchelError
 
     if isinstance(error, SatchelError):
         return " ".join(str(error).split("\n"))

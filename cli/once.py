@@ -22,8 +22,8 @@ from satchel.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
     from satchel.cli.chat.respond import ChatAnswer, ChatRequest
-    from satchel.runtime.model import Model
-    from satchel.runtime.reply import Stats
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.reply import Stats
 
 INTERRUPTED = 130
 PATIENCE = 2.0  # seconds that stdin may stay silent before it is said what is waited for

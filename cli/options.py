@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 import typer
 
 from satchel.cli.groups import flag_values, flags_of, option, wrong
-from satchel.cli.store.digests import digests_of
-from satchel.cli.store.option import model_file
+from satchel.cli.model_argument import model_file
+from satchel.errors import RequestError
 from satchel.quant.cache import CACHE_TYPES
-from satchel.quant.errors import RequestError
-from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.placement.options import (
     PREFETCHES,
     STREAMS,
@@ -32,12 +31,13 @@ from satchel.runtime.placement.options import (
     read_size,
 )
 from satchel.runtime.words import PRECISIONS
+from satchel.store.digests import digests_of
 
 if TYPE_CHECKING:
     from satchel.cli.adapters import AdapterOptions
     from satchel.formats.gguf import GGUF
-    from satchel.runtime.model import Model
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.options import Options
     from satchel.runtime.speculative import Speculation
 
 M = TypeVar("M", bound="Model")
@@ -389,7 +389,7 @@ def loading(
     sandbox: bool = True,
 ) -> Options:
     """The same as the library has it."""
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.options import Options
 
     return Options(
         context=options.context,
@@ -434,7 +434,7 @@ def open_model(
     """Loads the model with room for so many sequences, with a bar where that takes long. profile: the device
     counts the time of each step. worker: "process" for an engine in a process of its own, with a sandbox.
     """
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
 
     return open_as(
         Model,
@@ -487,7 +487,7 @@ def check_weights(options: ModelOptions, gguf: GGUF) -> None:
     if not options.check_tensors:
         return
     from satchel.cli.chat.bar import late_bar
-    from satchel.runtime.weights import check_tensors
+    from satchel.runtime.weights.weights import check_tensors
 
     with late_bar("checking the weights", sys.stderr, in_bytes=True) as progress:
         check_tensors(gguf, progress)

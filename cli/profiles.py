@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from satchel.cli.tables import MARKDOWN_PROFILE, NUMBERS, Row, writer
 
 if TYPE_CHECKING:
-    from satchel.runtime.bench import Test
-    from satchel.runtime.device_peaks import DevicePeaks
-    from satchel.runtime.profile import Profile, ProfileLine
+    from satchel.runtime.device.peaks import DevicePeaks
+    from satchel.runtime.tasks.bench import Test
+    from satchel.runtime.tasks.profile import Profile, ProfileLine
 
 HEADS = {"op": "By op", "weights": "By op and weights", "sum": "In all"}
 

@@ -11,9 +11,9 @@ from satchel.cli.speculation import accepted
 
 if TYPE_CHECKING:
     from satchel.cli.chat.respond import ChatAnswer
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.usage_report import UsageReport
     from satchel.runtime.sampling.logprobs import Logprob
-    from satchel.runtime.usage_report import UsageReport
 
 MIB, GIGA, WIDTH = 1 << 20, 10**9, 22
 Rows = Sequence[tuple[str, str]]

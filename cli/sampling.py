@@ -7,7 +7,7 @@ from typing import Annotated
 
 from satchel.cli.groups import flag_values, flags_of, option, wrong
 from satchel.cli.main import UsageError
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.sampling.options import LETTERS, ORDER, Sampling
 
 KNOWN = "".join(LETTERS)

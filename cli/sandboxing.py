@@ -1,4 +1,4 @@
-"""The worker's sandbox as `satchel doctor` proves it, and what `satchel serve` says where there is none."""
+"""The worker's sandbox as `satchel doctor` proves it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from satchel.runtime.options import Options
+    pass
 
 SECONDS = 60  # for a probe
 REFUSALS = ("EACCES", "EPERM", "ENOSYS")  # answers of a sandbox, or of a system that lacks the call
@@ -41,8 +40,8 @@ def probe() -> Probe:
     cannot be started, or says nothing.
     """
     from satchel.cli.options import default_model
+    from satchel.runtime.api.options import Options
     from satchel.runtime.children import interpreter, module_path, start
-    from satchel.runtime.options import Options
     from satchel.runtime.sandbox.policy import policy_of
     from satchel.runtime.sandbox.probe import ATTEMPTS
     from satchel.runtime.worker.process import START
@@ -79,17 +78,3 @@ def probe() -> Probe:
         raise OSError(f"the probe ended with {child.returncode}: {said[-1] if said else 'it said nothing'}")
     # An attempt without an answer has made another program of the probe.
     return Probe(held["text"], held["note"], {name: rows.get(name, "it went through") for name in ATTEMPTS})
-
-
-def note_of(served: Iterable[Options]) -> str:
-    """What a server must say of the sandboxes of models loaded so; "" where each has a whole one, or none is
-    wanted.
-    """
-    from satchel.runtime.sandbox.enter import lacking
-
-    options = list(served)
-    if any(o.worker == "thread" for o in options):
-        return "no sandbox: with --worker thread the engine runs in the server's process (docs/server.md)"
-    if any(o.sandbox for o in options) and (missing := lacking()):
-        return missing
-    return ""

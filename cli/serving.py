@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.words import WORKERS
 
 if TYPE_CHECKING:
-    from satchel.cli.server.roles import Role
-    from satchel.cli.server.settings import ServerSettings
+    from satchel.server.roles import Role
+    from satchel.server.settings import ServerSettings
 
 Texts = list[str] | None
 LEVELS = ("debug", "info", "warning", "error")
@@ -159,8 +159,8 @@ class ServerOptions:
 
     def settings(self) -> ServerSettings:
         """As the server has it."""
-        from satchel.cli.server.roles import ADMIN, USER
-        from satchel.cli.server.settings import LOOPBACK, ServerSettings, is_own
+        from satchel.server.roles import ADMIN, USER
+        from satchel.server.settings import LOOPBACK, ServerSettings, is_own
 
         given = [(key, USER) for key in self.api_key or ()] + [(key, ADMIN) for key in self.admin_key or ()]
         keys: dict[str, Role] = {}
@@ -197,7 +197,7 @@ class ServerOptions:
 
 def _hosts(given: Texts) -> tuple[str, ...]:
     """Hosts of registries, each HOST or HOST:PORT."""
-    from satchel.cli.store.names import web_name
+    from satchel.store.names import web_name
 
     for host in given or ():
         try:
@@ -210,7 +210,7 @@ def _hosts(given: Texts) -> tuple[str, ...]:
 
 def _keys(path: Path | None) -> Mapping[str, Role]:
     """The file's keys with their roles."""
-    from satchel.cli.server.roles import read_keys
+    from satchel.server.roles import read_keys
 
     if path is None:
         return {}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
-from satchel.cli.store.option import model_file
+from satchel.cli.model_argument import model_file
 
 if TYPE_CHECKING:
-    from satchel.runtime.reply import Stats
+    from satchel.runtime.api.reply import Stats
     from satchel.runtime.speculative import Speculation
 
 MOST, LARGEST = 16, 64

@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from satchel.cli.console import plain
 
 if TYPE_CHECKING:
-    from satchel.formats.gguf import GGUF
+    pass
 
 OUTPUTS = ("md", "json", "jsonl", "csv")
 NUMBERS = ("int8", "bf16", "f32")  # what a device's peaks of multiply-adds are measured for
@@ -38,29 +36,6 @@ def amount(count: float) -> str:
 
 def parameters(count: float) -> str:
     return f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.2f} M"
-
-
-def size_label(count: int) -> str:
-    """A number of parameters as models' names have it: 0.6B, 40M."""
-    return f"{count / 1e9:.1f}B" if count >= 1e8 else f"{count / 1e6:.0f}M"
-
-
-def file_type(gguf: GGUF) -> str:
-    """The file's type as its name has it (Q4_K_M); where the file does not say, the format of most bytes."""
-    from satchel.quant.recipes import RECIPES
-
-    number = gguf.metadata.get_uint("general.file_type", None)
-    name = next((r.name for r in RECIPES.values() if r.file_type == number), None)
-    if name is not None:
-        return name
-    sizes: Counter[str] = Counter()
-    for tensor in gguf.tensors.values():
-        sizes[tensor.format] += tensor.nbytes
-    return sizes.most_common(1)[0][0].upper() if sizes else "empty"
-
-
-def elements(gguf: GGUF) -> int:
-    return sum(math.prod(t.shape) for t in gguf.tensors.values())
 
 
 MARKDOWN: tuple[Column, ...] = (

@@ -14,7 +14,7 @@ from tkinter import ttk
 
 from satchel import Model, SatchelError
 from satchel.cli.options import default_model
-from satchel.runtime.reply import Reply
+from satchel.runtime.api.reply import Reply
 
 EVERY = 30  # milliseconds between two looks into the queue
 

@@ -19,10 +19,10 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF, Metadata, TensorSource, open_gguf, write_gguf
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.gguf.values import StringArray, Typed, Value
-from satchel.quant.errors import ModelError
 from satchel.quant.format import F32
 from satchel.quant.gptq import Hessian, prepare
 

@@ -18,8 +18,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import ModelError
 from satchel.formats.gguf.atomic import replace_files
-from satchel.quant.errors import ModelError
 
 F32 = npt.NDArray[np.float32]
 Records = npt.NDArray[Any]

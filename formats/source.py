@@ -1,7 +1,7 @@
 """Where a model's tensors come from, whatever the files: what converting and quantizing read.
 
 An open GGUF file is a source, and so is a checkpoint folder (formats/convert), whose tensors already have
-GGUF's names, shapes and formats. Open either with `satchel.runtime.sources.open_source`.
+GGUF's names, shapes and formats. Open either with `satchel.runtime.weights.sources.open_source`.
 """
 
 from __future__ import annotations

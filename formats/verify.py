@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF, Metadata, TensorInfo, Typed
 from satchel.formats.gguf.check import Fault
 from satchel.formats.verify_values import NOT_A_NUMBER, Damage
 from satchel.quant import FORMATS
-from satchel.quant.errors import ModelError
 
 Severity = Literal["error", "warning"]
 CheckName = Literal["container", "meaning", "values", "tokenizer", "template"]

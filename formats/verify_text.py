@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import Metadata, StringArray, TensorInfo, Typed, ValueType
 from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.tokenizer import Kind, Tokenizer, build_tokenizer
 from satchel.formats.verify import Log, each_fault
-from satchel.quant.errors import ModelError, RequestError
 
 EMBEDDING = "token_embd.weight"
 TEMPLATE_KEY = "tokenizer.chat_template"

@@ -8,10 +8,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from satchel.quant.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.quant.format import Format
 
-__all__ = ["BY_ID", "FORMATS", "DeviceError", "Format", "ModelError", "RequestError", "SatchelError"]
+__all__ = ["BY_ID", "FORMATS", "Format"]
 
 
 def _discover() -> dict[str, Format]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.quant import q4_0
-from satchel.quant.errors import RequestError
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import join_nibbles, quietly, rows, to_f16
 

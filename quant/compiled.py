@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.quant.jit import import_numba
 
 

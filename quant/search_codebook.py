@@ -7,10 +7,10 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import RequestError
 from satchel.quant import codebook_loops
 from satchel.quant.codebook import E2M1, NONLINEAR
 from satchel.quant.compiled import compiled
-from satchel.quant.errors import RequestError
 from satchel.quant.format import F32
 from satchel.quant.pack import F16, U8, quietly, rows, to_f16
 from satchel.quant.scales import F64, better, floored, groups, half, unit, weights

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import RequestError
 from satchel.quant import codebook, grid_loops
 from satchel.quant.compiled import compiled
-from satchel.quant.errors import RequestError
 from satchel.quant.format import F32
 from satchel.quant.pack import F16, U8, quietly, rows, to_f16
 from satchel.quant.scales import floored, weights

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from satchel.quant.errors import DeviceError
+from satchel.errors import DeviceError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 
 # Lists of folders that the loader, the shell, compilers and Python read. An empty entry of most of them is
 # the current folder.

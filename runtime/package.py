@@ -28,11 +28,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from satchel.quant.errors import DeviceError, ModelError, RequestError, SatchelError
+    from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
     from satchel.runtime import kernels
-    from satchel.runtime.async_model import AsyncModel
-    from satchel.runtime.model import Model
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.async_model import AsyncModel
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.options import Options
     from satchel.runtime.sampling import Sampling
 
     __version__: str
@@ -51,14 +51,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "AsyncModel": "runtime.async_model",
-    "DeviceError": "quant.errors",
-    "Model": "runtime.model",
-    "ModelError": "quant.errors",
-    "Options": "runtime.options",
-    "RequestError": "quant.errors",
+    "AsyncModel": "runtime.api.async_model",
+    "DeviceError": "errors",
+    "Model": "runtime.api.model",
+    "ModelError": "errors",
+    "Options": "runtime.api.options",
+    "RequestError": "errors",
     "Sampling": "runtime.sampling",
-    "SatchelError": "quant.errors",
+    "SatchelError": "errors",
 }
 
 

@@ -62,7 +62,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
-    """A buffer that a segment needs (hal_bufdesc); runtime/device.py's Buffer is the memory itself."""
+    """A buffer that a segment needs (hal_bufdesc); runtime/device/device.py's Buffer is the memory itself."""
 
     name: str
     usage: int

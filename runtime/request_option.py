@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from math import inf
 from typing import Any, TypeVar
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 T = TypeVar("T")
 KEY = "request option"  # of a field's metadata

@@ -21,11 +21,11 @@ from pathlib import Path
 from unittest import mock
 
 from satchel import Model
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.async_model import AsyncModel
+from satchel.errors import ModelError, RequestError
+from satchel.runtime.api.async_model import AsyncModel
+from satchel.runtime.engine.service import Service
 from satchel.runtime.placement import settle as faces
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.service import Service
 
 sys.path.append(str(Path(__file__).parent / "support"))
 from waiting import until

@@ -1,5 +1,5 @@
 /* recurrent.c: recurrent layers (SSM, gated delta rule): sigmoid and softplus of their gates, short_conv and conv_write,
- * gated_scan and scan_write, as runtime/ops_recurrent.py defines them; all float32.
+ * gated_scan and scan_write, as runtime/ops/recurrent.py defines them; all float32.
  *
  * A state is (pages, ...), found by the block table as keys are: the page of position p is table[slot][p / block]. A
  * piece is a slot's tokens, which stand one after the other; its first goes on from the page of the position before it.

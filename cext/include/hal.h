@@ -184,7 +184,7 @@ typedef struct {
     uint64_t seed;
 } hal_sampling;
 
-/* ==== ops: one entry here, one argument struct where it takes arguments (none: no struct), one function in runtime/ops.py */
+/* ==== ops: one entry here, one argument struct where it takes arguments (none: no struct), one function in runtime/ops/__init__.py */
 
 enum {
     HAL_OP_GET_ROWS, HAL_OP_LINEAR, HAL_OP_LINEAR_ADD, HAL_OP_QUANTIZE, HAL_OP_RMS_NORM, HAL_OP_NORM_QUANTIZE,

@@ -1,4 +1,4 @@
-/* pieces.k.h: where the states of recurrent layers lie (runtime/ops_recurrent.py). A state is (pages, ...), found by the block
+/* pieces.k.h: where the states of recurrent layers lie (runtime/ops/recurrent.py). A state is (pages, ...), found by the block
  * table as keys are; a piece is a slot's tokens, which stand in the step one after the other, and goes on from the page of the
  * position before its first token. `slots` is the input slot, behind which are pos and table. A token that points outside
  * faults the run.

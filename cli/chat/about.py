@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
 
 BILLION, MILLION = 10**9, 10**6
 

@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 LARGEST = 1 << 20  # bytes of one file
 MOST = 64  # files that one pattern may name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from satchel.cli.chat import slash  # registers the commands
 from satchel.cli.chat.registry import ALIASES, COMMANDS, find
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session

@@ -7,7 +7,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.children import find_program, run
 
 USUAL = ("editor", "nano", "vim", "vi")

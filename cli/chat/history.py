@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files
-from satchel.quant.errors import RequestError
-from satchel.runtime.generate_options import GenerateOptions
+from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.request_option import options_of
 from satchel.runtime.sampling import NAMES, Sampling
 from satchel.runtime.sampling import WHOLE as WHOLE_NAMES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 NAME = re.compile(r"\w[\w +-]{0,99}")
 ENDING = ".json"

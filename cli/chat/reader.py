@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from satchel.cli.chat.display import Look
 from satchel.cli.options import decoded
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

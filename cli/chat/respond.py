@@ -19,9 +19,9 @@ from satchel.cli.chat.bar import Progressed, late_bar
 
 if TYPE_CHECKING:
     from satchel.cli.chat.display import AnswerOutput
-    from satchel.runtime.generate_options import GenerateKwargs
-    from satchel.runtime.model import Model
-    from satchel.runtime.reply import Reply, Stats
+    from satchel.runtime.api.generate_options import GenerateKwargs
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.reply import Reply, Stats
     from satchel.runtime.sampling import Sampling
 
 TAIL = 8  # tokens at the end of a prompt among which an opened <think> is looked for
@@ -121,7 +121,7 @@ def respond_often(
     model: Model, ids: Sequence[int], request: ChatRequest, n: int, made: int
 ) -> list[ChatAnswer]:
     """So many answers to one prompt, each with a seed of its own; the n best of them, all if none is more."""
-    from satchel.runtime.answers import best, seeds
+    from satchel.runtime.api.answers import best, seeds
 
     started, sampling = time.perf_counter(), request.sampling
     first = secrets.randbits(63) if sampling.seed is None else sampling.seed
@@ -154,14 +154,14 @@ def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Prog
 
 def pieces(reply: Reply) -> Iterator[str]:
     """What the user sees of a reply."""
-    from satchel.runtime.chat_reply import ChatReply
+    from satchel.runtime.api.chat_reply import ChatReply
 
     return reply.shown() if isinstance(reply, ChatReply) else iter(reply)
 
 
 def answer_of(reply: Reply, started: float) -> ChatAnswer:
     """A reply that ended; started: the clock when it was asked for."""
-    from satchel.runtime.chat_reply import ChatReply
+    from satchel.runtime.api.chat_reply import ChatReply
 
     text = reply.spoken if isinstance(reply, ChatReply) else reply.text
     return ChatAnswer(text, reply.stats, reply.sampling.seed, time.perf_counter() - started, reply)

@@ -20,14 +20,14 @@ from satchel.cli.chat.output import ChatOutput, TextOutput
 from satchel.cli.chat.reader import silent
 from satchel.cli.chat.registry import Leave
 from satchel.cli.chat.respond import ChatAnswer, ChatRequest, respond
-from satchel.quant.errors import RequestError, SatchelError
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.errors import RequestError, SatchelError
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import MASK
 
 if TYPE_CHECKING:
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.reply import Stats
     from satchel.runtime.grammar import Spec
-    from satchel.runtime.model import Model
-    from satchel.runtime.reply import Stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.history import load, save
+from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.formats.gguf import open_gguf
-from satchel.quant.errors import ModelError, RequestError, SatchelError
 from satchel.runtime.kv.saved import TYPE
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from satchel.cli.console import note
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.load.command import UrlOptions, measure
+from satchel.cli.model_argument import model_file
 from satchel.cli.options import (
     BATCH_HELP,
     CACHE_RAM,
@@ -22,14 +23,14 @@ from satchel.cli.options import (
     default_model,
     open_model,
 )
-from satchel.cli.store.option import model_file
-from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, elements, file_type, size_label, writer
+from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, writer
+from satchel.formats.gguf.labels import file_type, parameters, size_label
 
 if TYPE_CHECKING:
-    from satchel.runtime.bench import BenchResult, Test
-    from satchel.runtime.device_peaks import DevicePeaks
-    from satchel.runtime.energy import Counters
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.device.energy import Counters
+    from satchel.runtime.device.peaks import DevicePeaks
+    from satchel.runtime.tasks.bench import BenchResult, Test
 
 Words = list[str]
 MEANING = """\
@@ -242,7 +243,7 @@ def numbers(name: str, text: str, low: int) -> list[int]:
 
 def chosen(prompts: list[int], generated: list[int], both: Words, depths: list[int]) -> Iterator[Test]:
     """The tests in llama-bench's order: prompts, answers, both, for each depth."""
-    from satchel.runtime.bench import Test
+    from satchel.runtime.tasks.bench import Test
 
     pairs = [numbers("-pg", text, 0) for text in both]
     if bad := next((text for text, pair in zip(both, pairs, strict=True) if len(pair) != 2), None):
@@ -263,8 +264,8 @@ def opened(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> M
 
 def measured(model: Model, about: dict[str, Any]) -> DevicePeaks:
     """What the devices that run the model can do at most, told in a line."""
-    from satchel.runtime import device_peaks
-    from satchel.runtime.bench import Test, bytes_by_device
+    from satchel.runtime.device import peaks as device_peaks
+    from satchel.runtime.tasks.bench import Test, bytes_by_device
 
     found = device_peaks.measure(bytes_by_device(model.engine, Test(0, 1)))
     memory = f"memory {found.read / 1e9:.1f} GB/s" if found.read else "memory not measured by this device"
@@ -283,7 +284,7 @@ def runs_on(model: Model, about: dict[str, Any]) -> str:
 
 def counted(model: Model) -> Counters:
     """What counts the energy of the model's devices, told in a line."""
-    from satchel.runtime.energy import counters_of
+    from satchel.runtime.device.energy import counters_of
 
     found = counters_of(model.engine.devices)
     names = ", ".join(c.name for c in found.counters)
@@ -293,8 +294,8 @@ def counted(model: Model) -> Counters:
 
 def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool) -> None:
     """llama-bench's table."""
-    from satchel.runtime.bench import Runner, bytes_by_device
-    from satchel.runtime.device_peaks import read_rate
+    from satchel.runtime.device.peaks import read_rate
+    from satchel.runtime.tasks.bench import Runner, bytes_by_device
 
     write = writer(output, MARKDOWN)
     for options in runs:
@@ -316,9 +317,9 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
 def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str) -> None:
     """Tables of each test: by op, by op and weights, and the sums."""
     from satchel.cli.profiles import rows, show
-    from satchel.runtime.bench import Runner, bytes_by_device
-    from satchel.runtime.device_peaks import read_rate
-    from satchel.runtime.profile import profile
+    from satchel.runtime.device.peaks import read_rate
+    from satchel.runtime.tasks.bench import Runner, bytes_by_device
+    from satchel.runtime.tasks.profile import profile
 
     write = None if output == "md" else writer(output, ())
     for options in runs:
@@ -347,7 +348,7 @@ def explain(output: str, meaning: str) -> None:
 def describe(model: Model) -> dict[str, Any]:
     """What is the same for all tests of a model."""
     info, tensors = model.device.info(), model.gguf.tensors.values()
-    count = elements(model.gguf)
+    count = parameters(model.gguf)
     return {
         "model": f"{model.arch.hp.arch} {size_label(count)} {file_type(model.gguf)}",
         "type": file_type(model.gguf),
@@ -392,7 +393,7 @@ def facts(found: BenchResult, limit: float | None, limits: DevicePeaks) -> dict[
 
 def batched(runs: list[ModelOptions], counts: Sequence[list[int]], output: str) -> None:
     """llama-batched-bench's table."""
-    from satchel.runtime.bench import Runner, run_batched
+    from satchel.runtime.tasks.bench import Runner, run_batched
 
     prompts, generated, parallel = counts
     write = writer(output, BATCHED)

@@ -74,7 +74,7 @@ def opened(
 ) -> Iterator[Checkpoint | Adapter]:
     """The folder as what it is."""
     from satchel.formats.convert.shaping import Shaping
-    from satchel.runtime.sources import open_adapter, open_checkpoint
+    from satchel.runtime.weights.sources import open_adapter, open_checkpoint
 
     made: Checkpoint | Adapter
     if (source / "adapter_config.json").is_file():

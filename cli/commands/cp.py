@@ -14,6 +14,6 @@ def cp(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
 ) -> None:
     """Give a model a second name; its file is pinned in models.lock and not copied."""
-    from satchel.cli.store import Store
+    from satchel.store import Store
 
     print(plain(f"{Store().copy(source, name).name} is {source}"))

@@ -22,7 +22,7 @@ import typer
 from satchel.cli.console import note, plain
 
 if TYPE_CHECKING:
-    from satchel.runtime.device import BackendLibrary
+    from satchel.runtime.device.device import BackendLibrary
 
 PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
 ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # backends of absent cards
@@ -108,7 +108,7 @@ def cores() -> int:
 
 def backends() -> Iterator[CheckResult]:
     """Every library found, the compiled CPU backend even where it is not, and numba."""
-    from satchel.runtime.device import libraries
+    from satchel.runtime.device.device import libraries
 
     found = libraries()
     if not any(f.name == "cpu" for f in found):
@@ -123,7 +123,7 @@ def backends() -> Iterator[CheckResult]:
 def gpus() -> Iterator[CheckResult]:
     """What an NVIDIA GPU needs, and what was tuned."""
     from satchel.cli.gpus import parts, tunings
-    from satchel.runtime.device import libraries
+    from satchel.runtime.device.device import libraries
 
     built = any(f.name == "cuda" for f in libraries())
     for kind, found in (("gpu", parts(built, reinstall())), ("tuning", tunings())):
@@ -133,7 +133,7 @@ def gpus() -> Iterator[CheckResult]:
 
 
 def tried(library: BackendLibrary) -> CheckResult:
-    from satchel.runtime.device import Backend
+    from satchel.runtime.device.device import Backend
 
     path = Path(library.path)
     if library.name in ("cuda", "hip", "metal", "sycl") and any(what in library.reason for what in ABSENT):
@@ -147,8 +147,8 @@ def tried(library: BackendLibrary) -> CheckResult:
 
 
 def numba() -> CheckResult:
-    from satchel.quant.errors import DeviceError
-    from satchel.runtime.device import find_backend
+    from satchel.errors import DeviceError
+    from satchel.runtime.device.device import find_backend
 
     mend = f"{shlex.quote(sys.executable)} -m pip install --upgrade numba"
     try:
@@ -159,8 +159,8 @@ def numba() -> CheckResult:
 
 def computed(name: str, backend: Any, mend: str) -> CheckResult:
     """Opens the backend's first device and lets it compute."""
-    from satchel.runtime.device import TEST_ONLY, find_backend
-    from satchel.runtime.selftest import cache_types, lacking, selftest
+    from satchel.runtime.device.device import TEST_ONLY, find_backend
+    from satchel.runtime.device.selftest import cache_types, lacking, selftest
 
     try:
         device = backend.open()
@@ -185,7 +185,7 @@ def computed(name: str, backend: Any, mend: str) -> CheckResult:
 def model() -> Iterator[CheckResult]:
     """The bundled model: is it there, and does it answer?"""
     from satchel.cli.options import default_model
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
     from satchel.runtime.sampling import GREEDY
 
     try:
@@ -202,7 +202,7 @@ def model() -> Iterator[CheckResult]:
 def sandbox() -> Iterator[CheckResult]:
     """What a process in a worker's sandbox can do: it really tries, and is to be refused each time."""
     from satchel.cli.sandboxing import REFUSALS, probe
-    from satchel.quant.errors import SatchelError
+    from satchel.errors import SatchelError
 
     try:
         found = probe()

@@ -12,7 +12,7 @@ import typer
 from satchel.cli.conformance.suite import FAIL, PASS, Verdict, chosen, verdicts
 from satchel.cli.console import plain
 from satchel.cli.groups import option, wrong
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 WIDTH = 110  # of a line that tells why a check failed
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF, Metadata
@@ -82,8 +82,8 @@ def edit(
 def worsened(gguf: GGUF, changed: Metadata) -> list[Finding]:
     """Errors of the new metadata that the old one does not have."""
     from satchel.formats.verify import Log
-    from satchel.runtime.verify import check_model
-    from satchel.runtime.weights import FileWeights
+    from satchel.runtime.tasks.verify import check_model
+    from satchel.runtime.weights.weights import FileWeights
 
     if gguf.metadata.get("general.type", "model") != "model":
         return []

@@ -14,7 +14,7 @@ from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.options import ModelOptions, decoded, open_model, read_text
 
 if TYPE_CHECKING:
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
 
 POOLINGS = ("none", "mean", "cls", "last")
 SLOTS = 8  # texts that are read together

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from satchel.cli.store.option import ModelArgument
+from satchel.cli.model_argument import ModelArgument
 
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF

@@ -47,8 +47,8 @@ def imatrix(
     The text is cut into windows of -c tokens, 512 by default.
     """
     from satchel.formats.imatrix import Origin, write_dat, write_importance
-    from satchel.runtime.imatrix import Observed, choose_products, collect
-    from satchel.runtime.perplexity import windows
+    from satchel.runtime.tasks.imatrix import Observed, choose_products, collect
+    from satchel.runtime.tasks.perplexity import windows
 
     if file is None:
         raise wrong("-f", "there is no text to run: give a file")

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from satchel.cli.store.option import ModelArgument
+from satchel.cli.model_argument import ModelArgument
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, StringArray, describe, open_gguf
 from satchel.formats.gguf.histogram import Histogram, histogram
-from satchel.quant.errors import RequestError
 
 SHOWN = 200  # characters of a string; --json shows all of them
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

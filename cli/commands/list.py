@@ -10,7 +10,7 @@ import typer
 from satchel.cli.console import out, plain
 
 if TYPE_CHECKING:
-    from satchel.cli.store import StoredModel
+    from satchel.store import StoredModel
 
 
 def list(
@@ -20,7 +20,7 @@ def list(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models of this machine: pulled ones, and those of Hugging Face, Ollama and LM Studio."""
-    from satchel.cli.store import Store
+    from satchel.store import Store
 
     found = [entry for entry in Store().list() if text.lower() in entry.name.lower()]
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 
 def merge(

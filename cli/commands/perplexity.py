@@ -15,15 +15,15 @@ import typer
 
 from satchel.cli.console import note, plain, warn
 from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, default_model, open_model
-from satchel.cli.store.option import model_file
-from satchel.cli.tables import elements
+from satchel.formats.gguf.labels import parameters
 
 if TYPE_CHECKING:
     from satchel.cli.quality.report import Scored
-    from satchel.runtime.choices import Accuracy, Task
-    from satchel.runtime.model import Model
-    from satchel.runtime.perplexity import Divergence, Perplexity, Window
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.tasks.choices import Accuracy, Task
+    from satchel.runtime.tasks.perplexity import Divergence, Perplexity, Window
 
 WINDOW = 512
 FILES = "Models to compare, besides that of -m."
@@ -133,7 +133,7 @@ class Measuring:
         self.options, self.score, self.text, self.several = options, score, text, count > 1
         self.tasks: list[Task] = []
         if score.choice is not None:
-            from satchel.runtime.choices import read_tasks
+            from satchel.runtime.tasks.choices import read_tasks
 
             self.tasks = read_tasks(score.choice)
             self.tasks = self.tasks[: score.tasks] if score.tasks else self.tasks
@@ -164,7 +164,7 @@ class Measuring:
                 ppl = self.measure(model, context, base)
             choices = self.choose(model) if self.tasks else None
             size = sum(part.size for part in model.gguf.parts)
-            bits = 8 * sum(t.nbytes for t in model.gguf.tensors.values()) / max(1, elements(model.gguf))
+            bits = 8 * sum(t.nbytes for t in model.gguf.tensors.values()) / max(1, parameters(model.gguf))
         return Scored(path, size, bits, context, time.perf_counter() - started, ppl, kld, choices)
 
     def context(self, base: Path | None) -> int:
@@ -181,7 +181,7 @@ class Measuring:
 
     def measure(self, model: Model, context: int, base: Path | None) -> Perplexity:
         """Perplexity of the text; with `base`, its log-probabilities are written there."""
-        from satchel.runtime.perplexity import measure, windows, write_base
+        from satchel.runtime.tasks.perplexity import measure, windows, write_base
 
         cut = windows(model.tokenize(self.text or ""), context, self.score.chunks)
         vocab, bos, show = model.arch.vocab, begin(model), PerplexityLine(len(cut), self.label(model))
@@ -192,7 +192,7 @@ class Measuring:
     def diverge(self, model: Model, path: Path) -> tuple[Perplexity, Divergence]:
         """Divergence from a base file."""
         from satchel.formats.logits import open_logits
-        from satchel.runtime.perplexity import diverge
+        from satchel.runtime.tasks.perplexity import diverge
 
         base = open_logits(path)
         if self.text is not None:
@@ -202,7 +202,7 @@ class Measuring:
         return diverge(model.engine, base, model.arch.vocab, begin(model), self.score.chunks, show)
 
     def choose(self, model: Model) -> Accuracy:
-        from satchel.runtime.choices import score
+        from satchel.runtime.tasks.choices import score
 
         show = Answering(len(self.tasks), self.label(model))
         return score(model.engine, self.tasks, model.tokenize, show)
@@ -218,7 +218,7 @@ def show_notes(model: Model) -> None:
 
 def check_text(model: Model, text: str, tokens: Window, base: Path) -> None:
     """RequestError where the base was made from another text."""
-    from satchel.quant.errors import RequestError
+    from satchel.errors import RequestError
 
     if model.tokenize(text)[: len(tokens)] != tokens.tolist():
         raise RequestError(f"{base}: made from another text than -f gives; leave -f out, or make it again")

@@ -16,14 +16,14 @@ import typer
 
 from satchel.cli.console import note, out, plain, warn
 from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, check_weights, default_model, loading, open_model
-from satchel.cli.store.option import model_file
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from satchel.runtime.check import StepReport
-    from satchel.runtime.dryrun import DryRun, Share
+    from satchel.runtime.compiler.check import StepReport
+    from satchel.runtime.placement.dryrun import DryRun, Share
 
 MIB = 1 << 20
 MARGIN = 32  # context beyond the text of --check
@@ -74,8 +74,8 @@ def plan(
 def dry(options: ModelOptions, slots: int) -> Iterator[DryRun]:
     """The model without its weights; file and device are closed afterwards."""
     from satchel.formats.gguf import open_gguf
-    from satchel.runtime.dryrun import dry_run
     from satchel.runtime.placement.devices import open_for
+    from satchel.runtime.placement.dryrun import dry_run
 
     loaded = loading(options, slots)
     with open_gguf(options.model or default_model()) as gguf:
@@ -235,7 +235,7 @@ def run_check(options: ModelOptions, text: str) -> list[StepReport]:
     """Each step of the model on this text, compared. DeviceError at the first that is out of bound."""
     from satchel.formats.gguf import open_gguf
     from satchel.formats.tokenizer import build_tokenizer
-    from satchel.runtime.check import check_steps
+    from satchel.runtime.compiler.check import check_steps
 
     # The context decides how large the states are that the definitions copy: no larger than the text needs.
     with open_gguf(options.model or default_model()) as gguf:

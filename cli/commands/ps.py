@@ -18,7 +18,7 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models that a running server has loaded."""
-    from satchel.cli.store.running import ServerClient
+    from satchel.store.running import ServerClient
 
     models = ServerClient.of(os.environ, host).models()
     if as_json:

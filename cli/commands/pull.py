@@ -12,7 +12,7 @@ import typer
 from satchel.cli.console import err, plain
 
 if TYPE_CHECKING:
-    from satchel.cli.store import Progress, Watch
+    from satchel.store import Progress, Watch
 
 
 def pull(
@@ -34,7 +34,7 @@ def pull(
     Each file is checked while it comes and read before it gets its name; models.lock pins it. Prints the
     file of each model.
     """
-    from satchel.cli.store import Store
+    from satchel.store import Store
 
     store = Store(offline=offline or None)
     for name in names or store.pinned():

@@ -37,7 +37,7 @@ def quantize(
     """Write a model in smaller formats."""
     from satchel.cli.quantizing.quantize_job import QuantizeJob
     from satchel.formats.quantize import QuantizeOptions
-    from satchel.runtime.sources import open_source
+    from satchel.runtime.weights.sources import open_source
 
     if (type_name is None) != budget.wanted:
         raise wrong(

@@ -16,8 +16,8 @@ from satchel.cli.options import ModelOptions, decoded, open_model, read_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from satchel.runtime.model import Model
-    from satchel.runtime.rerank import Ranked
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.tasks.rerank import Ranked
 
 SLOTS = 8  # documents that are read together
 Documents = list[tuple[str, str]]  # (where it comes from, its text)
@@ -55,7 +55,7 @@ def rerank(
     Documents are the arguments, the lines of -f, the files of -d, or the lines of stdin. Scores are between 0
     and 1; with --embeddings they are cosines, between -1 and 1.
     """
-    from satchel.runtime.rerank import INSTRUCTION
+    from satchel.runtime.tasks.rerank import INSTRUCTION
 
     if embeddings and instruction is not None:
         raise wrong("--instruction", "--embeddings compares texts as they are")
@@ -92,7 +92,7 @@ def _documents(texts: list[str] | None, lines: list[Path] | None, files: list[Pa
 
 
 def _by_embedding(model: Model, query: str, texts: Sequence[str], top: int | None) -> list[Ranked]:
-    from satchel.runtime.rerank import ranked
+    from satchel.runtime.tasks.rerank import ranked
 
     vectors = model.embed([query, *texts])
     return ranked(vectors[1:] @ vectors[0], top)

@@ -23,7 +23,7 @@ def rm(
     What lies in another program's folder is not touched.
     """
     from satchel.cli.commands.list import size
-    from satchel.cli.store import Store
+    from satchel.store import Store
 
     if not names and not unfinished:
         raise UsageError("NAME: expected names of models, or --unfinished")

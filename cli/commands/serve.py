@@ -10,13 +10,13 @@ import typer
 
 from satchel.cli.adapters import AdapterOptions
 from satchel.cli.groups import with_options, wrong
+from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, default_model, loading
 from satchel.cli.serving import ServerOptions
-from satchel.cli.store.option import model_file
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
-    from satchel.cli.server.catalog import Catalog, Served
+    from satchel.server.catalog import Catalog, Served
 
 GB = 10**9
 
@@ -41,8 +41,8 @@ def serve(
     [models.NAME] and [aliases.NAME] of the configuration file are served too; SIGHUP reads them again.
     """
     try:
-        from satchel.cli.server.log import set_up
-        from satchel.cli.server.run import run_server
+        from satchel.server.log import set_up
+        from satchel.server.run import run_server
     except ImportError as error:
         raise RequestError(f"{error.name} is missing: pip install 'satchel[server]'") from None
 
@@ -75,7 +75,7 @@ def _catalog(
     the store too, and the bundled one where there is no other to begin with.
     """
     from satchel.cli.config import find, read
-    from satchel.cli.server.catalog import catalog_of
+    from satchel.server.catalog import catalog_of
 
     where = find()
     tables = read(where) if where else {}
@@ -95,7 +95,7 @@ def _catalog(
 
 def _verified(catalog: Catalog, wanted: str) -> Catalog:
     """The same, each file with the digests that it must have."""
-    from satchel.cli.store.digests import digests_of
+    from satchel.store.digests import digests_of
 
     def checked(served: Served) -> Served:
         return replace(served, options=replace(served.options, digests=digests_of(served.path, wanted)))
@@ -105,8 +105,8 @@ def _verified(catalog: Catalog, wanted: str) -> Catalog:
 
 def _stored() -> dict[str, Path]:
     """What the store has. A file that is not the one that was pulled is left out, and the log says so."""
-    from satchel.cli.server.log import LOG
-    from satchel.cli.store import Store
+    from satchel.server.log import LOG
+    from satchel.store import Store
 
     store, found = Store(offline=True), {}
     for entry in store.list():

@@ -11,7 +11,7 @@ import typer
 from satchel.cli.console import plain
 
 if TYPE_CHECKING:
-    from satchel.cli.store.details import Details
+    from satchel.store.details import Details
 
 
 def show(
@@ -24,12 +24,12 @@ def show(
 ) -> None:
     """Show a model's architecture, size, context, quantization, licence, template and capabilities."""
     from satchel.cli.options import default_model
-    from satchel.cli.store import Store
+    from satchel.store import Store
 
     store = Store()
     name = model or str(default_model())
     entry, path = store.entry(name), store.find(name)
-    from satchel.cli.store.details import read_details
+    from satchel.store.details import read_details
 
     details = read_details(path, entry.name if model else path.name, entry.licence)
     if as_json:
@@ -45,7 +45,7 @@ def show(
 def lines(details: Details) -> list[str]:
     """The table for users, without what the file does not say."""
     from satchel.cli.commands.list import size
-    from satchel.cli.tables import size_label
+    from satchel.formats.gguf.labels import size_label
 
     rows = {
         "architecture": details.architecture,

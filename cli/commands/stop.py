@@ -16,7 +16,7 @@ def stop(
     host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
 ) -> None:
     """Unload models of a running server; the next request for one loads it again."""
-    from satchel.cli.store.running import ServerClient
+    from satchel.store.running import ServerClient
 
     server = ServerClient.of(os.environ, host)
     for name in names:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from satchel.cli.store.option import model_file
-from satchel.quant.errors import RequestError
+from satchel.cli.model_argument import model_file
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.formats.tokenizer import Tokenizer

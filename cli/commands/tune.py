@@ -18,8 +18,8 @@ from satchel.cli.options import ModelOptions, open_model
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from satchel.runtime.device import Device
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.device.device import Device
     from satchel.runtime.tuning import Tuned
     from satchel.runtime.tuning.kept import DeviceTuning
     from satchel.runtime.tuning.measure import Measured

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from satchel.cli.store.option import ModelArgument
+from satchel.cli.model_argument import ModelArgument
 
 if TYPE_CHECKING:
     from satchel.formats.verify import Finding
-    from satchel.runtime.verify import VerifyReport
+    from satchel.runtime.tasks.verify import VerifyReport
 
 SHOWN = 8  # findings of one check and severity; --all and --json show the others
 
@@ -32,7 +32,7 @@ def verify(
     Exit codes: 0 nothing is wrong, 1 something is, 2 the file can't be opened.
     """
     from satchel.cli.console import progress
-    from satchel.runtime.verify import verify as check
+    from satchel.runtime.tasks.verify import verify as check
 
     size = model.stat().st_size if model.is_file() else 0
     with progress("reading weights", size) as advance:

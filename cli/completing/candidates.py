@@ -36,7 +36,7 @@ def _cache_types() -> Iterable[str]:
 
 
 def _backends() -> Iterable[str]:
-    from satchel.runtime.device import libraries
+    from satchel.runtime.device.device import libraries
 
     return ("auto", *(found.name for found in libraries() if not found.reason))
 
@@ -55,8 +55,8 @@ def _conversations() -> Iterable[str]:
 
 def models() -> Iterable[str]:
     """Names of the models on this machine; nothing is downloaded for it."""
-    from satchel.cli.store.store import Store
-    from satchel.quant.errors import SatchelError
+    from satchel.errors import SatchelError
+    from satchel.store.store import Store
 
     try:
         return [entry.name for entry in Store(offline=True).list()]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from satchel.cli.conformance import checks
 from satchel.cli.conformance.expect import Skip, Wrong
 from satchel.cli.conformance.target import ConformanceTarget
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
 

@@ -16,7 +16,7 @@ from satchel.cli.load.requests import LoadRequest, LoadShape, made_up, recorded,
 from satchel.cli.load.stream import Outcome
 from satchel.cli.load.summary import COLUMNS, summary
 from satchel.cli.tables import writer
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 REQUESTS, CONCURRENCY = 64, 8  # of a load that says neither
 MEANING = """\

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from satchel.cli.load.requests import LoadRequest
 from satchel.cli.load.stream import Outcome, ask
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     import httpx

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 CHAT, TEXT = "/chat/completions", "/completions"
 WORDS = """

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from satchel.cli.groups import wrong
+from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files
-from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.cli.quality.report import Scored

@@ -12,8 +12,8 @@ from satchel.cli.console import plain
 from satchel.cli.tables import amount
 
 if TYPE_CHECKING:
-    from satchel.runtime.choices import Accuracy
-    from satchel.runtime.perplexity import Divergence, Perplexity
+    from satchel.runtime.tasks.choices import Accuracy
+    from satchel.runtime.tasks.perplexity import Divergence, Perplexity
 
 SHOWN = 8  # parts of a window that are printed
 PERCENTS = (

@@ -14,7 +14,7 @@ from satchel.cli.console import err, note, plain
 from satchel.cli.groups import wrong
 from satchel.cli.quantizing.options import BudgetOptions, MixOptions, parse_size
 from satchel.cli.quantizing.quantize_job import QuantizeJob
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from satchel.quant.recipes import Recipe
     from satchel.runtime.budget.probe import Prober, Windows
     from satchel.runtime.budget.search import FormatSearchResult
-    from satchel.runtime.perplexity import Divergence
+    from satchel.runtime.tasks.perplexity import Divergence
 
 WINDOW = 512
 
@@ -85,7 +85,7 @@ def _gguf(job: QuantizeJob) -> GGUF:
 def _texts(gguf: GGUF, options: BudgetOptions) -> TextWindows:
     from satchel.cli.commands.perplexity import read_text
     from satchel.formats.tokenizer import build_tokenizer
-    from satchel.runtime.perplexity import windows
+    from satchel.runtime.tasks.perplexity import windows
 
     if options.text is None:
         raise wrong("--text", "expected a text")

@@ -14,7 +14,7 @@ from satchel.runtime.budget.search import kind_of, layer_of
 
 if TYPE_CHECKING:
     from satchel.runtime.budget.search import FormatSearchResult, TensorChoice
-    from satchel.runtime.perplexity import Divergence
+    from satchel.runtime.tasks.perplexity import Divergence
 
 STYLE = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1c2430;--soft:#667085;--rule:#e3e6eb;--mark:#c2410c;

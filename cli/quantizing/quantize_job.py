@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from satchel.cli.console import err, note
 from satchel.cli.quantizing.table import print_table, shown
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.formats.quantize import Calibration, Dry, QuantizeOptions, QuantizeReport

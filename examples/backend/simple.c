@@ -47,7 +47,7 @@ struct hal_exec {
     call *calls;
 };
 
-/* --- the ops: m[0] is the output, m[1] and m[2] the inputs; runtime/ops.py defines what they mean */
+/* --- the ops: m[0] is the output, m[1] and m[2] the inputs; runtime/ops/__init__.py defines what they mean */
 
 static float *row(const matrix *m, int32_t i) {
     return (float *)(m->data + m->stride * (uint64_t)i);

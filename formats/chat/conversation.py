@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.chat.parser import LETTERS
 from satchel.formats.template.messages import Message, Plain, read_messages
-from satchel.quant.errors import RequestError
 
 
 def fit(messages: Sequence[Mapping[str, Any]], form: str = "") -> list[Message]:

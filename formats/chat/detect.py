@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.chat.events import Collected
 from satchel.formats.chat.family import families
 from satchel.formats.chat.parser import ChatParser
 from satchel.formats.chat.style import PAIRS, Style
 from satchel.formats.template import ChatTemplate
-from satchel.quant.errors import RequestError
 
 Messages = Sequence[Mapping[str, Any]]
 SWITCHES = ("enable_thinking", "thinking")

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.mapping import ArchMapping, Config, ConfigCheck, Key
 from satchel.formats.convert.seeing import is_seeing, text_config, text_mapping
-from satchel.quant.errors import ModelError
 
 INT_MAX = (1 << 31) - 1
 LAYERS_MAX = 512  # as the runtime's

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.safetensors import SafetensorsFile
 from satchel.formats.convert.stored import Container, Stored
 from satchel.formats.gguf.check import quote
-from satchel.quant.errors import ModelError
 
 SAVE = "load it with its own library and save it with save_pretrained(folder, safe_serialization=True)"
 # Endings of weights that are not read, what they are, and the way to safetensors.

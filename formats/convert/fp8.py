@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.convert.logical import Logical, Rows, retyped
 from satchel.formats.convert.stored import Array, Stored
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 from satchel.quant.format import F32
 
 KINDS = {"F8_E4M3": "f8_e4m3", "F8_E5M2": "f8_e5m2"}

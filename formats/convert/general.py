@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.convert.config import ModelConfig
 from satchel.formats.convert.jsonfile import read_optional, read_text
-from satchel.quant.errors import ModelError
 
 CARD_LIMIT = 1 << 22
 TEMPLATE_LIMIT = 1 << 20

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.gguf.check import quote
-from satchel.quant.errors import ModelError
 
 LIMIT = 1 << 28  # bytes: a vocabulary of a million tokens has a third of it
 AGAIN = "the file is damaged: download it again"

@@ -15,8 +15,9 @@ from math import prod
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.convert.stored import Array, Stored
-from satchel.quant import FORMATS, Format, ModelError
+from satchel.quant import FORMATS, Format
 from satchel.quant.format import F32
 from satchel.quant.threads import SafeThreadPool
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from satchel.errors import ModelError
 from satchel.formats.convert.checkpoint import Shaped
 from satchel.formats.convert.folder import open_folder
 from satchel.formats.convert.jsonfile import read_json
@@ -26,7 +27,6 @@ from satchel.formats.convert.stored import Stored
 from satchel.formats.gguf import Metadata
 from satchel.formats.gguf.check import quote
 from satchel.formats.gguf.types import DEFAULT_ALIGNMENT
-from satchel.quant.errors import ModelError
 
 NAME = re.compile(
     r"(?:base_model\.model\.)?(?P<base>.+)\.lora_(?P<embedding>embedding_)?(?P<part>[AB])(?:\.\w+)?(?:\.weight)?"

@@ -9,9 +9,10 @@ from math import prod
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.convert.logical import Logical, Rows
 from satchel.formats.convert.stored import Array, Stored
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 from satchel.quant.pack import join_nibbles
 
 BLOCKS, SCALES = "_blocks", "_scales"

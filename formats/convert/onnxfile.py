@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.logical import transposed
 from satchel.formats.convert.stored import DTYPES, Array, Container, Stored
 from satchel.formats.gguf.check import quote
-from satchel.quant.errors import ModelError, RequestError
 
 # TensorProto's numbers of types.
 TYPES = {1: "F32", 7: "I64", 10: "F16", 11: "F64", 16: "BF16", 17: "F8_E4M3", 19: "F8_E5M2"}

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import ModelError
 from satchel.formats.convert.codes import Codes, Grid, choose, join, numbers, unpack
 from satchel.formats.convert.logical import Logical, Rows, retyped
 from satchel.formats.convert.stored import Array, Stored
-from satchel.quant import ModelError
 
 Tensors = Mapping[str, Stored]
 Open = Callable[[], Callable[[int, int], Codes]]

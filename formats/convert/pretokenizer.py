@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.tokenizer.pretokenizers import PRETOKENIZERS, PreTokenizer
-from satchel.quant.errors import ModelError
 
 # Of names that mean the same row, the one that most runtimes know; others follow in the table's order.
 PREFERRED = ("llama-bpe", "qwen2", "gpt-2", "smollm", "starcoder", "deepseek-llm", "deepseek-v3", "tekken")

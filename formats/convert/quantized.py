@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.convert.fp8 import KINDS as FP8
 from satchel.formats.convert.fp8 import fp8
 from satchel.formats.convert.jsonfile import read_optional
@@ -16,7 +17,6 @@ from satchel.formats.convert.logical import Logical, plain
 from satchel.formats.convert.mxfp4 import mxfp4
 from satchel.formats.convert.packed import awq, compressed, gptq
 from satchel.formats.convert.stored import Stored
-from satchel.quant.errors import ModelError
 
 # Scales of activations and of the KV cache: they serve other runtimes' arithmetic and hold no weight.
 SIDE = re.compile(r".*\.(input_scale|output_scale|input_zero_point|k_scale|v_scale|q_scale|activation_scale)")

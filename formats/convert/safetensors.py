@@ -15,10 +15,10 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.convert.stored import DTYPES, Array, Stored
 from satchel.formats.gguf.check import NUMBER_LIMIT, quote
 from satchel.formats.gguf.opened import OPEN_FLAGS
-from satchel.quant.errors import ModelError
 
 HEADER_LIMIT = 100_000_000  # bytes: the format's own limit
 DIMS_LIMIT = 8

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.convert.mapping import ArchMapping, Config
-from satchel.quant.errors import ModelError
 
 # Where the text model's tensors stand: as published, and as transformers 5 saves them.
 RENAMES = (

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.convert.vocabulary import PREFIX, Table
 from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
-from satchel.quant.errors import ModelError
 
 LIMIT = 1 << 28
 AGAIN = "the file is damaged or no SentencePiece model: download it again"

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json, read_list, read_optional
-from satchel.quant.errors import ModelError
 
 MODES = {"mean": 1, "cls": 2, "lasttoken": 3}  # GGUF's pooling_type
 RANKS = 4  # pooling_type of a reranker, whose folder need not say more

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.convert.config import LAYERS_MAX, ModelConfig
 from satchel.formats.convert.grid import on_grid
 from satchel.formats.convert.logical import Logical, Rows, retyped
@@ -19,7 +20,6 @@ from satchel.formats.convert.nets import NETS
 from satchel.formats.convert.stacks import STACKS
 from satchel.formats.convert.stored import Array
 from satchel.formats.gguf.check import quote
-from satchel.quant.errors import ModelError
 from satchel.quant.recipes import fit_format, is_quantizable
 
 OUTTYPES = ("auto", "f32", "f16", "bf16", "q8_0")

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.convert.config import ModelConfig
 from satchel.formats.convert.logical import Logical, Rows, retyped
 from satchel.formats.convert.stored import Array
-from satchel.quant.errors import ModelError
 
 FLOATS = ("f32", "f16", "bf16")
 Pick = Callable[[Array], Array]  # [K, N of both] to [K, N]

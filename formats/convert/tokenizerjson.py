@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.pretokenizer import find_pretokenizer
 from satchel.formats.convert.unigram import read_unigram
 from satchel.formats.convert.vocabulary import PREFIX, Table, added_entries, put_added
 from satchel.formats.gguf.check import quote
 from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
-from satchel.quant.errors import ModelError
 
 AGAIN = "the file is damaged: download it again"
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.folder import gather
 from satchel.formats.convert.stored import DTYPES, Array, Container, Stored
 from satchel.formats.gguf.check import quote
-from satchel.quant.errors import ModelError, RequestError
 
 NAMES = {
     "float64": "F64",

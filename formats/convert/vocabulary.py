@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.convert.general import chat_templates
 from satchel.formats.convert.jsonfile import read_optional
 from satchel.formats.tokenizer.specials import TEXTS
 from satchel.formats.tokenizer.vocab import MAX_ENTRIES, Kind
-from satchel.quant.errors import ModelError
 
 PREFIX = "tokenizer.ggml."
 # tokenizer_config.json's names, and GGUF's for the id ("seperator" is how GGUF spells it).

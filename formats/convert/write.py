@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import TensorSource, write_gguf
 from satchel.formats.source import Source
-from satchel.quant.errors import RequestError
 
 
 def write_source(

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 try:
     import fcntl

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+from satchel.errors import ModelError
 from satchel.formats.gguf.types import REMOVED_TYPES, TENSOR_TYPES, TensorType
-from satchel.quant.errors import ModelError
 
 KEY_LIMIT = 65_535  # bytes: the format's own limit
 NAME_LIMIT = 63  # bytes: ggml keeps a name in 64 with a closing zero

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.gguf.reader import GGUF
 from satchel.formats.gguf.values import StringArray, Typed
-from satchel.quant.errors import ModelError
 
 SHOWN = 8  # elements of an array
 

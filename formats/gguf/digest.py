@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf.reader import CHUNK, GGUF, Part
-from satchel.quant.errors import ModelError, RequestError
 from satchel.quant.threads import SafeThreadPool
 
 ALGORITHMS = ("sha256", "sha1", "sha512", "blake2b", "md5")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.gguf.header import ALIGNMENT_KEY
 from satchel.formats.gguf.metadata import Metadata
 from satchel.formats.gguf.reader import GGUF
@@ -19,7 +20,6 @@ from satchel.formats.gguf.splits import SPLIT_KEYS
 from satchel.formats.gguf.types import FLOATS, INTEGERS, ValueType
 from satchel.formats.gguf.values import Typed, typed
 from satchel.formats.gguf.writer import lay_out_part, sources, write_layouts
-from satchel.quant.errors import RequestError
 
 TYPES: dict[str, ValueType] = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
 TYPES |= {"str": ValueType.STRING}

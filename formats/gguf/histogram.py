@@ -11,9 +11,9 @@ from math import sqrt
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf.reader import GGUF
 from satchel.quant import FORMATS
-from satchel.quant.errors import ModelError, RequestError
 from satchel.quant.format import F32
 
 CHUNK = 1 << 21  # elements decoded at a time

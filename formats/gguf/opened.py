@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from satchel.quant.errors import ModelError
+from satchel.errors import ModelError
 
 # No wait for a FIFO's writer, no terminal taken over, no handle given to child processes.
 OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

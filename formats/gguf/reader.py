@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import ModelError
 from satchel.formats.gguf.check import STRICT, Judge
 from satchel.formats.gguf.cursor import TRUNCATED
 from satchel.formats.gguf.header import Header, TensorInfo, parse_header
@@ -27,7 +28,6 @@ from satchel.formats.gguf.opened import OpenFile, open_file, unreadable
 from satchel.formats.gguf.splits import list_parts, merge_headers, warn_of_name
 from satchel.formats.gguf.types import PLAIN_DTYPES, TENSOR_TYPES
 from satchel.quant import BY_ID
-from satchel.quant.errors import ModelError
 
 Bytes = npt.NDArray[np.uint8]
 Stamp = tuple[int, ...]  # device, inode, size, times of the last write and of the last change of the inode

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from satchel.errors import ModelError
 from satchel.formats.gguf.check import STRICT, Fault, Judge
 from satchel.formats.gguf.header import Header, TensorInfo
 from satchel.formats.gguf.metadata import Metadata
 from satchel.formats.gguf.values import Typed, pack
-from satchel.quant.errors import ModelError
 
 NUMBER_KEY, COUNT_KEY, TENSORS_KEY = "split.no", "split.count", "split.tensors.count"
 SPLIT_KEYS = (NUMBER_KEY, COUNT_KEY, TENSORS_KEY)

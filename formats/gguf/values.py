@@ -17,9 +17,9 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf.check import quote
 from satchel.formats.gguf.types import DTYPES, FLOATS, SCALARS, U32, U64, ValueType
-from satchel.quant.errors import ModelError, RequestError
 
 
 class StringArray(Sequence[str]):

@@ -15,6 +15,7 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.gguf.check import (
     COUNT_LIMIT,
@@ -35,7 +36,6 @@ from satchel.formats.gguf.reader import GGUF
 from satchel.formats.gguf.splits import COUNT_KEY, NUMBER_KEY, PARTS_LIMIT, SPLIT_KEYS, TENSORS_KEY, part_path
 from satchel.formats.gguf.types import DEFAULT_ALIGNMENT, MAGIC, TYPE_IDS, U32, U64, ValueType
 from satchel.formats.gguf.values import Typed, Value, encode_text, pack, typed
-from satchel.quant.errors import RequestError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 VERSION = 3

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
-from satchel.quant import FORMATS, RequestError
+from satchel.quant import FORMATS
 from satchel.quant.format import F32
 
 # Architectures of one norm before attention and one before the gated feed-forward part, both read by nothing

@@ -13,11 +13,12 @@ from math import prod, sqrt
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.quantizing.awq import AwqScaling, Scaling
 from satchel.formats.quantizing.calibration import Calibration, Diagonals, WithoutGptq
 from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
-from satchel.quant import FORMATS, Format, RequestError
+from satchel.quant import FORMATS, Format
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import Hessian, encode_matrix
 

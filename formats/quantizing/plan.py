@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.source import Source
-from satchel.quant import FORMATS, Format, ModelError, RequestError
+from satchel.quant import FORMATS, Format
 from satchel.quant.recipes import Recipe, choose_formats, is_quantizable
 
 Override = tuple[str, str]

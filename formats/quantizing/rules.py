@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.quantizing.plan import Override, writable
-from satchel.quant import RequestError
 from satchel.quant.recipes import RECIPES, Recipe
 
 KEYS = {"base", "pure", "types"}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.template import spoken
 from satchel.formats.template.messages import Message
 from satchel.formats.template.probes import BESIDE, KINDS, SYSTEM, Probes, call_id
-from satchel.quant.errors import RequestError
 
 
 def fit(

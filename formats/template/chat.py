@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.template.limits import LimitReached, TemplateLimits
 from satchel.formats.template.messages import (
     Escape,
@@ -20,7 +21,6 @@ from satchel.formats.template.messages import (
     read_tools,
     read_variables,
 )
-from satchel.quant.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 Escape = Callable[[str], str]
 Message = dict[str, Any]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.template.messages import Escape, Message
 from satchel.formats.template.sandbox import CompiledTemplate
-from satchel.quant.errors import RequestError
 
 _NEEDLE = "probe-needle"
 _USER: Message = {"role": "user", "content": "probe-of-user"}

@@ -22,12 +22,12 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Cycler, Joiner, Namespace
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.template import methods
 from satchel.formats.template.escaping import Escaping
 from satchel.formats.template.filters import each, filters, settle, tests
 from satchel.formats.template.limits import LimitReached, TemplateLimits, TemplateMeter
 from satchel.formats.template.tree import Metered, ParseLimits, check, loaded, strings
-from satchel.quant.errors import ModelError, RequestError
 
 _FILTERS, _TESTS = filters(), tests()
 _DATE = re.compile(r"(?:[^%]|%[-_0^#]?[A-Za-z%])*")

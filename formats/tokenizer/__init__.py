@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from satchel.errors import ModelError
 from satchel.formats.tokenizer.base import TokenEncoder, Tokenizer
 from satchel.formats.tokenizer.guard import MarkerGuard
 from satchel.formats.tokenizer.limit import TooManyTokens, at_most
 from satchel.formats.tokenizer.specials import Adds, Escape, SpecialIds, Splitter, read_specials
 from satchel.formats.tokenizer.stream import Detokenizer, StopStrings
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab, read_vocab
-from satchel.quant.errors import ModelError
 
 __all__ = [
     "Detokenizer",

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Protocol
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import limit
 from satchel.formats.tokenizer.guard import MarkerGuard
 from satchel.formats.tokenizer.specials import SpecialIds, Splitter
 from satchel.formats.tokenizer.stream import Detokenizer
 from satchel.formats.tokenizer.vocab import Kind, Vocab
-from satchel.quant.errors import RequestError
 
 MAX_TEXT = 1 << 28  # characters: every count behind it stays far below 2^31
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 # Bytes of text for one token at most, for vocabularies that do not tell: they drop or squeeze some text. What
 # is refused by it would be blanks, or letters without a token, nearly all.

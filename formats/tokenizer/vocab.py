@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satchel.quant.errors import ModelError
+from satchel.errors import ModelError
 
 PREFIX = "tokenizer.ggml."
 LOG = logging.getLogger("satchel.tokenizer")

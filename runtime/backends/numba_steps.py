@@ -16,7 +16,7 @@ from satchel.quant import BY_ID, Format
 from satchel.quant.cache import encode_cache
 from satchel.runtime import ops
 from satchel.runtime.backends.numba_kernels import PANEL, attend, multiply, panels
-from satchel.runtime.device import SAMPLING
+from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import Array
 
 CHUNK = 16  # panels that are decoded at a time where a weight is not kept

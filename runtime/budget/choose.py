@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 ROUNDS = 200  # of exchanges between two tensors; each one strictly lowers the sum
 

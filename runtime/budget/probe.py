@@ -14,21 +14,21 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
 from satchel.formats.logits import LogitsFile, open_logits
-from satchel.quant import DeviceError
 from satchel.quant.format import Blocks
-from satchel.runtime.arch import Cache, HParams, find_arch
+from satchel.runtime.api.model import Model
 from satchel.runtime.compiler import Context, optimize
 from satchel.runtime.compiler.target import DeviceTarget
-from satchel.runtime.device import Device, find_backend
-from satchel.runtime.engine import Engine
+from satchel.runtime.device.device import Device, find_backend
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Type
-from satchel.runtime.model import Model
-from satchel.runtime.packing import PackedWeight, packable, packed_by
-from satchel.runtime.perplexity import Divergence, Progress, diverge, write_base
-from satchel.runtime.weights import DeviceWeights, FileWeights, bind, upload
-from satchel.runtime.weights import Progress as Loaded
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
+from satchel.runtime.tasks.perplexity import Divergence, Progress, diverge, write_base
+from satchel.runtime.weights.packing import PackedWeight, packable, packed_by
+from satchel.runtime.weights.weights import DeviceWeights, FileWeights, bind, upload
+from satchel.runtime.weights.weights import Progress as Loaded
 
 Windows = npt.NDArray[np.int32]
 

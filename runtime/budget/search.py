@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF
 from satchel.formats.gguf.check import pad
 from satchel.formats.quantizing.encode import Calibration, TensorEncoder, WithoutGptq
 from satchel.formats.quantizing.plan import TensorPlan, tensor_bytes, writable
-from satchel.quant import FORMATS, RequestError
+from satchel.quant import FORMATS
 from satchel.quant.format import F32
 from satchel.quant.recipes import is_quantizable
 from satchel.runtime.budget.choose import Chosen, FrontierStep, Option, choose, frontier, total_kld

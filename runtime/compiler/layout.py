@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from satchel.quant import FORMATS, Format, RequestError
+from satchel.errors import RequestError
+from satchel.quant import FORMATS, Format
 from satchel.runtime import ops
 from satchel.runtime.graph import Node, Roots, rewrite
-from satchel.runtime.op import op_of
+from satchel.runtime.ops.op import op_of
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from satchel.runtime.compiler.memory import storage
 from satchel.runtime.graph import LEAVES, Node
-from satchel.runtime.op import op_of
 from satchel.runtime.ops import OPS
+from satchel.runtime.ops.op import op_of
 
 AHEAD = 6  # turns behind its own in which a device finds what it could do already
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.compiler.memory import storage
 from satchel.runtime.graph import LEAVES, Graph, Node, Roots, rewrite, toposort
 from satchel.runtime.ops import OPS

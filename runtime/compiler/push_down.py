@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from satchel.runtime import ops
 from satchel.runtime.graph import TOKENS, Node, Roots, readers, rewrite
-from satchel.runtime.op import op_of
+from satchel.runtime.ops.op import op_of
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context

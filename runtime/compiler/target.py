@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from satchel.runtime.compiler.lower import probe
-from satchel.runtime.device import Device
+from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Node
-from satchel.runtime.packing import PackedWeight
+from satchel.runtime.weights.packing import PackedWeight
 
 
 class DeviceTarget:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any, Protocol
 
+from satchel.errors import RequestError
 from satchel.formats.chat.calls import NAME_MOST
 from satchel.formats.chat.tagged import kinds_of, resolved
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.compile_json import with_settings
 from satchel.runtime.grammar.schema import step
 from satchel.runtime.grammar.styles import JsonArguments, KeywordArguments, TagSyntax, ToolCallFormat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar.schema import bare
 
 # A blank, or a line end with its indent: without a bound, a model may write blanks for ever.

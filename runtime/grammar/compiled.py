@@ -13,14 +13,14 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant.errors import RequestError
+from satchel.runtime.api.refusals import Busy
 from satchel.runtime.grammar.deep import begin_deep, run_deep
 from satchel.runtime.grammar.schema import read_schema
 from satchel.runtime.grammar.sources import GrammarSource, read_spec
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.vocabulary import TokenBitmask, Vocabulary, bitmask_of
-from satchel.runtime.refusals import Busy
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

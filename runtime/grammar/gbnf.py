@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar.regex import MAX_COUNT
 from satchel.runtime.grammar.tree import (
     MAX_DEPTH,

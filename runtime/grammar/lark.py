@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar.ambiguity import is_catastrophic
 from satchel.runtime.grammar.compile_json import with_settings
 from satchel.runtime.grammar.references import check_references

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar.merging import check_merges
 from satchel.runtime.grammar.schema import TYPES, Schema, children, describe, shown, step
 

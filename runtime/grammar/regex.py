@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 MAX_LENGTH = 1 << 16  # characters
 MAX_DEPTH = 100  # groups in each other

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar.ambiguity import is_catastrophic
 from satchel.runtime.grammar.regex import parse
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.ambiguity import is_catastrophic
 from satchel.runtime.grammar.check import Check, json_check, sentence_check
 from satchel.runtime.grammar.compile_json import compiled_schema

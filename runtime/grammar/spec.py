@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from satchel.errors import RequestError
 from satchel.formats import strict_json
-from satchel.quant.errors import RequestError
 
 MAX_TEXT = 1 << 21  # characters of a schema: some ten times the largest in use
 MAX_GRAMMAR = 1 << 17  # characters of a grammar in GBNF or Lark: it is read character by character

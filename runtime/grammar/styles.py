@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)

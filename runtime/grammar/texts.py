@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from satchel.errors import RequestError
 from satchel.formats.chat.tagged import as_json, branches, kinds_of, resolved
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.check import parse_exact
 from satchel.runtime.grammar.compile_json import with_settings
 from satchel.runtime.grammar.schema import describe

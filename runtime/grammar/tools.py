@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.chat import ChatParser, Collected, Style
 from satchel.formats.tokenizer import Kind, Tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.arguments import Arguments, shown
 from satchel.runtime.grammar.check import Check, parse_exact
 from satchel.runtime.grammar.schema import describe

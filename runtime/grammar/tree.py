@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 MAX_RULES = 5_000
 MAX_DEPTH = 100  # groups in each other

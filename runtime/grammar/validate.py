@@ -18,7 +18,7 @@ from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar.matching import is_sentence, matcher_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar.compiled import Grammar
 
 

@@ -11,8 +11,8 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Kind, Tokenizer
-from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from satchel.quant import FORMATS
-from satchel.runtime.device import read_arg
+from satchel.runtime.device.device import read_arg
 from satchel.runtime.graph import Arg
 from satchel.runtime.plan import PACKED, Segment
 

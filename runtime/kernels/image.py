@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
-from satchel.quant import DeviceError, RequestError, SatchelError
-from satchel.runtime.device import Device, include
+from satchel.errors import DeviceError, RequestError, SatchelError
+from satchel.runtime.device.device import Device, include
 from satchel.runtime.kernels.native import compile_c, compiled_folder
 from satchel.runtime.kernels.nvrtc import compile_cuda
 from satchel.runtime.kernels.registry import PTX, Kernel

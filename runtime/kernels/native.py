@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.children import find_program, run
 
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-ffp-contract=off", "-D_GNU_SOURCE", "-DPORT_OUTSIDE")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 
 VERSIONS = (13, 12)
 MEND = "install the CUDA toolkit or `pip install nvidia-cuda-nvrtc` (of CUDA 12: -cu12), or register PTX"

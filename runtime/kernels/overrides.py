@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import Device, KernelOverride
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.device.device import Device, KernelOverride
 from satchel.runtime.kernels.call import KernelCall, LaunchGrid, call_of
 from satchel.runtime.kernels.image import image_of
 from satchel.runtime.kernels.registry import Kernel, registered

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.kernels.call import KernelCall, LaunchGrid
 from satchel.runtime.ops import OPS
 

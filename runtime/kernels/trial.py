@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import OUT, STATE, WEIGHT, Device, KernelOverride, pointer
+from satchel.errors import DeviceError
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import OUT, STATE, WEIGHT, Device, KernelOverride, pointer
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import KernelCall, TensorView
 from satchel.runtime.ops import OPS

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from satchel.runtime.arch import RECURRENT, REWIND, Cache, table_name
 from satchel.runtime.kv.pool import BlockPool
+from satchel.runtime.layers.arch import RECURRENT, REWIND, Cache, table_name
 
 GONE = -1
 

@@ -17,11 +17,11 @@ from hashlib import blake2b
 
 import numpy as np
 
+from satchel.runtime.engine.states import States
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import GONE
 from satchel.runtime.kv.pages import Pages
 from satchel.runtime.kv.prefix import Key, Miss, PrefixNode
-from satchel.runtime.states import States
 
 MEMORY = 0.9  # of what was measured, at each new measurement
 PROBE = 64  # one in so many moves that do not pay is made nevertheless, for rates change

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from satchel.quant import RequestError
-from satchel.runtime.arch import RECURRENT, Cache
+from satchel.errors import RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import GONE, BlockGroup
 from satchel.runtime.kv.pool import BlockPool
 from satchel.runtime.kv.prefix import Miss, PrefixTree
 from satchel.runtime.kv.recurrent import StateGroup
+from satchel.runtime.layers.arch import RECURRENT, Cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from satchel.runtime.arch import RECURRENT, Cache
 from satchel.runtime.kv.group import GONE, BlockGroup
+from satchel.runtime.layers.arch import RECURRENT, Cache
 
 
 class StateGroup(BlockGroup):

@@ -15,9 +15,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import GGUF, OpenFile, TensorSource, fill_gguf, open_gguf
 from satchel.formats.gguf.writer import lay_out, write_layouts
-from satchel.quant import FORMATS, ModelError, RequestError
+from satchel.quant import FORMATS
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import first_needed
 

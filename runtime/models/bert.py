@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, mlp_erf, with_segments
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import attention, mlp_erf, with_segments
 
 _LAYER = "encoder.layer.{i}."
 _EMBEDDINGS = "embeddings."

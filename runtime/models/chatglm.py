@@ -11,9 +11,9 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     ArchMapping,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
 
 MAPPING = ArchMapping(
     classes=("GlmForCausalLM",),

@@ -12,7 +12,7 @@ from satchel.formats.convert.mapping import (
     Key,
     listed_windows,
 )
-from satchel.runtime.blocks import alternating
+from satchel.runtime.layers.blocks import alternating
 from satchel.runtime.models.command_r import CommandR
 
 PERIOD = 4

@@ -11,9 +11,9 @@ from satchel.formats.convert.mapping import (
     ArchMapping,
     unneeded,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import parallel_layer, scaled, swiglu
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import parallel_layer, scaled, swiglu
 
 MAPPING = ArchMapping(
     classes=("CohereForCausalLM",),

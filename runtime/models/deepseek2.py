@@ -18,11 +18,11 @@ from satchel.formats.convert.mapping import (
     Rule,
     unneeded,
 )
-from satchel.runtime.arch import Arch, Cache
-from satchel.runtime.blocks import pre_norm_layer, swiglu
 from satchel.runtime.graph import Node
-from satchel.runtime.latent import latent_attention, mla_dims
-from satchel.runtime.mixture import experts, router_of
+from satchel.runtime.layers.arch import Arch, Cache
+from satchel.runtime.layers.blocks import pre_norm_layer, swiglu
+from satchel.runtime.layers.latent import latent_attention, mla_dims
+from satchel.runtime.layers.mixture import experts, router_of
 
 
 def read_sizes(reader: ConfigReader) -> None:

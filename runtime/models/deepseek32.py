@@ -1,4 +1,4 @@
-"""DeepSeek V3.2: V3 with sparse attention to the indexer's top k positions, see runtime/indexer.py.
+"""DeepSeek V3.2: V3 with sparse attention to the indexer's top k positions, see runtime/layers/indexer.py.
 
 gguf 0.19 names the indexer's tensors and keys (for GLM 5, whose layers are the same); the architecture's name
 is the one that llama.cpp's later files have.
@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from satchel.formats.convert.mapping import ConfigReader, Key, Rule, check_layers
-from satchel.runtime.arch import Cache
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.indexer import kept_keys, top_k_positions
-from satchel.runtime.latent import latent_attention
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.layers.blocks import pre_norm_layer
+from satchel.runtime.layers.indexer import kept_keys, top_k_positions
+from satchel.runtime.layers.latent import latent_attention
 from satchel.runtime.models.deepseek2 import MAPPING as DENSE
 from satchel.runtime.models.deepseek2 import DeepSeek2, feed, read_sizes
 

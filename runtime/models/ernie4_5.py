@@ -1,9 +1,9 @@
 """ERNIE 4.5 (dense): Llama's layer, in checkpoints too with rotary pairs of neighbours."""
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
 
 MAPPING = ArchMapping(
     classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),

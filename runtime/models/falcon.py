@@ -5,9 +5,9 @@ attention's. The RW models have one after the other, with a norm before each, an
 """
 
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import mlp_erf, parallel_layer, pre_norm_layer, usual_alibi
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import mlp_erf, parallel_layer, pre_norm_layer, usual_alibi
 
 _LAYER = "transformer.h.{i}."
 

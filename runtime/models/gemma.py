@@ -1,9 +1,9 @@
 """Gemma 1: Llama's layer with GeGLU, rotary pairs of halves and embeddings times the root of their width."""
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_KEYS, ArchMapping, ConfigCheck, plus_one
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import geglu, pre_norm_layer, scaled
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import geglu, pre_norm_layer, scaled
 
 MAPPING = ArchMapping(
     classes=("GemmaForCausalLM",),

@@ -15,9 +15,9 @@ from satchel.formats.convert.mapping import (
     Key,
     plus_one,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import alternating, attention, capped, geglu, post_norm_layer, scaled
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import alternating, attention, capped, geglu, post_norm_layer, scaled
 
 LARGEST = 62  # layers of the 27B, whose scores are scaled by the width instead of the heads' size
 PERIOD = 6

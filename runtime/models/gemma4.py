@@ -24,8 +24,9 @@ from satchel.formats.convert.mapping import (
     unneeded,
 )
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch, Cache, HParams, Weights
-from satchel.runtime.blocks import (
+from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch, Cache, HParams, Weights
+from satchel.runtime.layers.blocks import (
     attend,
     capped,
     geglu,
@@ -37,8 +38,7 @@ from satchel.runtime.blocks import (
     scaled,
     write_cache,
 )
-from satchel.runtime.graph import Node
-from satchel.runtime.mixture import experts
+from satchel.runtime.layers.mixture import experts
 
 STILL = 1e30  # divides the frequencies of pairs without rotation
 PERIOD = 6

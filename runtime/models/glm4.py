@@ -11,9 +11,9 @@ from satchel.formats.convert.mapping import (
     ArchMapping,
     Rule,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import post_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import post_norm_layer
 
 _LAYER = "model.layers.{i}."
 

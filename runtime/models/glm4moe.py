@@ -20,10 +20,10 @@ from satchel.formats.convert.mapping import (
     unneeded,
 )
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, swiglu
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import experts, router_of
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import attention, swiglu
+from satchel.runtime.layers.mixture import experts, router_of
 
 
 def _extra(reader: ConfigReader) -> None:

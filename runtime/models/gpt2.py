@@ -4,9 +4,9 @@ with GELU.
 
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import mlp_tanh, pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import mlp_tanh, pre_norm_layer
 
 
 def _width(reader: ConfigReader) -> None:

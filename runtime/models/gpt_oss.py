@@ -15,10 +15,10 @@ from satchel.formats.convert.mapping import (
     every_second_near,
 )
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import alternating, attention
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import experts
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import alternating, attention
+from satchel.runtime.layers.mixture import experts
 
 _LAYER = "model.layers.{i}."
 _EXPERTS = f"{_LAYER}mlp.experts."

@@ -3,9 +3,9 @@ and under the logits.
 """
 
 from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, FACTOR_KEYS, LLAMA_BODY, ArchMapping
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer, scaled, swiglu
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer, scaled, swiglu
 
 MAPPING = ArchMapping(
     classes=("GraniteForCausalLM",),

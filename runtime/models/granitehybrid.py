@@ -21,13 +21,13 @@ from satchel.formats.convert.mapping import (
     Rule,
     unneeded,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, pre_norm_layer, swiglu
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import wide_experts
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import attention, pre_norm_layer, swiglu
+from satchel.runtime.layers.mixture import wide_experts
+from satchel.runtime.layers.recurrent import mamba_net, ssm_dims
 from satchel.runtime.models.granite import Granite
 from satchel.runtime.models.granitemoe import FEED, halves_of
-from satchel.runtime.recurrent import mamba_net, ssm_dims
 
 _LAYER = "model.layers.{i}."
 _KINDS = {"mamba": False, "linear_attention": False, "attention": True, "full_attention": True}

@@ -15,9 +15,9 @@ from satchel.formats.convert.mapping import (
     Rule,
     unneeded,
 )
-from satchel.runtime.arch import Arch
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import wide_experts
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.mixture import wide_experts
 from satchel.runtime.models.granite import Granite
 
 _LAYER = "model.layers.{i}."

@@ -2,9 +2,9 @@
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping, Rule
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attend, pre_norm_layer, projections, rotate, write_cache
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import attend, pre_norm_layer, projections, rotate, write_cache
 
 _ATTENTION = "model.layers.{i}.self_attn."
 MAPPING = ArchMapping(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from satchel.formats.convert.mapping import ConfigCheck, Rule
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, geglu_erf, usual_alibi, with_segments
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import attention, geglu_erf, usual_alibi, with_segments
 from satchel.runtime.models.bert import MAPPING as BERT
 
 _LAYER = "encoder.layer.{i}."

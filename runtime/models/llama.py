@@ -14,10 +14,10 @@ from satchel.formats.convert.mapping import (
     ArchMapping,
     ConfigCheck,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import wide_experts
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
+from satchel.runtime.layers.mixture import wide_experts
 
 MAPPING = ArchMapping(
     classes=("LlamaForCausalLM", "LLaMAForCausalLM"),

@@ -18,10 +18,10 @@ from satchel.formats.convert.mapping import (
     unneeded,
 )
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer, swiglu
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import Router, experts
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer, swiglu
+from satchel.runtime.layers.mixture import Router, experts
 
 _FEED = "model.layers.{i}.feed_forward."
 _PARTS = ("gate", "up", "down")

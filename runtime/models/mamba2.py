@@ -3,9 +3,9 @@
 from satchel.formats.convert.hybrid import mamba_net_rules
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch, HParams
 from satchel.runtime.graph import Node
-from satchel.runtime.recurrent import mamba_net, ssm_dims
+from satchel.runtime.layers.arch import Arch, HParams
+from satchel.runtime.layers.recurrent import mamba_net, ssm_dims
 
 UNLIMITED = 1 << 20  # what files say of the context, which nothing limits
 

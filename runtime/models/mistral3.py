@@ -15,9 +15,9 @@ from satchel.formats.convert.mapping import (
     ConfigReader,
 )
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
 
 
 def _extra(reader: ConfigReader) -> None:

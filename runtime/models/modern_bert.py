@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, geglu_erf, swiglu
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import attention, geglu_erf, swiglu
 
 _LAYER = "layers.{i}."
 PERIOD = 3

@@ -2,9 +2,9 @@
 
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule, unneeded
 from satchel.runtime import ops
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, swiglu, with_segments
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import attention, swiglu, with_segments
 
 _LAYER = "encoder.layers.{i}."
 _OTHER = "layers.{i}."  # as transformers names them since it has the family itself

@@ -17,9 +17,9 @@ from satchel.formats.convert.mapping import (
     Key,
     listed_windows,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import alternating, post_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import alternating, post_norm_layer
 
 MAPPING = ArchMapping(
     classes=("Olmo2ForCausalLM",),

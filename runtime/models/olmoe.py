@@ -15,10 +15,10 @@ from satchel.formats.convert.mapping import (
     ConfigCheck,
     none_near,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import router_of, wide_experts
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
+from satchel.runtime.layers.mixture import router_of, wide_experts
 
 MAPPING = ArchMapping(
     classes=("OlmoeForCausalLM",),

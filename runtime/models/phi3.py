@@ -12,9 +12,9 @@ from satchel.formats.convert.mapping import (
     Key,
     Rule,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
 
 MAPPING = ArchMapping(
     classes=("Phi3ForCausalLM",),

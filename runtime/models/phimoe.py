@@ -15,10 +15,10 @@ from satchel.formats.convert.mapping import (
     none_near,
     with_bias,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import Router, sizes, wide_experts
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
+from satchel.runtime.layers.mixture import Router, sizes, wide_experts
 from satchel.runtime.ops import RIVAL
 
 MAPPING = ArchMapping(

@@ -3,9 +3,9 @@ has them) and rotary pairs of halves.
 """
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping, all_see_all
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
 
 MAPPING = ArchMapping(
     classes=("Qwen2ForCausalLM",),

@@ -16,10 +16,10 @@ from satchel.formats.convert.mapping import (
     Rule,
     all_see_all,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import experts, router_of
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
+from satchel.runtime.layers.mixture import experts, router_of
 
 _MLP = "model.layers.{i}.mlp."
 MAPPING = ArchMapping(

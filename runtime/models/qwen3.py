@@ -8,9 +8,9 @@ from satchel.formats.convert.mapping import (
     ArchMapping,
     all_see_all,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
 
 MAPPING = ArchMapping(
     classes=("Qwen3ForCausalLM",),

@@ -17,9 +17,9 @@ from satchel.formats.convert.mapping import (
     ConfigCheck,
     plus_one,
 )
-from satchel.runtime.blocks import swiglu
-from satchel.runtime.delta import Hybrid
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.blocks import swiglu
+from satchel.runtime.layers.delta import Hybrid
 
 MAPPING = ArchMapping(
     classes=("Qwen3_5ForCausalLM",),

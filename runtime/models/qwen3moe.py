@@ -12,10 +12,10 @@ from satchel.formats.convert.mapping import (
     ArchMapping,
     ConfigCheck,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import experts
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import pre_norm_layer
+from satchel.runtime.layers.mixture import experts
 
 MAPPING = ArchMapping(
     classes=("Qwen3MoeForCausalLM",),

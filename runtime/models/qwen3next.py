@@ -21,9 +21,9 @@ from satchel.formats.convert.mapping import (
     ConfigCheck,
     plus_one,
 )
-from satchel.runtime.delta import Hybrid
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import experts
+from satchel.runtime.layers.delta import Hybrid
+from satchel.runtime.layers.mixture import experts
 
 MAPPING = ArchMapping(
     classes=("Qwen3NextForCausalLM",),

@@ -17,9 +17,9 @@ from satchel.formats.convert.mapping import (
     Rule,
     with_bias,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import parallel_layer, pre_norm_layer, swiglu
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import parallel_layer, pre_norm_layer, swiglu
 
 
 def _parallel(reader: ConfigReader) -> None:

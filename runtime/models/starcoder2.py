@@ -13,9 +13,9 @@ from satchel.formats.convert.mapping import (
     Rule,
     with_bias,
 )
-from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import mlp_tanh, pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.layers.blocks import mlp_tanh, pre_norm_layer
 
 MAPPING = ArchMapping(
     classes=("Starcoder2ForCausalLM",),

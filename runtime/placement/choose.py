@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, permutations
 from types import MappingProxyType
 
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.placement.options import PlacementOptions, TensorOverride
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import (
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.api.options import Options
+from satchel.runtime.device.device import (
     HOST_MEMORY,
     TEST_ONLY,
     Backend,
@@ -23,7 +24,6 @@ from satchel.runtime.device import (
     libraries,
     open_device,
 )
-from satchel.runtime.options import Options
 from satchel.runtime.placement.options import PlacementOptions
 
 Open = Callable[[Backend, int], Device]

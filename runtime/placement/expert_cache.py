@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
-from satchel.quant import DeviceError
-from satchel.runtime.device import Device
-from satchel.runtime.expert_cache.layout import CachedLayer, ExpertCacheLayout
+from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Type
-from satchel.runtime.packing import PackedWeight
 from satchel.runtime.placement.choose import MemoryBudget, ruled
 from satchel.runtime.placement.options import PlacementOptions, read_expert_cache
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
+from satchel.runtime.weights.expert_cache.layout import CachedLayer, ExpertCacheLayout
+from satchel.runtime.weights.packing import PackedWeight
 
 MIB = 1 << 20
 

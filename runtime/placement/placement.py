@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from satchel.runtime.compiler.place import touched
 from satchel.runtime.graph import LEAVES, Node
-from satchel.runtime.op import op_of
+from satchel.runtime.ops.op import op_of
 
 LORA = (".lora_a", ".lora_b")
 

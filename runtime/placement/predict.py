@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from satchel.runtime.expert_cache.layout import ExpertCacheLayout
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.sizes import Sizes, Tensor
+from satchel.runtime.weights.expert_cache.layout import ExpertCacheLayout
 
 PROMPT = 512  # tokens of the prompt that is predicted
 ANSWER = 128  # tokens of an answer that a placement is chosen for

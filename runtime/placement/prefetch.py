@@ -12,7 +12,7 @@ from satchel.runtime.placement.options import AUTO, OFF, PlacementOptions
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
-from satchel.runtime.weight_prefetch import SLOTS, PrefetchPlan
+from satchel.runtime.weights.prefetch import SLOTS, PrefetchPlan
 
 LEAST = 32  # tokens from which on weights are prefetched where that is wanted without a measurement
 GAIN = 2.0  # how much quicker it must be foretold to be

@@ -9,16 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from satchel.formats.gguf import GGUF
-from satchel.runtime.arch import Arch, Forward
+from satchel.runtime.api.options import Options
 from satchel.runtime.compiler import Context, compile, optimize
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.target import DeviceTarget
-from satchel.runtime.device import Device
-from satchel.runtime.engine import bucket_of
-from satchel.runtime.expert_cache.cache import PendingExpertCache
-from satchel.runtime.expert_cache.layout import ExpertCacheLayout
-from satchel.runtime.options import Options
-from satchel.runtime.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
+from satchel.runtime.device.device import Device
+from satchel.runtime.engine.engine import bucket_of
+from satchel.runtime.layers.arch import Arch, Forward
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.expert_cache import (
@@ -32,9 +29,12 @@ from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction, Speed, predict
 from satchel.runtime.placement.prefetch import prefetch_of, reserved
 from satchel.runtime.placement.sizes import Sizes, sizes_of
+from satchel.runtime.placement.sizing import cache_bytes, cache_of, size
 from satchel.runtime.plan import Bucket, Plan
-from satchel.runtime.sizing import cache_bytes, cache_of, size
-from satchel.runtime.weight_prefetch import PendingPrefetch
+from satchel.runtime.weights.expert_cache.cache import PendingExpertCache
+from satchel.runtime.weights.expert_cache.layout import ExpertCacheLayout
+from satchel.runtime.weights.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
+from satchel.runtime.weights.prefetch import PendingPrefetch
 
 TRIES = 4
 SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that each plan has for itself

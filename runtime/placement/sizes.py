@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from satchel.runtime.arch import Forward
 from satchel.runtime.compiler.memory import nbytes, stride_of
 from satchel.runtime.compiler.place import touched
-from satchel.runtime.device import Device
+from satchel.runtime.device.device import Device
 from satchel.runtime.graph import LEAVES, Node, Type, toposort
+from satchel.runtime.layers.arch import Forward
 from satchel.runtime.ops import OPS
-from satchel.runtime.packing import packable, packed_by
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import Bucket, align_up
+from satchel.runtime.weights.packing import packable, packed_by
 
 TOKENS = "tokens"  # the state that sampling keeps
 

@@ -21,20 +21,21 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, Metadata
 from satchel.formats.gguf.atomic import replace_files, write_all
-from satchel.quant import FORMATS, RequestError
-from satchel.runtime.arch import Cache, HParams, find_arch
-from satchel.runtime.device import OUT, Buffer, Device
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.quant import FORMATS
+from satchel.runtime.api.options import Options
+from satchel.runtime.device.device import OUT, Buffer, Device
+from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, Type
-from satchel.runtime.options import Options
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.placement.devices import open_one
 from satchel.runtime.placement.options import read_size
 from satchel.runtime.placement.pager import layer_number
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.weights import FileWeights, upload
+from satchel.runtime.weights.weights import FileWeights, upload
 
 ENOUGH, MOST = 192 << 20, 2 << 30  # bytes of layers that are run
 CACHES = 4  # times a processor's cache that are run

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cache
 
 from satchel.formats.gguf import GGUF
-from satchel.runtime.device import Device
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
+from satchel.runtime.device.device import Device
 from satchel.runtime.placement.devices import apart
 from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.settle import Measure, Settled, settle

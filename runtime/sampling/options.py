@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.request_option import check_options, documented, options_of, request_option
 from satchel.runtime.sampling.exact import MASK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from satchel.runtime.device import SAMPLING
+from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.chain import CODE
 from satchel.runtime.sampling.options import SAMPLERS, Sampling

@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import SatchelError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import SatchelError
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.api.options import Options
 from satchel.runtime.children import module_path
-from satchel.runtime.device import library_files
-from satchel.runtime.options import Options
+from satchel.runtime.device.device import library_files
 from satchel.runtime.placement.speeds import cache_file
 from satchel.runtime.tuning import kept
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 SMALL = 512  # tokens of a step that need no aim
 

@@ -8,9 +8,9 @@ from collections import Counter, abc
 from dataclasses import dataclass
 from typing import Protocol
 
-from satchel.runtime.host_sampling import Sampled, token_of
+from satchel.runtime.api.refusals import PromptTooLong, QueueFull
+from satchel.runtime.engine.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
-from satchel.runtime.refusals import PromptTooLong, QueueFull
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.limits import SMALL, SchedulerLimits
 from satchel.runtime.scheduler.prefix_wait import waits_for_prefix

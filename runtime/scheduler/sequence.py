@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import abc
 from dataclasses import dataclass, field
 
-from satchel.runtime.arch import AdapterScales
-from satchel.runtime.host_sampling import HostSampling, host_sampling_of
+from satchel.runtime.engine.host_sampling import HostSampling, host_sampling_of
+from satchel.runtime.engine.logits_options import NO_LOGITS_OPTIONS, LogitsOptions
+from satchel.runtime.engine.stats import Usage
 from satchel.runtime.kv import Miss
-from satchel.runtime.logits_options import NO_LOGITS_OPTIONS, LogitsOptions
+from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.stats import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Request:
     it has, by `weight`. salt: cached blocks are shared among requests of one salt only. deadline: clock time
     after which the client no longer waits. draft: tokens that may be drafted at once; -1: as many as the
     engine would, 0: none. logits_options: constraint, logprobs and the like. adapter_scales: of adapters and
-    control vectors; see runtime/adapters.py.
+    control vectors; see runtime/adapters/adapters.py.
     """
 
     ids: abc.Sequence[int]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import abc
 from dataclasses import dataclass, field
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer
 from satchel.formats.tokenizer.vocab import Kind
-from satchel.quant import RequestError
-from satchel.runtime.engine import BatchEntry, Engine
-from satchel.runtime.host_sampling import drawn
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.host_sampling import drawn
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.scheduler.steptime import Load, StepTime
 

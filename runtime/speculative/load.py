@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.quant import RequestError
-from satchel.runtime.arch import Cache, HParams
-from satchel.runtime.device import Device
-from satchel.runtime.engine import Engine
-from satchel.runtime.packing import own_bytes
-from satchel.runtime.sizing import size
+from satchel.runtime.device.device import Device
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.layers.arch import Cache, HParams
+from satchel.runtime.placement.sizing import size
 from satchel.runtime.speculative.draft import DraftModel, check_vocabulary
-from satchel.runtime.weights import bind
+from satchel.runtime.weights.packing import own_bytes
+from satchel.runtime.weights.weights import bind
 
 
 def open_draft(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 MOST = 64
 

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files, write_all
-from satchel.quant import RequestError
-from satchel.runtime.device import Device
+from satchel.runtime.device.device import Device
 
 MOST = 1 << 22  # bytes of a file that is read
 NAME = re.compile(r"[\w+]+(@[0-9]{1,3})?")

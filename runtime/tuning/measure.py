@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.quant import RequestError
-from satchel.runtime.device import Device, KernelOverride
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.errors import RequestError
+from satchel.runtime.device.device import Device, KernelOverride
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.program import Program
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.plan import Plan, Segment
-from satchel.runtime.program import Program
 from satchel.runtime.tuning.kept import Tuned
 from satchel.runtime.tuning.shape import shape_of
 

@@ -22,17 +22,17 @@ from itertools import accumulate
 from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
 
+from satchel.errors import DeviceError, SatchelError
 from satchel.formats.gguf import OpenFile
-from satchel.quant import DeviceError, SatchelError
-from satchel.runtime.cancel_scope import CancelScope
+from satchel.runtime.api.model import Model
+from satchel.runtime.engine.cancel_scope import CancelScope
+from satchel.runtime.engine.request_handle import End, RequestHandle
+from satchel.runtime.engine.service import Service
+from satchel.runtime.engine.tokenized_options import with_constraint
+from satchel.runtime.engine.watchdog import Beats, Pulse, ticking
 from satchel.runtime.log import LOG
-from satchel.runtime.model import Model
-from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Request, ScheduledSequence, Sequence
-from satchel.runtime.service import Service
-from satchel.runtime.tokenized_options import with_constraint
-from satchel.runtime.watchdog import Beats, Pulse, ticking
 from satchel.runtime.worker.outlet import Outlet
 from satchel.runtime.worker.rpc_methods import METHODS
 from satchel.runtime.worker.wire import (

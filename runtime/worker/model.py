@@ -11,19 +11,19 @@ from functools import wraps
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import OpenFile, open_file
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant import RequestError
-from satchel.runtime.adapters import read_adapters
+from satchel.runtime.adapters.adapters import read_adapters
+from satchel.runtime.api.model import Model
+from satchel.runtime.engine.request_handle import RequestHandle, Requests
+from satchel.runtime.engine.resume import Restored
+from satchel.runtime.engine.service import Service
 from satchel.runtime.grammar import only_check
 from satchel.runtime.kernels import registered
-from satchel.runtime.model import Model
-from satchel.runtime.request_handle import RequestHandle, Requests
-from satchel.runtime.resume import Restored
+from satchel.runtime.placement.sizing import size
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
-from satchel.runtime.sizing import size
 from satchel.runtime.worker.process import PASSES
 from satchel.runtime.worker.service import WorkerService
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import DeviceError
 from satchel.formats.gguf import OpenFile
-from satchel.quant import DeviceError
 from satchel.runtime.worker.rpc_methods import BARE
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 

@@ -15,20 +15,20 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from satchel.quant import DeviceError, ModelError, RequestError, SatchelError
+from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.quant.threads import begin
-from satchel.runtime.arch import Cache
-from satchel.runtime.cancel_scope import current_scope
-from satchel.runtime.host_sampling import Sampled, token_of
+from satchel.runtime.api.options import Options
+from satchel.runtime.engine.cancel_scope import current_scope
+from satchel.runtime.engine.host_sampling import Sampled, token_of
+from satchel.runtime.engine.request_handle import End, RequestHandle
+from satchel.runtime.engine.stats import EngineStats, KVTraffic, StatsCollector
+from satchel.runtime.engine.watchdog import BEAT, Beat, Watchdog, ticking
 from satchel.runtime.kv import Miss
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.log import LOG
-from satchel.runtime.options import Options
-from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.sandbox.policy import policy_of
 from satchel.runtime.scheduler import Request, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import check
-from satchel.runtime.stats import EngineStats, KVTraffic, StatsCollector
-from satchel.runtime.watchdog import BEAT, Beat, Watchdog, ticking
 from satchel.runtime.worker.blame import Blame
 from satchel.runtime.worker.expected import most_bytes
 from satchel.runtime.worker.pending_call import PendingCall

@@ -15,12 +15,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.chat import Style
 from satchel.formats.gguf import OpenFile
-from satchel.quant import DeviceError, ModelError, RequestError
-from satchel.runtime.adapters import AdapterFile
-from satchel.runtime.arch import Cache
-from satchel.runtime.beam import Beam
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.api.options import Options
+from satchel.runtime.api.refusals import Busy, PromptTooLong, QueueFull
+from satchel.runtime.engine.beam import Beam
+from satchel.runtime.engine.host_sampling import Sampled
+from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.resume import Restored
+from satchel.runtime.engine.stats import Distribution, EngineStats, Usage
+from satchel.runtime.engine.structured_output import StructuredOutput
 from satchel.runtime.grammar.spec import (
     AnyJson,
     Choice,
@@ -33,21 +39,15 @@ from satchel.runtime.grammar.spec import (
     dump,
 )
 from satchel.runtime.graph import Array
-from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.kv import Miss
-from satchel.runtime.likelihood import Scored
-from satchel.runtime.logits_options import LogitsOptions
-from satchel.runtime.options import Options
-from satchel.runtime.refusals import Busy, PromptTooLong, QueueFull
-from satchel.runtime.rerank import Ranked
-from satchel.runtime.resume import Restored
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request, SchedulerLimits
 from satchel.runtime.speculative.options import Speculation
-from satchel.runtime.stats import Distribution, EngineStats, Usage
-from satchel.runtime.structured_output import StructuredOutput
+from satchel.runtime.tasks.likelihood import Scored
+from satchel.runtime.tasks.rerank import Ranked
 
 LENGTHS = struct.Struct("<QQ")  # bytes of the JSON object, bytes after it
 PART = 1 << 18  # bytes that follow a message at most: a fraction of a millisecond

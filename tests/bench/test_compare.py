@@ -22,7 +22,7 @@ import pytest
 from compare_engines import MODES, Row, command, commands_of, serve
 from compare_seats import Child, Crashed, Outcome, Seat, busy_core, measure_row
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 BENCH = Path(compare.__file__).parent
 ROW = Row("tg4", generate=4)

@@ -15,9 +15,10 @@ import pytest
 from compare_engines import WEIGHTS, LlamaCpp, Row, SatchelEngine, command, settings
 from compare_seats import Child, EngineError
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import FORMATS, RequestError
-from satchel.runtime.device import libraries
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import libraries
 
 HAVE = {f.name for f in libraries() if not f.reason}
 needs_peer = pytest.mark.skipif(

@@ -107,7 +107,7 @@ def test_a_short_crowd_on_the_server(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_server_that_does_not_start_is_told() -> None:
     from serving_process import Process
 
-    from satchel.quant import RequestError
+    from satchel.errors import RequestError
 
     with (
         Process([sys.executable, "-c", "import sys; sys.exit('no such thing')"]) as process,

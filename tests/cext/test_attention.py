@@ -12,8 +12,8 @@ import pytest
 from attention_cases import BLOCK, attention_case, latent_case
 from one_step import SETS, Case, define, generator, i32, nmse, open_set, run
 
-from satchel.quant import DeviceError
-from satchel.runtime.device import Device
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Array
 
 

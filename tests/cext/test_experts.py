@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from one_step import SETS, Case, cases_of, open_set, run
 
-from satchel.quant import DeviceError
-from satchel.runtime.device import Device
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import Device
 
 
 @pytest.fixture(params=SETS)

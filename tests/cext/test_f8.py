@@ -11,7 +11,7 @@ import pytest
 from one_step import Case, define, encode, f32, generator, nmse, open_set, random_blocks, run
 
 from satchel.quant import FORMATS
-from satchel.runtime.device import Device
+from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Array
 
 EIGHT_BITS = ("f8_e4m3", "f8_e5m2")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from one_step import SETS, Case, cases_of, generator, open_set, run
 
-from satchel.quant import DeviceError
-from satchel.runtime.device import Device, find_backend
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import Device, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 

@@ -17,8 +17,9 @@ from kernel_cases import OP_NAMES, WRONG, check, row, wrong
 from one_step import CASES, Case, cases_of, define, generator, plan_of, run
 
 from satchel import cext
-from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import Device, find_backend, libraries
+from satchel.errors import DeviceError
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import Device, find_backend, libraries
 from satchel.runtime.graph import Array
 
 # Ops that make quantized activations: on a GPU they stay float32, so its kernels leave these to others.

@@ -10,8 +10,8 @@ import pytest
 from kernel_cases import OP_NAMES, WRONG, check, row, wrong
 from one_step import SETS, Case, cases_of, open_set, run, wanted
 
-from satchel.quant import DeviceError
-from satchel.runtime.device import Device, find_backend
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import Device, find_backend
 
 
 @pytest.fixture(params=SETS)

@@ -29,8 +29,9 @@ from one_step import (
     run,
 )
 
-from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import DETERMINISTIC_BACKENDS, Device, find_backend, libraries
+from satchel.errors import DeviceError
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import DETERMINISTIC_BACKENDS, Device, find_backend, libraries
 from satchel.runtime.graph import Array
 
 EMULATED = tuple(f"matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12"))

@@ -13,8 +13,8 @@ from kernel_cases import check
 from one_step import Case, define, f32, generator, i32, run
 from recurrent_cases import GONE
 
-from satchel.quant import DeviceError
-from satchel.runtime.device import Device, find_backend, libraries
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import Device, find_backend, libraries
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="needs the cpu backend"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from satchel import cext
-from satchel.quant import DeviceError
-from satchel.runtime.device import Device, find_backend
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import Device, find_backend
 
 EDGES = (-(2**63), -1, 0, 1, 16, 32, 256, 2**20, 2**31 - 1, 2**32, 2**58, 2**59, 2**62, 2**63 - 1)
 FORMATS = range(48)

@@ -12,7 +12,7 @@ from satchel.cli.chat.attach import LARGEST, Attachment, attached, mentioned, wi
 from satchel.cli.chat.display import Look
 from satchel.cli.chat.history import Conversation
 from satchel.cli.chat.session import Session
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 
 @pytest.fixture

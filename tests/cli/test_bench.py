@@ -19,13 +19,14 @@ import tiny_file
 
 from satchel.cli.commands.bench import numbers
 from satchel.cli.main import UsageError, main
-from satchel.quant.errors import RequestError
-from satchel.runtime import bandwidth, device_peaks
-from satchel.runtime.arch import Cache
-from satchel.runtime.bandwidth import read_bandwidth
-from satchel.runtime.bench import Batched, Runner, Test, cost_of, prefill, steps_of
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry
+from satchel.errors import RequestError
+from satchel.runtime.device import bandwidth
+from satchel.runtime.device import peaks as device_peaks
+from satchel.runtime.device.bandwidth import read_bandwidth
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.tasks.bench import Batched, Runner, Test, cost_of, prefill, steps_of
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 KEYS = {

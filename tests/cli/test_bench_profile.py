@@ -16,10 +16,10 @@ import tiny
 import tiny_file
 
 from satchel.cli.main import main
-from satchel.runtime import device_peaks
-from satchel.runtime.device import libraries
+from satchel.runtime.device import peaks as device_peaks
+from satchel.runtime.device.device import libraries
 from satchel.runtime.plan import PlanStep
-from satchel.runtime.profile import group_of
+from satchel.runtime.tasks.profile import group_of
 
 HAVE = {f.name for f in libraries() if not f.reason}
 needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")

@@ -18,7 +18,7 @@ from satchel.cli.chat.display import Look
 from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation
 from satchel.cli.chat.session import Session
 from satchel.cli.main import main
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.sampling import Sampling
 
 Chat = Callable[..., tuple[int, str, str]]
@@ -31,7 +31,7 @@ def fake() -> FakeModel:
 
 @pytest.fixture
 def chat(fake: FakeModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Chat:
-    monkeypatch.setattr("satchel.runtime.model.Model.load", fake.load)
+    monkeypatch.setattr("satchel.runtime.api.model.Model.load", fake.load)
     for name in [n for n in os.environ if n.startswith(("SATCHEL_", "LLAMA_ARG_"))]:
         monkeypatch.delenv(name)
 

@@ -153,7 +153,7 @@ def test_verbose_prints_the_timings(say: Say) -> None:
 def chat_json(
     fake: FakeModel, stdin: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> tuple[int, list[dict[str, Any]]]:
-    monkeypatch.setattr("satchel.runtime.model.Model.load", fake.load)
+    monkeypatch.setattr("satchel.runtime.api.model.Model.load", fake.load)
     for name in [n for n in os.environ if n.startswith(("SATCHEL_", "LLAMA_ARG_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))

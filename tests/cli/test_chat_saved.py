@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation, load, save
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.sampling import Sampling
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from satchel.cli.commands.inspect import inspect
+from satchel.errors import ModelError
 from satchel.formats.gguf import StringArray, TensorSource, write_gguf
-from satchel.quant.errors import ModelError
 
 
 def write_model(path: Path) -> Path:

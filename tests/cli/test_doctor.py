@@ -12,10 +12,10 @@ import pytest
 from satchel.cli.commands import doctor
 from satchel.cli.main import main
 from satchel.runtime.compiler.target import DeviceTarget
-from satchel.runtime.device import BackendLibrary, find_backend
+from satchel.runtime.device.device import BackendLibrary, find_backend
+from satchel.runtime.device.selftest import cache_types
 from satchel.runtime.graph import Node
 from satchel.runtime.sandbox.enter import lacking
-from satchel.runtime.selftest import cache_types
 
 
 def checks(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, dict[str, Any]]:
@@ -61,7 +61,7 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_compiler_at_install(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("satchel.runtime.device.libraries", lambda: ())
+    monkeypatch.setattr("satchel.runtime.device.device.libraries", lambda: ())
     found = checks(capsys)["cpu"]
     assert found["result"] == "FAIL"
     assert "no C compiler" in found["text"]
@@ -70,9 +70,9 @@ def test_no_compiler_at_install(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 def test_nothing_can_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     broken = BackendLibrary("cpu", "/x/cext/libsatchel_cpu.so", "built for another version", 0)
-    monkeypatch.setattr("satchel.runtime.device.libraries", lambda: (broken,))
+    monkeypatch.setattr("satchel.runtime.device.device.libraries", lambda: (broken,))
     monkeypatch.setattr(
-        "satchel.runtime.device._numba", lambda: BackendLibrary("numba", "numba", "it is gone", 0)
+        "satchel.runtime.device.device._numba", lambda: BackendLibrary("numba", "numba", "it is gone", 0)
     )
     found = checks(capsys, code=1)
     assert {n: found[n]["result"] for n in ("cpu", "numba")} == {"cpu": "FAIL", "numba": "FAIL"}
@@ -83,7 +83,7 @@ def test_nothing_can_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_a_backend_that_computes_wrong_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("satchel.runtime.selftest.BOUND", 0.0)
+    monkeypatch.setattr("satchel.runtime.device.selftest.BOUND", 0.0)
     found = checks(capsys, code=1)["numba"]
     assert found["result"] == "FAIL"
     assert "computes wrong" in found["text"]

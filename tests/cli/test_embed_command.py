@@ -13,9 +13,9 @@ import pytest
 import tiny_file
 
 from satchel.cli.main import main
-from satchel.runtime.adapters import AdapterFile
-from satchel.runtime.device import libraries
-from satchel.runtime.model import Model
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

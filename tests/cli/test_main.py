@@ -13,7 +13,7 @@ import typer
 from waiting import SECONDS
 
 from satchel.cli import main as program
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 LAYERS = typer.Option("-ngl", "--gpu-layers", "--n-gpu-layers", envvar="LLAMA_ARG_N_GPU_LAYERS")
 

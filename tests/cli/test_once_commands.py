@@ -47,7 +47,7 @@ def fake() -> Ranker:
 
 @pytest.fixture
 def call(fake: Ranker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    monkeypatch.setattr("satchel.runtime.model.Model.load", fake.load)
+    monkeypatch.setattr("satchel.runtime.api.model.Model.load", fake.load)
     for name in [n for n in os.environ if n.startswith(("SATCHEL_", "LLAMA_ARG_"))]:
         monkeypatch.delenv(name)
 

@@ -17,13 +17,13 @@ import tiny_file
 
 from satchel.cli.main import main
 from satchel.formats.gguf import open_gguf
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.dryrun import dry_run, scratch
-from satchel.runtime.engine import BatchEntry
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.graph import Array, Type
-from satchel.runtime.model import Model
 from satchel.runtime.ops import OPS
-from satchel.runtime.packing import packed_by
+from satchel.runtime.placement.dryrun import dry_run, scratch
+from satchel.runtime.weights.packing import packed_by
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")

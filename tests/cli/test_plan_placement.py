@@ -11,7 +11,7 @@ import tiny_file
 
 from satchel.cli.commands.plan import spans
 from satchel.cli.main import main
-from satchel.runtime.device import libraries
+from satchel.runtime.device.device import libraries
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -63,7 +63,7 @@ def test_a_budget_is_what_is_free(model: Path, capsys: pytest.CaptureFixture[str
 def test_the_type_that_would_fit_is_named(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("satchel.runtime.dryrun.free_bytes", lambda *_: 2_500_000)
+    monkeypatch.setattr("satchel.runtime.placement.dryrun.free_bytes", lambda *_: 2_500_000)
     assert main(["plan", str(model), "--stream-weights", "off"]) == 0
     found = capsys.readouterr().err
     assert "does not fit" in found and "would fit: `satchel quantize`" in found

@@ -20,11 +20,11 @@ from tiny_file import write_model
 from satchel.cli.main import main
 from satchel.cli.replies import MAX_COMPLETIONS, WORKERS
 from satchel.cli.reports import drawn, lines, plain_values, report_rows
-from satchel.runtime.answers import MAX_COMPLETIONS as MADE_AT_MOST
+from satchel.runtime.api.answers import MAX_COMPLETIONS as MADE_AT_MOST
+from satchel.runtime.api.options import WORKERS as KINDS
+from satchel.runtime.api.usage_report import UsageReport
 from satchel.runtime.kv import Miss
-from satchel.runtime.options import WORKERS as KINDS
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.usage_report import UsageReport
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -45,7 +45,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
     found = FakeModel()
-    monkeypatch.setattr("satchel.runtime.model.Model.load", found.load)
+    monkeypatch.setattr("satchel.runtime.api.model.Model.load", found.load)
     return found
 
 

@@ -39,7 +39,7 @@ def fake() -> FakeModel:
 
 @pytest.fixture
 def run(fake: FakeModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setattr("satchel.runtime.model.Model.load", fake.load)
+    monkeypatch.setattr("satchel.runtime.api.model.Model.load", fake.load)
     for name in [n for n in os.environ if n.startswith(("SATCHEL_", "LLAMA_ARG_"))]:
         monkeypatch.delenv(name)
 

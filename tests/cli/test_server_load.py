@@ -22,7 +22,7 @@ from satchel.cli.load.requests import CHAT, TEXT, LoadRequest, LoadShape, made_u
 from satchel.cli.load.stream import events, message
 from satchel.cli.load.summary import quantile, spread, summary
 from satchel.cli.main import main
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 PATH = "/v1/chat/completions"
 ASKED = LoadRequest(CHAT, {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})

@@ -29,7 +29,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> Run:
-    monkeypatch.setattr("satchel.runtime.model.Model.load", fake.load)
+    monkeypatch.setattr("satchel.runtime.api.model.Model.load", fake.load)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     for name in [n for n in os.environ if n.startswith(("SATCHEL_", "LLAMA_ARG_"))]:
         monkeypatch.delenv(name)

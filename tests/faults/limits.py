@@ -17,9 +17,9 @@ from tiny_file import write_model
 
 from satchel import Model
 from satchel.formats.gguf import open_gguf
-from satchel.runtime.dryrun import dry_run
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 from satchel.runtime.placement.devices import open_for
+from satchel.runtime.placement.dryrun import dry_run
 
 CONTEXT = 32768  # some 50 MB of keys and values, so that a percent is more than noise
 ALLOWANCES = (0, 48 << 20, 96 << 20)

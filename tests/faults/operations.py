@@ -26,11 +26,11 @@ from tiny_file import write_model
 from satchel import Model
 from satchel.cli.chat.history import ChatMessage, Conversation, load, save
 from satchel.cli.main import main
-from satchel.cli.store import Store
-from satchel.cli.store.lock import Locked, LockFile, Pinned
+from satchel.errors import SatchelError
 from satchel.formats.gguf import open_gguf
-from satchel.quant.errors import SatchelError
 from satchel.runtime.sampling import GREEDY
+from satchel.store import Store
+from satchel.store.lock import Locked, LockFile, Pinned
 
 PROMPT = [int(i) for i in np.random.default_rng(5).integers(3, 250, 70)]
 OPTIONS: dict[str, Any] = {"threads": 1, "slots": 1, "context": 128}

@@ -24,7 +24,7 @@ from shim import FAMILIES
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.quant.errors import SatchelError
+from satchel.errors import SatchelError
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker.model import WorkerModel
 

@@ -9,10 +9,10 @@ import mini_file
 import numpy as np
 import pytest
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import TensorSource, open_gguf, sources, write_gguf
 from satchel.formats.gguf.digest import ALGORITHMS, compare, data_digest, digest, read_manifest
 from satchel.formats.gguf.histogram import histogram
-from satchel.quant.errors import RequestError
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import Metadata, TensorSource, ValueType, open_gguf, typed, write_gguf
 from satchel.formats.gguf.edit import TYPES, change, parse_assignment, write_edited
-from satchel.quant.errors import RequestError
 
 METADATA = Metadata.of(
     {

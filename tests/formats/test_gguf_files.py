@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import TensorSource, Typed, open_gguf, sources, write_gguf
-from satchel.quant.errors import ModelError
 
 Keys: TypeAlias = dict[str, int | float | str | Typed]
 HEX = np.arange(64, dtype=np.float32)

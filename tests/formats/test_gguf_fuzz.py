@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import TensorSource, ValueType, describe, open_gguf, typed, write_gguf
-from satchel.quant.errors import ModelError
 
 ROUNDS = 1000
 NUMBERS = [

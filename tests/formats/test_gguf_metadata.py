@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata, StringArray, ValueType, typed
-from satchel.quant.errors import ModelError
 
 WIDTHS = [kind for kind in ValueType if kind.name.lstrip("U").startswith("INT")]
 META = Metadata.of(

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import open_gguf
-from satchel.quant.errors import ModelError
 
 U8, I8, U16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = 0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12
 T_F32, T_F16, T_Q4_0, T_Q8_0, T_Q4_K, T_I8, T_F64 = 0, 1, 2, 8, 12, 24, 28

@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 import pytest
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import (
     TENSOR_TYPES,
     Metadata,
@@ -26,7 +27,6 @@ from satchel.formats.gguf import (
 )
 from satchel.formats.gguf.atomic import write_all
 from satchel.formats.gguf.types import DTYPES
-from satchel.quant.errors import RequestError
 
 EXTREMES: dict[ValueType, list[Any]] = {
     kind: [int(np.iinfo(dtype).min), 0, int(np.iinfo(dtype).max)]

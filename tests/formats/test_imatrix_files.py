@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import TensorSource, write_gguf
 from satchel.formats.imatrix import (
     Origin,
@@ -21,7 +22,6 @@ from satchel.formats.imatrix import (
     write_dat,
     write_importance,
 )
-from satchel.quant.errors import ModelError
 
 ORIGIN = Origin(("a.txt", "b.txt"), 3, 16)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from satchel.errors import ModelError
 from satchel.formats.logits import decode, encode, open_logits, record_dtype, scored, write_logits
-from satchel.quant.errors import ModelError
 
 CONTEXT, VOCAB, WINDOWS = 8, 7, 2
 TOKENS = [i % VOCAB for i in range(CONTEXT * WINDOWS)]

@@ -10,12 +10,12 @@ import pytest
 import tiny
 import toy_vocab
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import TensorSource, write_gguf
 from satchel.formats.imatrix import open_importance
 from satchel.formats.tokenizer import build_tokenizer
 from satchel.formats.tokenizer.base import MAX_TEXT
-from satchel.quant.errors import ModelError, RequestError
-from satchel.runtime.arch import Cache
+from satchel.runtime.layers.arch import Cache
 
 EXPERTS = [
     ("M06-none-used", "expert_used_count", 0),

@@ -12,19 +12,20 @@ import tiny
 import tiny_file
 
 from satchel.cli.main import main
+from satchel.errors import RequestError
 from satchel.formats.gguf import TensorSource, open_gguf, sources, write_gguf
 from satchel.formats.imatrix import Origin, Sums, write_importance
 from satchel.formats.quantize import QuantizeOptions, find_recipe, plan, write
 from satchel.formats.quantizing import awq
 from satchel.formats.quantizing.calibration import Diagonals
 from satchel.formats.quantizing.plan import plan_tensors
-from satchel.quant import FORMATS, RequestError
+from satchel.quant import FORMATS
 from satchel.quant.awq import Sample, Spread
 from satchel.quant.format import F32
-from satchel.runtime.arch import Cache
-from satchel.runtime.check import inputs as step_inputs
+from satchel.runtime.compiler.check import inputs as step_inputs
 from satchel.runtime.graph import toposort
 from satchel.runtime.kv import Pages
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate
 from satchel.runtime.sampling import GREEDY
 

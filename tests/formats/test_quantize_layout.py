@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import TensorSource, open_gguf, sources, write_gguf
 from satchel.formats.quantize import QuantizeOptions, find_recipe, plan, quantize_file, write
-from satchel.quant import FORMATS, RequestError
+from satchel.quant import FORMATS
 
 METADATA = {"general.architecture": "llama", "llama.block_count": 2, "general.alignment": 64}
 SHAPES = {

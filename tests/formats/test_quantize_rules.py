@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from satchel.errors import RequestError
 from satchel.formats.quantizing.rules import (
     find_recipe,
     is_rules_file,
@@ -13,7 +14,6 @@ from satchel.formats.quantizing.rules import (
     read_type_file,
     write_rules,
 )
-from satchel.quant import RequestError
 
 
 def test_toml_and_json_say_the_same(tmp_path: Path) -> None:

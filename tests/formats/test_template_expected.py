@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from satchel.errors import RequestError
 from satchel.formats.template import ChatTemplate
-from satchel.quant import RequestError
 
 DATA = Path(__file__).parents[1] / "data" / "template"
 SHARED = Path(__file__).parents[3] / "shared" / "templates"

@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
+from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.formats.template import ChatTemplate, TemplateLimits
 from satchel.formats.template.limits import LimitReached, TemplateMeter
-from satchel.quant import ModelError, RequestError, SatchelError
 
 USER = [{"role": "user", "content": "hi"}]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from template_data import DATA, TOOLS, USER, call
 
+from satchel.errors import RequestError
 from satchel.formats.template import ChatTemplate
-from satchel.quant import RequestError
 
 FOLDER = os.environ.get("SATCHEL_TEMPLATES", "")
 PATHS = sorted(Path(FOLDER).rglob("*.jinja")) if FOLDER else []

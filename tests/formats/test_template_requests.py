@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_data import DATA, TOOLS, USER, call
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.template import ChatTemplate, from_metadata
-from satchel.quant import ModelError, RequestError
 
 CHATML = ChatTemplate.chatml()
 

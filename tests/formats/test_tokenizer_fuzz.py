@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import toy_vocab
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.tokenizer import build_tokenizer
-from satchel.quant.errors import ModelError, RequestError
 
 KEY = "tokenizer.ggml."
 TEXTS = [

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import toy_vocab
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.tokenizer import build_tokenizer
 from satchel.formats.tokenizer import vocab as vocab_module
-from satchel.quant.errors import ModelError, RequestError
 
 CHARSMAP_STRINGS = b"hello\0"
 

@@ -10,9 +10,9 @@ import pytest
 import toy_vocab
 from tokenizers import Regex, pre_tokenizers
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.tokenizer import build_tokenizer
 from satchel.formats.tokenizer.pretokenizers import PRETOKENIZERS
-from satchel.quant.errors import ModelError, RequestError
 
 
 def index_of(metadata: dict[str, Any], *texts: str) -> list[int]:

@@ -7,8 +7,8 @@ import toy_vocab
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Escape, build_tokenizer
-from satchel.quant.errors import RequestError
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "[INST]", "<s>", "</s>", "\U000f0001", "abc", "a_b"]
 ESCAPE = Escape(CONTROL)

@@ -7,9 +7,9 @@ import toy_vocab
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import StopStrings, build_tokenizer
 from satchel.formats.tokenizer.stream import Detokenizer
-from satchel.quant.errors import RequestError
 
 TOKENIZER = build_tokenizer(toy_vocab.byte_level())
 PIECES = build_tokenizer(toy_vocab.sentencepiece())

@@ -11,12 +11,12 @@ from fuzz_readers import message_of
 from fuzz_requests import ROUTES
 from hub_server import layer, repository
 
+from satchel.runtime.api.options import Options
+from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.structured_output import StructuredOutput
 from satchel.runtime.grammar.spec import Choice, JsonSchema
-from satchel.runtime.logits_options import LogitsOptions
-from satchel.runtime.options import Options
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.scheduler import Request
-from satchel.runtime.structured_output import StructuredOutput
 from satchel.runtime.worker.wire import Arrays, encode, encode_error
 
 Inputs = dict[str, bytes]

@@ -32,18 +32,28 @@ LONGEST = 1 << 16  # bytes of an input
 SLOWEST = 5  # seconds; a busy machine must not make a find of what takes a few hundredths
 # Compiling a grammar has a budget of a second, and a request may hold several.
 SLOW = {"requests": 30, "schema": 15, "gbnf": 15, "lark": 15, "regex": 15}
-FILES = ("satchel.formats", "satchel.runtime.models", "satchel.runtime.arch", "satchel.runtime.blocks")
+FILES = (
+    "satchel.formats",
+    "satchel.runtime.models",
+    "satchel.runtime.layers.arch",
+    "satchel.runtime.layers.blocks",
+)
 GRAMMAR = ("satchel.runtime.grammar", "satchel.formats.strict_json")
-STORE = ("satchel.cli.store", "satchel.formats.strict_json")
+STORE = ("satchel.store", "satchel.formats.strict_json")
 # What reads the bytes of each target, packages with all that is in them; FILES and verify where nothing is
 # said.
 WATCHED = {
-    "requests": ("satchel.cli.server", *GRAMMAR, "satchel.runtime.generate_options", "satchel.formats.chat"),
+    "requests": (
+        "satchel.server",
+        *GRAMMAR,
+        "satchel.runtime.api.generate_options",
+        "satchel.formats.chat",
+    ),
     **dict.fromkeys(("schema", "gbnf", "lark", "regex"), GRAMMAR),
     **dict.fromkeys(("registry", "lock", "journal"), STORE),
-    "config": ("satchel.cli.config", "satchel.cli.server.catalog", "satchel.runtime.options"),
+    "config": ("satchel.cli.config", "satchel.server.catalog", "satchel.runtime.api.options"),
     "wire": ("satchel.runtime.worker.wire",),
-    "lora": (*FILES, "satchel.runtime.lora"),
+    "lora": (*FILES, "satchel.runtime.adapters.lora"),
     "peft": ("satchel.formats.convert", "satchel.formats.strict_json"),
     "onnx": ("satchel.formats.convert",),
 }
@@ -51,7 +61,7 @@ WATCHED = {
 
 def modules(target: str) -> Iterator[ModuleType]:
     """What reads bytes of others, also what is imported at its first use."""
-    for name in WATCHED.get(target, (*FILES, "satchel.runtime.verify")):
+    for name in WATCHED.get(target, (*FILES, "satchel.runtime.tasks.verify")):
         package = importlib.import_module(name)
         yield package
         for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):

@@ -20,9 +20,9 @@ import fuzz_targets
 from mutate import mutate
 from mutate_values import READERS, mutate_values
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import open_gguf
 from satchel.formats.gguf.check import Survey
-from satchel.quant.errors import ModelError
 
 HERE = Path(__file__).parent
 # Inputs of so many in a hundred; the container is what strangers write.

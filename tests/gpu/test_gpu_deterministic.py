@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tiny_file import write_model
 
-from satchel.quant import RequestError
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.model import Model
-from satchel.runtime.options import Options
+from satchel.errors import RequestError
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import Options
+from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.sampling import GREEDY, Sampling
 
 Answer = tuple[list[int], bytes]

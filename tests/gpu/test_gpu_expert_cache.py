@@ -9,8 +9,8 @@ import pytest
 import tiny_file
 from gpu_models import gpu
 
-from satchel.runtime.model import Model
-from satchel.runtime.options import Options
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import Options
 
 __all__ = ["gpu"]
 IDS = [int(i) for i in np.random.default_rng(2).integers(3, 250, 40)]

@@ -10,10 +10,10 @@ import pytest
 from gpu_models import converted, gpu
 
 from satchel.formats.gguf import open_gguf
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.dryrun import dry_run
-from satchel.runtime.model import Model
-from satchel.runtime.options import Options
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import Options
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.placement.dryrun import dry_run
 
 __all__ = ["gpu"]
 # One for each kind of layer: soft caps, biases and means, sinks, chunks and far positions, latent caches,

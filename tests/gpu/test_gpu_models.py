@@ -12,9 +12,9 @@ import pytest
 from gpus import GPUS
 from tiny_file import write_model
 
-from satchel.runtime.device import find_backend, libraries
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.graph import Array
-from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY
 
 BOUND, MARGIN = 1e-3, 0.1  # NMSE of logits; how far ahead the likeliest token must be

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gpu_models import converted, gpu
 
-from satchel.runtime.device import libraries
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
 from satchel.runtime.sampling import GREEDY
 
 __all__ = ["gpu"]

@@ -19,7 +19,7 @@ import pytest
 import tiny_file
 from once import made_once
 
-from satchel.runtime.device import libraries
+from satchel.runtime.device.device import libraries
 
 ROOT = Path(__file__).parents[2]
 CEXT = ROOT / "cext"
@@ -92,7 +92,7 @@ def test_ops_and_models_through_the_names_of_hip(driver: Path) -> None:
 
 
 OPEN = """
-from satchel.runtime.device import find_backend
+from satchel.runtime.device.device import find_backend
 with find_backend("hip").open() as device:
     assert device.name == 'hip'
 """
@@ -109,8 +109,8 @@ import sys
 sys.path.insert(0, "tests/support")
 from pathlib import Path
 import numpy as np, tiny_file
-from satchel.runtime.lost import DeviceLost
-from satchel.runtime.model import Model
+from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.api.model import Model
 from satchel.runtime.tuning.kept import driver_of
 path, ids = tiny_file.write_model(Path(sys.argv[1]) / "m.gguf", "llama", "q8_0"), [3, 1]
 with Model.load(path, device="cpu", threads=1) as model:
@@ -164,7 +164,7 @@ def test_a_broken_driver_is_left_out_and_said(tmp_path: Path) -> None:
     (tmp_path / "old.c").write_text("int hipInit(unsigned f) { return f ? 1 : 0; }")
     subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "old.c", "-o", broken], check=True)
     code = (
-        "from satchel.runtime.options import Options\n"
+        "from satchel.runtime.api.options import Options\n"
         "from satchel.runtime.placement.devices import open_for\n"
         "with open_for(Options()) as opened: print([d.name for d in opened.devices], *opened.notes)"
     )

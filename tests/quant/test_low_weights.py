@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pytest
 from trained import relative_error, trained_like
 
-from satchel.quant import FORMATS, RequestError, codebook, codebook_loops, grid_loops, low_loops, search_loops
+from satchel.errors import RequestError
+from satchel.quant import FORMATS, codebook, codebook_loops, grid_loops, low_loops, search_loops
 from satchel.quant.compiled import compiled
 from satchel.quant.recipes import NEEDS_IMPORTANCE
 

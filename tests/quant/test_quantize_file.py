@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
 from satchel.formats.quantize import QuantizeReport, find_recipe, plan_file, quantize_file
-from satchel.quant import FORMATS, ModelError, RequestError
+from satchel.quant import FORMATS
 
 F32 = npt.NDArray[np.float32]
 METADATA: dict[str, Any] = {

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.quant.threads import SafeThreadPool, begin
 
 REFUSED, MISUSED = "can't start new thread", "threads can only be started once"

@@ -8,9 +8,9 @@ import pytest
 from tiny_file import write_model
 
 from satchel import Model
+from satchel.errors import RequestError
 from satchel.formats.quantize import find_recipe, quantize_file
-from satchel.quant import RequestError
-from satchel.runtime.device import libraries
+from satchel.runtime.device.device import libraries
 
 needs_cpu = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

@@ -14,12 +14,12 @@ import pytest
 import tiny
 import tiny_file
 
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.adapters import AdapterFile
-from satchel.runtime.device import libraries
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.errors import ModelError, RequestError
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
 from satchel.runtime.graph import Array, leaves
-from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.speculative import Speculation
 
@@ -247,8 +247,8 @@ def test_a_bad_adapter_is_one_line(
     assert "\n" not in str(error.value) and "bad.gguf" in str(error.value)
 
 
-def test_a_folded_model_takes_no_adapter(folder: Path, tmp_path: Path) -> None:
-    path = tiny_file.write_model(tmp_path / "m.gguf", "llama", satchel__folded="attn")
+def test_a_model_with_awq_takes_no_adapter(folder: Path, tmp_path: Path) -> None:
+    path = tiny_file.write_model(tmp_path / "m.gguf", "llama", satchel__awq=True)
     with pytest.raises(ModelError, match="--awq"):
         Model.load(path, adapters=[folder / "a.gguf"])
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import DeviceError
-from satchel.runtime.arch import Cache
-from satchel.runtime.bench import decode, prefill
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import LAST, BatchEntry, Engine
-from satchel.runtime.logits_options import LogitsOptions
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import LAST, BatchEntry, Engine
+from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.service import Service
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
+from satchel.runtime.tasks.bench import decode, prefill
 
 APART = {f.name for f in libraries() if not f.reason}
 REAL = pytest.param("cuda", marks=pytest.mark.gpu)

@@ -14,13 +14,18 @@ import toy_vocab
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import RequestError
 from satchel.formats.chat import Style
-from satchel.quant import RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.chat_reply import ChatReply
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine
-from satchel.runtime.generate_options import GenerateOptions
+from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.api.generate_options import GenerateOptions
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.overflow import Fitted
+from satchel.runtime.api.reasoning import ReasoningBudget, closing_ids
+from satchel.runtime.api.reply import Reply
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.service import Service
 from satchel.runtime.grammar import (
     AnyJson,
     Choice,
@@ -31,14 +36,9 @@ from satchel.runtime.grammar import (
     ToolSchema,
     compile_grammar,
 )
-from satchel.runtime.logits_options import LogitsOptions
-from satchel.runtime.model import Model
-from satchel.runtime.overflow import Fitted
-from satchel.runtime.reasoning import ReasoningBudget, closing_ids
-from satchel.runtime.reply import Reply
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation, Speculator
 
 STYLE = Style(family="hermes", thinks=True)

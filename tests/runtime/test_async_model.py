@@ -17,12 +17,12 @@ from tiny_file import write_model
 from waiting import happened, until
 
 from satchel import AsyncModel, Model
-from satchel.quant import RequestError
-from satchel.runtime.async_model import AsyncReply
-from satchel.runtime.program import Program
-from satchel.runtime.reply import Reply
+from satchel.errors import RequestError
+from satchel.runtime.api.async_model import AsyncReply
+from satchel.runtime.api.reply import Reply
+from satchel.runtime.engine.program import Program
+from satchel.runtime.engine.service import Service
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.service import Service
 
 PROMPTS = [[10 + i, 20 + i, 30 + i] for i in range(8)]
 

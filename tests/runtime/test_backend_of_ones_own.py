@@ -18,14 +18,14 @@ import tiny
 from kernel_cases import cases_of, check
 from one_step import define, nmse, plan_of, run
 
-from satchel.quant import DeviceError
-from satchel.runtime import device as devices
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import Device, find_backend, include
-from satchel.runtime.engine import BatchEntry
-from satchel.runtime.model import Model
+from satchel.errors import DeviceError
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import Device, find_backend, include
+from satchel.runtime.device.device import device as devices
+from satchel.runtime.device.selftest import lacking, selftest
+from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.selftest import lacking, selftest
 
 SOURCE = Path(__file__).parents[2] / "examples" / "backend" / "simple.c"
 OPS = ("rms_norm", "swiglu", "add")

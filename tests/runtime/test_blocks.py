@@ -1,5 +1,5 @@
-"""The blocks of runtime/blocks.py, each with one flag at a time and alone, against float64 from the papers'
-formulas. Rotary embeddings: test_rope.py.
+"""The blocks of runtime/layers/blocks.py, each with one flag at a time and alone, against float64 from the
+papers' formulas. Rotary embeddings: test_rope.py.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata
-from satchel.quant import FORMATS, ModelError
-from satchel.runtime import blocks
-from satchel.runtime.arch import Cache, HParams
+from satchel.quant import FORMATS
 from satchel.runtime.graph import TOKENS, Array, Node, Type, leaves
+from satchel.runtime.layers import blocks
+from satchel.runtime.layers.arch import Cache, HParams
 from satchel.runtime.models.llama import Llama
 from satchel.runtime.ops import evaluate
 

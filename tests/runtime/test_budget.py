@@ -11,13 +11,14 @@ import tiny_file
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import FORMATS, RequestError
+from satchel.quant import FORMATS
 from satchel.runtime.budget.choose import Option, choose, frontier, hull, total_bytes, total_kld
 from satchel.runtime.budget.curve import Point, read_off, relative_error, share_out
 from satchel.runtime.budget.search import FormatSearch, TensorGroup, candidates, group
-from satchel.runtime.device import libraries
-from satchel.runtime.perplexity import windows
+from satchel.runtime.device.device import libraries
+from satchel.runtime.tasks.perplexity import windows
 
 
 def option(nbytes: int, kld: float, name: str = "q8_0") -> Option:

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import FORMATS, RequestError
+from satchel.errors import RequestError
+from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES, encode_cache
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import OPS, evaluate
 
 BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote", "numba") and not f.reason]

@@ -14,15 +14,15 @@ from chat_model import MARKERS, TEMPLATE, Scripted, tokenizer, write_chat_model
 from toy_vocab import CONTROL, USER_DEFINED
 
 from satchel import Model
+from satchel.errors import RequestError
 from satchel.formats.chat import CallEnd, Content, Reasoning, Style, ToolCall, detect
 from satchel.formats.template import ChatTemplate
-from satchel.quant import RequestError
-from satchel.runtime.async_model import AsyncModel
-from satchel.runtime.chat import ChatPrompt, Thinking
-from satchel.runtime.chat_reply import ChatReply
-from satchel.runtime.generate_options import GenerateOptions
-from satchel.runtime.overflow import Fitted
-from satchel.runtime.reasoning import ReasoningBudget, closing_ids
+from satchel.runtime.api.async_model import AsyncModel
+from satchel.runtime.api.chat import ChatPrompt, Thinking
+from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.api.generate_options import GenerateOptions
+from satchel.runtime.api.overflow import Fitted
+from satchel.runtime.api.reasoning import ReasoningBudget, closing_ids
 from satchel.runtime.sampling import GREEDY
 
 HI = {"role": "user", "content": "hello"}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant.errors import DeviceError, RequestError
-from satchel.runtime.arch import Cache, architectures
-from satchel.runtime.check import StepReport, check_graph, nmse
-from satchel.runtime.device import Device, find_backend, libraries
-from satchel.runtime.engine import Engine
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.compiler.check import StepReport, check_graph, nmse
+from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array
+from satchel.runtime.layers.arch import Cache, architectures
 from satchel.runtime.ops import OPS
 
 CACHE = Cache(context=tiny.CONTEXT, slots=2, block=16)

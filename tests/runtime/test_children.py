@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packages import PACKAGES
 from waiting import ready
 
 from satchel.runtime import children
@@ -124,7 +125,7 @@ def test_settings_of_numba(trap: Path, first: str) -> None:
 
 def test_a_kernels_compiler(trap: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither cc of the current folder, nor what a relative entry of the compiler's own lists leads to."""
-    from satchel.quant import DeviceError
+    from satchel.errors import DeviceError
     from satchel.runtime.kernels.native import compile_c, compiler
 
     monkeypatch.delenv("CC", raising=False)
@@ -211,7 +212,7 @@ def started(source: str) -> list[str]:
 
 def test_programs_are_started_in_one_place() -> None:
     own = {"runtime/children.py", "runtime/sandbox/probe.py"}  # the second tries what must be refused
-    files = [p for room in ("quant", "formats", "runtime", "cli") for p in (ROOT / room).rglob("*.py")]
+    files = [p for package in PACKAGES if package != "cext" for p in (ROOT / package).rglob("*.py")]
     found = {p.relative_to(ROOT).as_posix(): started(p.read_text(encoding="utf-8")) for p in files}
     assert {path: calls for path, calls in found.items() if calls and path not in own} == {}
 

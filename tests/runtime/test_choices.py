@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from satchel.quant.errors import RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.choices import Task, read_tasks, score
-from satchel.runtime.engine import BatchEntry
+from satchel.errors import RequestError
+from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.tasks.choices import Task, read_tasks, score
 
 VOCAB = 128
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.runtime.arch import RECURRENT, Cache, architectures
 from satchel.runtime.compiler import PIPELINE, Context, compile, optimize
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import assign, storage
 from satchel.runtime.compiler.verify import PlanError, verify_graph, verify_plan
-from satchel.runtime.device import SAMPLING
+from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import LEAVES, TOKENS, Array, Graph, Node, Type, leaves, toposort
+from satchel.runtime.layers.arch import RECURRENT, Cache, architectures
 from satchel.runtime.ops import OPS, evaluate
 from satchel.runtime.plan import Bucket, WeightPlace
 from satchel.runtime.sampling.chain import CODE
@@ -183,7 +183,7 @@ def test_an_op_the_device_lacks_moves_to_the_next_and_says_so() -> None:
 
 
 def test_an_op_that_nobody_has_is_an_error() -> None:
-    from satchel.quant import DeviceError
+    from satchel.errors import DeviceError
 
     with pytest.raises(DeviceError, match="no device has attention"):
         optimize(

@@ -10,9 +10,9 @@ import pytest
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.quant import DeviceError
-from satchel.runtime.device import libraries
-from satchel.runtime.reply import Reply
+from satchel.errors import DeviceError
+from satchel.runtime.api.reply import Reply
+from satchel.runtime.device.device import libraries
 from satchel.runtime.sampling import GREEDY
 
 NO_CPU = not any(f.name == "cpu" and not f.reason for f in libraries())

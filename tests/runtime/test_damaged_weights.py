@@ -16,8 +16,8 @@ from tiny_file import write_model
 
 from satchel import Model
 from satchel.cli.main import main
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.finite import check_hidden, check_logits
+from satchel.errors import ModelError, RequestError
+from satchel.runtime.engine.finite import check_hidden, check_logits
 from satchel.runtime.sampling import GREEDY, NONE, Sampling, lost
 from satchel.runtime.speculative.options import Speculation
 

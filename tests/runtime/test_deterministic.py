@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
-from satchel.runtime.logits_options import LogitsOptions
-from satchel.runtime.model import Model, Options
-from satchel.runtime.request_handle import RequestHandle
+from satchel.errors import RequestError
+from satchel.runtime.api.model import Model, Options
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.request_handle import RequestHandle
+from satchel.runtime.engine.service import Service
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation, Speculator
 
 pytestmark = pytest.mark.skipif(

@@ -7,11 +7,12 @@ from typing import cast
 
 import pytest
 
-from satchel.quant.errors import RequestError
-from satchel.runtime import bandwidth, device_peaks
-from satchel.runtime.device import MEASURE, Device, find_backend, libraries
-from satchel.runtime.device_peaks import DevicePeaks
-from satchel.runtime.plan_cost import PlanCost
+from satchel.errors import RequestError
+from satchel.runtime.compiler.cost import PlanCost
+from satchel.runtime.device import bandwidth
+from satchel.runtime.device import peaks as device_peaks
+from satchel.runtime.device.device import MEASURE, Device, find_backend, libraries
+from satchel.runtime.device.peaks import DevicePeaks
 
 HAVE = {f.name for f in libraries() if not f.reason}
 SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")
@@ -36,7 +37,7 @@ def test_a_cpu_measures_itself(threads: int) -> None:
 @needs_cpu
 @pytest.mark.parametrize("name", SETS)
 def test_every_kernel_set_measures_its_own_instructions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from satchel.quant.errors import DeviceError
+    from satchel.errors import DeviceError
 
     monkeypatch.setenv("SATCHEL_CPU", name)
     try:

@@ -16,10 +16,10 @@ from satchel.formats.chat import detect
 from satchel.formats.gguf import open_gguf
 from satchel.formats.template import ChatTemplate
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.runtime.chat import ChatPrompt, Thinking
-from satchel.runtime.chat_reply import ChatReply
-from satchel.runtime.generate_options import GenerateOptions
-from satchel.runtime.overflow import Fitted
+from satchel.runtime.api.chat import ChatPrompt, Thinking
+from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.api.generate_options import GenerateOptions
+from satchel.runtime.api.overflow import Fitted
 
 SHARED = Path(__file__).parents[3] / "shared"
 TEMPLATE = SHARED / "templates" / "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja"

@@ -12,15 +12,15 @@ import pytest
 import tiny
 import tiny_file
 
-from satchel.quant import RequestError
-from satchel.runtime.arch import Cache, HParams, find_arch
-from satchel.runtime.device import libraries
+from satchel.errors import RequestError
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
+from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array, leaves
-from satchel.runtime.model import Model
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.ops import evaluate
 from satchel.runtime.plan import Bucket
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.service import Service
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

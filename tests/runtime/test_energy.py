@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from satchel.runtime.energy import Counter, counters_of
+from satchel.runtime.device.energy import Counter, counters_of
 
 FAKE = """
 #include <stdlib.h>

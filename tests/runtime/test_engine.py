@@ -8,12 +8,12 @@ import pytest
 import tiny
 from tiny_grown import SPECS
 
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.arch import Cache, architectures, find_arch, windows_of
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import LAST, BatchEntry, Engine, bucket_of
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, bucket_of
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.kv import Pages
+from satchel.runtime.layers.arch import Cache, architectures, find_arch, windows_of
 from satchel.runtime.ops import evaluate
 from satchel.runtime.sampling import GREEDY, Sampling
 

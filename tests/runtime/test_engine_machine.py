@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from simulate import entry_of, open_engine
 
-from satchel.quant import RequestError
-from satchel.runtime.device import libraries
-from satchel.runtime.engine import Engine
+from satchel.errors import RequestError
+from satchel.runtime.device.device import libraries
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.kv.host import HostTier
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 

@@ -14,20 +14,20 @@ import tiny
 import tiny_file
 from waiting import happened
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.check import check_steps
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import Options
+from satchel.runtime.compiler.check import check_steps
 from satchel.runtime.compiler.expert_cache import CACHED
-from satchel.runtime.device import Buffer, Device, find_backend, libraries
-from satchel.runtime.dryrun import dry_run
-from satchel.runtime.engine import BatchEntry
-from satchel.runtime.expert_cache.cache import ExpertCache
-from satchel.runtime.expert_cache.usage import ExpertUsage
-from satchel.runtime.model import Model
-from satchel.runtime.options import Options
+from satchel.runtime.device.device import Buffer, Device, find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.options import read_expert_cache
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.weights.expert_cache.cache import ExpertCache
+from satchel.runtime.weights.expert_cache.usage import ExpertUsage
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")

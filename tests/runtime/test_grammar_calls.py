@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import toy_vocab
 
+from satchel.errors import RequestError
 from satchel.formats.chat import ChatParser, Collected, Style
 from satchel.formats.chat.families.gemma import FORMS as GEMMA
 from satchel.formats.chat.families.pythonic import FENCE, LINES, LISTS
 from satchel.formats.chat.family import families
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import Grammar, ToolCallGrammar, ToolSchema, compile_grammar
 from satchel.runtime.grammar.check import fits, value_errors
 from satchel.runtime.grammar.styles import STYLES

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("llguidance")
 
+from satchel.errors import RequestError
 from satchel.formats.chat.tagged import BRANCHES, branches, kinds_of
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import build_tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import compile_grammar
 from satchel.runtime.grammar.ambiguity import is_catastrophic
 from satchel.runtime.grammar.gbnf import read_gbnf

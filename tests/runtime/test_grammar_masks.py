@@ -15,9 +15,9 @@ from grammar_cases import SCHEMAS, unpack, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Kind, Tokenizer, build_tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import (
     AnyJson,
     Choice,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from grammar_cases import SCHEMAS
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
+from satchel.runtime.api.model import Model
 from satchel.runtime.grammar import (
     AnyJson,
     Choice,
@@ -23,7 +24,6 @@ from satchel.runtime.grammar import (
     compile_grammar,
 )
 from satchel.runtime.grammar.verdict import judge
-from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY, Sampling
 
 pytestmark = pytest.mark.model

@@ -9,8 +9,8 @@ import pytest
 import toy_vocab
 from grammar_cases import SCHEMAS
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import AnyJson, JsonSchema, Lark, ToolCallGrammar, ToolSchema, compile_grammar
 from satchel.runtime.grammar.schema import HINTS
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import toy_vocab
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import (
     AnyJson,
     Choice,

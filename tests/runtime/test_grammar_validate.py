@@ -15,7 +15,7 @@ pytest.importorskip("jsonschema")
 
 import jsonschema
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar import validate
 from satchel.runtime.grammar.check import json_check, value_errors
 from satchel.runtime.grammar.sources import check_spec

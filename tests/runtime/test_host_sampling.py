@@ -12,22 +12,22 @@ import pytest
 import tiny
 from waiting import happened, until
 
-from satchel.quant import RequestError
-from satchel.runtime import scoring
-from satchel.runtime.arch import EDITS, TOP, Cache
-from satchel.runtime.beam import BeamOptions, beam_search, log_softmax
-from satchel.runtime.constraint import Constraint
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.errors import RequestError
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine import scoring
+from satchel.runtime.engine.beam import BeamOptions, beam_search, log_softmax
+from satchel.runtime.engine.constraint import Constraint
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.host_sampling import EDITS as HOST_EDITS
+from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.program import Program
+from satchel.runtime.engine.scoring import score
+from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
-from satchel.runtime.host_sampling import EDITS as HOST_EDITS
-from satchel.runtime.logits_options import LogitsOptions
-from satchel.runtime.program import Program
+from satchel.runtime.layers.arch import EDITS, TOP, Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.sampling.logprobs import TOP as LOGPROB_TOP
 from satchel.runtime.scheduler import Request
-from satchel.runtime.scoring import score
-from satchel.runtime.service import Service
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

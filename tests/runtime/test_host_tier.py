@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.errors import RequestError
+from satchel.runtime.api.options import settled
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.service import Service
 from satchel.runtime.kv import Miss
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.options import settled
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
-from satchel.runtime.weights import upload
+from satchel.runtime.weights.weights import upload
 
 BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote") and not f.reason]
 BLOCK, AMPLE = 8, 1 << 30

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata
 from satchel.formats.verify_values import NOT_A_NUMBER, judge
-from satchel.quant import FORMATS, ModelError
-from satchel.runtime.arch import Cache, HParams, find_arch
+from satchel.quant import FORMATS
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
 
 CACHE = Cache(context=tiny.CONTEXT)
 GONE = object()
@@ -148,7 +149,7 @@ def test_rope_scaling_kinds() -> None:
     """linear divides frequencies, llama3's factors are the file's, yarn keeps fast pairs and interpolates
     slow ones.
     """
-    from satchel.runtime.blocks import rope_frequencies
+    from satchel.runtime.layers.blocks import rope_frequencies
 
     def frequencies(extra: dict[str, object], w: tiny.TinyWeights | None = None):
         meta = Metadata.of({**tiny.metadata("llama"), **{f"llama.{k}": v for k, v in extra.items()}})

@@ -9,17 +9,17 @@ import pytest
 import tiny
 import tiny_file
 
+from satchel.errors import ModelError
 from satchel.formats.imatrix import Sums
-from satchel.quant.errors import ModelError
-from satchel.runtime import imatrix
-from satchel.runtime.arch import Cache
-from satchel.runtime.check import inputs as step_inputs
-from satchel.runtime.device import libraries
+from satchel.runtime.compiler.check import inputs as step_inputs
+from satchel.runtime.device.device import libraries
 from satchel.runtime.graph import toposort
-from satchel.runtime.imatrix import Collector, Observed, choose_products, collect, find_taps
 from satchel.runtime.kv import Pages
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.tasks import imatrix
+from satchel.runtime.tasks.imatrix import Collector, Observed, choose_products, collect, find_taps
 
 HAVE = {f.name for f in libraries() if not f.reason}
 compiled = pytest.mark.skipif("cpu" not in HAVE, reason="the CPU backend is not built")

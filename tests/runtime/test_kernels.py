@@ -17,14 +17,14 @@ from one_step import define, plan_of, run
 from tiny_file import write_model
 
 from satchel import kernels
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import Device, KernelOverride, find_backend, include, libraries
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.device.device import Device, KernelOverride, find_backend, include, libraries
+from satchel.runtime.device.selftest import selftest
 from satchel.runtime.kernels import image, native, nvrtc, trial
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.kernels.registry import NOT_ALONE
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.plan import Bucket
-from satchel.runtime.selftest import selftest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "kernel.py"
 Register = Callable[..., kernels.Kernel]

@@ -13,11 +13,11 @@ from kernel_cases import cases_of
 from one_step import define, run
 
 from satchel import kernels
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend, include, libraries
-from satchel.runtime.engine import BatchEntry
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.device.device import find_backend, include, libraries
+from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.graph import Array
+from satchel.runtime.layers.arch import Cache
 
 SOURCE = """
 #include <math.h>

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from satchel.quant import RequestError
-from satchel.runtime.arch import Cache
+from satchel.errors import RequestError
 from satchel.runtime.kv import Pages
+from satchel.runtime.layers.arch import Cache
 
 
 def held(pages: Pages, lengths: list[int]) -> list[int]:

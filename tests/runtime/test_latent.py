@@ -11,14 +11,14 @@ import pytest
 import tiny
 from one_step import nmse
 
-from satchel.quant import ModelError, RequestError
-from satchel.runtime import engine as engines
-from satchel.runtime.arch import Cache, HParams, find_arch
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.errors import ModelError, RequestError
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.engine import engine as engines
 from satchel.runtime.graph import Array
-from satchel.runtime.sizing import cache_bytes
-from satchel.runtime.weights import upload
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
+from satchel.runtime.placement.sizing import cache_bytes
+from satchel.runtime.weights.weights import upload
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

@@ -26,12 +26,12 @@ from tiny_file import write_model
 from waiting import happened, until
 
 from satchel import AsyncModel, Model
-from satchel.quant import RequestError
-from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
-from satchel.runtime.options import LoadKwargs, Options
+from satchel.errors import RequestError
+from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.api.options import LoadKwargs, Options
+from satchel.runtime.engine.service import Service
+from satchel.runtime.engine.stats import BOUNDS, Histogram, KVTraffic
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.service import Service
-from satchel.runtime.stats import BOUNDS, Histogram, KVTraffic
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_the_report_tells_what_was_done(model: Model) -> None:
 
 
 def ledger(model: Model) -> list[typing.Any]:
-    from satchel.runtime.plan_cost import CostModel
+    from satchel.runtime.compiler.cost import CostModel
 
     return list(CostModel(model.engine).attention.values())
 
@@ -250,7 +250,7 @@ def resident() -> int:
 STOPPED_LOADS = """
 import gc, pathlib, sys
 from satchel import AsyncModel, Model
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 def resident():
     return int(pathlib.Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) << 10

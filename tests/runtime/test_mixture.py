@@ -14,16 +14,17 @@ import tiny_file
 import toy_vocab
 from peer import peer_logits
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata, TensorSource, open_gguf, write_gguf
 from satchel.formats.quantize import find_recipe, quantize_file
-from satchel.quant import FORMATS, ModelError
-from satchel.runtime.arch import Cache, HParams, find_arch
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.dryrun import dry_run
+from satchel.quant import FORMATS
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.graph import ROWS, Type, toposort
-from satchel.runtime.model import Model
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.ops import OPS
-from satchel.runtime.weights import check_tensors
+from satchel.runtime.placement.dryrun import dry_run
+from satchel.runtime.weights.weights import check_tensors
 
 ARCH = "qwen3moe"
 CACHE = Cache(context=tiny.CONTEXT)

@@ -13,7 +13,7 @@ import tiny
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime.sampling import GREEDY, Sampling
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -7,16 +7,16 @@ import pytest
 import tiny
 
 from satchel import cext
-from satchel.quant import DeviceError
-from satchel.runtime.arch import Cache
+from satchel.errors import DeviceError
 from satchel.runtime.backends.numba_kernels import PANEL, multiply, panels
 from satchel.runtime.backends.numba_steps import Workers
-from satchel.runtime.device import Device, find_backend
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.runtime.device.device import Device, find_backend
+from satchel.runtime.device.selftest import BOUND, selftest
+from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate
-from satchel.runtime.selftest import BOUND, selftest
-from satchel.runtime.weights import upload
+from satchel.runtime.weights.weights import upload
 
 CACHE = Cache(context=tiny.CONTEXT, slots=2)
 FIRST, SECOND = [3, 99, 7, 250, 7], [40, 41, 12]
@@ -174,7 +174,7 @@ def test_errors_are_codes_with_a_reason(device: Device) -> None:
 
 @pytest.mark.model
 def test_the_bundled_model_says_the_same_as_on_cpu(bundled_model: Path) -> None:
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
     from satchel.runtime.sampling import GREEDY
 
     question = [{"role": "user", "content": "Hello! Who are you?"}]

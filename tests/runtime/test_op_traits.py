@@ -9,8 +9,8 @@ from one_step import Case, cases_of
 
 from satchel.quant import FORMATS
 from satchel.runtime.graph import Array
-from satchel.runtime.op import NONE
 from satchel.runtime.ops import OPS
+from satchel.runtime.ops.op import NONE
 
 ROWS = 4  # of each call that are made alone
 

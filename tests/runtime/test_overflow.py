@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.quant import RequestError
-from satchel.runtime.overflow import fit_messages, fit_tokens, head_of, most_prompt, shifted
+from satchel.errors import RequestError
+from satchel.runtime.api.overflow import fit_messages, fit_tokens, head_of, most_prompt, shifted
 from satchel.runtime.sampling import GREEDY, Sampling
 
 WARM = Sampling(temperature=1.5, top_k=0, seed=3)

@@ -11,10 +11,10 @@ import pytest
 import tiny_file
 
 from satchel.runtime import compiler
+from satchel.runtime.api.model import Model
 from satchel.runtime.compiler.overlap import Ordered, overlap
-from satchel.runtime.device import Buffer, Exec, libraries
+from satchel.runtime.device.device import Buffer, Exec, libraries
 from satchel.runtime.graph import LEAVES, Node
-from satchel.runtime.model import Model
 from satchel.runtime.ops import OPS
 
 IDS = [3, 1, 4, 1, 5, 9, 2, 6]

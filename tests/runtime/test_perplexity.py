@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import tiny
 
+from satchel.errors import RequestError
 from satchel.formats.logits import open_logits
-from satchel.quant.errors import RequestError
-from satchel.runtime import perplexity
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
-from satchel.runtime.perplexity import Tally, diverge, measure, windows, write_base
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.tasks import perplexity
+from satchel.runtime.tasks.perplexity import Tally, diverge, measure, windows, write_base
 
 VOCAB = 11
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import tiny_file
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import GGUF, open_gguf
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import Buffer, Device, find_backend, libraries
-from satchel.runtime.dryrun import dry_run
-from satchel.runtime.model import Model
-from satchel.runtime.options import LoadKwargs, Options, settled
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import LoadKwargs, Options, settled
+from satchel.runtime.device.device import Buffer, Device, find_backend, libraries
 from satchel.runtime.placement import speeds
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, candidates, choose, fits
 from satchel.runtime.placement.devices import Open
+from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.options import (
     experts_rule,
     read_devices,
@@ -365,7 +365,7 @@ def test_under_auto_speeds_are_asked_for_only_where_there_is_a_choice(
         made.append(open(find_backend("remote"), 0))
 
     monkeypatch.setattr("satchel.runtime.placement.devices._open_found", found)
-    monkeypatch.setattr("satchel.runtime.model.measured", lambda *_: measure)
+    monkeypatch.setattr("satchel.runtime.api.model.measured", lambda *_: measure)
     with Model.load(files["dense"]) as model:
         assert [d.name for d in model.devices] == ["remote"] and not asked
     with Model.load(files["dense"], gpu_memory=1_800_000) as model:

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 import tiny
 
-from satchel.runtime.arch import Cache
-from satchel.runtime.bench import Test, cost_of
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.plan_cost import Attention, CostModel, PlanCost, TokenSpan, kind_of
+from satchel.runtime.compiler.cost import Attention, CostModel, PlanCost, TokenSpan, kind_of
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.tasks.bench import Test, cost_of
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 HAVE = {f.name for f in libraries() if not f.reason}

@@ -14,11 +14,11 @@ import pytest
 import tiny
 from waiting import until
 
-from satchel.quant import DeviceError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import Device, find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
+from satchel.runtime.layers.arch import Cache
 
 CACHE = Cache(context=tiny.CONTEXT, slots=4, block=16)
 IDS = [int(i) for i in np.random.default_rng(11).integers(0, tiny.VOCAB, 45)]
@@ -110,10 +110,10 @@ def test_info_tells_the_threads_of_a_prompt() -> None:
 
 FORK = """
 import os, signal, sys, tiny
-from satchel.quant import DeviceError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend
-from satchel.runtime.engine import BatchEntry
+from satchel.errors import DeviceError
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.device.device import find_backend
+from satchel.runtime.engine.engine import BatchEntry
 cache = Cache(context=tiny.CONTEXT, slots=4, block=16)
 weights = tiny.weights("qwen3", "q8_0")
 open_engine = lambda: tiny.engine("qwen3", weights, cache, find_backend("cpu").open(threads=3))
@@ -148,7 +148,7 @@ def test_a_forked_child_is_told_and_may_open_its_own() -> None:
 
 AFFINITY = """
 import os
-from satchel.runtime.device import find_backend
+from satchel.runtime.device.device import find_backend
 os.sched_setaffinity(0, {cpus})
 with find_backend("cpu").open() as device:
     print(device.info().threads)

@@ -9,9 +9,9 @@ import pytest
 import tiny_file
 
 from satchel.formats.gguf import open_gguf
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.dryrun import dry_run
+from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.placement import speeds
+from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Speed, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of

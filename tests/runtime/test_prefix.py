@@ -5,9 +5,9 @@ salt.
 import numpy as np
 import pytest
 
-from satchel.quant import RequestError
-from satchel.runtime.arch import Cache
+from satchel.errors import RequestError
 from satchel.runtime.kv import Miss, Pages
+from satchel.runtime.layers.arch import Cache
 
 BLOCK = 4
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata
-from satchel.quant import ModelError
-from satchel.runtime.arch import Arch, Cache, HParams, architectures, find_arch
+from satchel.runtime.layers.arch import Arch, Cache, HParams, architectures, find_arch
 
 Keys = dict[str, Any]
 SIZES: Keys = {"vocab_size": tiny.VOCAB, "attention.key_length": tiny.HEAD_DIM}

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import ModelError
-from satchel.runtime.arch import PAGES, RECURRENT, Cache, HParams, find_arch
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.errors import ModelError
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.resume import restore, save, shape_of
+from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import Pages
 from satchel.runtime.kv.group import GONE
-from satchel.runtime.resume import restore, save, shape_of
+from satchel.runtime.layers.arch import PAGES, RECURRENT, Cache, HParams, find_arch
+from satchel.runtime.placement.sizing import cache_bytes
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
-from satchel.runtime.sizing import cache_bytes
 
 CONTEXT, BLOCK, BATCH = 96, 8, 24
 BACKENDS = [f.name for f in libraries() if f.name == "cpu" and not f.reason]

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satchel.runtime.engine import BatchEntry
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
+from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.sampling import GREEDY
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ import pytest
 import tiny
 import tiny_file
 
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.device import libraries
-from satchel.runtime.model import Model
-from satchel.runtime.rerank import filled, pair_ids
+from satchel.errors import ModelError, RequestError
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
+from satchel.runtime.tasks.rerank import filled, pair_ids
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -73,7 +73,7 @@ def test_yes_or_no_is_asked_by_the_files_question(asked: Model, monkeypatch: pyt
     with pytest.raises(RequestError, match="no single tokens"):
         asked.rerank("b", ["a"])
     # The toy vocabulary has no words: letters stand for them.
-    monkeypatch.setattr("satchel.runtime.rerank.ANSWERS", ("y", "n"))
+    monkeypatch.setattr("satchel.runtime.tasks.rerank.ANSWERS", ("y", "n"))
     yes, no = (asked.tokenize(t, bos=False)[0] for t in "yn")
     found = {r.index: r.score for r in asked.rerank("b", DOCUMENTS)}
     for i, document in enumerate(DOCUMENTS):
@@ -115,6 +115,6 @@ def test_a_model_that_cannot_rank_says_what_can(
     )
     with Model.load(wrong, threads=2) as model, pytest.raises(ModelError, match="expected shape"):
         model.rerank("a", ["b"])
-    monkeypatch.setattr("satchel.runtime.rerank.ANSWERS", ("y", "n"))
+    monkeypatch.setattr("satchel.runtime.tasks.rerank.ANSWERS", ("y", "n"))
     with pytest.raises(RequestError, match=r"document 1: .*tokens, the context"):
         asked.rerank("a", ["b", "c" * 200])

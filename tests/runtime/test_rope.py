@@ -14,14 +14,14 @@ import pytest
 import rope_cases
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.convert.config import read_config
 from satchel.formats.gguf import Metadata
-from satchel.quant import ModelError
-from satchel.runtime.arch import Arch, Cache, HParams, find_arch
-from satchel.runtime.blocks import rope_frequencies, rotate
 from satchel.runtime.graph import TOKENS, Type
+from satchel.runtime.layers.arch import Arch, Cache, HParams, find_arch
+from satchel.runtime.layers.blocks import rope_frequencies, rotate
 from satchel.runtime.ops import evaluate
-from satchel.runtime.sources import mappings
+from satchel.runtime.weights.sources import mappings
 
 STORED = json.loads(rope_cases.STORED.read_text())
 

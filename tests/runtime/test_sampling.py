@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from satchel.quant import RequestError
-from satchel.runtime.arch import SAMPLING_BYTES
-from satchel.runtime.device import SAMPLING
+from satchel.errors import RequestError
+from satchel.runtime.device.device import SAMPLING
+from satchel.runtime.layers.arch import SAMPLING_BYTES
 from satchel.runtime.request_option import options_of
 from satchel.runtime.sampling import GREEDY, NAMES, Sampling, penalized, sample_row, uniform
 from satchel.runtime.sampling.record import record

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling import Sampling, sample_row
 from satchel.runtime.sampling.chain import CODE, STAGE, Candidates, StageContext

@@ -26,11 +26,11 @@ from waiting import until
 
 from satchel import Model
 from satchel.cli import sandboxing
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime import children
-from satchel.runtime.adapters import AdapterFile
-from satchel.runtime.device import libraries
-from satchel.runtime.options import Options
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.api.options import Options
+from satchel.runtime.device.device import libraries
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.sandbox import calls, enter, seccomp
 from satchel.runtime.sandbox import policy as policy_module
@@ -315,8 +315,8 @@ for source in (given["source"], "no C"):
 from satchel.runtime.sandbox.enter import close, enter
 enter(given["sandbox"])
 close()
-from satchel.quant import DeviceError
-from satchel.runtime.device import include
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import include
 from satchel.runtime.kernels.native import compile_c
 import ctypes
 print(ctypes.CDLL(compile_c("mine", given["source"], (), include()).decode()).mine(None, 0, 1))

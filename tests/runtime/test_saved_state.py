@@ -15,13 +15,13 @@ from state_file import IDS, SHAPE
 from tiny_file import write_model
 
 from satchel import Model
+from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
-from satchel.quant import ModelError, RequestError, SatchelError
-from satchel.runtime.device import libraries
+from satchel.runtime.device.device import libraries
+from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.saved import open_saved, write_saved
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.service import Service
 
 compiled = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from simulate import Arrival, open_engine, recorded, run
 
-from satchel.quant import RequestError
-from satchel.runtime.device import libraries
-from satchel.runtime.engine import BatchEntry
+from satchel.errors import RequestError
+from satchel.runtime.device.device import libraries
+from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.kv import common
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import Fair

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from simulate import Arrival, open_engine, recorded, run
 
-from satchel.quant import RequestError
-from satchel.runtime.device import libraries
+from satchel.errors import RequestError
+from satchel.runtime.device.device import libraries
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.lengths import START, Lengths
 from satchel.runtime.scheduler.limits import SMALL

@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 from simulate import Arrival, Trace, open_engine, run
 
-from satchel.quant import RequestError
-from satchel.runtime.device import libraries
-from satchel.runtime.refusals import QueueFull
+from satchel.errors import RequestError
+from satchel.runtime.api.refusals import QueueFull
+from satchel.runtime.device.device import libraries
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import KNOWN
 from satchel.runtime.scheduler.scheduler import NAMES, check

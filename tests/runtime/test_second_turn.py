@@ -10,11 +10,11 @@ import pytest
 import tiny
 from tiny_file import write_model
 
-from satchel.runtime.arch import windows_of
-from satchel.runtime.device import libraries
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
+from satchel.runtime.layers.arch import windows_of
+from satchel.runtime.placement.sizing import cache_bytes
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.sizing import cache_bytes
 
 BLOCK = 32  # positions that a page of the cache stands for
 SEEN = 20  # positions of a window or a chunk: fewer than a conversation has

@@ -9,10 +9,10 @@ import pytest
 import tiny
 from waiting import until
 
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend, libraries
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.service import Service
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

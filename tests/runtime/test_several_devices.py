@@ -15,14 +15,14 @@ import pytest
 import tiny_file
 from waiting import SECONDS, until
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import BackendLibrary, Device, Exec, find_backend, libraries
-from satchel.runtime.dryrun import dry_run
-from satchel.runtime.model import Model
-from satchel.runtime.options import LoadKwargs
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import LoadKwargs
+from satchel.runtime.device.device import BackendLibrary, Device, Exec, find_backend, libraries
 from satchel.runtime.placement import devices as placing
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose
+from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.placement.predict import Speed, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of

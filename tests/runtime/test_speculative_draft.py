@@ -12,13 +12,13 @@ import tiny
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine
+from satchel.errors import ModelError, RequestError
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.service import Service
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, Sequence
-from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation, Speculator
 from satchel.runtime.speculative.draft import DraftModel
 from satchel.runtime.speculative.room import max_draft_tokens
@@ -183,7 +183,7 @@ def run(
     scheduler: Scheduler, speculator: Speculator, engine: Engine, seconds: list[float]
 ) -> list[ScheduledSequence]:
     """A step with a clock of its own."""
-    from satchel.runtime.service import entry_of
+    from satchel.runtime.engine.service import entry_of
 
     scheduled = speculator.extend(scheduler.plan(0.0), scheduler)
     tokens = engine.step([entry_of(s) for s in scheduled])

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.service import Service
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import load
-from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation, Speculator
 from satchel.runtime.speculative.room import max_draft_tokens, may_draft, rows_left, take_blocks
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.speculative import Speculation
 from satchel.runtime.speculative.acceptance import LEAST, Acceptance, evidence
 from satchel.runtime.speculative.budget import GRANT, SHARE, TrialBudget

@@ -12,18 +12,18 @@ import pytest
 import tiny
 import tiny_file
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.adapters import AdapterFile
-from satchel.runtime.arch import Arch, Cache, HParams
-from satchel.runtime.device import libraries
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.adapters.control_vectors import read_control_vector
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Node
-from satchel.runtime.model import Model
+from satchel.runtime.layers.arch import Arch, Cache, HParams
 from satchel.runtime.models.llama import Llama
 from satchel.runtime.ops import OPS
-from satchel.runtime.steering import read_control_vector
-from satchel.runtime.weights import FileWeights, upload
+from satchel.runtime.weights.weights import FileWeights, upload
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

@@ -14,11 +14,11 @@ from tiny_file import write_model
 from waiting import until
 
 from satchel import Model
+from satchel.errors import ModelError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import ModelError
+from satchel.runtime.api.options import Options
 from satchel.runtime.kv import identity as identities
 from satchel.runtime.kv.identity import identity, starts
-from satchel.runtime.options import Options
 from satchel.runtime.worker.model import WorkerModel
 from satchel.runtime.worker.service import WorkerService
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import Exec, find_backend, libraries
-from satchel.runtime.engine import BatchEntry
+from satchel.errors import RequestError
+from satchel.runtime.device.device import Exec, find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.kernels.registry import NOT_ALONE
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.plan import Bucket
 from satchel.runtime.tuning import Tuned, device_key, forget, read, remember, shape_of, tuned_for
 from satchel.runtime.tuning.measure import measure, steps_of
@@ -65,7 +65,7 @@ def slow_usual(monkeypatch: pytest.MonkeyPatch) -> None:
         made.times = times  # type: ignore[method-assign]
         return made
 
-    from satchel.runtime.device import Device
+    from satchel.runtime.device.device import Device
 
     real = Device.compile
     monkeypatch.setattr(Device, "compile", compiled)

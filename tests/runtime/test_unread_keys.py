@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata
-from satchel.quant import ModelError
-from satchel.runtime.arch import Arch, Cache, HParams, architectures, find_arch
+from satchel.runtime.layers.arch import Arch, Cache, HParams, architectures, find_arch
 
 SHORT = Cache(context=tiny.CONTEXT)
 WRONG: tuple[object, ...] = (

@@ -11,10 +11,10 @@ from tiny_file import write_model
 
 from satchel import Model
 from satchel.cli.main import main
-from satchel.cli.store.digests import digests_of
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.formats.gguf.digest import digest
-from satchel.quant import ModelError, RequestError
+from satchel.store.digests import digests_of
 
 
 @pytest.fixture(scope="module")

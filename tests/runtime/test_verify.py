@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import toy_vocab
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import TensorSource, Typed, ValueType, open_gguf, typed
 from satchel.formats.tokenizer import build_tokenizer
 from satchel.formats.verify import FINDINGS_LIMIT, Log
 from satchel.formats.verify_text import check_vocabulary
-from satchel.quant.errors import ModelError
-from satchel.runtime.arch import Cache, HParams, find_arch
-from satchel.runtime.verify import VerifyReport, verify
-from satchel.runtime.weights import FileWeights
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
+from satchel.runtime.tasks.verify import VerifyReport, verify
+from satchel.runtime.weights.weights import FileWeights
 
 
 def load(path: Path) -> None:

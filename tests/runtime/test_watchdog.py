@@ -16,14 +16,14 @@ from tiny_file import write_model
 from waiting import until
 
 from satchel import Model
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend
-from satchel.runtime.options import Options
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.api.options import Options
+from satchel.runtime.device.device import find_backend
+from satchel.runtime.engine.service import Service
+from satchel.runtime.engine.watchdog import MISSED, SLOW, Beat, Beats, Pulse, Watchdog
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
-from satchel.runtime.watchdog import MISSED, SLOW, Beat, Beats, Pulse, Watchdog
 from satchel.runtime.worker import process
 from satchel.runtime.worker import service as worker_service
 from satchel.runtime.worker.model import WorkerModel

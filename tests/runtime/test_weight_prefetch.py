@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import tiny_file
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import Buffer, find_backend, libraries
-from satchel.runtime.dryrun import dry_run
-from satchel.runtime.model import Model
-from satchel.runtime.options import LoadKwargs, Options
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import LoadKwargs, Options
+from satchel.runtime.device.device import Buffer, find_backend, libraries
 from satchel.runtime.placement.choose import MemoryBudget, choose
+from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.prefetch import LEAST, min_prefetch_tokens, prefetch_layers, prefetch_of
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.weight_prefetch import SLOTS
+from satchel.runtime.weights.prefetch import SLOTS
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -141,4 +141,4 @@ def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     held = sized.on(placement)["remote"]
     tight = [MemoryBudget("remote", held - 1000, True), budgets[1]]
     on = read_placement_options("remote", 1, prefetch_weights="on")
-    assert prefetch_of(placement, sized, tight, on, None, 512)
+    assert prefetch_of(placement, sized, tight, on, None, 512) is None

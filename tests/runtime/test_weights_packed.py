@@ -17,22 +17,23 @@ import pytest
 import tiny
 import tiny_file
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
-from satchel.quant import BY_ID, FORMATS, DeviceError, RequestError
-from satchel.runtime import weights as loading
-from satchel.runtime.arch import Cache
+from satchel.quant import BY_ID, FORMATS
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import Options
 from satchel.runtime.compiler import Context, compile, optimize
 from satchel.runtime.compiler.lower import probe, state_layout
 from satchel.runtime.compiler.verify import PlanError, verify_plan
-from satchel.runtime.device import Info, find_backend, libraries, open_device
-from satchel.runtime.dryrun import dry_run
+from satchel.runtime.device.device import Info, find_backend, libraries, open_device
 from satchel.runtime.graph import Graph, Type
-from satchel.runtime.model import Model
-from satchel.runtime.options import Options
-from satchel.runtime.packing import PACKED_BUFFER, PackedWeight, file_places, packable, packed_by
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.plan import ALIGN, PACKED, Bucket
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.weights import bind, in_order, parts_of
+from satchel.runtime.weights.packing import PACKED_BUFFER, PackedWeight, file_places, packable, packed_by
+from satchel.runtime.weights.weights import bind, in_order, parts_of
+from satchel.runtime.weights.weights import weights as loading
 
 HAVE = {f.name for f in libraries() if not f.reason}
 LINUX = sys.platform == "linux"
@@ -373,7 +374,7 @@ def test_the_file_s_pages_go(medium: Path) -> None:
 
 PEAK = """
 import sys
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
 def peak(): return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024
 Model.load(sys.argv[1], context=32).close()
 before = peak()
@@ -422,7 +423,7 @@ def test_weights_come_beside_other_work(tmp_path: Path) -> None:
 @needs_cpu
 def test_a_bad_vocabulary_is_said_at_its_first_use(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "bad.gguf", tokenizer__ggml__merges=["no-pair"])
-    from satchel.quant import ModelError
+    from satchel.errors import ModelError
 
     for _ in range(3):
         with Model.load(path) as model:

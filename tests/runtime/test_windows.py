@@ -10,21 +10,22 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import FORMATS, RequestError
-from satchel.runtime.arch import REWIND, Arch, Cache, HParams, windows_of
-from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.errors import RequestError
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.resume import restore, save, shape_of
+from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.kv.host import HostTier
+from satchel.runtime.layers.arch import REWIND, Arch, Cache, HParams, windows_of
 from satchel.runtime.models.llama import Llama
 from satchel.runtime.ops import evaluate
-from satchel.runtime.resume import restore, save, shape_of
+from satchel.runtime.placement.sizing import affordable, cache_bytes
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import Request
-from satchel.runtime.service import Service
-from satchel.runtime.sizing import affordable, cache_bytes
-from satchel.runtime.weights import upload
+from satchel.runtime.weights.weights import upload
 
 BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote", "numba") and not f.reason]
 CONTEXT, BLOCK, BATCH = 320, 8, 48

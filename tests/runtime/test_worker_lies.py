@@ -15,7 +15,7 @@ import pytest
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
 from satchel.runtime.worker.child import ITEMS, count_of

@@ -23,12 +23,12 @@ from tiny_file import write_model
 from waiting import SECONDS, joined, until, until_async
 
 from satchel import AsyncModel, Model
-from satchel.quant import DeviceError, ModelError, RequestError
-from satchel.runtime.cancel_scope import CancelScope
+from satchel.errors import DeviceError, ModelError, RequestError
+from satchel.runtime.engine.cancel_scope import CancelScope
+from satchel.runtime.engine.service import Service
 from satchel.runtime.grammar import Choice, JsonSchema, Regex, ToolCallGrammar, ToolSchema, compiled
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation
 from satchel.runtime.worker import process
 from satchel.runtime.worker.model import WorkerModel

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from waiting import happened, joined, until
 
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.chat import Style
-from satchel.quant import DeviceError, ModelError, RequestError
-from satchel.runtime.arch import Cache
+from satchel.runtime.api.options import Options
+from satchel.runtime.api.refusals import PromptTooLong, QueueFull
+from satchel.runtime.engine.stats import Histogram, Usage
+from satchel.runtime.engine.structured_output import StructuredOutput
 from satchel.runtime.grammar import (
     AnyJson,
     Choice,
@@ -26,12 +29,9 @@ from satchel.runtime.grammar import (
     ToolSchema,
 )
 from satchel.runtime.kv import Miss
-from satchel.runtime.options import Options
-from satchel.runtime.refusals import PromptTooLong, QueueFull
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.scheduler import Request
-from satchel.runtime.stats import Histogram, Usage
-from satchel.runtime.structured_output import StructuredOutput
 from satchel.runtime.worker.blame import Blame
 from satchel.runtime.worker.outlet import PART, Outlet
 from satchel.runtime.worker.wire import (

@@ -19,8 +19,8 @@ from tiny_file import write_model
 from waiting import until
 
 from satchel import Model
-from satchel.quant import DeviceError, ModelError, RequestError
-from satchel.runtime.reply import Reply
+from satchel.errors import DeviceError, ModelError, RequestError
+from satchel.runtime.api.reply import Reply
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.worker import process, service
 from satchel.runtime.worker.model import WorkerModel

@@ -11,8 +11,8 @@ from waiting import until_async
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.pools import Pools, Size, TaskPool
-from satchel.cli.server.problem import Problem
+from satchel.server.pools import Pools, Size, TaskPool
+from satchel.server.problem import Problem
 
 SECONDS = 60
 

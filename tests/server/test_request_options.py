@@ -18,11 +18,8 @@ from satchel.cli.groups import flag_values, flags_of
 from satchel.cli.main import UsageError
 from satchel.cli.options import TextOptions
 from satchel.cli.sampling import SamplingOptions
-from satchel.cli.server.fields import body_fields, body_values
-from satchel.cli.server.ollama.options import OllamaOptions
-from satchel.cli.server.openai.chat import ChatBody
-from satchel.quant import RequestError
-from satchel.runtime.generate_options import GenerateOptions
+from satchel.errors import RequestError
+from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.request_option import (
     RequestOption,
     check_options,
@@ -31,6 +28,9 @@ from satchel.runtime.request_option import (
     request_option,
 )
 from satchel.runtime.sampling import NAMES, Sampling
+from satchel.server.fields import body_fields, body_values
+from satchel.server.ollama.options import OllamaOptions
+from satchel.server.openai.chat import ChatBody
 
 DEFINITIONS = (Sampling, GenerateOptions)
 MESSAGES = [{"role": "user", "content": "Hi"}]

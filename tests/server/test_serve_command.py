@@ -179,8 +179,8 @@ def test_small_answers_are_not_held_back() -> None:
     """Nagle's algorithm costs 40 ms an answer; asyncio turns it off for sockets that say TCP."""
     import socket
 
-    from satchel.cli.server.run import listen
-    from satchel.cli.server.settings import ServerSettings
+    from satchel.server.run import listen
+    from satchel.server.settings import ServerSettings
 
     with listen("127.0.0.1", 0, ServerSettings()) as bound:
         assert bound.proto == socket.IPPROTO_TCP

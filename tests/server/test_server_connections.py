@@ -21,11 +21,11 @@ pytest.importorskip("fastapi")
 from house import House, answered, closed, heard, serving_house
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from satchel.cli.server.addresses import UNREADABLE, Proxies, client_of
-from satchel.cli.server.protocol import SLICE
-from satchel.cli.server.settings import ServerSettings
-from satchel.quant import RequestError
-from satchel.runtime.options import Options
+from satchel.errors import RequestError
+from satchel.runtime.api.options import Options
+from satchel.server.addresses import UNREADABLE, Proxies, client_of
+from satchel.server.protocol import SLICE
+from satchel.server.settings import ServerSettings
 
 MOST, EACH = 24, 12
 HEAD = b"GET %s HTTP/1.1\r\nHost: localhost\r\n"
@@ -304,7 +304,7 @@ def test_a03_a_unix_socket_has_no_cap_of_its_own(tmp_path: Path) -> None:
             forwarded = {"x-forwarded-for": "203.0.113.7"}
             assert client.get("http://localhost/whose", headers=forwarded).text == "203.0.113.7"
         with pytest.raises(RequestError, match="in use"):
-            from satchel.cli.server.run import listen
+            from satchel.server.run import listen
 
             listen(str(path), 0, ServerSettings())
         for wire in held:

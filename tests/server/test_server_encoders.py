@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import toy_sentences as sentences
 
-from satchel.cli.server.settings import ServerSettings
 from satchel.formats.convert.write import write_source
-from satchel.runtime.options import Options
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.api.options import Options
+from satchel.runtime.weights.sources import open_checkpoint
+from satchel.server.settings import ServerSettings
 
 CASE = "bert_reranker"
 

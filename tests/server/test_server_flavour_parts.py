@@ -11,15 +11,15 @@ from chat_cases import CASES, TOOLS, Case
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.anthropic import FLAVOUR as ANTHROPIC
-from satchel.cli.server.anthropic.shapes import Blocks
-from satchel.cli.server.fields import Body, kept
-from satchel.cli.server.flavour import flavour_of
-from satchel.cli.server.ollama import FLAVOUR as OLLAMA
-from satchel.cli.server.ollama.options import SOON, STAYS, keep_seconds
-from satchel.cli.server.ollama.shapes import DeltaReader, MessageDelta, stamp
-from satchel.cli.server.problem import KINDS, Problem
 from satchel.formats.chat import ChatParser, Event, Style
+from satchel.server.anthropic import FLAVOUR as ANTHROPIC
+from satchel.server.anthropic.shapes import Blocks
+from satchel.server.fields import Body, kept
+from satchel.server.flavour import flavour_of
+from satchel.server.ollama import FLAVOUR as OLLAMA
+from satchel.server.ollama.options import SOON, STAYS, keep_seconds
+from satchel.server.ollama.shapes import DeltaReader, MessageDelta, stamp
+from satchel.server.problem import KINDS, Problem
 
 FAMILIES = ("hermes", "mistral", "deepseek", "llama3", "")
 

@@ -13,8 +13,8 @@ from tiny_file import write_model
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
+from satchel.server.settings import ServerSettings
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",

@@ -20,13 +20,13 @@ from waiting import SECONDS, happened, joined, until
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.bodies import read_body
-from satchel.cli.server.log import JsonFormatter
-from satchel.cli.server.problem import Problem
-from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.engine import Engine
-from satchel.runtime.options import Options
-from satchel.runtime.program import Program
+from satchel.runtime.api.options import Options
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.program import Program
+from satchel.server.bodies import read_body
+from satchel.server.log import JsonFormatter
+from satchel.server.problem import Problem
+from satchel.server.settings import ServerSettings
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}

@@ -23,8 +23,8 @@ from serving_process import children  # noqa: E402
 
 from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive  # noqa: E402
 from satchel.cli.load.requests import LoadRequest  # noqa: E402
-from satchel.cli.server.settings import ServerSettings  # noqa: E402
-from satchel.runtime.options import Options  # noqa: E402
+from satchel.runtime.api.options import Options  # noqa: E402
+from satchel.server.settings import ServerSettings  # noqa: E402
 
 pytestmark = [
     pytest.mark.model,

@@ -27,14 +27,14 @@ pytest.importorskip("fastapi")
 from house import House, serving_house
 from serving_process import Process
 
-from satchel.cli.server import accept, descriptors, log, metrics
-from satchel.cli.server.addresses import Proxies
-from satchel.cli.server.connections import ConnectionLimits, Connections
-from satchel.cli.server.metrics import FINISHES, Counts, labelled, rendered
-from satchel.cli.server.settings import ServerSettings
-from satchel.cli.server.watch import METHODS, OTHER, HttpTraffic
-from satchel.quant import RequestError
-from satchel.runtime.stats import BOUNDS, Distribution, EngineStats
+from satchel.errors import RequestError
+from satchel.runtime.engine.stats import BOUNDS, Distribution, EngineStats
+from satchel.server import accept, descriptors, log, metrics
+from satchel.server.addresses import Proxies
+from satchel.server.connections import ConnectionLimits, Connections
+from satchel.server.metrics import FINISHES, Counts, labelled, rendered
+from satchel.server.settings import ServerSettings
+from satchel.server.watch import METHODS, OTHER, HttpTraffic
 
 MOST_MODELS = 9  # in these tests
 

@@ -16,16 +16,16 @@ pytest.importorskip("pydantic")
 
 from waiting import until_async
 
-from satchel.cli.server.alias import Alias
-from satchel.cli.server.answer import Answer
-from satchel.cli.server.catalog import AliasTable, Catalog, catalog_of
-from satchel.cli.server.generation import Caller, GenerationRequest, Text
-from satchel.cli.server.models import FAILED, READY, UNLOADED, Models
-from satchel.cli.server.problem import Problem
-from satchel.quant import RequestError
-from satchel.runtime.generate_options import GenerateKwargs
-from satchel.runtime.options import Options
+from satchel.errors import RequestError
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.options import Options
 from satchel.runtime.sampling import GREEDY
+from satchel.server.alias import Alias
+from satchel.server.answer import Answer
+from satchel.server.catalog import AliasTable, Catalog, catalog_of
+from satchel.server.generation import Caller, GenerationRequest, Text
+from satchel.server.models import FAILED, READY, UNLOADED, Models
+from satchel.server.problem import Problem
 
 SMALL = Options(context=128, slots=2)
 
@@ -84,8 +84,8 @@ def test_a_model_that_nobody_uses_is_unloaded(
 ) -> None:
     """By a simulated clock: it is kept for 20 seconds after its last request."""
     now = 100.0
-    monkeypatch.setattr("satchel.cli.server.models.time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr("satchel.cli.server.models.LOOK", 0.01)
+    monkeypatch.setattr("satchel.server.models.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("satchel.server.models.LOOK", 0.01)
 
     async def work(models: Models) -> None:
         nonlocal now

@@ -11,8 +11,8 @@ import pytest
 from waiting import SECONDS
 
 from satchel.cli.options import default_model
-from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
+from satchel.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 HI = [{"role": "user", "content": "hi"}]

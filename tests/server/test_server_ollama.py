@@ -13,8 +13,8 @@ from waiting import until
 ollama = pytest.importorskip("ollama")
 
 from satchel.cli.options import default_model  # noqa: E402
-from satchel.cli.server.answer import Answer  # noqa: E402
 from satchel.quant import DeviceError  # noqa: E402
+from satchel.server.answer import Answer  # noqa: E402
 
 NAME = default_model().stem
 MODEL = f"{NAME}:latest"

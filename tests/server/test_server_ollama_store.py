@@ -15,13 +15,13 @@ from tiny_file import write_model
 
 ollama = pytest.importorskip("ollama")
 
-from satchel.cli.server.catalog import catalog_of  # noqa: E402
-from satchel.cli.server.models import Models  # noqa: E402
-from satchel.cli.server.ollama.store import ServerPull, serve, store_name  # noqa: E402
-from satchel.cli.server.problem import Problem  # noqa: E402
-from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.quant import RequestError  # noqa: E402
-from satchel.runtime.options import Options  # noqa: E402
+from satchel.runtime.api.options import Options  # noqa: E402
+from satchel.server.catalog import catalog_of  # noqa: E402
+from satchel.server.models import Models  # noqa: E402
+from satchel.server.ollama.store import ServerPull, serve, store_name  # noqa: E402
+from satchel.server.problem import Problem  # noqa: E402
+from satchel.server.settings import ServerSettings  # noqa: E402
 
 
 @pytest.fixture(scope="module")

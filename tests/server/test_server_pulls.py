@@ -18,17 +18,17 @@ from waiting import until
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.app import create_app
-from satchel.cli.server.catalog import Catalog, Served
-from satchel.cli.server.models import Models
-from satchel.cli.server.pulls import Pulls
-from satchel.cli.server.settings import ServerSettings
-from satchel.cli.store import Store
-from satchel.cli.store.names import parse
-from satchel.cli.store.policy import FREE, Policy
-from satchel.cli.store.web import Web, is_public
-from satchel.quant import RequestError
-from satchel.runtime.options import Options
+from satchel.errors import RequestError
+from satchel.runtime.api.options import Options
+from satchel.server.app import create_app
+from satchel.server.catalog import Catalog, Served
+from satchel.server.models import Models
+from satchel.server.pulls import Pulls
+from satchel.server.settings import ServerSettings
+from satchel.store import Store
+from satchel.store.names import parse
+from satchel.store.policy import FREE, Policy
+from satchel.store.web import Web, is_public
 
 KEYS = ("one", "two")
 

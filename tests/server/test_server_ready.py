@@ -21,12 +21,12 @@ pytest.importorskip("uvicorn")
 
 from serving_process import children  # noqa: E402
 
-from satchel.cli.server.app import create_app  # noqa: E402
-from satchel.cli.server.catalog import catalog_of  # noqa: E402
-from satchel.cli.server.models import Models  # noqa: E402
-from satchel.cli.server.settings import ServerSettings  # noqa: E402
-from satchel.runtime.options import Options  # noqa: E402
+from satchel.runtime.api.options import Options  # noqa: E402
 from satchel.runtime.worker import service as worker_service  # noqa: E402
+from satchel.server.app import create_app  # noqa: E402
+from satchel.server.catalog import catalog_of  # noqa: E402
+from satchel.server.models import Models  # noqa: E402
+from satchel.server.settings import ServerSettings  # noqa: E402
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the process in /proc")

@@ -16,15 +16,17 @@ from waiting import until
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server import app as app_module
-from satchel.cli.server.app import create_app
-from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.catalog import Catalog, Served
-from satchel.cli.server.flavour import routed
-from satchel.cli.server.models import Models
-from satchel.cli.server.problem import Problem
-from satchel.cli.server.reload import Reload
-from satchel.cli.server.roles import (
+from satchel.errors import RequestError
+from satchel.runtime.api.options import Options
+from satchel.server import app as app_module
+from satchel.server.app import create_app
+from satchel.server.bodies import BodyRoute
+from satchel.server.catalog import Catalog, Served
+from satchel.server.flavour import routed
+from satchel.server.models import Models
+from satchel.server.problem import Problem
+from satchel.server.reload import Reload
+from satchel.server.roles import (
     ADMIN,
     PUBLIC,
     USER,
@@ -35,9 +37,7 @@ from satchel.cli.server.roles import (
     read_keys,
     role_of,
 )
-from satchel.cli.server.settings import ServerSettings
-from satchel.quant import RequestError
-from satchel.runtime.options import Options
+from satchel.server.settings import ServerSettings
 
 USER_KEY, ADMIN_KEY = "a-users-key", "an-admins-key"
 KEYS = {"api_keys": (USER_KEY,), "admin_keys": (ADMIN_KEY,)}

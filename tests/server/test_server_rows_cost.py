@@ -18,13 +18,13 @@ from waiting import ready, until
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.bodies import FACTOR, MOST_CONTAINERS, MOST_ELEMENTS, MOST_STRINGS, check_shape
-from satchel.cli.server.ollama.store import ServerPull
-from satchel.cli.server.openai import chat
-from satchel.cli.server.openai.legacy import Legacy
-from satchel.cli.server.problem import Problem
-from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
+from satchel.server.bodies import FACTOR, MOST_CONTAINERS, MOST_ELEMENTS, MOST_STRINGS, check_shape
+from satchel.server.ollama.store import ServerPull
+from satchel.server.openai import chat
+from satchel.server.openai.legacy import Legacy
+from satchel.server.problem import Problem
+from satchel.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 HI = [{"role": "user", "content": "hi"}]
@@ -158,11 +158,11 @@ def test_a05_the_shape_is_that_of_the_json(monkeypatch: pytest.MonkeyPatch) -> N
     texts = ['[{"\\', "\\\\", '"', "],}", "\\u005b", "é[", '\\"' * 7]
     inside = json.dumps([texts] * 40).encode()
     for piece in (1, 2, 3, 7, 1 << 20):
-        monkeypatch.setattr("satchel.cli.server.bodies.PIECE", piece)
-        monkeypatch.setattr("satchel.cli.server.bodies.MOST_CONTAINERS", 41)
-        monkeypatch.setattr("satchel.cli.server.bodies.MOST_STRINGS", 40 * len(texts))
-        monkeypatch.setattr("satchel.cli.server.bodies.MOST_ELEMENTS", 40 * len(texts) + 42)
-        monkeypatch.setattr("satchel.cli.server.bodies.MOST_DEPTH", 2)
+        monkeypatch.setattr("satchel.server.bodies.PIECE", piece)
+        monkeypatch.setattr("satchel.server.bodies.MOST_CONTAINERS", 41)
+        monkeypatch.setattr("satchel.server.bodies.MOST_STRINGS", 40 * len(texts))
+        monkeypatch.setattr("satchel.server.bodies.MOST_ELEMENTS", 40 * len(texts) + 42)
+        monkeypatch.setattr("satchel.server.bodies.MOST_DEPTH", 2)
         assert shape(inside) == ""
         assert "lists" in shape(inside[:-1] + b",[]]")
         assert "texts" in shape(inside[:-1] + b',""]')

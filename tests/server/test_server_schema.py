@@ -27,11 +27,11 @@ pytest.importorskip("fastapi")
 
 from waiting import SECONDS, ready, until
 
-from satchel.cli.server.app import create_app
-from satchel.cli.server.catalog import catalog_of
-from satchel.cli.server.models import Models
-from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
+from satchel.server.app import create_app
+from satchel.server.catalog import catalog_of
+from satchel.server.models import Models
+from satchel.server.settings import ServerSettings
 
 REQUESTS = Path(__file__).parents[1] / "support" / "schema_requests.py"
 

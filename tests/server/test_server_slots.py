@@ -16,13 +16,13 @@ from tiny_file import write_model
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.app import create_app
-from satchel.cli.server.catalog import Catalog, Served
-from satchel.cli.server.models import Models
-from satchel.cli.server.native.slots import close_folder, own_folder
-from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 from satchel.runtime.scheduler import Scheduler, Sequence
+from satchel.server.app import create_app
+from satchel.server.catalog import Catalog, Served
+from satchel.server.models import Models
+from satchel.server.native.slots import close_folder, own_folder
+from satchel.server.settings import ServerSettings
 
 FIRST, SECOND, ADMIN = "first-key", "second-key", "third-key"
 KEYS = {"api_keys": (FIRST, SECOND), "admin_keys": (ADMIN,)}

@@ -17,16 +17,16 @@ from chat_model import write_chat_model
 from waiting import SECONDS, until
 
 from satchel.cli.options import default_model
-from satchel.cli.server.app import create_app
-from satchel.cli.server.catalog import catalog_of
-from satchel.cli.server.models import Models
-from satchel.cli.server.openai.response_output import ResponseOutput
-from satchel.cli.server.openai.thinking import Placed
-from satchel.cli.server.run import listen
-from satchel.cli.server.settings import ServerSettings
+from satchel.errors import DeviceError
 from satchel.formats.chat import CallArguments, CallBegin, CallEnd, Content, Reasoning
-from satchel.quant import DeviceError
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
+from satchel.server.app import create_app
+from satchel.server.catalog import catalog_of
+from satchel.server.models import Models
+from satchel.server.openai.response_output import ResponseOutput
+from satchel.server.openai.thinking import Placed
+from satchel.server.run import listen
+from satchel.server.settings import ServerSettings
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server import telemetry
-from satchel.cli.server.telemetry import SpanRecorder
-from satchel.quant import RequestError
+from satchel.errors import RequestError
+from satchel.server import telemetry
+from satchel.server.telemetry import SpanRecorder
 
 ROOT = Path(__file__).parents[2]
 ASK = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3, "ignore_eos": True}

@@ -11,7 +11,7 @@ import toy_vocab
 from tiny_file import write_model
 
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.runtime.stats import Usage
+from satchel.runtime.engine.stats import Usage
 
 TEMPLATE = (
     "{{ tools | tojson if tools }}{% for m in messages %}<|im_start|>{{ m.role }}\n"

@@ -15,10 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-from satchel.runtime.engine import BatchEntry, Engine
-from satchel.runtime.host_sampling import Sampled
-from satchel.runtime.model import Model
-from satchel.runtime.program import Program
+from satchel.runtime.api.model import Model
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.host_sampling import Sampled
+from satchel.runtime.engine.program import Program
 from satchel.runtime.worker import child
 
 POISON = int(os.environ.get("SATCHEL_TEST_POISON", "-1"))

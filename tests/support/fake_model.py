@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.chat import Style
 from satchel.formats.gguf import Metadata
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.options import Options
-from satchel.runtime.reply import Stats
+from satchel.runtime.api.options import Options
+from satchel.runtime.api.reply import Stats
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 

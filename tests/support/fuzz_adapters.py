@@ -15,12 +15,12 @@ import toy_checkpoint
 from fuzz_readers import folder
 from tiny_file import write_model
 
+from satchel.errors import ModelError
 from satchel.formats.convert.lora import Adapter, Base
 from satchel.formats.convert.onnxfile import open_onnx
 from satchel.formats.gguf import GGUF, open_gguf
-from satchel.quant.errors import ModelError
-from satchel.runtime.lora import read_adapter, stacked
-from satchel.runtime.sources import _base
+from satchel.runtime.adapters.lora import read_adapter, stacked
+from satchel.runtime.weights.sources import _base
 
 LENGTH = struct.Struct("<I")  # bytes of adapter_config.json, before it
 MOST = 1 << 24  # bytes of one tensor that is read whole

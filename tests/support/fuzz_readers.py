@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import toy_vocab
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import compile_grammar
 from satchel.runtime.grammar.spec import Gbnf, JsonSchema, Lark, Regex, Spec
 from satchel.runtime.worker.wire import LENGTHS, decode, decode_error, read_message
@@ -100,11 +100,11 @@ def registry(data: bytes) -> None:
     """A name, then answers, each after a line `---`: status, header lines, an empty line, the body. What
     comes of a name must stay in the store's folder and at the addresses that were asked.
     """
-    from satchel.cli.store import hub
-    from satchel.cli.store import registry as ollama
-    from satchel.cli.store.names import HubName, OllamaName, parse
-    from satchel.cli.store.remote import from_web
-    from satchel.cli.store.web import Interrupted
+    from satchel.store import hub
+    from satchel.store import registry as ollama
+    from satchel.store.names import HubName, OllamaName, parse
+    from satchel.store.remote import from_web
+    from satchel.store.web import Interrupted
 
     first, *answers = data.split(b"\n---\n")
     name = parse(text_of(first))
@@ -134,7 +134,7 @@ def registry(data: bytes) -> None:
 
 def replayed(answers: list[bytes]) -> Any:
     """The store's HTTP client, whose connections give these answers; it connects to nothing."""
-    from satchel.cli.store.web import HttpResponse, Interrupted, Web
+    from satchel.store.web import HttpResponse, Interrupted, Web
 
     class Replayed(Web):
         @contextmanager
@@ -158,7 +158,7 @@ def replayed(answers: list[bytes]) -> Any:
 
 def lock(data: bytes) -> None:
     """models.lock: what it names lies in the store or is an absolute path, and is written as it was read."""
-    from satchel.cli.store.lock import LockFile
+    from satchel.store.lock import LockFile
 
     file = LockFile(folder())
     file.path.write_bytes(data)
@@ -182,7 +182,7 @@ def journal(data: bytes) -> None:
     """A journal of a download: spans lie in the file, and what is missing with what is there makes the
     file.
     """
-    from satchel.cli.store.journal import Journal, read_journal
+    from satchel.store.journal import Journal, read_journal
 
     path = folder() / "journal"
     path.write_bytes(data)
@@ -208,8 +208,8 @@ def config(data: bytes) -> None:
     """The configuration file: options of `serve`, models and aliases, as the server reads them."""
     from satchel.cli import config as file
     from satchel.cli.main import UsageError
-    from satchel.cli.server.catalog import catalog_of
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.options import Options
+    from satchel.server.catalog import catalog_of
 
     path = folder() / "config.toml"
     path.write_bytes(data)

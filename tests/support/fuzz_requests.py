@@ -49,11 +49,11 @@ class Server:
     """The application and its event loop, in a thread of its own."""
 
     def __init__(self) -> None:
-        from satchel.cli.server.app import create_app
-        from satchel.cli.server.catalog import catalog_of
-        from satchel.cli.server.models import Models
-        from satchel.cli.server.settings import ServerSettings
-        from satchel.runtime.options import Options
+        from satchel.runtime.api.options import Options
+        from satchel.server.app import create_app
+        from satchel.server.catalog import catalog_of
+        from satchel.server.models import Models
+        from satchel.server.settings import ServerSettings
 
         self.folder = tempfile.TemporaryDirectory(prefix="satchel-fuzz-")
         path = write_model(Path(self.folder.name) / "tiny.gguf", qwen3__context_length=CONTEXT)

@@ -18,6 +18,7 @@ import fuzz_readers
 import fuzz_requests
 from state_file import SHAPE
 
+from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.formats.convert.safetensors import SafetensorsFile
 from satchel.formats.gguf import Metadata, describe, open_gguf
 from satchel.formats.gguf.digest import read_manifest
@@ -26,11 +27,10 @@ from satchel.formats.imatrix import open_importance
 from satchel.formats.logits import open_logits
 from satchel.formats.template import ChatTemplate
 from satchel.formats.tokenizer import build_tokenizer
-from satchel.quant.errors import ModelError, RequestError, SatchelError
-from satchel.runtime.arch import Cache, HParams, find_arch
 from satchel.runtime.kv.saved import open_saved
-from satchel.runtime.verify import verify
-from satchel.runtime.weights import FileWeights
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
+from satchel.runtime.tasks.verify import verify
+from satchel.runtime.weights.weights import FileWeights
 
 logging.getLogger("satchel").addHandler(logging.NullHandler())  # warnings of hostile files are no news
 Target = Callable[[bytes], None]

@@ -22,17 +22,17 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from waiting import joined, until
 
-from satchel.cli.server import app as app_module
-from satchel.cli.server.app import create_app
-from satchel.cli.server.bodies import JSON
-from satchel.cli.server.catalog import catalog_of
-from satchel.cli.server.connections import Connections
-from satchel.cli.server.flavour import routed
-from satchel.cli.server.models import Models
-from satchel.cli.server.roles import PUBLIC, needs
-from satchel.cli.server.run import listen, server_of
-from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
+from satchel.server import app as app_module
+from satchel.server.app import create_app
+from satchel.server.bodies import JSON
+from satchel.server.catalog import catalog_of
+from satchel.server.connections import Connections
+from satchel.server.flavour import routed
+from satchel.server.models import Models
+from satchel.server.roles import PUBLIC, needs
+from satchel.server.run import listen, server_of
+from satchel.server.settings import ServerSettings
 
 SLOWER = 100  # times the usual deadlines: so long that none passes by itself, on any machine
 LARGE = 2 << 20  # bytes: more than a socket takes unread

@@ -14,7 +14,7 @@ from typing import Any
 
 from waiting import SECONDS, happened
 
-from satchel.cli.store.remote import Pace
+from satchel.store.remote import Pace
 
 # Small pieces, so that a file of some kilobytes is fetched in many; nothing waits long.
 QUICK = Pace(workers=3, piece=1 << 12, block=1 << 10, least=1 << 10, patience=60.0, pause=0.01, tries=3)

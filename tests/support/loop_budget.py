@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import selectors
 import threading
 import time
@@ -22,15 +23,29 @@ BUDGET = 0.25  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """cpu, wall: seconds of one turn. requests: those under way in it, or that ended in it."""
+    """cpu, wall: seconds of one turn. requests: those under way in the turn, or that ended in it. kernel:
+    seconds of cpu that the kernel used; faults: page faults. They show a turn in which the kernel looked for
+    memory.
+    """
 
     cpu: float = 0.0
     wall: float = 0.0
     requests: tuple[str, ...] = ()
+    kernel: float = 0.0
+    faults: int = 0
 
     def __str__(self) -> str:
         told = "; ".join(self.requests) or "no request"
-        return f"{self.cpu * 1e3:.0f} ms of processor, {self.wall * 1e3:.0f} ms in all, during {told}"
+        kernel = f"{self.kernel * 1e3:.0f} of them in the kernel, with {self.faults} page faults"
+        return (
+            f"{self.cpu * 1e3:.0f} ms of processor ({kernel}), {self.wall * 1e3:.0f} ms in all, during {told}"
+        )
+
+
+def kernel_use() -> tuple[float, int]:
+    """Seconds that the kernel has used for this thread, and its page faults."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return used.ru_stime, used.ru_minflt + used.ru_majflt
 
 
 class Turns(selectors.DefaultSelector):
@@ -44,6 +59,7 @@ class Turns(selectors.DefaultSelector):
         self._ended: list[str] = []
         self._thread = 0
         self._cpu = self._wall = 0.0  # when this turn began
+        self._kernel = 0.0, 0
         self._collected = self._collecting = 0.0
         self.clear()
 
@@ -58,6 +74,7 @@ class Turns(selectors.DefaultSelector):
         self._end_turn()
         found = super().select(timeout)
         self._cpu, self._wall, self._collected = time.thread_time(), time.perf_counter(), 0.0
+        self._kernel = kernel_use()
         return found
 
     def _end_turn(self) -> None:
@@ -67,7 +84,8 @@ class Turns(selectors.DefaultSelector):
         cpu = time.thread_time() - self._cpu - self._collected
         wall = time.perf_counter() - self._wall - self._collected
         if cpu > self.worst_cpu.cpu or wall > self.worst_wall.wall or cpu > BUDGET:
-            turn = Turn(cpu, wall, (*self._active.values(), *self._ended))
+            kernel, faults = (now - then for now, then in zip(kernel_use(), self._kernel, strict=True))
+            turn = Turn(cpu, wall, (*self._active.values(), *self._ended), kernel, int(faults))
             self.worst_cpu = max(self.worst_cpu, turn, key=lambda t: t.cpu)
             self.worst_wall = max(self.worst_wall, turn, key=lambda t: t.wall)
             self.slow += [turn] if cpu > BUDGET else []

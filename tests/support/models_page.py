@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from satchel.formats.convert.write import write_source
 from satchel.formats.gguf import open_gguf
-from satchel.runtime.arch import architectures
-from satchel.runtime.model import Model
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.api.model import Model
+from satchel.runtime.layers.arch import architectures
+from satchel.runtime.weights.sources import open_checkpoint
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"

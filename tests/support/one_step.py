@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from satchel import cext
-from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import SAMPLING, Device, KernelOverride, find_backend
+from satchel.errors import DeviceError
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import SAMPLING, Device, KernelOverride, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import PACKED, BufferSpec, Segment

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from one_step import Case, f32, i32
 
-from satchel.runtime.device import SAMPLING
+from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.chain import CODE
 

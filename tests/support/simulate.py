@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import tiny
 
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import find_backend
-from satchel.runtime.engine import BatchEntry, Engine
+from satchel.runtime.device.device import find_backend
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import load
 

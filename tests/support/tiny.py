@@ -12,11 +12,11 @@ import tiny_grown
 
 from satchel.formats.gguf import Metadata
 from satchel.quant import FORMATS
-from satchel.runtime.arch import Cache, HParams, find_arch
-from satchel.runtime.device import Device
-from satchel.runtime.engine import Engine
+from satchel.runtime.device.device import Device
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, Type
-from satchel.runtime.weights import upload
+from satchel.runtime.layers.arch import Cache, HParams, find_arch
+from satchel.runtime.weights.weights import upload
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, LAYERS, CONTEXT = 256, 4, 2, 64, 512, 288, 3, 96
 EXPERTS, USED, EXPERT_FFN = 7, 3, 256

@@ -11,8 +11,8 @@ import numpy as np
 
 from satchel.formats.gguf import Metadata
 from satchel.quant.recipes import fit_format
-from satchel.runtime.arch import Arch, Cache, HParams, find_arch
 from satchel.runtime.graph import Array, Node, Type
+from satchel.runtime.layers.arch import Arch, Cache, HParams, find_arch
 
 
 @dataclass(frozen=True)

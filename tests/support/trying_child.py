@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
 from satchel.runtime.sandbox.probe import ATTEMPTS, attempt
 from satchel.runtime.worker import child
 

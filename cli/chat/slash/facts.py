@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from satchel.cli.chat.about import describe
 from satchel.cli.chat.registry import command
 from satchel.cli.reports import lines
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session

@@ -9,7 +9,7 @@ from satchel.cli.chat.attach import attached, matches
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.names import path_of
 from satchel.cli.chat.registry import command
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from satchel.cli.chat.registry import COMMANDS, KEYS, Leave, command
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session

@@ -10,7 +10,7 @@ from satchel.cli.chat.display import DIM
 from satchel.cli.chat.history import load, save
 from satchel.cli.chat.names import conversation_path, existing_folder, found_path, saved_names
 from satchel.cli.chat.registry import command
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session

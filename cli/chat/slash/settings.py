@@ -11,7 +11,7 @@ from satchel.cli.chat.display import DIM
 from satchel.cli.chat.history import SETTINGS, WHOLE, ChatSettings
 from satchel.cli.chat.registry import COMMANDS, command
 from satchel.cli.replies import SWITCHES
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.registry import command
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session

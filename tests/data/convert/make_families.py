@@ -22,7 +22,7 @@ sys.path[:0] = [str(HERE.parents[1] / "support")]
 from families import CASES, DATA, IDS, KEPT, config, tensors, write  # noqa: E402
 from toy_checkpoint import write_tokenizer  # noqa: E402
 
-from satchel.runtime.sources import open_checkpoint  # noqa: E402
+from satchel.runtime.weights.sources import open_checkpoint  # noqa: E402
 
 
 def filled(case: str) -> tuple[Any, dict[str, tuple[int, ...]]]:

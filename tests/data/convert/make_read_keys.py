@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from satchel.runtime.sources import mappings
+from satchel.runtime.weights.sources import mappings
 
 HERE = Path(__file__).parent
 CONFIGS = ("config", "self.config", "text_config", "self.text_config")

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import toy_checkpoint as toy
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.write import write_source
 from satchel.formats.gguf import open_gguf
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.sources import open_adapter, open_checkpoint, open_source
+from satchel.runtime.weights.sources import open_adapter, open_checkpoint, open_source
 
 RANK = 4
 

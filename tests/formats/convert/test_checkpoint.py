@@ -12,12 +12,13 @@ import numpy.typing as npt
 import pytest
 import toy_checkpoint as toy
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.shaping import Shaping
 from satchel.formats.convert.write import write_source
 from satchel.formats.gguf import open_gguf
-from satchel.quant import FORMATS, ModelError, RequestError
-from satchel.runtime.model import Model
-from satchel.runtime.sources import mappings, open_checkpoint, open_source
+from satchel.quant import FORMATS
+from satchel.runtime.api.model import Model
+from satchel.runtime.weights.sources import mappings, open_checkpoint, open_source
 
 DATA = Path(__file__).parents[2] / "data" / "convert"
 NMSE = 1e-4
@@ -107,7 +108,7 @@ def test_logits_are_the_stored_ones(case: str, tmp_path: Path) -> None:
 
 
 def test_every_architecture_states_a_mapping() -> None:
-    from satchel.runtime.arch import architectures
+    from satchel.runtime.layers.arch import architectures
 
     assert len(mappings()) >= len(architectures())
 

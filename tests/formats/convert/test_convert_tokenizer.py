@@ -25,11 +25,11 @@ from tokenizers import (
     trainers,
 )
 
+from satchel.errors import ModelError
 from satchel.formats.convert.pretokenizer import candidates, find_pretokenizer
 from satchel.formats.convert.vocabulary import read_vocabulary
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import build_tokenizer
-from satchel.quant import ModelError
 
 TEXTS = (
     "Hello, world! It's 2024 and I'LL say \"don't\"... can't we've THEY'RE",

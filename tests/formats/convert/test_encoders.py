@@ -13,12 +13,12 @@ import pytest
 import toy_checkpoint as toy
 import toy_sentences as sentences
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.write import write_source
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.blocks import alibi_slopes
-from satchel.runtime.model import Model
-from satchel.runtime.rerank import segment_ids_of
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.api.model import Model
+from satchel.runtime.layers.blocks import alibi_slopes
+from satchel.runtime.tasks.rerank import segment_ids_of
+from satchel.runtime.weights.sources import open_checkpoint
 
 SHAPES = json.loads(mixed.STEM.with_suffix(".json").read_text())
 

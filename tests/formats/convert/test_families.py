@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from peer import peer_logits
 
+from satchel.errors import ModelError
 from satchel.formats.convert.write import write_source
-from satchel.quant import ModelError
-from satchel.runtime.arch import architectures, find_arch
-from satchel.runtime.model import Model
-from satchel.runtime.sources import mappings, open_checkpoint
+from satchel.runtime.api.model import Model
+from satchel.runtime.layers.arch import architectures, find_arch
+from satchel.runtime.weights.sources import mappings, open_checkpoint
 
 NMSE = 1e-6
 SHAPES = families.shapes()

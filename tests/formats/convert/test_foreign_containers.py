@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import toy_checkpoint as toy
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import Metadata
-from satchel.quant import ModelError, RequestError
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.weights.sources import open_checkpoint
 
 ARCHS = ("llama", "qwen2", "qwen3moe")
 

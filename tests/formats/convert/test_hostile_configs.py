@@ -9,10 +9,10 @@ import toy_checkpoint as toy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import SatchelError
 from satchel.formats.convert import tokenizerjson
 from satchel.formats.convert.shaping import Shaping
-from satchel.quant import SatchelError
-from satchel.runtime.sources import open_adapter, open_checkpoint
+from satchel.runtime.weights.sources import open_adapter, open_checkpoint
 
 LEAVES = (
     st.none()

@@ -14,10 +14,11 @@ import pytest
 import toy_checkpoint as toy
 from peer import peer_rows
 
+from satchel.errors import RequestError
 from satchel.formats.convert.write import write_source
-from satchel.quant import FORMATS, RequestError
-from satchel.runtime.model import Model
-from satchel.runtime.sources import open_checkpoint
+from satchel.quant import FORMATS
+from satchel.runtime.api.model import Model
+from satchel.runtime.weights.sources import open_checkpoint
 
 NMSE = 1e-6
 SHAPES = json.loads(mixed.STEM.with_suffix(".json").read_text())

@@ -15,12 +15,13 @@ import toy_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import ModelError
 from satchel.formats.convert.codes import Grid, choose, join, numbers, unpack
 from satchel.formats.convert.grid import find
 from satchel.formats.convert.logical import Logical, pieces
 from satchel.formats.convert.quantized import logicals
 from satchel.formats.convert.safetensors import SafetensorsFile
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 
 ROWS, COLUMNS = 64, 256
 BASE = "model.layers.0.self_attn.q_proj"
@@ -276,7 +277,7 @@ def test_scales_of_no_layout_are_refused(shape: tuple[int, ...], read: Any) -> N
 def test_a_whole_gptq_checkpoint_becomes_a_file_that_runs(tmp_path: Path) -> None:
     from satchel.formats.convert.write import write_source
     from satchel.formats.gguf import open_gguf
-    from satchel.runtime.sources import open_checkpoint
+    from satchel.runtime.weights.sources import open_checkpoint
 
     plain = toy_checkpoint.tensors("llama")
     tensors = toy_checkpoint.stored(plain)
@@ -301,7 +302,7 @@ def test_a_whole_gptq_checkpoint_becomes_a_file_that_runs(tmp_path: Path) -> Non
 
 def test_a_file_names_the_types_that_are_our_own(tmp_path: Path) -> None:
     from satchel.formats.convert.shaping import Shaping
-    from satchel.runtime.sources import open_checkpoint
+    from satchel.runtime.weights.sources import open_checkpoint
 
     sizes = {"hidden_size": 128, "intermediate_size": 128}
     tensors = toy_checkpoint.stored(toy_checkpoint.tensors("llama", width=128, ffn=128))

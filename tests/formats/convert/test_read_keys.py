@@ -15,9 +15,9 @@ import mixed_families as mixed
 import pytest
 import toy_checkpoint as toy
 
+from satchel.errors import ModelError
 from satchel.formats.convert import config as reading
-from satchel.quant import ModelError
-from satchel.runtime.sources import mappings
+from satchel.runtime.weights.sources import mappings
 
 KEYS: dict[str, list[str]] = json.loads((families.DATA / "read_keys.json").read_text())
 # Which tensors there are: what a checkpoint has is used, and what it lacks is missed.

@@ -13,8 +13,8 @@ import toy_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import ModelError
 from satchel.formats.convert.safetensors import SafetensorsFile
-from satchel.quant import ModelError
 
 
 def file(tmp_path: Path, raw: bytes) -> Path:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import toy_checkpoint as toy
 
+from satchel.errors import ModelError
 from satchel.formats.convert.checkpoint import Checkpoint
-from satchel.quant import ModelError
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.weights.sources import open_checkpoint
 
 MROPE = {"type": "mrope", "mrope_section": [2, 3, 3]}
 # The case of a text model, the class that has it inside, and what its configuration has or leaves out.

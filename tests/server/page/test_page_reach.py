@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from satchel.cli.options import default_model
-from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
+from satchel.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 ANSWER = ".message.assistant .message-body"

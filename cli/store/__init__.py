@@ -1,9 +1,0 @@
-"""The model store: names of models to files of this machine, and how files get here.
-
-`Store` is the face; the commands and the server use nothing else of this package.
-"""
-
-from satchel.cli.store.store import Store
-from satchel.cli.store.stored import Progress, StoredModel, Watch
-
-__all__ = ["Progress", "Store", "StoredModel", "Watch"]

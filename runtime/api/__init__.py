@@ -1,0 +1,1 @@
+"""The library's interface: Model, AsyncModel, their options and replies."""

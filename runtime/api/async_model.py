@@ -1,0 +1,327 @@
+"""The library's face for asyncio: the methods of Model, awaited; `async for` gives an answer's pieces. The
+loop never waits for the engine; cancelling the task or closing the answer ends the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
+
+from satchel.formats.chat import Event
+from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.model import Message, Model
+from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options
+from satchel.runtime.api.reply import POLL, Reply, Stats
+from satchel.runtime.api.usage_report import UsageReport
+from satchel.runtime.engine.cancel_scope import CancelScope
+from satchel.runtime.engine.stats import EngineStats
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Method: TypeAlias = Callable[Concatenate["AsyncModel", P], Coroutine[Any, Any, T]]
+LONG = 64  # calls at once of those that read texts or states
+SHORT = 8  # calls at once of those that prepare a prompt, or judge an answer
+# Runs a function in a thread, and gives its result.
+Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class AsyncReply:
+    """`async for` over the pieces; otherwise as Reply. Closing it (aclose, or leaving `async with`),
+    cancelling the task that waits for it, and letting go of it end the request. run: the threads in which a
+    whole answer is judged.
+    """
+
+    def __init__(self, reply: Reply, run: Runner = asyncio.to_thread) -> None:
+        self.reply, self._run = reply, run
+
+    @property
+    def ids(self) -> list[int]:
+        return self.reply.ids
+
+    @property
+    def text(self) -> str:
+        return self.reply.text
+
+    @property
+    def stats(self) -> Stats:
+        return self.reply.stats
+
+    @property
+    def report(self) -> UsageReport:
+        return self.reply.report
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.reply.notes
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self.reply.over:
+            piece = await self._feed(await self._token())
+            if piece:
+                return piece
+        raise StopAsyncIteration
+
+    async def _feed(self, token: int | None) -> str:
+        """The text that a token brings. Checking a whole answer takes long, so a thread does it."""
+        piece = self.reply.feed(token)
+        if self.reply.unjudged:
+            await self._run(self.reply.conclude)
+        return piece
+
+    async def burst(self) -> str:
+        """The next piece, with all that has come meanwhile; "" at the end."""
+        piece, reply = await anext(self, ""), self.reply
+        while not reply.over and reply.handle is not None and reply.handle.ready:
+            piece += await self._feed(reply.handle.get())
+        return piece
+
+    async def _token(self) -> int | None:
+        reply = self.reply
+        if reply.starts_slowly:
+            await self._run(reply.start)
+        handle = reply.start()
+        if handle is None:
+            return None
+        try:
+            while reply.options.progress and not reply.stats.generated:
+                try:
+                    return await asyncio.wait_for(handle.wait(), POLL)
+                except TimeoutError:
+                    reply.report_progress()
+            return await handle.wait()
+        except asyncio.CancelledError:
+            reply.close()
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends the answer at once; a second time it does nothing."""
+        self.reply.close()
+
+    def cancel(self) -> None:
+        """Ends the answer after the token or the chunk of the prompt at hand."""
+        self.reply.cancel()
+
+    async def read(self) -> str:
+        """Runs to the end and gives the whole text."""
+        async for _ in self:
+            pass
+        return self.text
+
+
+class AsyncChatReply(AsyncReply):
+    """As AsyncReply, for the answer to a conversation; `reply` has its content, reasoning and tool calls."""
+
+    def __init__(self, reply: ChatReply, run: Runner = asyncio.to_thread) -> None:
+        super().__init__(reply, run)
+        self.reply: ChatReply = reply
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Thinking, text and calls as they come."""
+        while True:
+            for event in self.reply.taken():
+                yield event
+            if self.reply.over:
+                return
+            await anext(self, None)
+
+
+def _in_thread(method: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """A method of Model, awaited: it takes the same arguments, and runs in a thread for short work."""
+
+    @wraps(method)
+    async def call(self: AsyncModel, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._thread(partial(getattr(self.model, method.__name__), *args, **kwargs))
+
+    return call
+
+
+def _in_engine(method: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """The same for a method that waits for the engine."""
+
+    @wraps(method)
+    async def call(self: AsyncModel, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._engine(partial(getattr(self.model, method.__name__), *args, **kwargs))
+
+    return call
+
+
+class AsyncModel:
+    """A model for asyncio. `model` is the same for threads; both may be used at once."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        # Their threads begin as they are needed, and no other work holds them up. The second is never shut
+        # down: a closed model still says that it is.
+        self._long = ThreadPoolExecutor(LONG, "satchel-async")
+        self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
+
+    @classmethod
+    async def load(
+        cls,
+        path: str | Path,
+        options: Options | None = None,
+        *,
+        progress: LoadProgress | None = None,
+        **changes: Unpack[LoadKwargs],
+    ) -> Self:
+        """Model.load in a thread of its own. progress is called in the loop's thread. Cancelling the task
+        stops the load at the next call of progress, and what was loaded is freed.
+        """
+        given_up = threading.Event()
+        told = _in_loop(progress, given_up)
+        work = partial(Model.load, path, options, progress=told, **changes)
+        loading = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            return cls(await asyncio.shield(loading))
+        except asyncio.CancelledError:
+            given_up.set()
+            loading.add_done_callback(_drop)
+            raise
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        reasoning: bool | int | str | None = None,
+        reasoning_end: str = "",
+        prefill: bool | None = None,
+        variables: Mapping[str, object] | None = None,
+        before: Sequence[int] = (),
+        **kwargs: Unpack[GenerateKwargs],
+    ) -> AsyncChatReply:
+        """As Model.chat. The template is rendered in a thread."""
+        asked = partial(
+            self.model.chat,
+            messages,
+            tools=tools,
+            reasoning=reasoning,
+            reasoning_end=reasoning_end,
+            prefill=prefill,
+            variables=variables,
+            before=before,
+            **kwargs,
+        )
+        return AsyncChatReply(await self._thread(asked), self._thread)
+
+    async def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> AsyncReply:
+        """As Model.generate."""
+        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **kwargs)), self._thread)
+
+    async def generate_many(
+        self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
+    ) -> list[AsyncReply]:
+        """As Model.generate_many; cancelling the task ends all of them."""
+        room = asyncio.Semaphore(self.model.cache.slots + 2)
+
+        async def run(prompt: str | Sequence[int]) -> AsyncReply:
+            async with room:
+                reply = await self.generate(prompt, **kwargs)
+                await reply.read()
+                return reply
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(p)) for p in prompts]
+        return [t.result() for t in tasks]
+
+    tokenize = _in_thread(Model.tokenize)
+    tokenize_many = _in_thread(Model.tokenize_many)
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        return self.model.detokenize(ids, special=special)
+
+    logits = _in_engine(Model.logits)
+    embed = _in_engine(Model.embed)
+    score = _in_engine(Model.score)
+    rerank = _in_engine(Model.rerank)
+    save_state = _in_engine(Model.save_state)
+    restore_state = _in_engine(Model.restore_state)
+    bandwidth = _in_engine(Model.bandwidth)
+
+    async def stats(self) -> EngineStats:
+        """As Model.stats."""
+        return await asyncio.to_thread(self.model.stats)
+
+    @property
+    def trouble(self) -> str:
+        """Why no request can be answered now; "" where they are. Waits for nothing."""
+        return self.model.trouble
+
+    async def close(self) -> None:
+        """As Model.close."""
+        self._long.shutdown(wait=False)
+        await asyncio.to_thread(self.model.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._short, work)
+
+    async def _engine(self, work: Callable[[], T]) -> T:
+        """In a thread for what takes long, so that answers need not wait for one to begin. Cancelling the
+        task stops what the engine does for it.
+        """
+        scope, loop = CancelScope(), asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._long, scope.run, work)
+        except asyncio.CancelledError:
+            scope.cancel()
+            raise
+
+
+def _in_loop(progress: LoadProgress | None, given_up: threading.Event) -> LoadProgress:
+    """A callback for the loading thread that asks `progress` in the loop's thread, and says no once the task
+    was cancelled.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def ask(done: int, total: int) -> object:
+        return progress(done, total) if progress else None
+
+    def call(done: int, total: int) -> object:
+        if given_up.is_set():
+            return False
+        if progress is None:
+            return None
+        asked = asyncio.run_coroutine_threadsafe(ask(done, total), loop)
+        while True:
+            try:
+                return asked.result(0.1)
+            except TimeoutError:
+                if asked.done():
+                    raise
+                # The loop may be gone, with the task that wanted the model.
+                if given_up.is_set() or loop.is_closed():
+                    return False
+
+    return call
+
+
+def _drop(loading: asyncio.Future[Model]) -> None:
+    """What became of a load that nobody waits for any more."""
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result().close()

@@ -1,0 +1,140 @@
+"""A conversation on its way to a prompt: checked, rendered, with what the answer is to begin with.
+
+Invariant: what callers wrote never becomes a control token or a marker; what the program itself writes may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from satchel.errors import RequestError
+from satchel.formats.chat import Style, continued, fit, guard_of, parted
+from satchel.formats.template import ChatTemplate
+from satchel.formats.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How much a model is to think. on None: as it is used to. budget: tokens at most, None: no limit.
+    effort: a word that the template reads. end: text that the model reads where its budget is spent.
+    """
+
+    on: bool | None = None
+    budget: int | None = None
+    effort: str = ""
+    end: str = ""
+
+    @classmethod
+    def of(cls, reasoning: bool | int | str | None, end: str = "") -> Thinking:
+        """None; False or 0: none; True; a number of tokens; a word such as low."""
+        if reasoning is None or isinstance(reasoning, bool):
+            return cls(reasoning, end=end)
+        if isinstance(reasoning, int):
+            if reasoning < 0:
+                raise RequestError(f"reasoning is {reasoning}: it must be 0 (none) or more tokens")
+            return cls(bool(reasoning), reasoning or None, end=end)
+        if not isinstance(reasoning, str) or not reasoning:
+            raise RequestError(
+                f"reasoning is {reasoning!r}: expected True, False, a number of tokens or an effort"
+            )
+        return cls(True, effort=reasoning, end=end)
+
+
+class ChatPrompt:
+    """What is known of a conversation before it is answered. opening: where the prompt leaves the answer, ""
+    at its start, "reasoning" or "content" inside of either; known after `render`. before: token ids of an
+    earlier conversation that this one goes on from.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        tokenizer: Tokenizer,
+        style: Style,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        thinking: Thinking | None = None,
+        prefill: bool | None = None,
+        variables: Mapping[str, object] | None = None,
+        before: Sequence[int] = (),
+    ) -> None:
+        self._template, self._tokenizer, self.style = template, tokenizer, style
+        self.tools, self.thinking, self.opening = tools, thinking or Thinking(), ""
+        self.messages = fit(messages, style.calls.ids if style.calls else "")
+        self._guard = guard_of(tokenizer, template.source)
+        if style.thinks:
+            self.messages = parted(self.messages, style.open, style.close)
+        last = continued(self.messages) if prefill is not False else None
+        if prefill and last is None:
+            raise RequestError(
+                "prefill continues an assistant's message: "
+                f"messages[{len(self.messages) - 1}] is none that could be continued"
+            )
+        self._last = last
+        self._before = before
+        self._variables = {**self._switches(), **(variables or {})}
+
+    def _switches(self) -> dict[str, object]:
+        thinking, style = self.thinking, self.style
+        if thinking.effort and not style.efforts:
+            raise RequestError(
+                f"reasoning is {thinking.effort!r}: this model's template reads no reasoning_effort; "
+                "it can be on, off or a number of tokens"
+            )
+        if thinking.on and not style.thinks:
+            raise RequestError(
+                "reasoning was asked for: this model's template knows no thinking; leave it out"
+            )
+        if thinking.effort:
+            return {"reasoning_effort": thinking.effort}
+        return {} if thinking.on is None else dict.fromkeys(style.switches, thinking.on)
+
+    def text(self, messages: Sequence[Message]) -> str:
+        """The prompt, user text escaped."""
+        last, escape = self._last, self._guard.escape
+        asked = messages[:-1] if last is not None else messages
+        if not asked:
+            raise RequestError("messages: there is only an assistant's; put a user's before it")
+        said = self._template.render(asked, tools=self.tools, variables=self._variables, escape=escape)
+        opened = said.rstrip().endswith(self.style.open)
+        self.opening = "reasoning" if opened else ""
+        return said + self._start(last, opened)
+
+    def shown(self, messages: Sequence[Message]) -> str:
+        """The prompt as readable text."""
+        return self._guard.unescape(self.text(messages))
+
+    def _start(self, last: Message | None, opened: bool) -> str:
+        """What the answer begins with: given words, or the end of a thinking that is not wanted."""
+        escape, off = self._guard.escape, self.thinking.on is False and self.style.thinks
+        if last is None:
+            if not off or (self.style.switches and not opened):
+                return ""
+            self.opening = ""
+            return self.style.prefill("", "", opened)
+        content, thought = _text(last.get("content")), last.get("reasoning_content")
+        if not content and not thought:
+            return ""
+        self.opening = "content" if content else "reasoning"
+        reasoning = escape(thought) if thought else ("" if off and not self.style.switches else None)
+        return self.style.prefill(reasoning, escape(content), opened)
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of these messages, which are all of the conversation's or some, behind what was said
+        before, which alone has a begin token then.
+        """
+        ids = self._tokenizer.encode_rendered(self.text(messages), guard=self._guard)
+        if not self._before:
+            return ids
+        return [*self._before, *(ids[1:] if ids and ids[0] == self._tokenizer.bos else ids)]
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content)
+    return content or ""

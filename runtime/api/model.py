@@ -1,0 +1,518 @@
+"""The library's face: Model.load("x.gguf"), then chat, generate, tokenize, logits; close() ends it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack, cast
+
+import numpy as np
+
+from satchel.errors import ModelError, RequestError
+from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
+from satchel.formats.gguf import GGUF, open_gguf
+from satchel.formats.gguf.digest import Expected, check_digests
+from satchel.formats.template import ChatTemplate, from_metadata
+from satchel.formats.template.messages import Plain, read_messages
+from satchel.formats.tokenizer import Tokenizer, build_tokenizer
+from satchel.formats.verify_text import check_vocabulary
+from satchel.runtime.adapters.adapters import Adapters, read_adapters
+from satchel.runtime.api.answers import best, check_counts, seeds
+from satchel.runtime.api.chat import ChatPrompt, Thinking
+from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options, settled, stopping
+from satchel.runtime.api.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
+from satchel.runtime.api.readings import Readings
+from satchel.runtime.api.recovering import Recovering
+from satchel.runtime.api.refusals import PromptTooLong
+from satchel.runtime.api.reply import Reply
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.peaks import BEYOND_CACHE, read_rate
+from satchel.runtime.engine.beam import Beam, BeamOptions, beam_search
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.request_handle import RequestHandle, Requests
+from satchel.runtime.engine.resume import Restored, numbers_of, restore, save, shape_of
+from satchel.runtime.engine.scoring import score
+from satchel.runtime.engine.service import Service
+from satchel.runtime.engine.stats import EngineStats
+from satchel.runtime.engine.tokenized_options import with_constraint
+from satchel.runtime.graph import Array
+from satchel.runtime.kv.identity import identity
+from satchel.runtime.kv.saved import SavedShape
+from satchel.runtime.layers.arch import AdapterScales
+from satchel.runtime.log import LOG
+from satchel.runtime.placement.devices import apart, open_for, used_of
+from satchel.runtime.placement.pager import FilePages
+from satchel.runtime.placement.speeds import measured
+from satchel.runtime.placement.step import settle_step
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.scheduler import Request
+from satchel.runtime.scheduler.sequence import salted
+from satchel.runtime.speculative import Speculator
+from satchel.runtime.speculative.load import buckets, open_draft
+from satchel.runtime.weights.packing import PackedWeight
+from satchel.runtime.weights.weights import DeviceWeights, bind_beside
+
+__all__ = ["Message", "Model", "Options"]
+
+Message = Mapping[str, Any]
+TAIL = 8  # tokens at a prompt's end among which a marker that opens thinking is looked for
+
+
+class Model(Recovering, Readings):
+    """A loaded model: one file, its tokenizer and template, and an engine. Any number of threads may call it
+    at once: their requests run together, `slots` of them in a step.
+    """
+
+    def __init__(self, gguf: GGUF, options: Options, progress: LoadProgress | None = None) -> None:
+        self.gguf, self.options, self.path = gguf, options, gguf.path
+        self.measured_bandwidth: float | None = None
+        self.notes: list[str] = list(gguf.warnings)
+        self._tokenizer: Tokenizer | None = None
+        self._template: ChatTemplate | None = None
+        self._style: Style | None = None
+        self._speculator: Speculator | None = None
+        self._draft_file: GGUF | None = None
+        self.adapters: Adapters | None = None
+        self.placement_options = options.placement_options
+        self._starting = threading.Lock()
+        self._progress, self._closed = stopping(progress, gguf.path), False
+        self._open()
+        LOG.info("%s: loaded, context %d, %d slots", self.path.name, self.context, options.slots)
+
+    @classmethod
+    def _kind(cls, options: Options) -> type[Self]:
+        """The class that holds a model loaded so."""
+        if options.worker == "thread":
+            return cls
+        if cls is not Model:
+            raise RequestError(
+                f"{cls.__name__} needs the engine in this process: load it with worker='thread'"
+            )
+        from satchel.runtime.worker.model import WorkerModel
+
+        return cast("type[Self]", WorkerModel)
+
+    def _open(self) -> None:
+        """Makes what computes; where that fails, nothing of it stays."""
+        opened = open_for(self.options, self.placement_options)
+        self.devices, self.device = opened.devices, opened.devices[0]
+        self.notes += opened.notes
+        try:
+            self._make_engine()
+            self._make_speculator()
+        except BaseException:
+            opened.close()
+            if self._draft_file is not None:
+                self._draft_file.close()
+            raise
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        options: Options | None = None,
+        *,
+        progress: LoadProgress | None = None,
+        **changes: Unpack[LoadKwargs],
+    ) -> Self:
+        """Opens, checks and maps the file, and brings the weights to the device. Keywords are fields of
+        Options and stand above `options`. progress(bytes done, bytes in all) is called while the weights are
+        read; False from it stops the load with a RequestError, and what it raises does too; all is freed
+        then.
+        """
+        chosen = settled(options, changes)
+        kind = cls._kind(chosen)
+        gguf = open_gguf(path)
+        try:
+            if chosen.digests and chosen.worker == "thread":  # else the process that reads the weights does
+                expected = [Expected(*line) for line in chosen.digests]
+                check_digests(gguf, expected, stopping(progress, gguf.path))
+            model = kind(gguf, chosen, progress)
+        except BaseException:
+            gguf.close()
+            raise
+        try:
+            gguf.check_unchanged()
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    def _make_engine(self) -> None:
+        o = self.options
+        settled, batch = settle_step(
+            self.gguf, self.devices, o, self.placement_options, measured(self.gguf, o)
+        )
+        self.arch, placement, self.notes = settled.arch, settled.placement, [*self.notes, *settled.notes]
+        self.cache, pages = self.arch.cache, FilePages(self.gguf)
+        self.adapters = read_adapters(self.gguf, o.adapters, o.control_vectors)
+        self.engine = Engine(
+            self.arch.build_with(self.adapters),
+            self.cache,
+            self.devices,
+            self._bind,
+            placement,
+            batch=batch,
+            repack=o.repack,
+            activations=o.activations,
+            host_cache=o.host_cache,
+            pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
+            prefetch=settled.prefetch,
+            expert_cache=settled.expert_cache,
+            source=str(self.path),
+        )
+        self.devices = used_of(self.devices, self.engine.devices)
+        self.device = self.devices[0]
+
+    def _make_speculator(self) -> None:
+        wanted, draft = self.options.speculation, None
+        if wanted is None or not wanted.active:
+            return
+        if wanted.draft_model is not None:
+            self._draft_file, draft = open_draft(
+                wanted.draft_model,
+                self.tokenizer,
+                self.arch.vocab,
+                self.cache,
+                self.device,
+                repack=self.options.repack,
+            )
+        self._speculator = Speculator(wanted, draft)
+        for rows in buckets(min(wanted.draft_max + self.cache.slots, self.engine.batch) - 1):
+            self.engine.program(rows, rows)  # made now, not within an answer
+
+    def _bind(self, device: Device, packed: Mapping[str, PackedWeight]) -> DeviceWeights:
+        # Packing is C, so the tokenizer is built meanwhile. What is wrong with it is said at its first use.
+        weights = bind_beside(self.gguf, device, packed, self._progress, self._try_tokenizer)
+        if self.adapters is not None:
+            self.adapters.put(device, weights, repack=self.options.repack)
+        return weights
+
+    @property
+    def sandbox(self) -> str:
+        """What holds of the sandbox around the engine."""
+        return "none: the engine runs in this process"
+
+    @property
+    def context(self) -> int:
+        return self.cache.context
+
+    def _start(self, old: Service | None) -> Requests:
+        return self.serve_engine(old)
+
+    def submit(self, request: Request) -> RequestHandle:
+        """Queues a request. RequestError where the queue is full, the request can never run, or its form
+        cannot be compiled.
+        """
+        return self.service.submit(with_constraint(request, self.tokenizer))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = self._build_tokenizer()
+        return self._tokenizer
+
+    def _try_tokenizer(self) -> None:
+        with suppress(ModelError):
+            self._tokenizer = self._build_tokenizer()
+        with suppress(OSError, AttributeError):
+            # A large vocabulary leaves tens of MB of holes, which glibc would keep.
+            ctypes.CDLL(None).malloc_trim(0)
+
+    def _build_tokenizer(self) -> Tokenizer:
+        built = build_tokenizer(self.gguf.metadata, source=str(self.path))
+        check_vocabulary(built, self.gguf.tensors, self.path)
+        return built
+
+    @property
+    def template(self) -> ChatTemplate:
+        if self._template is None:
+            t = self.tokenizer
+            bos, eos = (t.text(i) if i is not None else "" for i in (t.bos, t.eos))
+            found = from_metadata(self.gguf.metadata, bos, eos)
+            self._template = found or ChatTemplate.chatml(bos_token=bos, eos_token=eos)
+            if self._template.warning:
+                self.notes.append(self._template.warning)
+        return self._template
+
+    @property
+    def style(self) -> Style:
+        """How the model's template marks thinking and tool calls, found out at first use."""
+        if self._style is None:
+            self._style = detect(self.template, special_texts(self.tokenizer))
+        return self._style
+
+    def tokenize(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
+        """Token ids. special: control tokens in the text are parsed. bos None: as the file says."""
+        return self.tokenizer.encode(text, special=special, bos=bos)
+
+    def tokenize_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        """Token ids of many texts, by several threads: the tokenizers release the interpreter's lock."""
+        encode = partial(self.tokenizer.encode, special=special)
+        with ThreadPoolExecutor(os.cpu_count(), "satchel-tokenize") as pool:
+            return list(pool.map(encode, texts))
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        return self.tokenizer.decode(ids, special=special)
+
+    def prompt_ids(self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None) -> list[int]:
+        """A conversation as the model's template writes it, with the opening of the assistant's turn. User
+        text never becomes a control token, nor a marker that the template knows.
+        """
+        guard = guard_of(self.tokenizer, self.template.source)
+        if self.style.thinks:
+            messages = parted(read_messages(messages, Plain()), self.style.open, self.style.close)
+        text = self.template.render(messages, tools=tools, escape=guard.escape)
+        return self.tokenizer.encode_rendered(text, guard=guard)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        reasoning: bool | int | str | None = None,
+        reasoning_end: str = "",
+        prefill: bool | None = None,
+        variables: Mapping[str, object] | None = None,
+        before: Sequence[int] = (),
+        **kwargs: Unpack[GenerateKwargs],
+    ) -> ChatReply:
+        """The answer to a conversation, piece by piece; a prefix that an earlier turn or another request left
+        in the KV cache is not computed again. Keywords are fields of GenerateOptions. reasoning: False or 0
+        for none, True, a word for its effort, or the most tokens of it; reasoning_end is then what the model
+        reads before its thinking ends. prefill: whether to continue the last message if it is the
+        assistant's; None: where it is. variables: of the template. before: tokens of an earlier conversation.
+        """
+        options, thinking = GenerateOptions(**kwargs).checked(), Thinking.of(reasoning, reasoning_end)
+        prompt = ChatPrompt(
+            self.template,
+            self.tokenizer,
+            self.style,
+            messages,
+            tools=tools,
+            thinking=thinking,
+            prefill=prefill,
+            variables=variables,
+            before=before,
+        )
+        fitted = self._fit_chat(prompt.messages, prompt.render, options)
+        self.check_ids(fitted.ids)
+        return ChatReply.to(self, prompt, fitted, options)
+
+    def answer(self, ids: Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> ChatReply:
+        """The answer to a prompt that `prompt_ids` gave, told apart as that of `chat`."""
+        options, tail = GenerateOptions(**kwargs).checked(), self.detokenize(ids[-TAIL:], special=True)
+        self.check_ids(ids)
+        opening = "reasoning" if tail.rstrip().endswith(self.style.open) else ""
+        return ChatReply(self, Fitted(list(ids)), options, self.style, opening=opening)
+
+    def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> Reply:
+        """The completion of a text or of token ids, piece by piece. Keywords: fields of GenerateOptions."""
+        options = GenerateOptions(**kwargs).checked()
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        head = int(bool(ids) and ids[0] == self.tokenizer.bos)
+        cut = options.on_overflow == "truncate-middle"
+        fitted = fit_tokens(ids, self.context, options.max_tokens) if cut else Fitted(ids, head=head)
+        return self._reply(fitted, options)
+
+    def generate_many(
+        self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
+    ) -> list[Reply]:
+        """The continuations of many prompts, computed together and read to their ends, in order."""
+        GenerateOptions(**kwargs).checked()
+
+        def run(prompt: str | Sequence[int]) -> Reply:
+            reply = self.generate(prompt, **kwargs)
+            reply.read()
+            return reply
+
+        # As many as run at once, and some to follow at once when one of them ends.
+        with ThreadPoolExecutor(self.cache.slots + 2, "satchel-many") as pool:
+            return list(pool.map(run, prompts))
+
+    def _reply(self, fitted: Fitted, options: GenerateOptions) -> Reply:
+        self.arch.check_generates()
+        self.check_ids(fitted.ids)
+        self.adapter_scales(options.adapters, options.control_vectors)
+        return Reply(self, fitted, options)
+
+    def _fit_chat(self, messages: Sequence[Message], render: Render, options: GenerateOptions) -> Fitted:
+        """The conversation as ids that fit, if the caller lets it be cut."""
+        if options.on_overflow == "truncate-middle":
+            return fit_messages(messages, render, self.context, options.max_tokens)
+        ids = render(messages)
+        keeps = options.on_overflow == "shift"
+        return Fitted(ids, head=head_of(messages, ids, render, self.context) if keeps else 0)
+
+    def answers(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        *,
+        best_of: int | None = None,
+        **kwargs: Unpack[GenerateKwargs],
+    ) -> list[Reply]:
+        """n answers to one prompt, which is read once, each with a seed of its own, all run to their ends.
+        best_of: so many are made, and those with the highest mean logarithm of probability are given, best
+        first. Keywords are fields of GenerateOptions.
+        """
+        made, options = check_counts(n, best_of), GenerateOptions(**kwargs).checked()
+        if made > 1 and options.constraint is not None:
+            raise RequestError("a constraint goes with one answer: give several ones a grammar instead")
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        head = int(bool(ids) and ids[0] == self.tokenizer.bos)
+        logprobs = max(0, options.logprobs) if made > n else options.logprobs
+        drawing = options.seeded_sampling
+        asked = [
+            replace(options, sampling=drawing.with_seed(seed), logprobs=logprobs)
+            for seed in seeds(drawing.seed or 0, made)
+        ]
+        return best([self._reply(Fitted(list(ids), head=head), a) for a in asked], n)
+
+    def prompt_logprobs(
+        self,
+        prompt: str | Sequence[int],
+        top: int = 0,
+        *,
+        salt: str = "",
+        adapters: Mapping[str, float] | None = None,
+    ) -> list[Logprob]:
+        """How likely each token of a prompt was after those before it; the first has nothing before it and is
+        left out. What was computed is kept for an answer to the same prompt.
+        """
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        self.check_ids(ids)
+        return score(self._own_service(), ids, top, salt, self.adapter_scales(adapters))
+
+    def beam_search(
+        self, prompt: str | Sequence[int], width: int, max_tokens: int, *, length_penalty: float = 1.0
+    ) -> list[Beam]:
+        """The `width` likeliest continuations that are found by keeping so many at each step, best first: by
+        the sum of logarithms of probability over length^length_penalty. Needs `slots` of at least the width.
+        """
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        self.check_ids(ids)
+        service = self._own_service()
+        options = BeamOptions(
+            width, max_tokens, length_penalty, frozenset(self.tokenizer.eog), self.adapter_scales()
+        )
+        return beam_search(service, ids, options)
+
+    def _own_service(self) -> Service:
+        return cast(Service, self.service)  # WorkerModel, which has another, asks the worker's model instead
+
+    def adapter_scales(
+        self, adapters: Mapping[str, float] | None = None, control_vectors: Mapping[str, float] | None = None
+    ) -> AdapterScales:
+        """What a request uses of the loaded adapters and control vectors, as the plan gets it."""
+        return (self.adapters or Adapters({}, {})).adapter_scales(adapters, control_vectors)
+
+    def logits(
+        self,
+        ids: Sequence[int],
+        *,
+        adapters: Mapping[str, float] | None = None,
+        control_vectors: Mapping[str, float] | None = None,
+    ) -> Array:
+        """Logits after each of the token ids, from an empty cache: (n, vocabulary) float32."""
+        self.arch.check_generates()
+        adapter_scales = self.adapter_scales(adapters, control_vectors)
+        ids = list(ids)
+        self.check_ids(ids)
+        service = self._own_service()
+        engine, n = service.engine, service.engine.batch
+        (slot,) = service.acquire_slots(1)
+        try:
+            entries = [
+                BatchEntry(slot, ids[i : i + n], adapter_scales=adapter_scales) for i in range(0, len(ids), n)
+            ]
+            return np.concatenate([service.ask(partial(engine.logits, [entry])) for entry in entries])
+        finally:
+            service.release_slots([slot])
+
+    def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
+        """Writes what the cache keeps of a prompt's beginning to a file: keys, values and tokens, in whole
+        blocks. Gives the number of tokens; RequestError where there are none. Of an answer, the prompt is
+        [*reply.prompt, *reply.ids]. Others' requests go on meanwhile, but it waits for a free slot.
+        """
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        self.check_ids(ids[: self.context])
+        mine = salted(salt, self.adapter_scales())
+        return save(self._own_service(), self._shape(), path, ids, mine)
+
+    def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
+        """Brings a saved state into the cache, so that prompts that begin with its tokens find it, whatever
+        context, slots and threads it was saved with. ModelError where the file is wrong or another model's,
+        RequestError where types of the cache differ; the cache is as before then. Where there is room for a
+        part alone, that is restored, and the result's note says so.
+        """
+        mine = salted(salt, self.adapter_scales())
+        return restore(self._own_service(), self._shape(), path, mine)
+
+    def _shape(self) -> SavedShape:
+        return shape_of(self.engine, identity(self.gguf), numbers_of(self.options, self.adapter_scales()))
+
+    def stats(self) -> EngineStats:
+        """What the engine counted since the model was loaded."""
+        return self.service.stats()
+
+    def bandwidth(self) -> float | None:
+        """Bytes a second that the model's first device can read, measured at the first call, between two
+        steps, in about half a second; reports say what share of it a request had. None where it cannot tell.
+        """
+        if self.measured_bandwidth is None:
+            service = self._own_service()
+            self.measured_bandwidth = service.ask(lambda: read_rate({self.device: BEYOND_CACHE}))
+        return self.measured_bandwidth
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """RequestError for token ids that are none of the model's, none at all, or too many."""
+        if self._closed:
+            raise RequestError(f"{self.path}: the model was closed: load it again")
+        size = self.arch.vocab
+        if not ids:
+            raise RequestError("the prompt has no token: give some text")
+        bad = next((i for i in ids if not 0 <= i < size), None)
+        if bad is not None:
+            raise RequestError(f"token id {bad} is not in the vocabulary of {size}")
+        if len(ids) > self.context:
+            line = (
+                f"the prompt has {len(ids)} tokens, the context holds {self.context}: shorten it or raise -c"
+            )
+            raise PromptTooLong(len(ids), self.context, line)
+
+    def close(self) -> None:
+        """Frees the engine's memory and the device, and unmaps the file. A closed model answers no more."""
+        with self._starting:
+            self._closed = True
+        if self._service is not None:
+            self._service.close()
+        self._free()
+        self.gguf.close()
+
+    def _free(self) -> None:
+        if self._speculator is not None:
+            self._speculator.close()
+        self.engine.close()
+        for device in self.devices:
+            device.close()
+        if self._draft_file is not None:
+            self._draft_file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,372 @@
+"""One answer on its way: an iterator of text pieces that never splits a character, with its counts and times.
+
+The model's engine thread samples the tokens; their text is made here, while nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import abc
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
+from queue import Empty
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from satchel.formats.tokenizer import Detokenizer, StopStrings
+from satchel.runtime.api.generate_options import GenerateOptions
+from satchel.runtime.api.overflow import Fitted, shifted
+from satchel.runtime.api.usage_report import EngineUsage, UsageReport
+from satchel.runtime.engine.request_handle import RequestHandle
+from satchel.runtime.engine.structured_output import StructuredOutput
+from satchel.runtime.engine.tokenized_options import in_tokens, logits_options_of, stop_ids_of
+from satchel.runtime.log import LOG
+from satchel.runtime.sampling import MASK, Sampling
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.scheduler import Request, Sequence
+
+if TYPE_CHECKING:
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.grammar import Grammar
+
+POLL = 0.05  # seconds between two looks at the way through a prompt
+ENDLESS = 1 << 62  # tokens of an answer that only its end token ends
+STRIDE = 0x9E3779B97F4A7C15  # between the seeds of two shifts
+
+
+@dataclass(slots=True)
+class Stats:
+    """Token counts and seconds. finish: "stop" (end token or stop string), "length" (max_tokens or a full
+    context), "cancelled", or "" while it runs. drafted: draft tokens that were verified; accepted:
+    those that were accepted.
+    """
+
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    finish: str = ""
+    reason: str = ""
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens per second, those found in the cache aside."""
+        return (self.prompt - self.cached) / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens per second after the first."""
+        return (
+            (self.generated - 1) / self.decode_seconds if self.decode_seconds and self.generated > 1 else 0.0
+        )
+
+
+class Reply:
+    """Iterate for text pieces; `ids`, `text`, `stats` and `report` grow meanwhile. Nothing runs before the
+    first piece is asked for. Closing it, leaving its `with` block or letting go of it ends the request.
+
+    logprobs: of each token so far, the end token too; empty where they were not asked for.
+
+    start(), feed() and `over` are how another loop than this one's drives it, such as a task's. Where
+    `unjudged` is true behind feed(), conclude() follows, on a thread that may take a second: it checks the
+    whole answer.
+    """
+
+    def __init__(self, model: Model, fitted: Fitted, options: GenerateOptions) -> None:
+        self.model, self.prompt, self.options = model, fitted.ids, options
+        self.sampling = in_tokens(options.seeded_sampling, model.tokenizer)
+        self.logprobs: list[Logprob] = []
+        self._grammar: Grammar | None = None
+        if options.grammar is not None:
+            from satchel.runtime.grammar import compile_grammar
+
+            self._grammar = compile_grammar(model.tokenizer, options.grammar)
+        self.handle: RequestHandle | None = None
+        self.ids: list[int] = []
+        self.stats = Stats(prompt=len(self.prompt))
+        self.over = self._cancelled = self.unjudged = False
+        self._stop, self._fitted = StopStrings(options.stop, options.include_stop_str_in_output), fitted
+        self._stop_ids = stop_ids_of(model.tokenizer, options)
+        room = ENDLESS if options.on_overflow == "shift" else model.context - len(self.prompt) + 1
+        self._limit = room if options.max_tokens < 0 else min(options.max_tokens, room)
+        self._context = self.prompt  # what the engine was given: the prompt, or what a shift left of all
+        self._detokenizer: Detokenizer | None = None
+        self._parts: list[str] = []
+        self._sequences: list[Sequence] = []
+        self._forgotten, self._reported = 0, -1
+        self._resumed = 0  # requests that only went on from where one was ended on purpose
+        self._began = self._first_at = 0.0
+
+    @property
+    def text(self) -> str:
+        """What was said so far."""
+        if len(self._parts) > 1:
+            self._parts[:] = ["".join(self._parts)]
+        return self._parts[0] if self._parts else ""
+
+    @property
+    def stop_found(self) -> str | None:
+        """The one of its stop texts that ended the answer."""
+        return self._stop.found
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the answer should know: what was cut."""
+        if not self._forgotten:
+            return self._fitted.notes
+        shift = (
+            f"the context was full {len(self._sequences) - 1 - self._resumed} times:"
+            f" {self._forgotten} older tokens were forgotten"
+        )
+        return (*self._fitted.notes, shift)
+
+    @property
+    def report(self) -> UsageReport:
+        """Usage report of this request, so far."""
+        usage, stats, fitted = EngineUsage.of(self._sequences), self.stats, self._fitted
+        return UsageReport(
+            sampling=self.sampling,
+            prompt_tokens=stats.prompt,
+            generated_tokens=stats.generated,
+            finish=stats.finish,
+            reason=stats.reason,
+            cut_tokens=fitted.cut + self._forgotten,
+            cut_messages=fitted.messages,
+            shifts=max(0, len(self._sequences) - 1 - self._resumed),
+            cached_tokens=usage.cached_tokens,
+            missed=usage.missed,
+            drafted=usage.drafted,
+            accepted=usage.accepted,
+            queue_seconds=usage.queue_seconds,
+            prefill_seconds=usage.prefill_seconds,
+            decode_seconds=usage.decode_seconds,
+            steps=usage.steps,
+            preempted=usage.preempted,
+            replayed=usage.replayed,
+            devices=usage.devices or {},
+            weight_bytes=usage.weight_bytes,
+            kv_bytes=usage.kv_bytes,
+            bandwidth=usage.bandwidth,
+            limit=self.model.measured_bandwidth,
+            notes=self.notes,
+        )
+
+    def __iter__(self) -> abc.Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        while not self.over:
+            handle = self.start()
+            piece = self.feed(self._wait(handle) if handle else None)
+            if self.unjudged:
+                self.conclude()
+            if piece:
+                return piece
+        raise StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "over", True):
+            self.close()
+
+    def cancel(self) -> None:
+        """Ends the answer after the token or the chunk of the prompt at hand. Safe in a signal handler."""
+        self._cancelled, self.stats.finish = True, "cancelled"
+        if self.handle is not None:
+            self.handle.cancel()
+
+    def close(self) -> None:
+        """Ends the answer at once: no piece comes after it. A second time, or at the end, it does nothing."""
+        if self.over:
+            return
+        self.over = True
+        self.stats.finish = self.stats.finish or "cancelled"
+        if self.handle is not None:
+            self.handle.cancel()
+
+    @property
+    def mean_logprob(self) -> float:
+        """By which answers to one prompt are compared; -inf where none is known."""
+        known = self.logprobs
+        return sum(p.logprob for p in known) / len(known) if known else -inf
+
+    def read(self) -> str:
+        """Runs to the end and gives the whole text."""
+        for _ in self:
+            pass
+        return self.text
+
+    @property
+    def starts_slowly(self) -> bool:
+        """Whether start() may compile a grammar, or go through the vocabulary: a second's work."""
+        return self.handle is None and (self.options.grammar is not None or self.sampling.dry_multiplier > 0)
+
+    def start(self) -> RequestHandle | None:
+        """The request under way, which begins with the first call; None where no token is wanted."""
+        if self.handle is None and self._limit > 0 and not self.stats.finish:
+            self._detokenizer = self._stream()
+            self._began = time.perf_counter()
+            self._submit()
+            if (self._cancelled or self.over) and self.handle is not None:  # by a signal or a task, just now
+                self.handle.cancel()
+        return self.handle
+
+    def _submit(self) -> None:
+        room = self.model.context - len(self._context) + 1
+        most = min(room, self._limit - self.stats.generated)
+        options, request = self.options, Request(self._context, most, self._drawing(), self._stop_ids)
+        deadline = time.monotonic() + options.timeout if options.timeout else None
+        request = replace(
+            request,
+            priority=options.priority,
+            client=options.client,
+            user=options.user,
+            weight=options.weight,
+            salt=options.salt,
+            deadline=deadline,
+            draft=options.draft,
+            adapter_scales=self.model.adapter_scales(options.adapters, options.control_vectors),
+            logits_options=logits_options_of(
+                self.model.tokenizer, self.sampling, options, self._structured_output()
+            ),
+        )
+        self.handle = self.model.submit(request)
+        self.handle.logprobs = self.logprobs  # a shift goes on in the same list
+        self._sequences.append(self.handle.seq)
+
+    def _structured_output(self) -> StructuredOutput | None:
+        """The grammar or constraint of the current request."""
+        grammar = self.options.grammar if self.options.grammar is not None else self.options.constraint
+        return StructuredOutput(grammar) if grammar is not None else None
+
+    def _constrained_text(self) -> str:
+        """The part of the answer that the grammar constrains."""
+        return self.text
+
+    def conclude(self) -> None:
+        """Says where an answer under a grammar is incomplete; RequestError where it claims to, and
+        where that can't be decided at a bounded cost.
+        """
+        self.unjudged = False
+        if self._grammar is None:
+            return
+        from satchel.runtime.grammar.verdict import judge
+
+        said = judge(self._grammar, self._constrained_text(), self.stats.finish, self._stop.found or None)
+        self.stats.reason = "; ".join(part for part in (self.stats.reason, said) if part)
+
+    def _drawing(self) -> Sampling:
+        """After a shift positions come again, their random numbers must not: each time has its seed."""
+        if not self._sequences or self.sampling.seed is None:
+            return self.sampling
+        return self.sampling.with_seed((self.sampling.seed + len(self._sequences) * STRIDE) & MASK)
+
+    def _wait(self, handle: RequestHandle) -> int | None:
+        """The next token; until the first one, reports the progress of the prefill."""
+        while self.options.progress and not self.stats.generated:
+            with suppress(Empty):
+                return handle.get(timeout=POLL)
+            self.report_progress()
+        return handle.get()
+
+    def report_progress(self, done: int | None = None) -> None:
+        """Calls `progress` with the tokens of the prompt computed so far, if that changed. done: how many;
+        None: as the sequence
+        has.
+        """
+        seq = self._sequences[0]
+        at = max(seq.num_computed_tokens, seq.cached) if done is None else done
+        if self.options.progress and at != self._reported and seq.started >= 0:
+            self._reported = at
+            self.options.progress(at - seq.cached, len(self.prompt) - seq.cached)
+
+    def feed(self, token: int | None) -> str:
+        """The text that a token brings, often none; None ends the answer, or lets it go on after a shift."""
+        if token is None:
+            if self._shift():
+                return ""
+            piece = self._end()
+            self.unjudged = self._grammar is not None
+            return piece
+        stats = self.stats
+        if not stats.generated:
+            self._first()
+        stats.generated += 1
+        stats.decode_seconds = time.perf_counter() - self._first_at
+        if self._sequences[-1].used.drafted:
+            stats.drafted = sum(s.used.drafted for s in self._sequences)
+            stats.accepted = sum(s.used.accepted for s in self._sequences)
+        if token in self._stop_ids:
+            return ""
+        self.ids.append(token)
+        piece = self._say(self._stop.feed(self._text(token)))
+        if self._stop.found:
+            self.unjudged = self._grammar is not None
+        return piece
+
+    def _stream(self) -> Detokenizer:
+        # A grammar counts every character, so it keeps the space that may open a text.
+        return self.model.tokenizer.stream(start=self._grammar is None)
+
+    def _text(self, token: int) -> str:
+        """What the token adds to the text."""
+        return self._detokenizer.feed(token) if self._detokenizer else ""
+
+    def _tail(self) -> str:
+        """What was left of the last token's bytes."""
+        return self._detokenizer.flush() if self._detokenizer else ""
+
+    def _first(self) -> None:
+        """Notes what is known when the first token is there."""
+        self._first_at = time.perf_counter()
+        self.stats.prefill_seconds = self._first_at - self._began
+        self.stats.cached = self._sequences[0].cached
+        self.report_progress(len(self.prompt))
+
+    def _say(self, piece: str) -> str:
+        if piece:
+            self._parts.append(piece)
+        if self._stop.found and not self.over:
+            self.stats.finish = "stop"
+            self.close()
+        return piece
+
+    def _shift(self) -> bool:
+        """Goes on with a shorter context where the one before is full and the caller chose so."""
+        handle, left = self.handle, self._limit - self.stats.generated
+        shifts = self.options.on_overflow == "shift"
+        if not (shifts and handle and handle.finish == "length" and left > 0 and not self.stats.finish):
+            return False
+        whole = [*self._context, *handle.seq.ids[len(self._context) :]]
+        self._context = shifted(whole, self._fitted.head)
+        self._forgotten += len(whole) - len(self._context)
+        LOG.info("the context was full: %d tokens were forgotten", len(whole) - len(self._context))
+        self._submit()
+        return True
+
+    def _end(self) -> str:
+        """What was held back is said, and why it ended is noted."""
+        self.over = True
+        piece = self._say(self._stop.feed(self._tail()) + self._stop.flush())
+        stats = self.stats
+        if self._stop.found:
+            stats.finish = "stop"
+        if not stats.finish:
+            stats.finish = self.handle.finish if self.handle else "length"
+            full = not 0 <= self.options.max_tokens <= self._limit
+            if stats.finish == "length" and full and self._limit <= len(self.ids):
+                stats.reason = f"the context of {self.model.context} tokens is full"
+        if self._sequences:
+            stats.cached = self._sequences[0].cached
+        return piece

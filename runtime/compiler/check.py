@@ -1,0 +1,271 @@
+"""Runs each step of a plan alone beside its numpy definition and stops at the first that is out of bound, by
+name.
+
+A step gets what the definitions of the steps before it gave, never what the device gave: the first name is
+the culprit. Operands are laid out as in the real plan: windows on wider rows keep their stride and offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from satchel.errors import DeviceError, RequestError
+from satchel.quant import FORMATS
+from satchel.runtime.compiler import Optimized
+from satchel.runtime.compiler.lower import USAGE, probe
+from satchel.runtime.compiler.memory import nbytes, stride_of
+from satchel.runtime.device.device import SAMPLING, WEIGHT, Buffer, Device, pointer
+from satchel.runtime.graph import LEAVES, Array, Dim, Node, Type, leaves, toposort
+from satchel.runtime.kv import Pages
+from satchel.runtime.layers.arch import SEGMENT_IDS, Cache, windows_of
+from satchel.runtime.ops import OPS
+from satchel.runtime.plan import COUNTS_BYTES, Bucket, BufferSpec, Segment
+from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.sampling.record import record
+from satchel.runtime.weights.packing import PackedWeight
+
+if TYPE_CHECKING:
+    from satchel.runtime.api.model import Model
+
+HALVES = ("f16", "bf16")
+SUM, ROUNDED_SUM, CODES = 1e-8, 1e-5, 1e-5  # normalized squared errors
+Raw = Callable[[str], Array]  # a weight's values in its own format, by name
+Values = dict[Node, Array]
+PackedOn = Mapping[str, Mapping[str, PackedWeight]]  # weights in a device's own order, by device and name
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """How far one step is from its definition: squared error over the definition's square, and what it may
+    be.
+    """
+
+    number: int
+    label: str
+    op: str
+    device: str
+    tokens: int
+    nmse: float
+    bound: float
+
+
+def bound_of(node: Node) -> float:
+    """Sums differ by their order; a code of a quantized result may tip at a tie."""
+    made_by = OPS[node.op]
+    if made_by.exact:
+        return 0.0
+    if "format" in dict(node.args):
+        return CODES
+    # attention may multiply in the f16 of the cache; a number between two of its may be rounded either way
+    halves = any(cache.type.format in HALVES for cache in node.src[made_by.cache])
+    return ROUNDED_SUM if halves else SUM
+
+
+def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
+    """Checks a loaded model: a step over all tokens but the last, then one that decodes the last.
+
+    DeviceError names the first step that is out of bound. The model's own cache is left alone.
+    """
+    devices = {device.name: device for device in model.devices}
+    engine = model.engine
+    cache = engine.expert_cache
+
+    def raw(name: str) -> Array:
+        own = None if cache is None else cache.raw(name)
+        return model.gguf.array(name) if own is None else own
+
+    return check_graph(engine.optimized("tokens"), devices, raw, model.cache, ids, engine.packed)
+
+
+def check_graph(
+    optimized: Optimized,
+    devices: Mapping[str, Device],
+    raw: Raw,
+    cache: Cache,
+    ids: Sequence[int],
+    packed: PackedOn = MappingProxyType({}),
+) -> list[StepReport]:
+    """As check_steps, on any optimized graph that gives tokens. packed: weights in a device's own order."""
+    if len(ids) < 2:
+        raise RequestError(f"the check needs two tokens or more, the text has {len(ids)}: give a longer one")
+    pages = Pages(cache, windows_of(optimized.roots))
+    pages.reserve(0, len(ids))
+    states = {
+        n.name: np.zeros(stored(n.type, Bucket(1, 1)), FORMATS[n.type.format].dtype)
+        for n in leaves(optimized.roots, "state")
+    }
+    reports: list[StepReport] = []
+    for start, stop, sampling in ((0, len(ids) - 1, Sampling(seed=1)), (len(ids) - 1, len(ids), GREEDY)):
+        given = {**states, **inputs(ids, start, stop, sampling, pages)}
+        reports += _check(optimized, devices, raw, given, stop - start, states, packed)
+    return reports
+
+
+def inputs(ids: Sequence[int], start: int, stop: int, sampling: Sampling, pages: Pages) -> dict[str, Array]:
+    """The step block's fields for slot 0 computing ids[start:stop] and sampling one token."""
+    n = stop - start
+    pages.advance(0, start, stop)
+    return {
+        "ids": np.array(ids[start:stop], np.int32),
+        "pos": np.arange(start, stop, dtype=np.int32),
+        "slot": np.zeros(n, np.int32),
+        SEGMENT_IDS: np.zeros(n, np.int32),
+        "rows": np.array([n - 1], np.int32),
+        "params": np.array([record(sampling, pages.cache.context)], SAMPLING),
+        **pages.tables,
+    }
+
+
+def _check(
+    optimized: Optimized,
+    devices: Mapping[str, Device],
+    raw: Raw,
+    given: Mapping[str, Array],
+    tokens: int,
+    states: dict[str, Array],
+    packed: PackedOn,
+) -> Iterator[StepReport]:
+    """Reports of one step of the model; `states` are left as it leaves them."""
+    known: Values = {}
+    number = 0
+    for node in toposort(optimized.roots):
+        if node.op in LEAVES:
+            known[node] = leaf(node, raw, given)
+            continue
+        if node.op == "copy":
+            known[node] = known[node.src[0]]
+            continue
+        known[node] = OPS[node.op].define(*(known[s] for s in node.src), **dict(node.args))
+        if OPS[node.op].view:
+            continue
+        if OPS[node.op].alias and node.src[0].op == "state":
+            states[node.src[0].name] = known[node]
+        name = optimized.assignment.device[node]
+        yield compare(node, number, devices[name], known, tokens, packed.get(name, {}))
+        number += 1
+
+
+def leaf(node: Node, raw: Raw, given: Mapping[str, Array]) -> Array:
+    if node.op == "const":
+        value: Array = node.arg("value").array
+        return value
+    return raw(node.name) if node.op == "weight" else given[node.name]
+
+
+def compare(
+    node: Node, number: int, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
+) -> StepReport:
+    """DeviceError where the device's result is out of bound."""
+    got = decoded(run_alone(node, device, known, tokens, packed), node.type)
+    want = decoded(known[node], node.type)
+    bound, error = bound_of(node), nmse(got, want)
+    if not error <= bound:
+        where = f"step {number} ({node.name}: {node.op} on {device.name}, {tokens} tokens)"
+        formats = ", ".join(str(s.type) for s in node.src)
+        raise DeviceError(
+            f"{where}: nmse {error:.2e} from its definition, at most {bound:.0e}; inputs {formats}"
+        )
+    return StepReport(number, node.name, node.op, device.name, tokens, error, bound)
+
+
+def decoded(array: Array, type: Type) -> Array:
+    """Values as float64."""
+    return FORMATS[type.format].decode(array).astype(np.float64)
+
+
+def nmse(got: Array, want: Array) -> float:
+    """Squared error over the square of `want`; infinite where one of them is no number and the other is."""
+    if not np.array_equal(np.isfinite(got), np.isfinite(want)):
+        return float("inf")
+    finite = np.isfinite(want)
+    error = float(np.square(got[finite] - want[finite]).sum())
+    return error / (float(np.square(want[finite]).sum()) or 1.0)
+
+
+def stored(type: Type, bucket: Bucket) -> tuple[int, ...]:
+    """Shape of a value's array in its own format: its last dimension counts blocks."""
+    shape = [bucket.size(d) for d in type.shape]
+    return (*shape[:-1], shape[-1] // FORMATS[type.format].block)
+
+
+def window(node: Node) -> tuple[Node, int]:
+    """The node whose memory a value is a window on, and the window's first byte."""
+    offset = 0
+    while node.op not in LEAVES and node.op != "copy" and OPS[node.op].view:
+        if node.op == "cols":
+            offset += node.arg("start") * FORMATS[node.type.format].block_bytes
+        node = node.src[0]
+    return node, offset
+
+
+def run_alone(
+    node: Node, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
+) -> Array:
+    """What the device makes of one step, each operand in a buffer of its own."""
+    bucket = Bucket(tokens, 1)
+    mine = {s.name: packed[s.name] for s in node.src if s.op == "weight" and s.name in packed}
+    segment = alone(node, device, bucket, mine)
+    step = pointer(block := bytearray(COUNTS_BYTES))
+    np.frombuffer(block, np.int32)[:2] = tokens, 1
+    operands = [node.src[0] if OPS[node.op].alias else node, *node.src]
+    buffers: list[Buffer] = []
+    try:
+        for described, operand in zip(segment.buffers, operands, strict=False):
+            value = known[window(operand)[0]] if operand is not node else None
+            found = mine.get(operand.name) if operand.op == "weight" else None
+            buffers.append(place(described, device, value, found))
+        buffers.append(device.alloc(COUNTS_BYTES, USAGE["step"]))
+        program = device.compile(segment, buffers)
+        try:
+            program.run(step, COUNTS_BYTES)
+            program.wait()
+            out = np.empty(stored(node.type, bucket), FORMATS[node.type.format].dtype)
+            buffers[int(segment.view_table[0]["buffer"])].read_into(0, out)
+        finally:
+            program.close()
+    finally:
+        for buffer in buffers:
+            buffer.close()
+    return out
+
+
+def place(described: BufferSpec, device: Device, value: Array | None, packed: PackedWeight | None) -> Buffer:
+    """A buffer with the value's bytes; a weight is packed, or used where it lies, if the device can."""
+    if value is None:
+        return device.alloc(described.size, described.usage)
+    flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    whole = flat.nbytes >= described.size  # a buffer has 64 bytes at least
+    if described.usage == WEIGHT and not packed and device.can_wrap and whole and flat.ctypes.data % 32 == 0:
+        return device.wrap(flat)
+    buffer = device.alloc(described.size, described.usage)
+    if packed:
+        buffer.pack(0, packed.format, (packed.stack, packed.rows, packed.columns), flat)
+    else:
+        buffer.write(0, flat)
+    return buffer
+
+
+def alone(node: Node, device: Device, bucket: Bucket, packed: Mapping[str, PackedWeight]) -> Segment:
+    """The plan of one step at this bucket: operands in the order of its views, then the step block."""
+    asked = probe(node, device.name, {name: found.size for name, found in packed.items()})
+    views, described = asked.view_table.copy(), []
+    for i, operand in enumerate((node, *node.src)):
+        base, offset = window(operand)
+        first = operand.shape[0]
+        kept = packed.get(base.name) if base.op == "weight" else None
+        views[i]["offset"], views[i]["stride"] = offset, 0 if kept else stride_of(base.type)
+        if isinstance(first, Dim):
+            views[i]["shape"][0] = bucket.size(first)
+        usage = {"weight": WEIGHT, "const": USAGE["const"]}.get(base.op, USAGE["state"])
+        usage = USAGE["out"] if i == 0 and not OPS[node.op].alias else usage
+        size = kept.size if kept else nbytes(base.type, bucket)
+        described.append(BufferSpec(f"operand.{i}", usage, max(64, size)))
+    if OPS[node.op].alias:  # changed in place: the result is its first source
+        views[0]["buffer"] = views[1]["buffer"]
+    described.append(BufferSpec("step", USAGE["step"], COUNTS_BYTES))
+    return replace(asked, view_table=views, buffers=tuple(described))

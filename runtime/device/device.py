@@ -1,0 +1,485 @@
+"""Thin faces over hal.h: Backend (a library), Device, Buffer and Exec. Each ends with close(), children
+before parents.
+
+Backends are found at run time, by file name; numba fills the same struct from Python. Nothing falls back
+silently here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from satchel import cext
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.graph import Array
+from satchel.runtime.plan import Segment
+
+SAMPLING = cext.dtype_of("hal_sampling")
+HOST_MEMORY, TEST_ONLY = 1, 2
+MOST_KERNELS = 64  # that can do a step and are told of
+STATE, CONST, WEIGHT, OUT = 2, 1, 0, 5
+FAST, PROFILE, DETERMINISTIC = 1, 2, 4  # HAL_FAST, HAL_PROFILE and HAL_DETERMINISTIC
+# Backends whose results are batch-invariant: the bits of a row depend neither on the rest of the batch nor on
+# threads or the size of a step. GPUs keep that only where they are opened with DETERMINISTIC.
+DETERMINISTIC_BACKENDS = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emulated"})
+MEASURE = {"read": 0, "int8": 1, "bf16": 2, "f32": 3}  # HAL_MEASURE_ of hal.h
+NAME = 128  # HAL_NAME of hal.h
+C = TypeVar("C", "Buffer", "Exec")
+LOST = -6  # HAL_E_LOST of hal.h
+KINDS = {
+    -1: "unsupported",
+    -2: "out of memory",
+    -3: "invalid",
+    -4: "device failed",
+    -5: "timed out",
+    LOST: "lost",
+}
+
+
+class Info(NamedTuple):
+    """What a device says of itself; memory in bytes."""
+
+    name: str
+    variant: str
+    memory_total: int
+    memory_free: int
+    allocations: int
+    threads: int
+    flags: int
+
+
+class KernelOverride(NamedTuple):
+    """The kernel that a step takes instead of the device's default: one of the device's own by name, or a
+    custom one, which add_kernel() took, by its number and with its grid. See hal_kernel_override of hal.h.
+    """
+
+    step: int
+    name: str = ""
+    kernel: int = 0
+    groups: tuple[int, int, int] = (0, 0, 0)
+    threads: int = 0
+    local: int = 0
+    scratch: int = 0
+
+
+OverridesOf = Callable[[Segment], Sequence[KernelOverride]]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendLibrary:
+    """A backend library that was found. reason: why it cannot be used, or empty. score: below 0 if it, or the
+    driver that it needs, is installed and broken.
+    """
+
+    name: str
+    path: str
+    reason: str
+    score: int
+    table: Any = None
+
+
+def _open_library(path: Path) -> BackendLibrary:
+    name = path.stem.removeprefix("libsatchel_")
+    try:
+        # Never unloaded: a device that nobody closed has threads in it until the process ends.
+        library = cext.ffi.dlopen(str(path), os.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
+        table = library.hal_backend_entry()
+    except (OSError, AttributeError) as error:
+        return BackendLibrary(name, str(path), f"{path.name} cannot be opened: {error}", -1)
+    if table.hash != cext.ABI_HASH:
+        return BackendLibrary(
+            name, str(path), f"{path.name} was built for another version of Satchel: build it again", -1
+        )
+    name = cext.ffi.string(table.name).decode()
+    score = int(table.score())
+    reason = "" if score > 0 else f"{name} cannot run on this machine: {_text(table)}"
+    # cffi unloads a library when its handle dies, so the handle is kept with the table.
+    return BackendLibrary(name, str(path), reason, score, (library, table))
+
+
+def _numba() -> BackendLibrary:
+    try:
+        from satchel.runtime.backends.numba import make_backend
+
+        table = make_backend(cext.ffi)
+    except ImportError as error:
+        return BackendLibrary("numba", "numba", f"numba cannot be imported: {error}", 0)
+    return BackendLibrary("numba", "numba", "", 1, (None, table))
+
+
+def library_files() -> tuple[Path, ...]:
+    """The files of all backend libraries, none of them opened."""
+    return tuple(cext.libraries())
+
+
+@functools.cache
+def libraries() -> tuple[BackendLibrary, ...]:
+    """Every backend library that was found, usable or not, drop-ins of SATCHEL_BACKENDS first."""
+    return tuple(_open_library(path) for path in cext.libraries())
+
+
+def find_backend(name: str = "auto") -> Backend:
+    """The best library of this name. "auto" is cpu, or numba where no library was built. A miss says what
+    there is.
+    """
+    usable = [f for f in libraries() if not f.reason]
+    if name == "numba" or (name == "auto" and not any(f.name == "cpu" for f in usable)):
+        found = _numba()
+        if found.reason:
+            raise DeviceError(f"no backend can run: {found.reason}; run `satchel doctor`")
+        return Backend(found)
+    wanted = [f for f in usable if f.name == ("cpu" if name == "auto" else name)]
+    if wanted:
+        return Backend(max(wanted, key=lambda f: f.score))
+    broken = [f.reason for f in libraries() if f.name == name and f.reason]
+    have = ", ".join(sorted({f.name for f in usable} | {"numba"}))
+    raise DeviceError(
+        f"device {name!r}: {broken[0] if broken else 'no such backend is installed'}; there is {have}"
+    )
+
+
+def _text(table: Any) -> str:
+    message = table.error()
+    text = str(cext.ffi.string(message).decode(errors="replace")) if message else ""
+    return text or "no reason given"
+
+
+class Backend:
+    """One library and its function table."""
+
+    def __init__(self, found: BackendLibrary) -> None:
+        self.name, self.path, self.score = found.name, found.path, found.score
+        self._keep, self.table = found.table
+
+    def check_deterministic(self) -> None:
+        """RequestError where it does not promise the same bits whatever else a step holds."""
+        if self.name not in DETERMINISTIC_BACKENDS:
+            raise RequestError(
+                f"deterministic: {self.name} does not promise answers that depend on their request alone: "
+                "take the device cpu"
+            )
+
+    def count(self) -> int:
+        """Devices that it has."""
+        return int(self.table.count())
+
+    def check(self, code: int, what: str) -> None:
+        if code:
+            raise DeviceError(f"{self.name}: {what}: {KINDS.get(code, code)}: {_text(self.table)}")
+
+    def open(
+        self,
+        index: int = 0,
+        *,
+        threads: int = 0,
+        threads_decode: int = 0,
+        fast: bool = False,
+        profile: bool = False,
+        deterministic: bool = False,
+    ) -> Device:
+        """Opens a device. threads: 0 leaves the number to it; threads_decode: those of a step of one token a
+        slot, 0: as many. fast: products may round weights to 8 bits. profile: the time of each step is
+        counted. deterministic: every bit of a row depends on that row alone; RequestError where it does
+        not promise that.
+        """
+        if deterministic:
+            self.check_deterministic()
+        flags = FAST * fast | PROFILE * profile | DETERMINISTIC * deterministic
+        options = {"threads": threads, "threads_decode": threads_decode, "flags": flags}
+        device = Device(self, index, options)
+        if self.table.kernels or self.table.add_kernel:
+            from satchel.runtime.kernels.overrides import KernelOverrides
+
+            device.overrides_of = KernelOverrides(device)
+        return device
+
+
+def device_name(backend: str, index: int) -> str:
+    """How a backend's device is asked for and told of."""
+    return f"{backend}:{index}" if index else backend
+
+
+class Device:
+    """An open device. It makes buffers and execs, which must be closed before it; close() does so for those
+    left.
+    """
+
+    def __init__(self, backend: Backend, index: int, options: Mapping[str, int]) -> None:
+        self.backend, self._open = backend, True
+        self.name = device_name(backend.name, index)
+        self.profiled = bool(options["flags"] & PROFILE)
+        self.deterministic = bool(options["flags"] & DETERMINISTIC)
+        self.overrides_of: OverridesOf = lambda segment: ()  # kernel overrides of a plan
+        asked = cext.ffi.new("hal_options *", dict(options))
+        out = cext.ffi.new("hal_device **")
+        backend.check(backend.table.open(index, asked, out), f"device {index} cannot be opened")
+        self.handle = out[0]
+        self._children: weakref.WeakSet[Buffer | Exec] = weakref.WeakSet()
+
+    def check(self, code: int, what: str) -> None:
+        """DeviceError for a code that is not 0, DeviceLost where the device will do nothing more."""
+        if code == LOST:
+            raise DeviceLost(self.name, f"{what}: {_text(self.backend.table)}")
+        self.backend.check(code, what)
+
+    def info(self) -> Info:
+        raw = cext.ffi.new("hal_info *")
+        self.backend.table.info(self.handle, raw)
+        texts = (cext.ffi.string(raw.name).decode(errors="replace"), cext.ffi.string(raw.variant).decode())
+        numbers = (raw.memory_total, raw.memory_free, raw.allocations, raw.threads, raw.flags)
+        return Info(*texts, *(int(n) for n in numbers))
+
+    @property
+    def can_wrap(self) -> bool:
+        return bool(self.backend.table.wrap)
+
+    def alloc(self, size: int, usage: int) -> Buffer:
+        """A zeroed buffer of `size` bytes."""
+        out = cext.ffi.new("hal_buffer **")
+        describe = cext.ffi.new("hal_bufdesc *", {"size": size, "usage": usage, "align": 0})
+        self.check(self.backend.table.alloc(self.handle, describe, out), f"cannot allocate {size:,} bytes")
+        return self._adopt(Buffer(self, out[0], size, None))
+
+    def wrap(self, memory: Any) -> Buffer:
+        """A read-only buffer over host memory, kept alive as long as the buffer is."""
+        view = cext.ffi.from_buffer("uint8_t[]", memory)
+        out = cext.ffi.new("hal_buffer **")
+        self.check(self.backend.table.wrap(self.handle, view, len(view), out), "cannot use host memory")
+        return self._adopt(Buffer(self, out[0], len(view), view))
+
+    def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
+        """Bytes that a stack of (rows, columns) matrices of this format takes in the device's own order; 0
+        where it stays as it is.
+        """
+        table = self.backend.table
+        if not (table.packed and table.pack):
+            return 0
+        return int(table.packed(self.handle, format, stack, rows, columns))
+
+    def measure(self, what: str, size: int = 0) -> float | None:
+        """What the device can do at most in a second, measured now: "read": bytes read from `size` bytes of
+        memory; "int8", "bf16", "f32": multiply-adds of such numbers. None where it has no such measure.
+        """
+        out = cext.ffi.new("double *")
+        code = self.backend.table.measure(self.handle, MEASURE[what], size, out) if self.measures else -1
+        if code != -1:
+            self.check(code, f"{what} cannot be measured")
+        return None if code else float(out[0])
+
+    @property
+    def measures(self) -> bool:
+        return bool(self.backend.table.measure)
+
+    def refusal(self, segment: Segment) -> str:
+        """Why the device cannot run some step of these tables; empty where it can run them all."""
+        plan, _keep = plan_struct(segment, 0, self.overrides_of(segment))
+        for i in range(len(segment.step_table)):
+            if self.backend.table.supports(self.handle, plan, i) != 1:
+                return _text(self.backend.table)
+        return ""
+
+    def kernels(self, segment: Segment, step: int) -> tuple[str, ...]:
+        """Names of the device's own kernels that can compute a step, the default one first."""
+        if not self.backend.table.kernels:
+            return ()
+        plan, _keep = plan_struct(segment, 0)
+        names = cext.ffi.new("char[]", NAME * MOST_KERNELS)
+        n = int(self.backend.table.kernels(self.handle, plan, step, names, MOST_KERNELS))
+        self.check(min(n, 0), "the kernels of a step")
+        return tuple(cext.ffi.string(names + NAME * i).decode() for i in range(min(n, MOST_KERNELS)))
+
+    def add_kernel(self, image: bytes, entry: str) -> int:
+        """Loads a custom kernel and gives its number. image: see add_kernel of hal.h."""
+        if not self.backend.table.add_kernel:
+            raise DeviceError(f"kernel {entry}: {self.backend.name} takes no kernels but its own")
+        out = cext.ffi.new("uint32_t *")
+        code = self.backend.table.add_kernel(self.handle, cext.ffi.from_buffer(image), entry.encode(), out)
+        self.check(code, "a kernel was refused")
+        return int(out[0])
+
+    def compile(
+        self, segment: Segment, buffers: Sequence[Buffer], overrides: Sequence[KernelOverride] | None = None
+    ) -> Exec:
+        """A segment ready to run. overrides: its kernel overrides; None: those of `overrides_of`."""
+        step = next(i for i, b in enumerate(segment.buffers) if b.name == "step")
+        plan, _keep = plan_struct(
+            segment, step, self.overrides_of(segment) if overrides is None else overrides
+        )
+        handles = cext.ffi.new("hal_buffer *[]", [b.handle for b in buffers])
+        out = cext.ffi.new("hal_exec **")
+        self.check(self.backend.table.compile(self.handle, plan, handles, out), "the plan was refused")
+        return self._adopt(Exec(self, out[0], tuple(buffers), len(segment.step_table)))
+
+    def _adopt(self, child: C) -> C:
+        self._children.add(child)
+        return child
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        for child in sorted(self._children, key=lambda c: isinstance(c, Buffer)):
+            child.close()
+        self._open = False
+        self.backend.table.close(self.handle)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Buffer:
+    """Memory of a device."""
+
+    def __init__(self, device: Device, handle: Any, size: int, keep: Any) -> None:
+        self.device, self.handle, self.size, self._keep = device, handle, size, keep
+        self._table = device.backend.table
+
+    def write(self, offset: int, data: Any) -> None:
+        """Copies bytes (anything with a buffer) to the offset."""
+        view = cext.ffi.from_buffer(data)
+        self.device.check(self._table.write(self.handle, offset, view, len(view)), "write")
+
+    def pack(self, offset: int, format: int, matrices: tuple[int, int, int], data: Any) -> None:
+        """Writes a weight in the device's own order, from its bytes in the file's; matrices: stack, rows,
+        columns. Other threads of Python run meanwhile.
+        """
+        source = cext.ffi.from_buffer(data)
+        code = self._table.pack(self.handle, offset, format, *matrices, source)
+        self.device.check(code, "a weight cannot be packed")
+
+    def copy(self, to: int, offset: int, size: int) -> None:
+        """Copies bytes within the buffer, from `offset` to `to`; the two do not overlap."""
+        if self._table.copy:
+            code = self._table.copy(self.handle, to, self.handle, offset, size)
+            self.device.check(code, "copy")
+            return
+        bounce = np.empty(size, np.uint8)
+        self.read_into(offset, bounce)
+        self.write(to, bounce)
+
+    def read_into(self, offset: int, out: Array) -> None:
+        """Fills a contiguous array from the offset, after waiting for what is still running."""
+        target = cext.ffi.from_buffer(out, require_writable=True)
+        self.device.check(self._table.read(self.handle, offset, target, out.nbytes), "read")
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self._table.free(self.handle)
+            self.handle, self._keep = None, None
+
+
+class Exec:
+    """A segment ready to run. It holds its buffers; run() may return before the work is done, wait() does
+    not.
+    """
+
+    def __init__(self, device: Device, handle: Any, buffers: tuple[Buffer, ...], n_steps: int) -> None:
+        self.device, self.handle, self.buffers, self.n_steps = device, handle, buffers, n_steps
+        self._run: Callable[[Any, Any, int], int] = device.backend.table.run
+
+    def run(self, block: Any, size: int) -> None:
+        """block: the step block as a cffi pointer."""
+        code = self._run(self.handle, block, size)
+        if code:
+            self.device.check(code, "a step failed")
+
+    def wait(self, timeout_ms: int = 0xFFFFFFFF) -> None:
+        self.device.check(self.device.backend.table.wait(self.handle, timeout_ms), "waiting for a step")
+
+    def times(self) -> list[int]:
+        """Nanoseconds spent in each step since compile(), on a device that was opened with `profile`."""
+        table = self.device.backend.table
+        if not (table.times and self.device.profiled):
+            reason = "open it with profile" if table.times else "it cannot"
+            raise DeviceError(f"{self.device.name} does not count the time of steps: {reason}")
+        out = cext.ffi.new("uint64_t[]", self.n_steps)
+        self.device.check(table.times(self.handle, out, self.n_steps), "times of the steps")
+        return list(out)
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.device.backend.table.release(self.handle)
+            self.handle, self.buffers = None, ()
+
+
+def pointer(memory: Any) -> Any:
+    """A cffi pointer to host memory that stays where it is, such as a bytearray."""
+    return cext.ffi.from_buffer("uint8_t[]", memory)
+
+
+def include() -> Path:
+    """The folder of headers for kernels and backends of the user's own."""
+    return cext.include()
+
+
+def read_arg(op: str, raw: bytes) -> dict[str, Any]:
+    """An op's arguments, as a plan's table has them."""
+    return cext.unpack_arg(op, raw)
+
+
+def plan_struct(
+    segment: Segment, step_buffer: int, overrides: Sequence[KernelOverride] = ()
+) -> tuple[Any, list[Any]]:
+    """hal_plan over a segment's tables, and what must outlive it."""
+    describe = np.zeros(len(segment.buffers), cext.dtype_of("hal_bufdesc"))
+    describe["size"] = [b.size for b in segment.buffers]
+    describe["usage"] = [b.usage for b in segment.buffers]
+    args = np.frombuffer(segment.args or b"\0" * 8, np.uint8)
+    table = np.zeros(len(overrides), cext.dtype_of("hal_kernel_override"))
+    for row, override in zip(table, overrides, strict=True):
+        for name, value in override._asdict().items():
+            row[name] = value.encode() if isinstance(value, str) else value
+    arrays = {
+        "overrides": ("hal_kernel_override", table),
+        "steps": ("hal_step", segment.step_table),
+        "views": ("hal_view", segment.view_table),
+        "buffers": ("hal_bufdesc", describe),
+        "ops": ("hal_op", segment.op_table),
+    }
+    keep: list[Any] = [args, describe]
+    plan = cext.ffi.new("hal_plan *")
+    for name, (struct, array) in arrays.items():
+        setattr(plan, name, cext.ffi.cast(f"{struct} *", cext.ffi.from_buffer(array)))
+        setattr(plan, f"n_{name}", len(array))
+        keep.append(array)
+    plan.args = cext.ffi.cast("uint8_t *", cext.ffi.from_buffer(args))
+    plan.n_args, plan.step_buffer = len(segment.args), step_buffer
+    return plan, keep
+
+
+def open_device(
+    backend: Backend,
+    threads: int,
+    threads_batch: int,
+    *,
+    fast: bool = False,
+    profile: bool = False,
+    deterministic: bool = False,
+    index: int = 0,
+) -> Device:
+    """Opens a backend's device with so many threads for answers and for prompts, as Options has them."""
+    if threads_batch and not threads:
+        with backend.open() as usual:
+            threads = usual.info().threads
+    return backend.open(
+        index,
+        threads=threads_batch or threads,
+        threads_decode=threads if threads_batch else 0,
+        fast=fast,
+        profile=profile,
+        deterministic=deterministic,
+    )

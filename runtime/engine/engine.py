@@ -1,0 +1,496 @@
+"""Runs a model step by step for any number of slots: a plan per bucket, made at first use, and one C call a
+step.
+
+A slot is one sequence; `length(slot)` tokens of it are in the KV cache. The engine is not thread-safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from types import MappingProxyType
+
+import numpy as np
+
+from satchel.errors import RequestError
+from satchel.runtime.compiler import Context, Optimized, compile, optimize
+from satchel.runtime.compiler.expand import expandable
+from satchel.runtime.compiler.lower import state_layout
+from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.device.device import HOST_MEMORY, Device
+from satchel.runtime.engine.finite import check_logits, damaged
+from satchel.runtime.engine.host_sampling import HostSampling, Sampled
+from satchel.runtime.engine.host_sampling_steps import HostSamplingSteps
+from satchel.runtime.engine.program import DeviceMemory, Pager, Program
+from satchel.runtime.engine.states import States
+from satchel.runtime.engine.watchdog import Pulse
+from satchel.runtime.graph import Array, Node, Type
+from satchel.runtime.kv import Copy, Miss, Pages
+from satchel.runtime.kv.host import HostTier
+from satchel.runtime.layers.arch import SEGMENT_IDS, WITH_ADAPTERS, AdapterScales, Cache, Forward, windows_of
+from satchel.runtime.plan import Bucket, Plan
+from satchel.runtime.sampling import NONE, Sampling
+from satchel.runtime.sampling.record import record
+from satchel.runtime.weights.expert_cache.cache import ExpertCache, PendingExpertCache
+from satchel.runtime.weights.packing import PackedWeight, PackedWeights, of_device, packable, packed_by
+from satchel.runtime.weights.prefetch import PendingPrefetch, WeightPrefetcher
+from satchel.runtime.weights.weights import DeviceWeights
+
+MAX_TOKENS = 512
+LONG = 384  # tokens of one sequence in a step from which on keys and values are made of latents
+LAST = -1  # a token id that stands for "what this slot sampled last"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEntry:
+    """One slot's part of a step's batch: token ids for the positions that follow, and the sampling of a token
+    after each of the last `samples` of them; None: no token is sampled. host_sampling: state of host-side
+    sampling, None where the device samples alone; it needs `past`, all tokens up to the one to sample.
+    adapter_scales: of adapters and control vectors; see runtime/adapters/adapters.py. segment_ids: of each
+    token, for encoders with token types; (): all 0. speculated: rewind() may be asked to take back draft
+    tokens of this step, or of later ones.
+    """
+
+    slot: int
+    ids: Sequence[int]
+    sampling: Sampling | None = None
+    samples: int = 1
+    host_sampling: HostSampling | None = None
+    past: Sequence[int] = ()
+    adapter_scales: AdapterScales = ()
+    segment_ids: Sequence[int] = ()
+    speculated: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Tokens that are sampled."""
+        return self.samples if self.sampling is not None else 0
+
+
+@dataclass(slots=True)
+class Timing:
+    """Seconds spent inside C calls and in all of step(), over `steps` steps; bytes of weights that they read;
+    seconds of the last step, by device too. ended: perf_counter time at which it was done: one that was
+    launched before that had to wait for it.
+    """
+
+    steps: int = 0
+    inside: float = 0.0
+    total: float = 0.0
+    weight_bytes: int = 0
+    last: float = 0.0
+    ended: float = 0.0
+    devices: Mapping[str, float] = field(default_factory=dict)
+
+    def add(self, program: Program, inside: float, started: float, ran: float) -> None:
+        """A step of this program was done, which began at perf_counter time `started`, the device's part of
+        it at `ran`.
+        """
+        now = time.perf_counter()
+        self.steps += 1
+        self.inside += inside
+        self.weight_bytes += program.weight_bytes
+        self.last = now - max(ran, self.ended)
+        self.devices = program.seconds or {program.device: self.last}
+        self.total += now - max(started, self.ended)
+        self.ended = now
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step under way: `rows` tokens will be sampled. started, ran: perf_counter times at which the host and
+    the device began; inside: seconds of the C call.
+    """
+
+    program: Program
+    rows: int
+    started: float
+    ran: float
+    inside: float
+
+
+def bucket_of(n: int, most: int) -> int:
+    """The smallest power of two that holds n, at most `most`."""
+    return min(most, 1 << max(0, n - 1).bit_length())
+
+
+def _works_apart(devices: Sequence[Device]) -> bool:
+    """A device with memory of its own works while the host does something else; where there are several, what
+    crosses between them waits.
+    """
+    return [not d.info().flags & HOST_MEMORY and not d.profiled for d in devices] == [True]
+
+
+def _targets(
+    devices: Sequence[Device],
+    types: Mapping[str, Type],
+    in_file: Collection[str],
+    expert_cache: PendingExpertCache | None,
+) -> dict[str, DeviceTarget]:
+    """The devices with the weights of these types that they keep in their own order; in_file: names of those
+    that keep none so.
+    """
+    found = {d.name: DeviceTarget(d, {} if d.name in in_file else packed_by(d, types)) for d in devices}
+    if expert_cache is not None:
+        for target in found.values():
+            target.packed = {
+                **target.packed,
+                **expert_cache.layout.packed(expert_cache.gguf, target.device, types),
+            }
+    return found
+
+
+Bind = Callable[[Device, Mapping[str, PackedWeight]], DeviceWeights]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchedSteps:
+    """How steps of `min_tokens` and more go: another device prefetches the CPU's weights for them."""
+
+    prefetcher: WeightPrefetcher
+    context: Context
+    memory: Mapping[str, DeviceMemory]
+    min_tokens: int
+
+    @property
+    def pagers(self) -> Mapping[str, Pager]:
+        return {self.prefetcher.plan.device: self.prefetcher}
+
+
+class Engine:
+    """A model on its devices. bind(device, packed) makes the weights readable there, those of `packed` in the
+    device's own order; repack False: none. wanted: the device on which a node of the graph is to run, the
+    first where it is not given. host_cache: bytes of host memory for blocks of the KV cache that
+    its own memory has no room for. pagers: of devices that leave every weight in the file and read it
+    layer by layer. prefetch: the CPU's weights that another device prefetches for long steps. expert_cache:
+    experts of the CPU's that another device holds too. source: the model's name in errors, its file's path.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        cache: Cache,
+        devices: Sequence[Device],
+        bind: Bind,
+        wanted: Callable[[Node], str] | None = None,
+        batch: int = MAX_TOKENS,
+        repack: bool = True,
+        activations: int = 0,
+        host_cache: int = 0,
+        pagers: Mapping[str, Pager] = MappingProxyType({}),
+        prefetch: PendingPrefetch | None = None,
+        expert_cache: PendingExpertCache | None = None,
+        source: str = "the model",
+    ) -> None:
+        self.forward, self.cache, self.batch = forward, cache, batch
+        self._memory: dict[str, DeviceMemory] = {}
+        self.timing, self.pulse, self.source = Timing(), Pulse(), source
+        self._lengths = [0] * cache.slots
+        types = packable(forward) if repack else {}
+        targets = _targets(devices, types, pagers, expert_cache)
+        self.expert_cache = None if expert_cache is None else ExpertCache(expert_cache)
+        self._context = Context(
+            tuple(targets.values()),
+            wanted or (lambda node: devices[0].name),
+            activations or forward.activations,
+            demanded=activations > 0,
+            streamed=tuple(pagers),
+            expert_cache={} if expert_cache is None else expert_cache.layout.counts,
+        )
+        self._optimized: dict[tuple[str, bool, bool], Optimized] = {}
+        # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
+        deterministic = any(d.deterministic for d in devices)
+        self._long = LONG if not deterministic and expandable(forward.roots("tokens")) else 0
+        self._host_sampling = HostSamplingSteps(self)
+        tokens = self.optimized("tokens")
+        self._context = replace(self._context, homes=tokens.assignment.homes)
+        self.pages = Pages(cache, windows_of(forward.roots("tokens")))
+        if self.pages.groups[-1].window and batch > cache.batch:
+            raise RequestError(f"a step of {batch} tokens is more than the cache was made for: {cache.batch}")
+        self._states = state_layout(tokens)
+        for device in (d for d in devices if d.name in tokens.assignment.device.values()):
+            target = targets[device.name]
+            target.packed = of_device(target.packed, tokens.assignment.device, device.name)
+            bound = bind(device, PackedWeights(target.packed, target.packed.names, device.name in pagers))
+            if self.expert_cache is not None:
+                self.expert_cache.put(device, bound, target.packed)
+            self._memory[device.name] = DeviceMemory(device, bound, self._states[device.name][""])
+        self.packed = {name: targets[name].packed for name in self._memory}
+        self._pagers = pagers
+        self._programs: dict[tuple[Bucket, str], Program] = {}
+        self._seconds: dict[tuple[Bucket, str], Program] = {}
+        self.overlaps = _works_apart([m.device for m in self._memory.values()]) and not pagers
+        held = {name: m.state for name, m in self._memory.items()}
+        self.states = States(held, tokens.roots, self._states, cache)
+        self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
+        self.moved = tokens.assignment.moved
+        self._prefetch = self._open_prefetch(prefetch, targets, types)
+
+    def _open_prefetch(
+        self, prefetch: PendingPrefetch | None, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]
+    ) -> PrefetchedSteps | None:
+        """How steps go whose weights are prefetched; None without such steps. own: the devices with what they
+        hold themselves.
+        """
+        if prefetch is None or prefetch.plan.device not in self._memory:
+            return None
+        plan = prefetch.plan
+        device, names = own[plan.device].device, {n for layer in plan.layers.values() for n in layer}
+        packed = packed_by(device, {name: type for name, type in types.items() if name in names})
+        prefetcher = prefetch.open(device, packed)
+        target = DeviceTarget(device, {**own[plan.device].packed, **packed})
+        targets = tuple(target if t.name == plan.device else t for t in own.values())
+        context = replace(self._context, targets=targets, wanted=plan.placement, streamed=(plan.device,))
+        memory = self._memory | {plan.device: prefetcher.memory(self._memory[plan.device])}
+        return PrefetchedSteps(prefetcher, context, memory, plan.min_tokens)
+
+    def optimized(self, output: str, prefetched: bool = False, long: bool = False) -> Optimized:
+        """The graph of an output of Forward.roots() after the passes, WITH_ADAPTERS before it for one with
+        adapters. prefetched: for steps whose weights are prefetched; long: for those that may hold a long
+        stretch of a prompt.
+        """
+        key = output, prefetched, long
+        if key not in self._optimized:
+            context = self._prefetch.context if prefetched and self._prefetch else self._context
+            context = replace(context, long=self._long) if long else context
+            self._optimized[key] = optimize(self.forward.roots(output), context)
+        return self._optimized[key]
+
+    def prefetches(self, tokens: int) -> bool:
+        """Whether another device prefetches the CPU's weights for a bucket of so many tokens."""
+        return self._prefetch is not None and tokens >= self._prefetch.min_tokens
+
+    def plan(self, bucket: Bucket, output: str = "tokens") -> Plan:
+        prefetched, long = self.prefetches(bucket.tokens), 0 < self._long <= bucket.tokens
+        weights = {name: memory.weights for name, memory in self._held(prefetched).items()}
+        return compile(self.optimized(output, prefetched, long), bucket, weights, self._states)
+
+    def _held(self, prefetched: bool) -> Mapping[str, DeviceMemory]:
+        return self._prefetch.memory if prefetched and self._prefetch else self._memory
+
+    def program(self, tokens: int, rows: int, output: str = "tokens") -> Program:
+        """The program of the bucket that holds so many tokens and rows; its second one, while a step of the
+        first is under way.
+        """
+        key = (Bucket(bucket_of(tokens, self.batch), bucket_of(rows, self.batch)), output)
+        if key not in self._programs:
+            with self.pulse.within("compile"):
+                self._programs[key] = self.make_program(self.plan(*key))
+        first = self._programs[key]
+        if not first.busy:
+            return first
+        if key not in self._seconds:
+            self._seconds[key] = self.make_program(first.plan, first)
+        if self._seconds[key].busy:
+            raise ValueError("two steps are under way: collect the first one")
+        return self._seconds[key]
+
+    def has(self, tokens: int) -> bool:
+        """Whether the program of a step that samples after each of so many tokens was made already."""
+        bucket = bucket_of(tokens, self.batch)
+        return (Bucket(bucket, bucket), "tokens") in self._programs
+
+    def make_program(self, plan: Plan, first: Program | None = None) -> Program:
+        """A program that runs a plan of this engine; the caller closes it. first: its other program."""
+        prefetched = self._prefetch if self.prefetches(plan.bucket.tokens) else None
+        pagers = {**self._pagers, **prefetched.pagers} if prefetched else self._pagers
+        picked = None if self.expert_cache is None else self.expert_cache.picked
+        return Program(plan, self._held(prefetched is not None), pagers, first, picked)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that have a part of the model."""
+        return tuple(self._memory)
+
+    def device_of(self, name: str) -> Device:
+        """The device of that name; KeyError where it has no part of the model."""
+        held = self._memory if name in self._memory else self._held(self._prefetch is not None)
+        return held[name].device
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that there are logits of."""
+        return self.forward.logits.width
+
+    def length(self, slot: int) -> int:
+        """Tokens that the slot has in the cache."""
+        return self._lengths[slot]
+
+    def rewind(self, slot: int, length: int) -> int:
+        """Forgets what the slot has after its first `length` tokens, and gives how many it has now: fewer
+        where layers with a window have given back what the next token would see, then none, or where a state
+        is there of a shorter beginning only. By as many tokens as the last step had, and REWIND more, layers
+        with a window always go back; those with a state to what the slot had before the last `speculated`
+        tokens.
+        """
+        if not 0 <= length <= self._lengths[slot]:
+            raise RequestError(f"slot {slot} has {self._lengths[slot]} tokens, it cannot go back to {length}")
+        length = self.pages.reach(slot, length)
+        self._copy(self.pages.release(slot, length))
+        self._lengths[slot] = length
+        return length
+
+    def begin(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]:
+        """Empties the slot and takes what is known of the beginning of `ids` from other requests: how many of
+        its tokens need not be computed, and why not more.
+        """
+        self.rewind(slot, 0)
+        cached, why = self.pages.adopt(slot, ids, salt)
+        if self.tier is not None:
+            cached, why = self.tier.bring(slot, ids, salt, cached, why)
+        if cached:
+            self.states.write_tokens(slot, ids[:cached])
+        self._lengths[slot] = cached
+        return cached, why
+
+    def fork(self, source: int, slot: int, ids: Sequence[int]) -> None:
+        """Gives a slot the tokens `ids` of another, whose full blocks the two share from now on."""
+        self.rewind(slot, 0)
+        length = self._lengths[source]
+        self._copy(self.pages.fork(source, slot, length))
+        self.states.write_tokens(slot, ids[:length])
+        self._lengths[slot] = length
+
+    def _copy(self, copies: Sequence[Copy]) -> None:
+        for copy in copies:
+            self.states.copy_block(copy.old, copy.new, copy.group)
+
+    def publish(self, slot: int, ids: Sequence[int], salt: str = "") -> None:
+        """Lets other requests find what the slot has of `ids`."""
+        self.pages.publish(slot, ids[: self._lengths[slot]], salt)
+
+    def sample(self, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
+        """As step(), with a Sampled for entries that have host_sampling."""
+        if any(e.host_sampling is not None for e in entries):
+            return self._host_sampling.step(entries)
+        return self.step(entries)
+
+    def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
+        """Computes the entries and gives the tokens sampled for each that has `sampling`, in order, whatever
+        its host-side sampling; a Sampled with an error where there is none. At most `batch` tokens.
+        """
+        return self.collect(self.launch(entries))
+
+    def launch(self, entries: Sequence[BatchEntry]) -> Launched:
+        """As step(), without waiting for the tokens, which collect() gives. Where `overlaps`, a second step
+        may be launched meanwhile, with LAST as token ids; steps are collected in
+        their order.
+        """
+        started = time.perf_counter()
+        rows = sum(e.rows for e in entries)
+        program = self.fill(entries, rows, "tokens", every=False)
+        ran = time.perf_counter()
+        program.run()
+        program.busy = True
+        self.advance(entries)
+        return Launched(program, rows, started, ran, time.perf_counter() - ran)
+
+    def collect(self, step: Launched) -> list[int | Sampled]:
+        """Waits for a step and gives its tokens; where there is none, a Sampled with the error."""
+        before, step.program.busy = time.perf_counter(), False
+        found = step.program.read(np.empty(max(1, step.rows), np.int32))
+        tokens: list[int | Sampled] = found[: step.rows].tolist()
+        inside = step.inside + time.perf_counter() - before
+        self.timing.add(step.program, inside, step.started, step.ran)
+        if NONE in tokens:
+            return [self.undrawn() if t == NONE else t for t in tokens]
+        return tokens
+
+    def undrawn(self) -> Sampled:
+        """What stands for a token of a row whose logits are lost."""
+        return Sampled(NONE, None, 0.0, damaged(self.source, "logits"))
+
+    def logits(self, entries: Sequence[BatchEntry]) -> Array:
+        """Computes the entries and gives the logits after each token: (tokens, V) float32."""
+        total = sum(len(e.ids) for e in entries)
+        program = self.fill(entries, total, "logits", every=True)
+        program.run()
+        self.advance(entries)
+        found = program.read(np.empty(program.output_shape(), np.float32))
+        check_logits(found, self.source)
+        return found
+
+    def fill(self, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
+        """Writes the step block of the program that fits."""
+        self._update_expert_cache()
+        total = sum(len(e.ids) for e in entries)
+        if not 0 < total <= self.batch:
+            raise RequestError(f"a step takes 1 to {self.batch} tokens, got {total}")
+        counts, starts = [len(e.ids) for e in entries], [self._lengths[e.slot] for e in entries]
+        ends = [start + n for start, n in zip(starts, counts, strict=True)]
+        for e, end in zip(entries, ends, strict=True):
+            self.pages.reserve(e.slot, end)
+        for e, start, end in zip(entries, starts, ends, strict=True):
+            if e.speculated:
+                self._copy(self.pages.keep(e.slot))
+            self.pages.advance(e.slot, start, end)
+        adapted = any(e.adapter_scales for e in entries)
+        program = self.program(total, max(1, rows), WITH_ADAPTERS + output if adapted else output)
+        fields = program.fields
+        # One assignment a field: each costs as much as some thirty of its numbers.
+        fields["ids"][:total] = [i for e in entries for i in e.ids]
+        fields["pos"][:total] = [
+            p for start, end in zip(starts, ends, strict=True) for p in range(start, end)
+        ]
+        fields["slot"][:total] = np.repeat([e.slot for e in entries], counts)
+        if SEGMENT_IDS in fields:
+            fields[SEGMENT_IDS][:total] = [k for e in entries for k in e.segment_ids or (0,) * len(e.ids)]
+        if adapted:
+            for e, first, n in zip(entries, accumulate(counts, initial=0), counts, strict=False):
+                fields["adapter_scales"][first : first + n] = e.adapter_scales or 0.0
+        if every:
+            fields["rows"][:total] = range(total)
+        else:
+            self._fill_rows(program, entries, counts)
+        for name, table in self.pages.tables.items():
+            fields[name][:] = table
+        program.counts[0], program.counts[1] = total, total if every else rows
+        return program
+
+    def _update_expert_cache(self) -> None:
+        """Lets cached experts move, where no step is under way that may read them."""
+        if self.expert_cache is not None and not any(
+            p.busy for p in (*self._programs.values(), *self._seconds.values())
+        ):
+            self.expert_cache.between()
+
+    def _fill_rows(self, program: Program, entries: Sequence[BatchEntry], counts: Sequence[int]) -> None:
+        """Which tokens' rows are sampled, and how: that is often what the last step's were."""
+        ends = list(accumulate(counts))
+        rows = [row for e, end in zip(entries, ends, strict=True) for row in range(end - e.rows, end)]
+        program.fields["rows"][: len(rows)] = rows
+        sampled = [e.sampling for e in entries if e.sampling is not None for _ in range(e.samples)]
+        if sampled != program.sampled:
+            params, context = program.fields["params"], self.cache.context
+            for row, sampling in enumerate(sampled):
+                params[row] = record(sampling, context)
+            program.sampled = sampled
+
+    def advance(self, entries: Sequence[BatchEntry]) -> None:
+        """Notes that these tokens are in the cache."""
+        for e in entries:
+            self._lengths[e.slot] += len(e.ids)
+
+    def release(self) -> None:
+        """Frees programs and states; the devices and their weights stay, for another engine to use."""
+        self._host_sampling.close()
+        for program in (*self._seconds.values(), *self._programs.values()):
+            program.close()
+        self._seconds.clear()
+        self._programs.clear()
+        if self._prefetch is not None:
+            self._prefetch.prefetcher.close()
+            self._prefetch = None
+        if self.expert_cache is not None:
+            self.expert_cache.close()
+        for memory in self._memory.values():
+            memory.state.close()
+
+    def close(self) -> None:
+        """Frees programs, buffers and devices."""
+        self.release()
+        for memory in self._memory.values():
+            memory.close()
+        self._memory.clear()

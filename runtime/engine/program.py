@@ -1,0 +1,268 @@
+"""A plan ready to run on its devices: buffers bound, execs compiled, and the step block as numpy fields to
+fill in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from satchel.quant import FORMATS
+from satchel.runtime.compiler.memory import stride_of
+from satchel.runtime.device.device import (
+    CONST,
+    HOST_MEMORY,
+    OUT,
+    SAMPLING,
+    STATE,
+    Buffer,
+    Device,
+    Exec,
+    pointer,
+)
+from satchel.runtime.graph import Array, Dim
+from satchel.runtime.ops import OPS
+from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan
+from satchel.runtime.sampling import Sampling
+from satchel.runtime.weights.weights import DeviceWeights
+
+Picked = Callable[[str, Array], None]
+
+
+class Pager(Protocol):
+    """Brings what a layer reads into memory, before it runs."""
+
+    def enter(self, label: str) -> None: ...
+
+
+class DeviceMemory:
+    """What a device keeps for a model whatever the plan: its weights and its states."""
+
+    def __init__(self, device: Device, weights: DeviceWeights, state_bytes: int) -> None:
+        self.device, self.weights = device, weights
+        self.state = device.alloc(max(state_bytes, 64), STATE)
+        self._hand: ThreadPoolExecutor | None = None
+
+    @property
+    def hand(self) -> ThreadPoolExecutor:
+        """The thread that does a segment of a device that is the host itself, while the host goes on."""
+        if self._hand is None:
+            self._hand = ThreadPoolExecutor(1, f"satchel-{self.device.name}")
+        return self._hand
+
+    def close(self) -> None:
+        if self._hand is not None:
+            self._hand.shutdown()
+        self.device.close()
+
+
+class Program:
+    """One compiled plan. Fields of the step block are views into one block of memory that never moves.
+
+    counts (8) int32; every input of the plan by name in `fields`, with the bucket's full shape. seconds:
+    that the host spent on each device and waiting for it in the last run, where there are several.
+    busy: a step was launched whose output nobody has read yet. sampled: whose records the field params holds,
+    [] where it holds others.
+
+    beside: a program of the same plan with which this one shares all buffers but that of outputs, so that one
+    may run while the other's output is still to be read. It must be closed before that one.
+    picked: told of the experts (T, k) that a layer's tokens picked, where these cross between devices.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Mapping[str, DeviceMemory],
+        pagers: Mapping[str, Pager] = MappingProxyType({}),
+        beside: Program | None = None,
+        picked: Picked | None = None,
+    ) -> None:
+        self.plan, self.busy, self._picked = plan, False, picked
+        self.sampled: list[Sampling] = []
+        self._layers = [(pagers.get(s.device), s.steps[0].label) for s in plan.segments]
+        self._hands = {i: memory[plan.segments[i].device].hand for i in _beside(plan, memory)}
+        self._begun: dict[str, Future[None]] = {}  # by device, what such a thread does
+        self.block = bytearray(plan.block_bytes)
+        self._pointer = pointer(self.block)
+        self.counts = np.frombuffer(self.block, np.int32, COUNTS_BYTES // 4)
+        self.fields = {f.name: self._field(f.name) for f in plan.fields}
+        self._own: dict[tuple[str, str], Buffer] = {}
+        self._shared = {} if beside is None else beside.inner
+        self._execs: list[tuple[Exec, tuple[DeviceTransfer, ...], str]] = []
+        for segment in plan.segments:
+            device = memory[segment.device]
+            buffers = [self._buffer(device, segment.device, b.name, b.usage, b.size) for b in segment.buffers]
+            self._execs.append((device.device.compile(segment, buffers), segment.transfers, segment.device))
+        self.device, self.seconds = self._execs[0][2], dict[str, float]()
+        crossing = [t for s in plan.segments for t in s.transfers]
+        largest = max((t.rows * t.stride for t in crossing if t.before < 0), default=0)
+        self._bounce = np.empty(largest, np.uint8)
+        self._early = {t: np.empty(t.rows * t.stride, np.uint8) for t in crossing if t.before >= 0}
+        firsts = [segment.steps[0].op for segment in plan.segments]
+        self._gate = next((i for i, op in enumerate(firsts) if OPS[op].waits), -1)
+        self._single = self._execs[0][0] if len(self._execs) == 1 else None
+        self._out = self._own[plan.output.device, plan.output.buffer]
+        self.weight_bytes, self.n_steps = plan.weight_bytes, plan.n_steps
+
+    @property
+    def inner(self) -> Mapping[tuple[str, str], Buffer]:
+        """Its buffers by device and name, those of weights and states aside."""
+        return self._own
+
+    def _field(self, name: str) -> Array:
+        field = next(f for f in self.plan.fields if f.name == name)
+        shape = tuple(self.plan.bucket.size(d) for d in field.type.shape)
+        if name == "params":
+            return np.frombuffer(self.block, SAMPLING, shape[0], field.offset)
+        dtype = FORMATS[field.type.format].dtype
+        return np.frombuffer(self.block, dtype, int(np.prod(shape)), field.offset).reshape(shape)
+
+    def _buffer(self, memory: DeviceMemory, device: str, name: str, usage: int, size: int) -> Buffer:
+        if name in memory.weights.buffers:
+            return memory.weights.buffers[name]
+        if name == "state":
+            return memory.state
+        if usage != OUT and (device, name) in self._shared:
+            return self._shared[device, name]
+        if (device, name) not in self._own:
+            buffer = memory.device.alloc(max(size, 64), usage)
+            if usage == CONST and self.plan.consts[device]:
+                buffer.write(0, self.plan.consts[device])
+            self._own[device, name] = buffer
+        return self._own[device, name]
+
+    def run(self, between: Callable[[], None] | None = None) -> None:
+        """One step over what the fields hold now. between: called before the segment that waits for the
+        host; fields and outputs may be written then.
+        """
+        if self._single is not None:
+            self._single.run(self._pointer, len(self.block))
+            return
+        # A device works on while the next ones begin; the reader of its results waits for it.
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        try:
+            for i, (_, transfers, _) in enumerate(self._execs):
+                if between is not None and i == self._gate:
+                    between()
+                for t in (t for t in self._early if t.before == i):
+                    self._fetch(t)
+                for t in transfers:
+                    self._transfer(t)
+                self._begin(i)
+        except BaseException:
+            wait([*self._begun.values()])  # nobody may use the buffers when this is told
+            self._begun.clear()
+            raise
+
+    def _begin(self, i: int) -> None:
+        """A segment begins when its device has done the one before."""
+        device = self._execs[i][2]
+        self._done(device)
+        if i in self._hands:
+            self._begun[device] = self._hands[i].submit(self._do, i)
+        else:
+            self._do(i)
+
+    def _do(self, i: int) -> None:
+        exec, _, device = self._execs[i]
+        pager, label = self._layers[i]
+        with self._timed(device):
+            if pager is not None:
+                pager.enter(label)
+            exec.run(self._pointer, len(self.block))
+
+    def _done(self, device: str) -> None:
+        """What a thread does for this device is over; what it raised is raised here."""
+        begun = self._begun.pop(device, None)
+        if begun is not None:
+            begun.result()
+
+    @contextmanager
+    def _timed(self, device: str) -> Iterator[None]:
+        """Adds the time that the host spends on a device or waits for it."""
+        began = time.perf_counter()
+        yield
+        self.seconds[device] = self.seconds.get(device, 0.0) + time.perf_counter() - began
+
+    def _crossing(self, t: DeviceTransfer) -> Array:
+        """Host memory through which a value of this step crosses."""
+        rows = t.rows if t.count < 0 else int(self.counts[t.count])
+        return self._early.get(t, self._bounce)[: rows * t.stride]
+
+    def _fetch(self, t: DeviceTransfer) -> None:
+        bounce = self._crossing(t)
+        if bounce.size:
+            self._done(t.source)
+            with self._timed(t.source):
+                self._own[t.source, t.source_at[0]].read_into(t.source_at[1], bounce)
+
+    def _transfer(self, t: DeviceTransfer) -> None:
+        bounce = self._crossing(t)
+        if t.before < 0:
+            self._fetch(t)
+        if t.picks and self._picked is not None and bounce.size:
+            self._picked(t.picks, bounce.view(np.int32).reshape(-1, t.stride // 4))
+        if bounce.size:
+            self._done(t.target)
+            with self._timed(t.target):
+                self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
+
+    def read(self, out: Array, offset: int | None = None) -> Array:
+        """Fills `out` with the first rows of the plan's output, waiting for the step if it still runs.
+
+        offset: of another root in the output's buffer.
+        """
+        for device in tuple(self._begun):
+            self._done(device)
+        for exec, _, device in self._execs:
+            with self._timed(device) if self._single is None else nullcontext():
+                exec.wait()
+        self._out.read_into(self.plan.output.offset if offset is None else offset, out)
+        return out
+
+    def output(self, index: int, row: int, out: Array, *, write: bool = False) -> Array:
+        """Fills `out` with rows from `row` on of one of the plan's outputs, or writes it there."""
+        found = self.plan.outputs[index]
+        at = found.offset + row * stride_of(found.type)
+        buffer = self._own[found.device, found.buffer]
+        self._done(found.device)
+        if write:
+            buffer.write(at, out)
+        else:
+            buffer.read_into(at, out)
+        return out
+
+    def times(self) -> tuple[list[int], ...]:
+        """Nanoseconds spent in each step so far, by segment; DeviceError where they are not counted."""
+        return tuple(exec.times() for exec, _, _ in self._execs)
+
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the output of the step that ran last."""
+        return tuple(
+            int(self.counts[d.count]) if isinstance(d, Dim) else d for d in self.plan.output.type.shape
+        )
+
+    def close(self) -> None:
+        wait([*self._begun.values()])
+        for exec, _, _ in self._execs:
+            exec.close()
+        for buffer in self._own.values():
+            buffer.close()
+
+
+def _beside(plan: Plan, memory: Mapping[str, DeviceMemory]) -> Iterator[int]:
+    """Segments that the host would do itself, before one that does not wait for them: another device can
+    begin that one meanwhile.
+    """
+    host = {name for name, m in memory.items() if m.device.info().flags & HOST_MEMORY}
+    for i, (segment, after) in enumerate(pairwise(plan.segments)):
+        waits = {after.device, *(t.source for t in after.transfers)}
+        if segment.device in host and segment.device not in waits:
+            yield i

@@ -1,0 +1,142 @@
+"""Handle of a submitted request: its tokens as they are sampled, its end, and cancellation. The engine thread
+puts items, any thread or task takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import abc
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from satchel.errors import SatchelError
+from satchel.runtime.engine.host_sampling import Sampled
+from satchel.runtime.engine.notifier import Notifier, Waiter, notifier_of
+from satchel.runtime.engine.stats import EngineStats
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.scheduler import Request, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Last item of a handle. finish: "stop", "length", "cancelled" or "deadline"; error: where the engine
+    failed.
+    """
+
+    finish: str
+    error: SatchelError | None = None
+
+
+class Requests(Protocol):
+    """What runs requests: a Service in this process, or a WorkerService."""
+
+    def submit(self, request: Request) -> RequestHandle: ...
+
+    def cancel(self, handle: RequestHandle) -> None: ...
+
+    def stats(self) -> EngineStats: ...
+
+    @property
+    def trouble(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class RequestHandle:
+    """Iterate, or `async for`, over the tokens as they are sampled. seq: counts and times, which the engine
+    thread writes. logprobs: of the tokens taken so far, where the request asks for them.
+    """
+
+    def __init__(self, service: Requests, seq: Sequence) -> None:
+        self.seq, self.finish = seq, ""
+        self._service = service
+        self._tokens: SimpleQueue[int | Sampled | End] = SimpleQueue()
+        self.logprobs: list[Logprob] = []
+        self._wake: abc.Callable[[], object] | None = None
+        self._waits: Waiter | None = None  # of a task; resolved once
+        self._notifier: tuple[asyncio.AbstractEventLoop, Notifier] | None = None
+        self._lock = threading.Lock()
+
+    def put(self, item: int | Sampled | End) -> None:
+        """Called by the engine thread."""
+        self._tokens.put(item)
+        with self._lock:
+            wake, waits, self._waits = self._wake, self._waits, None
+            notifier = self._notifier
+        if waits and notifier:
+            notifier[1].notify(waits)
+        if wake:
+            wake()
+
+    def cancel(self) -> None:
+        """Ends the request after the step at hand. Safe from any thread, and more than once."""
+        self._service.cancel(self)
+
+    def get(self, timeout: float | None = None) -> int | None:
+        """The next token; None at the end, with `finish` set. queue.Empty after `timeout` seconds without
+        one.
+        """
+        if self.finish:
+            return None
+        item = self._tokens.get(timeout=timeout)
+        return self._take(item)
+
+    def drain(self) -> list[int | Sampled | End]:
+        """Takes all items that are there, without waiting."""
+        found: list[int | Sampled | End] = []
+        with suppress(Empty):
+            while True:
+                found.append(self._tokens.get_nowait())
+        return found
+
+    def __iter__(self) -> abc.Iterator[int]:
+        while (token := self.get()) is not None:
+            yield token
+
+    async def wait(self) -> int | None:
+        """get() for a task; where the task is cancelled meanwhile, no token is lost."""
+        while not self.finish:
+            try:
+                return self._take(self._tokens.get_nowait())
+            except Empty:
+                await self._token_there()
+        return None
+
+    async def _token_there(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = loop.create_future()
+        with self._lock:
+            if self._notifier is None or self._notifier[0] is not loop:
+                self._notifier = loop, notifier_of(loop)
+            self._waits = waiter
+        if self._tokens.empty():
+            await waiter
+
+    @property
+    def ready(self) -> bool:
+        """Whether get() would not have to wait."""
+        return bool(self.finish) or not self._tokens.empty()
+
+    def listen(self, wake: abc.Callable[[], object] | None) -> None:
+        """Has `wake` called, in the engine's thread, with every token from now on."""
+        with self._lock:
+            self._wake = wake
+
+    async def __aiter__(self) -> abc.AsyncIterator[int]:
+        while (token := await self.wait()) is not None:
+            yield token
+
+    def _take(self, item: int | Sampled | End) -> int | None:
+        if isinstance(item, int):
+            return item
+        if isinstance(item, Sampled):
+            if item.logprob is not None:
+                self.logprobs.append(item.logprob)
+            return item.token
+        self.finish = item.finish
+        if item.error is not None:
+            raise item.error
+        return None

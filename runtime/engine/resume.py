@@ -1,0 +1,162 @@
+"""A conversation's keys and values to a file and back, between the steps of others: what was computed before
+a restart need not be computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from satchel.errors import RequestError
+from satchel.formats.gguf import OpenFile, open_gguf
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.api.options import Options
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.service import Service
+from satchel.runtime.graph import Array
+from satchel.runtime.kv.identity import identity
+from satchel.runtime.kv.saved import Saved, SavedShape, open_saved, write_saved
+from satchel.runtime.layers.arch import AdapterScales
+
+NO_TOKEN = 0  # stands after what is asked for, as a prompt's last token is never taken from the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """tokens: that requests find from now on, of `saved` ones in the file, which are `ids`."""
+
+    tokens: int
+    saved: int
+    ids: tuple[int, ...]
+
+    @property
+    def note(self) -> str:
+        """What a user should know; "" where all of it is there."""
+        if self.tokens == self.saved:
+            return ""
+        return (
+            f"{self.tokens} of {self.saved} saved tokens were restored: the KV cache had no room for more; "
+            "the rest is computed again"
+        )
+
+
+def shape_of(engine: Engine, model: str, numbers: str) -> SavedShape:
+    """What the blocks of this engine are. model: its identity(); numbers: what else decides their bits."""
+    states, cache = engine.states, engine.cache
+    parts = [
+        tuple((name, part.size) for name, part in zip(names, group, strict=True))
+        for names, group in zip(states.formats, states.paged, strict=True)
+    ]
+    windows = tuple(g.window for g in engine.pages.groups)
+    return SavedShape(
+        model, cache.keys, cache.values, numbers, cache.block, engine.vocabulary, windows, tuple(parts)
+    )
+
+
+def numbers_of(options: Options, adapter_scales: AdapterScales) -> str:
+    """What of a load decides the bits of keys and values, beside the model. adapter_scales: of the adapters
+    and control vectors of requests that say nothing about them; others' keys and values are not saved.
+    """
+    text = f"{options.precision}, activations of {options.activations or 8} bits"
+    if not adapter_scales:
+        return text
+    found = hashlib.sha256(repr(adapter_scales).encode())
+    for given in (*options.adapters, *options.control_vectors):
+        adapter = given if isinstance(given, AdapterFile) else AdapterFile(given)
+        with open_gguf(adapter.path) as file:
+            found.update(f"{identity(file)} {adapter.layers}\n".encode())
+    return f"{text}, adapters and control vectors {found.hexdigest()[:16]}"
+
+
+def save(
+    service: Service, shape: SavedShape, path: str | Path | OpenFile, ids: Sequence[int], salt: str = ""
+) -> int:
+    """Writes what the cache has of the beginning of `ids`, whole blocks; gives its tokens. Waits for a slot.
+    RequestError where it has none of them.
+    """
+    engine, file = service.engine, _file(path)
+    (slot,) = service.acquire_slots(1)
+    try:
+        asked = list(ids[: engine.cache.table_width * shape.block])
+        length = service.ask(lambda: engine.begin(slot, [*asked, NO_TOKEN], salt)[0])
+        if not length:
+            name = file.path if isinstance(file, OpenFile) else file
+            raise RequestError(
+                f"{name}: there is nothing to save: the cache holds none of these {len(ids)} tokens in whole "
+                f"blocks of {shape.block}; save after they were computed"
+            )
+
+        def read(group: int, place: int, count: int) -> Array:
+            return service.ask(lambda: _read(engine, slot, group, place, count))
+
+        write_saved(file, shape, asked[:length], read)
+    finally:
+        service.release_slots([slot])
+    return length
+
+
+def _file(path: str | Path | OpenFile) -> Path | OpenFile:
+    return path if isinstance(path, OpenFile) else Path(path)
+
+
+def restore(service: Service, shape: SavedShape, path: str | Path | OpenFile, salt: str = "") -> Restored:
+    """Brings a saved state into the cache, as much as there is room for, so that requests that begin with its
+    tokens find it. All of the file is checked before anything changes.
+    """
+    with open_saved(_file(path), shape) as saved:
+        saved.check()
+        (slot,) = service.acquire_slots(1)
+        try:
+            ids = tuple(saved.ids.tolist())
+            tokens = _bring(service, saved, ids, slot, salt)
+        finally:
+            service.release_slots([slot])
+    return Restored(tokens, len(ids), ids)
+
+
+def _bring(service: Service, saved: Saved, ids: Sequence[int], slot: int, salt: str) -> int:
+    """The tokens that requests will find."""
+    engine, shape = service.engine, saved.shape
+    pages = engine.pages
+
+    def begin() -> tuple[int, list[tuple[int, int]]]:
+        most = min(saved.length, pages.cache.table_width)
+        engine.begin(slot, [*ids[: most * shape.block], NO_TOKEN], salt)
+        best = pages.reachable(slot, most, saved.has)
+        return best, pages.extend(slot, best) if best else []
+
+    best, taken = service.ask(begin)
+    for group in range(len(shape.windows)):
+        places, step = [p for g, p in taken if g == group], shape.at_once(group)
+        for at in range(0, len(places), step):
+            some = places[at : at + step]
+            data = saved.blocks(group, some[0], len(some))
+            service.ask(lambda g=group, p=some[0], d=data: _write(engine, slot, g, p, d))  # type: ignore[misc]
+    return service.ask(lambda: _publish(engine, slot, ids, best, salt))
+
+
+def _publish(engine: Engine, slot: int, ids: Sequence[int], blocks: int, salt: str) -> int:
+    block = engine.cache.block
+    if blocks:
+        engine.pages.publish(slot, ids[: blocks * block], salt)
+    found, _ = engine.pages.tree.match(ids, salt)
+    return found.length * block
+
+
+def _read(engine: Engine, slot: int, group: int, place: int, count: int) -> Array:
+    """(count, block_bytes) uint8"""
+    table = engine.pages.groups[group].table
+    out = np.empty((count, engine.states.block_bytes[group]), np.uint8)
+    for i in range(count):
+        engine.states.read_block(int(table[slot, place + i]), out[i], group)
+    return out
+
+
+def _write(engine: Engine, slot: int, group: int, place: int, data: Array) -> None:
+    table = engine.pages.groups[group].table
+    for i, row in enumerate(data):
+        engine.states.write_block(int(table[slot, place + i]), row, group)

@@ -1,0 +1,100 @@
+"""The states of a model in the memory of its devices, as far as the host moves them: blocks of the KV cache,
+of each group of layers, pages of states among them, and the tokens that each slot has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from satchel.runtime.compiler.memory import nbytes
+from satchel.runtime.device.device import Buffer
+from satchel.runtime.graph import Array, Roots, Type, leaves, toposort
+from satchel.runtime.layers.arch import Cache, table_name, windows_of
+from satchel.runtime.ops.op import NONE, op_of
+from satchel.runtime.plan import Bucket
+
+TOKENS = "tokens"
+Layouts = Mapping[str, Mapping[str, int]]  # by device
+
+
+class Paged(NamedTuple):
+    """The blocks of a layer's keys or values: the device that has them, where block 0 lies in its
+    state buffer, and the bytes of a block.
+    """
+
+    device: str
+    start: int
+    size: int
+
+
+class States:
+    """buffers: of each device that has states; layouts: bytes from a buffer's start by name of the state."""
+
+    def __init__(self, buffers: Mapping[str, Buffer], roots: Roots, layouts: Layouts, cache: Cache) -> None:
+        self.buffers, self.cache = buffers, cache
+        at = {name: (device, start) for device, layout in layouts.items() for name, start in layout.items()}
+        self._tokens = at.get(TOKENS)  # graphs of parts alone have none
+        self.paged = paged(roots, layouts)
+        self.block_bytes = tuple(sum(part.size for part in group) for group in self.paged)
+        self.formats = paged_formats(roots)
+
+    def copy_block(self, old: int, new: int, group: int = 0) -> None:
+        """Copies the keys and values of a block, of all layers of a group."""
+        for device, start, size in self.paged[group]:
+            self.buffers[device].copy(start + size * new, start + size * old, size)
+
+    def read_block(self, block: int, out: Array, group: int = 0) -> None:
+        """Fills `out` (block_bytes[group],) uint8 with a block, layer after layer."""
+        at = 0
+        for device, start, size in self.paged[group]:
+            self.buffers[device].read_into(start + size * block, out[at : at + size])
+            at += size
+
+    def write_block(self, block: int, data: Array, group: int = 0) -> None:
+        """The inverse of read_block."""
+        at = 0
+        for device, start, size in self.paged[group]:
+            self.buffers[device].write(start + size * block, data[at : at + size])
+            at += size
+
+    def write_tokens(self, slot: int, ids: Sequence[int]) -> None:
+        """Notes that the slot's positions from 0 on hold these tokens, which it did not compute."""
+        if self._tokens is not None:
+            device, start = self._tokens
+            at = start + 4 * slot * (self.cache.context + 1)
+            self.buffers[device].write(at, np.asarray(ids, np.int32))
+
+
+def paged(roots: Roots, layouts: Layouts) -> tuple[tuple[Paged, ...], ...]:
+    """For each group of layers, as windows_of() has them, its states in their order."""
+    at = {name: (device, start) for device, layout in layouts.items() for name, start in layout.items()}
+    return tuple(
+        tuple(Paged(*at[name], nbytes(type, Bucket(1, 1)) // _count(type)) for name, type in group)
+        for group in grouped(roots)
+    )
+
+
+def paged_formats(roots: Roots) -> tuple[tuple[str, ...], ...]:
+    """The formats of the same states."""
+    return tuple(tuple(type.format for _, type in group) for group in grouped(roots))
+
+
+def grouped(roots: Roots) -> tuple[tuple[tuple[str, Type], ...], ...]:
+    """Names and types of the states that have blocks, by groups of layers."""
+    made = ((node, op_of(node)) for node in toposort(roots))
+    writers = (node for node, by in made if by is not None and by.alias and by.cache != NONE)
+    tables = {n.src[0].name: n.src[-1].name for n in writers}  # of blocks, the last source
+    states = {n.name: n.type for n in leaves(roots, "state") if n.name in tables}
+
+    def of(window: int) -> tuple[tuple[str, Type], ...]:
+        return tuple((n, type) for n, type in states.items() if tables[n] == table_name(window))
+
+    return tuple(of(window) for window in windows_of(roots))
+
+
+def _count(type: Type) -> int:
+    first = type.shape[0]
+    return first if isinstance(first, int) else 1

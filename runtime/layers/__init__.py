@@ -1,0 +1,1 @@
+"""Layers that architectures are made of, and what all architectures share."""

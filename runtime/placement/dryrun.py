@@ -1,0 +1,204 @@
+"""What loading a model would take, worked out from the file's header: no tensor is read, no memory reserved.
+
+The plans are the real ones, made for the real device, over weights of which only the places are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from satchel.errors import DeviceError, ModelError, RequestError
+from satchel.formats.gguf import GGUF
+from satchel.runtime.api.options import Options
+from satchel.runtime.compiler import Context, Optimized, compile, optimize
+from satchel.runtime.compiler.lower import state_layout
+from satchel.runtime.compiler.memory import nbytes
+from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.device.device import Device, Info
+from satchel.runtime.engine.engine import bucket_of
+from satchel.runtime.graph import Roots, toposort
+from satchel.runtime.layers.arch import Arch
+from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
+from satchel.runtime.placement.expert_cache import packed_of
+from satchel.runtime.placement.options import PlacementOptions
+from satchel.runtime.placement.predict import Prediction
+from satchel.runtime.placement.settle import Measure, Settled, scratch
+from satchel.runtime.placement.speeds import measured
+from satchel.runtime.placement.step import settle_step
+from satchel.runtime.plan import Bucket, Plan
+from satchel.runtime.weights.packing import (
+    PackedWeight,
+    file_places,
+    in_place,
+    of_device,
+    packable,
+    packed_by,
+)
+
+USUAL = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one device would hold, in bytes.
+
+    weights: those that its steps read, of which `packed` bytes lie in the device's own order, in memory that
+    no file stands behind; the rest is the mapped file, or a copy on a device that cannot read that. kv: keys
+    and values of all slots. compute: scratch of the plan of a full step and of the one for a single token,
+    the table of tokens, buffers for prefetched weights, what a driver takes for itself. free: what the
+    model may take there.
+    """
+
+    device: str
+    info: Info
+    free: int
+    weights: int
+    packed: int
+    kv: int
+    compute: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.compute
+
+    @property
+    def fits(self) -> bool:
+        """Whether the free memory holds it; a mapped file counts in full, though its pages can be dropped."""
+        return self.total <= self.free
+
+
+@dataclass(frozen=True, slots=True)
+class DryPrefetchedSteps:
+    """How steps of `min_tokens` and more go: another device prefetches weights for them."""
+
+    min_tokens: int
+    optimized: Optimized
+    packed: Mapping[str, Mapping[str, PackedWeight]]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """A model as it would be loaded. passes: name of each pass and how many nodes the graph has after it."""
+
+    gguf: GGUF
+    settled: Settled
+    placement_options: PlacementOptions
+    devices: tuple[Device, ...]
+    batch: int
+    optimized: Optimized
+    passes: tuple[tuple[str, int], ...]
+    measure: Measure
+    packed: Mapping[str, Mapping[str, PackedWeight]]  # weights in a device's own order, by device and name
+    prefetched: DryPrefetchedSteps | None = None  # steps whose weights are prefetched
+
+    @property
+    def arch(self) -> Arch:
+        return self.settled.arch
+
+    def predicted(self) -> Prediction | None:
+        """How fast it should be; None where a device cannot be measured."""
+        with suppress(DeviceError, RequestError, ModelError):
+            return self.settled.predicted(self.devices, self.measure)
+        return None
+
+    def plan(self, tokens: int) -> Plan:
+        """The plan of the bucket of a step of so many tokens, of which one row is sampled."""
+        bucket = Bucket(bucket_of(tokens, self.batch), 1)
+        far = self.prefetched if self.prefetched and bucket.tokens >= self.prefetched.min_tokens else None
+        optimized, packed = (far.optimized, far.packed) if far else (self.optimized, self.packed)
+        weights = {
+            d.name: file_places(self.gguf, in_place(self.gguf, d), packed[d.name]) for d in self.devices
+        }
+        cached = self.settled.expert_cache
+        if cached is not None:
+            for name, places in weights.items():
+                cached.layout.add_places(self.gguf, name, packed[name], places)
+        return compile(optimized, bucket, weights, state_layout(self.optimized))
+
+    def _prefetch_bytes(self, device: Device) -> int:
+        """Bytes of the buffers for weights that the device prefetches."""
+        pending = self.settled.prefetch
+        return pending.plan.nbytes if pending is not None and pending.plan.device == device.name else 0
+
+    def shares(self) -> Iterator[Share]:
+        """What each device that has a part of the plan would hold."""
+        plans = [self.plan(n) for n in sorted({1, min(self.batch, self.arch.cache.context)})]
+        device = self.optimized.assignment.device
+        read: dict[str, set[str]] = {}
+        leaves = {
+            s for node in device for s in node.src if s.op == "weight" and s.name not in self.gguf.tensors
+        }
+        added = {s.name: nbytes(s.type, Bucket(1, 1)) for s in leaves}
+        state: dict[str, dict[str, int]] = {}
+        for node, name in device.items():
+            read.setdefault(name, set()).update(s.name for s in node.src if s.op == "weight")
+            held = {s.name: nbytes(s.type, Bucket(1, 1)) for s in node.src if s.op == "state"}
+            state.setdefault(name, {}).update(held)
+        for d in (d for d in self.devices if d.name in read):
+            tokens = state[d.name].pop("tokens", 0)
+            packed = self.packed[d.name]
+            own = sum(found.size for found in packed.values())
+            plain = read[d.name] - packed.keys()
+            weights = own + sum(self.gguf.tensors[n].nbytes for n in plain if n in self.gguf.tensors)
+            weights += sum(size for name, size in added.items() if name in plain)
+            compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans) + self._prefetch_bytes(d)
+            compute += driver_bytes(d)
+            free = free_bytes(d, self.placement_options)
+            yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)
+
+
+def dry_run(
+    gguf: GGUF,
+    devices: Sequence[Device],
+    options: Options = USUAL,
+    measure: Measure | None = None,
+) -> DryRun:
+    """Settles the placement, builds the model's graph and optimizes it. measure: gives the speed of a
+    device with this model, None: by what is remembered or measured now. ModelError where the file does not
+    hold together.
+    """
+    measure = measure or measured(gguf, options)
+    settled, batch = settle_step(gguf, devices, options, options.placement_options, measure)
+    forward = settled.arch.build()
+    roots, types = forward.roots("tokens"), packable(forward) if options.repack else {}
+    passes = [("build", len(toposort(roots)))]
+
+    def trace(name: str, after: Roots) -> None:
+        passes.append((name, len(toposort(after))))
+
+    in_file = [d.name for d in devices if settled.streamed and not apart(d)]
+    cached = None if settled.expert_cache is None else settled.expert_cache.layout
+    targets = tuple(
+        DeviceTarget(
+            d, ({} if d.name in in_file else packed_by(d, types)) | packed_of(cached, gguf, d, types)
+        )
+        for d in devices
+    )
+    bits = options.activations or forward.activations
+    context = Context(targets, settled.placement, bits, options.activations > 0, streamed=in_file)
+    context = replace(context, expert_cache={} if cached is None else cached.counts)
+    optimized = optimize(roots, context, trace)
+    made = DryRun(
+        gguf,
+        settled,
+        options.placement_options,
+        tuple(devices),
+        batch,
+        optimized,
+        tuple(passes),
+        measure,
+        _packed(targets, optimized),
+    )
+    if settled.prefetch is None:
+        return made
+    plan = settled.prefetch.plan
+    homes = optimized.assignment.homes
+    other = optimize(roots, replace(context, wanted=plan.placement, homes=homes, streamed=(plan.device,)))
+    return replace(made, prefetched=DryPrefetchedSteps(plan.min_tokens, other, _packed(targets, other)))
+
+
+def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, PackedWeight]]:
+    """By device, the weights that it reads and keeps in its own order."""
+    return {t.name: of_device(t.packed, optimized.assignment.device, t.name) for t in targets}

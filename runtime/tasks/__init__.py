@@ -1,0 +1,1 @@
+"""What a model does besides answering: embeddings, reranking, perplexity, benchmarks."""

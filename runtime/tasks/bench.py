@@ -1,0 +1,311 @@
+"""Times the step loop that users get: random prompts, greedy answers, as llama-bench and llama-batched-bench
+do.
+
+A run of an unknown plan compiles it, so each test runs once before it is timed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from satchel.errors import RequestError
+from satchel.runtime.compiler.cost import CostModel, PlanCost, TokenSpan
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.energy import Counters
+from satchel.runtime.device.peaks import DevicePeaks
+from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, Launched
+from satchel.runtime.engine.host_sampling import drawn
+from satchel.runtime.sampling import GREEDY
+
+STEPS_ALONE = 24  # steps that are sent in a row to time the device alone
+COUNTING = 1.0  # seconds for which energy is measured: counters move a few dozen times a second
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """What is timed: `prompt` tokens span, then `generate` tokens one by one, behind `depth` tokens in the
+    cache.
+    """
+
+    prompt: int
+    generate: int
+    depth: int = 0
+
+    @property
+    def name(self) -> str:
+        """As llama-bench writes it: pp512, tg128, pp512+tg128, with @ d4096 behind it."""
+        parts = [f"{kind}{n}" for kind, n in (("pp", self.prompt), ("tg", self.generate)) if n]
+        return "+".join(parts) + (f" @ d{self.depth}" if self.depth else "")
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.generate
+
+    @property
+    def context(self) -> int:
+        return self.tokens + self.depth
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """Result of one test. samples: tokens a second of each repeat; cost: bytes and multiply-adds of the whole
+    test; outside_c: share of the time outside of the C call; waits: idle seconds of the device per decode
+    step; joules: per token; None where it was not measured.
+    """
+
+    test: Test
+    samples: tuple[float, ...]
+    cost: PlanCost
+    outside_c: float
+    waits: float | None = None
+    joules: float | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def deviation(self) -> float:
+        return statistics.stdev(self.samples) if len(self.samples) > 1 else 0.0
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.cost.bytes / self.test.tokens
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes_per_token * self.tokens_per_second
+
+    @property
+    def macs_per_second(self) -> float:
+        """Multiply-adds, those of attention among them."""
+        return self.cost.total / self.test.tokens * self.tokens_per_second
+
+    def share_of_peak(self, peaks: DevicePeaks) -> float | None:
+        """The least time that the multiply-adds take over the time that they took; None: no peak is known."""
+        least = peaks.least_seconds(self.cost)
+        return least and least / self.test.tokens * self.tokens_per_second
+
+
+def steps_of(test: Test, batch: int) -> Iterator[TokenSpan]:
+    """The steps of a test, in order: only the last one of a prompt gives a token."""
+    at, end = test.depth, test.depth + test.prompt
+    for n in chunks(test.prompt, batch):
+        at += n
+        yield TokenSpan(n, at - n, int(at == end))
+    for i in range(test.generate):
+        yield TokenSpan(1, end + i)
+
+
+def cost_of(engine: Engine, test: Test) -> PlanCost:
+    """Bytes and multiply-adds of a whole test."""
+    whole = PlanCost()
+    for cost in cost_by_device(engine, test).values():
+        whole.add(cost)
+    return whole
+
+
+def cost_by_device(engine: Engine, test: Test) -> dict[str, PlanCost]:
+    """Bytes and multiply-adds of a test on each of the model's devices."""
+    costs, found = CostModel(engine), {name: PlanCost() for name in engine.devices}
+    for span in steps_of(test, engine.batch):
+        for device, cost in costs.plan(engine.program(span.tokens, 1).plan, span):
+            found.setdefault(device, PlanCost()).add(cost)
+    return found
+
+
+def bytes_by_device(engine: Engine, test: Test) -> dict[Device, float]:
+    """Bytes that each device reads for a token of a test, in the mean."""
+    found = cost_by_device(engine, test)
+    return {engine.device_of(name): cost.bytes / test.tokens for name, cost in found.items()}
+
+
+def chunks(count: int, most: int) -> Iterator[int]:
+    """Sizes of the steps that compute `count` tokens."""
+    for at in range(0, count, most):
+        yield min(most, count - at)
+
+
+def prefill(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Feeds a prompt to each of the first slots, as many tokens a step as it takes; gives each slot's next
+    token.
+    """
+    found: list[int] = []
+    waiting: list[BatchEntry] = []
+    room = engine.batch
+    for slot, ids in enumerate(prompts):
+        at = 0
+        while at < len(ids):
+            n = min(room, len(ids) - at)
+            last = at + n == len(ids)
+            waiting.append(BatchEntry(slot, ids[at : at + n], GREEDY if last else None))
+            at, room = at + n, room - n
+            if not room:
+                found += drawn(engine.step(waiting))
+                waiting, room = [], engine.batch
+    return found + (drawn(engine.step(waiting)) if waiting else [])
+
+
+def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
+    """So many steps, each of which computes the token that every slot sampled last. As a service does, it
+    launches a step before it reads the tokens of the one before, where the engine can.
+    """
+    if not engine.overlaps:
+        for _ in range(count):
+            tokens = drawn(
+                engine.step([BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)])
+            )
+        return tokens
+    entries, under = (
+        [BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)],
+        deque[Launched](),
+    )
+    for _ in range(count):
+        under.append(engine.launch(entries))
+        entries = [BatchEntry(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
+        if len(under) > 1:
+            tokens = drawn(engine.collect(under.popleft()))
+    return drawn(engine.collect(under.popleft())) if under else tokens
+
+
+class Runner:
+    """An engine with the random tokens that it is span."""
+
+    def __init__(self, engine: Engine, vocab: int, seed: int = 1) -> None:
+        self.engine, self.vocab, self.rng = engine, vocab, np.random.default_rng(seed)
+
+    def random(self, count: int) -> list[int]:
+        ids: list[int] = self.rng.integers(0, self.vocab, count).tolist()
+        return ids
+
+    def fresh(self, slots: int = 1, depth: int = 0) -> None:
+        """Empties the slots and fills `depth` tokens into each."""
+        for slot in range(self.engine.cache.slots):
+            self.engine.rewind(slot, 0)
+        if depth:
+            prefill(self.engine, [self.random(depth) for _ in range(slots)])
+
+    def once(self, test: Test) -> tuple[float, float]:
+        """Seconds of one run, and those spent inside C."""
+        self.fresh(depth=test.depth)
+        return self.timed(test)
+
+    def timed(self, test: Test) -> tuple[float, float]:
+        """The same, with the test's depth in the cache already."""
+        ids, inside = [self.random(test.prompt or 1)], self.engine.timing.inside
+        started = time.perf_counter()
+        first = prefill(self.engine, ids) if test.prompt else ids[0]
+        decode(self.engine, first, test.generate)
+        return time.perf_counter() - started, self.engine.timing.inside - inside
+
+    def check(self, test: Test) -> None:
+        """RequestError where a test has no token or does not fit the context."""
+        if not test.tokens:
+            raise RequestError("a test of no token has no speed: give -p or -n")
+        if test.context > self.engine.cache.context:
+            have = self.engine.cache.context
+            raise RequestError(f"{test.name} takes {test.context} tokens, the context holds {have}")
+
+    def device_seconds(self, test: Test) -> float:
+        """Seconds that the device takes for a step in the middle of a test's answer: the same step, sent so
+        often that the device always has the next one.
+        """
+        self.fresh(depth=test.depth + test.prompt + test.generate // 2)
+        self.engine.step([BatchEntry(0, self.random(1), GREEDY)])
+        program, out = self.engine.program(1, 1), np.empty(1, np.int32)
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            for _ in range(STEPS_ALONE):
+                program.run()
+            program.read(out)
+            times.append((time.perf_counter() - started) / STEPS_ALONE)
+        return statistics.median(times)
+
+    def joules(self, test: Test, counters: Counters) -> float | None:
+        """Joules per token, measured over repetitions of the test; None without energy counters."""
+        joules, seconds, runs = 0.0, 0.0, 0
+        while counters.counters and seconds < COUNTING:
+            self.fresh(depth=test.depth)
+            before = counters.read()
+            seconds += self.timed(test)[0]
+            joules, runs = joules + counters.since(before), runs + 1
+        return joules / runs / test.tokens if runs else None
+
+    def run(
+        self, test: Test, repeats: int, warm_up: bool = True, counters: Counters | None = None
+    ) -> BenchResult:
+        """Times a test. RequestError where it does not fit the context. counters: of energy, which is then
+        measured too.
+        """
+        self.check(test)
+        if warm_up:
+            self.once(Test(test.prompt, min(1, test.generate), min(1, test.depth)))
+        runs = [self.once(test) for _ in range(repeats)]
+        seconds, inside = (sum(r[i] for r in runs) for i in (0, 1))
+        samples = tuple(test.tokens / s for s, _ in runs)
+        share = max(0.0, 1 - inside / seconds)
+        waits = None
+        if test.generate and not test.prompt:
+            waits = max(0.0, 1 / statistics.median(samples) - self.device_seconds(test))
+        joules = self.joules(test, counters) if counters else None
+        return BenchResult(test, samples, cost_of(self.engine, test), share, waits, joules)
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """One line of llama-batched-bench: `pl` sequences of `pp` prompt tokens and `tg` generated ones, seconds
+    of each.
+    """
+
+    pp: int
+    tg: int
+    pl: int
+    t_pp: float
+    t_tg: float
+
+    def columns(self) -> dict[str, float]:
+        """Its columns by llama-batched-bench's names."""
+        tokens, seconds = self.pl * (self.pp + self.tg), self.t_pp + self.t_tg
+        return {
+            "pp": self.pp,
+            "tg": self.tg,
+            "pl": self.pl,
+            "n_kv": tokens,
+            "t_pp": self.t_pp,
+            "speed_pp": self.pl * self.pp / self.t_pp,
+            "t_tg": self.t_tg,
+            "speed_tg": self.pl * self.tg / self.t_tg,
+            "t": seconds,
+            "speed": tokens / seconds,
+        }
+
+
+def run_batched(
+    runner: Runner,
+    prompts: Sequence[int],
+    generated: Sequence[int],
+    parallel: Sequence[int],
+) -> Iterator[Batched]:
+    """Times every combination, each after a short run that makes its plans."""
+    for pp in prompts:
+        for tg in generated:
+            for pl in parallel:
+                _batch(runner, pp, 1, pl)
+                yield _batch(runner, pp, tg, pl)
+
+
+def _batch(runner: Runner, pp: int, tg: int, pl: int) -> Batched:
+    runner.fresh()
+    ids = [runner.random(pp) for _ in range(pl)]
+    started = time.perf_counter()
+    tokens = prefill(runner.engine, ids)
+    middle = time.perf_counter()
+    decode(runner.engine, tokens, tg)
+    return Batched(pp, tg, pl, middle - started, time.perf_counter() - middle)

@@ -1,0 +1,291 @@
+"""A file's tensors on a device: matrices in the device's own order where it has one; the others used in place
+where the device can read the mapped file, else copied, each byte once.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from queue import SimpleQueue
+from threading import Event
+
+import numpy as np
+
+from satchel.errors import ModelError
+from satchel.formats.gguf import GGUF, TensorInfo
+from satchel.formats.verify_values import scan
+from satchel.quant import FORMATS
+from satchel.quant.threads import SafeThreadPool
+from satchel.runtime.device.device import WEIGHT, Buffer, Device
+from satchel.runtime.graph import Array, Type
+from satchel.runtime.plan import ALIGN, WeightPlace
+from satchel.runtime.weights.packing import (
+    ALIGNMENT,
+    PACKED_BUFFER,
+    PackedWeight,
+    Places,
+    file_places,
+    in_place,
+    packed_weights,
+)
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+CHUNK = 32 << 20
+PART = 8 << 20  # bytes of the file that are packed at a time
+PART_ROWS = 256  # a matrix is packed in parts of whole multiples of so many rows
+LARGE = 16  # tensors of more than one part in so many of the file are packed first
+POPULATE_READ = 22  # madvise: fault pages in now; Linux 5.14, not yet named in mmap
+
+
+class FileWeights:
+    """What an architecture sees of a file: its tensors' types, and the values of small ones."""
+
+    def __init__(self, gguf: GGUF) -> None:
+        self.gguf = gguf
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.gguf.tensors)
+
+    def type(self, name: str) -> Type | None:
+        info = self.gguf.tensors.get(name)
+        if info is None:
+            return None
+        if info.format not in FORMATS:
+            raise ModelError(
+                f"{self.gguf.path}: {name} is stored as {info.format}, which this version does not run yet"
+            )
+        return Type(info.shape, info.format)
+
+    def array(self, name: str) -> Array:
+        """Float32 values, of a copy: a mapped file that is cut meanwhile would end the process."""
+        info = self.gguf.tensors[name]
+        return FORMATS[info.format].decode(self.gguf.copy(name)).reshape(info.shape)
+
+
+class DeviceWeights:
+    """Where each tensor lies on one device, and the buffers; the plan's WeightPlaces."""
+
+    def __init__(self, places: Places | None = None) -> None:
+        self.buffers: dict[str, Buffer] = {}
+        self._places = places or Places()
+
+    def place(self, name: str) -> WeightPlace:
+        return self._places.place(name)
+
+    def sizes(self) -> dict[str, int]:
+        return {name: buffer.size for name, buffer in self.buffers.items()}
+
+    def add(self, name: str, buffer: str, offset: int, packed: int = 0) -> None:
+        self._places.places[name] = WeightPlace(buffer, offset, packed)
+
+
+def bind(
+    gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight], progress: Progress | None = None
+) -> DeviceWeights:
+    """Makes the file's tensors, or those that `packed` says are read, readable by the device, those of
+    `packed` in its own order.
+    """
+    mapped = in_place(gguf, device)
+    places = file_places(gguf, mapped, packed)
+    weights, forget = DeviceWeights(places), crowds(gguf, device, packed)
+    for name, size in places.buffers.items():
+        if mapped and name != PACKED_BUFFER:
+            weights.buffers[name] = device.wrap(gguf.parts[int(name.split(".")[1])].mmap)
+        else:
+            weights.buffers[name] = device.alloc(size, WEIGHT)
+    order = in_order(gguf, packed)
+    done, total = 0, sum(info.nbytes for info in order)
+    for info, following in pairwise([*order, None]):
+        if following and not packed_weights(packed).streamed:
+            _advise(gguf, following, "MADV_WILLNEED")
+        for size in _move(gguf, info, weights, packed, mapped) if info else ():
+            done += size
+            if progress:
+                progress(done, total)
+        if forget and info and info.name in packed:
+            gguf.parts[info.part].forget(info.offset, info.nbytes)
+    return weights
+
+
+def bind_beside(
+    gguf: GGUF,
+    device: Device,
+    packed: Mapping[str, PackedWeight],
+    progress: Progress | None,
+    meanwhile: Callable[[], None],
+) -> DeviceWeights:
+    """bind() in a thread; `meanwhile`, then `progress` are called in this one. What they raise ends both."""
+    said: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+    given_up = Event()
+
+    def note(done: int, total: int) -> None:
+        if given_up.is_set():
+            raise CancelledError
+        said.put((done, total))
+
+    def work() -> DeviceWeights:
+        try:
+            return bind(gguf, device, packed, note)
+        finally:
+            said.put(None)
+
+    with SafeThreadPool(1, "satchel-load") as pool:
+        running = pool.submit(work)
+        try:
+            meanwhile()
+            for at in iter(said.get, None):
+                if progress:
+                    progress(*at)
+        except BaseException:
+            given_up.set()
+            raise
+        return running.result()
+
+
+def in_order(gguf: GGUF, packed: Mapping[str, PackedWeight]) -> list[TensorInfo]:
+    """The file's tensors in its order, but large ones that are packed first: source and copy of one lie in
+    memory together, so the largest ones come while little else is there.
+    """
+    mine = packed_weights(packed)
+    tensors = [info for info in gguf.tensors.values() if mine.reads(info.name)]
+    least = sum(info.nbytes for info in tensors) // LARGE
+    large = {i.name: i.nbytes for i in tensors if i.name in packed and i.nbytes > least}
+    return sorted(tensors, key=lambda info: -large.get(info.name, 0))
+
+
+def crowds(gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight]) -> bool:
+    """Whether the file's tensors and a CPU's copies of them do not fit in the free memory together. Then the
+    system shall not keep what has been copied: else it has no large pages for the copies, and every product
+    pays for small ones (17.7 GiB of weights in 24 GiB of memory: a tenth of an answer's speed).
+    """
+    read = sum(info.nbytes for info in in_order(gguf, packed) if info.name in packed)
+    made = sum(weight.size for weight in packed.values())
+    return device.can_wrap and read + made > device.info().memory_free
+
+
+def _move(
+    gguf: GGUF, info: TensorInfo, weights: DeviceWeights, packed: Mapping[str, PackedWeight], mapped: bool
+) -> Iterator[int]:
+    """Brings one tensor to the device; gives the bytes done, piece by piece."""
+    place = weights.place(info.name)
+    if info.name in packed:
+        buffer = weights.buffers[place.buffer]
+        yield from _pack(gguf, info, buffer, place.offset, packed[info.name])
+    elif mapped and packed_weights(packed).streamed:
+        yield info.nbytes
+    elif mapped:
+        yield from _fault_in(gguf.parts[info.part].mmap, info.offset, info.nbytes)
+    else:
+        at = place.offset
+        for piece in gguf.chunks(info.name, CHUNK):
+            weights.buffers[place.buffer].write(at, np.frombuffer(piece, np.uint8))
+            at += len(piece)
+            yield len(piece)
+
+
+def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: PackedWeight) -> Iterator[int]:
+    """Packs a tensor part by part. The pages of a part that was packed are given back at once: the process
+    never has more than a part of a tensor twice.
+    """
+    raw = gguf.raw(info.name).reshape(-1)
+    start = 0
+    for part in parts_of(buffer.device, packed, info.nbytes):
+        size = info.nbytes * part.stack * part.rows // (packed.stack * packed.rows)
+        following = min(size, info.nbytes - start - size)
+        _advise_range(gguf, info, start + size, following, "MADV_WILLNEED")
+        data = aligned(raw[start : start + size])
+        buffer.pack(offset, part.format, (part.stack, part.rows, part.columns), data)
+        _advise_range(gguf, info, start, size, "MADV_DONTNEED")
+        offset += part.size
+        start += size
+        yield size
+
+
+def parts_of(device: Device, packed: PackedWeight, nbytes: int) -> Iterator[PackedWeight]:
+    """A weight cut into matrices, and these into whole multiples of PART_ROWS rows, of about PART bytes of
+    the file each. A device whose order is not one part behind the other gets it whole: the sizes tell.
+    """
+    rows = PART * packed.stack * packed.rows // nbytes // PART_ROWS * PART_ROWS or PART_ROWS
+
+    def sized(stack: int, rows: int) -> PackedWeight:
+        size = device.packed(packed.format, stack, rows, packed.columns)
+        return replace(packed, stack=stack, rows=rows, size=size)
+
+    whole, last = divmod(packed.rows, rows)
+    cut = [sized(1, rows)] * whole + [sized(1, last)] * (last > 0)
+    adds_up = packed.size == packed.stack * sum(part.size for part in cut)
+    if nbytes <= PART or not adds_up or any(part.size % ALIGN for part in cut):
+        yield packed
+        return
+    for _ in range(packed.stack):
+        yield from cut
+
+
+def aligned(data: Array) -> Array:
+    """The bytes where a block of any format may stand: most files have them there already."""
+    if data.ctypes.data % ALIGNMENT == 0:
+        return data
+    room = np.empty(data.nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    room[start : start + data.nbytes] = data
+    return room[start : start + data.nbytes]
+
+
+def _advise(gguf: GGUF, info: TensorInfo, advice: str) -> None:
+    _advise_range(gguf, info, 0, min(info.nbytes, CHUNK), advice)
+
+
+def _advise_range(gguf: GGUF, info: TensorInfo, start: int, size: int, advice: str) -> None:
+    """madvise on the whole pages within a tensor's bytes; a system that lacks it does without."""
+    page = mmap.PAGESIZE
+    first = -(-(info.offset + start) // page) * page
+    last = (info.offset + start + size) // page * page
+    if last > first and hasattr(mmap, advice):
+        with suppress(OSError):
+            gguf.parts[info.part].mmap.madvise(getattr(mmap, advice), first, last - first)
+
+
+def _fault_in(mapping: mmap.mmap, offset: int, nbytes: int) -> Iterator[int]:
+    """Reads a tensor through the mapping, so that the disk streams and the first token does not wait on page
+    faults.
+    """
+    page = mmap.PAGESIZE
+    for start in range(offset, offset + nbytes, CHUNK):
+        size = min(CHUNK, offset + nbytes - start)
+        first = start // page * page
+        try:
+            mapping.madvise(POPULATE_READ, first, start + size - first)
+        except (OSError, ValueError, AttributeError):
+            np.frombuffer(mapping, np.uint8, size, start)[::page].max()
+        yield size
+
+
+def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, PackedWeight]) -> DeviceWeights:
+    """Weights that are no file's, arrays of blocks by name, in buffers of the device, one each."""
+    weights = DeviceWeights()
+    for name, data in values.items():
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        found = packed.get(name)
+        buffer = device.alloc(found.size if found else max(flat.nbytes, 64), WEIGHT)
+        if found:
+            buffer.pack(0, found.format, (found.stack, found.rows, found.columns), flat)
+        else:
+            buffer.write(0, flat)
+        weights.buffers[f"weights.{name}"] = buffer
+        weights.add(name, f"weights.{name}", 0, found.size if found else 0)
+    return weights
+
+
+def check_tensors(gguf: GGUF, progress: Progress | None = None) -> None:
+    """Reads every weight that this version can decode; ModelError for what is no number (--check-tensors)."""
+    for damage in scan(gguf, progress=progress):
+        if damage.grave:
+            raise ModelError(
+                f"{damage.tensor}: row {damage.row} holds {damage.kind}; "
+                "the file is damaged or was badly quantized"
+            )

@@ -1,0 +1,293 @@
+"""The answers to one internal request, on their way: what each of them says, in the order it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from fastapi.responses import JSONResponse
+
+from satchel.errors import DeviceError
+from satchel.formats.chat import CallEnd, Content, Event
+from satchel.runtime.api.answers import MAX_COMPLETIONS, seeds
+from satchel.runtime.api.async_model import AsyncChatReply, AsyncReply
+from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.refusals import PromptTooLong
+from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.server.asked import generate_kwargs, ids_of, limited
+from satchel.server.generation import Caller, GenerationRequest, Text, Turn
+from satchel.server.models import Lease, Models
+from satchel.server.pools import Pools
+from satchel.server.problem import Problem, problem_of
+from satchel.server.shadow import follow
+
+T = TypeVar("T")
+MOST = 512  # answers to one request, those to all of its prompts together
+LARGE = 512  # tokens, of answers and prompts, of which more is told than the event loop has time for
+AHEAD = 2  # answers that wait for a slot of those that run, so that none stands empty
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """A delta of one of the answers. tokens, logprobs: those since the last delta. finish: why it
+    ended, "" while it goes on.
+    """
+
+    index: int
+    events: Sequence[Event]
+    logprobs: Sequence[Logprob] = ()
+    finish: str = ""
+    tokens: Sequence[int] = ()
+
+
+class Answer:
+    """Iterate for what is said. replies: one for each answer that is made, those to the first prompt first,
+    with their texts, counts and reports. scored: of each prompt, how likely its tokens were, where that was
+    asked for.
+
+    It is begun, with its first words there, before a client hears that all is well. close() ends all of it.
+    """
+
+    def __init__(
+        self,
+        wanted: GenerationRequest,
+        lease: Lease,
+        held: AsyncExitStack,
+        pools: Pools,
+        user: str,
+        owner: str,
+    ) -> None:
+        self.wanted, self.lease, self.model, self.name = wanted, lease, lease.model, lease.name
+        self.created, self.began = int(time.time()), time.perf_counter()
+        self.replies: list[AsyncReply] = []
+        self.scored: list[list[Logprob]] = []
+        self._held, self._first, self._owner = held, AnswerDelta(0, ()), owner
+        self._pools, self._user = pools, user
+        self._room = asyncio.Semaphore(lease.model.model.cache.slots + AHEAD)
+
+    @classmethod
+    async def begin(cls, models: Models, wanted: GenerationRequest, caller: Caller) -> Answer:
+        """Loads the model if need be, and waits for the first words."""
+        check_counts(wanted)
+        async with AsyncExitStack() as stack:
+            lease = await stack.enter_async_context(models.use(wanted.model, caller.user))
+            answer = cls(wanted, lease, stack, models.pools, caller.user, caller.salt)
+            stack.callback(answer._told, models)
+            if lease.alias:
+                stack.callback(follow, models, answer, caller, lease.alias)
+            stack.push_async_callback(answer._end)
+            asked = partial(generate_kwargs, lease.model.model, wanted, caller, lease.entry.adapters)
+            try:
+                kwargs = await answer.in_pool("grammar" if has_grammar(wanted) else "prompt", asked)
+                await answer._start(kwargs)
+            except PromptTooLong as error:
+                problem = problem_of(error)
+                problem.param = "messages" if isinstance(wanted.prompt, Turn) else "prompt"
+                raise problem from None
+            answer._held = stack.pop_all()
+        return answer
+
+    async def _start(self, kwargs: GenerateKwargs) -> None:
+        """The first answer goes ahead alone until it has read the prompt, which the others then find."""
+        sampling = kwargs.get("sampling") or Sampling()
+        for prompt in self.wanted.prompts:
+            ids = await self._ids(prompt)
+            if ids and self.wanted.prompt_logprobs >= 0:
+                await self._score(ids, kwargs)
+            for seed in seeds(sampling.seed or 0, self.wanted.made):
+                self.replies.append(
+                    await self._ask(prompt, ids, {**kwargs, "sampling": sampling.with_seed(seed)})
+                )
+        if not self.scored and self.wanted.prompt_logprobs >= 0:
+            await self._score(self.replies[0].reply.prompt, kwargs)
+        self._first = await self._next(0)
+
+    async def _ids(self, prompt: Text | Turn) -> list[int]:
+        if isinstance(prompt, Turn):
+            return []
+        return await self.in_pool("prompt", partial(ids_of, self.model.model, prompt))
+
+    async def _ask(self, prompt: Text | Turn, ids: list[int], kwargs: GenerateKwargs) -> AsyncReply:
+        judge = partial(self.in_pool, "check")
+        if isinstance(prompt, Text):
+            generate = partial(self.model.model.generate, ids, **kwargs)
+            return AsyncReply(await self.in_pool("prompt", generate), judge)
+        chat = partial(
+            self.model.model.chat,
+            prompt.messages,
+            tools=prompt.tools,
+            reasoning=prompt.reasoning,
+            reasoning_end=prompt.reasoning_end,
+            prefill=prompt.prefill,
+            variables=prompt.variables,
+            before=prompt.before,
+            **kwargs,
+        )
+        return AsyncChatReply(await self.in_pool("prompt", chat), judge)
+
+    async def in_pool(self, kind: str, work: Callable[[], T]) -> T:
+        """The result of work of a kind, in a thread that is shared fairly with the others' work."""
+        bounded = partial(limited, self.model.model, self.wanted, work)
+        return await self._pools.run(kind, bounded, self._user)
+
+    async def response(self, make: Callable[[], object]) -> JSONResponse:
+        """What `make` gives of the answers, as JSON. Of many tokens it is made in a thread."""
+        count = sum(len(reply.ids) + reply.stats.prompt for reply in self.replies)
+        if count <= LARGE:
+            return JSONResponse(make())
+        return await self.in_pool("response", lambda: JSONResponse(make()))
+
+    async def _score(self, ids: Sequence[int], kwargs: GenerateKwargs) -> None:
+        asked = partial(
+            self.model.model.prompt_logprobs,
+            ids,
+            self.wanted.prompt_logprobs,
+            salt=kwargs.get("salt", ""),
+            adapters=kwargs.get("adapters"),
+        )
+        self.scored.append(await self.in_pool("score", asked))
+
+    async def _next(self, index: int) -> AnswerDelta:
+        """What one of the answers says next."""
+        reply = self.replies[index]
+        inner = reply.reply
+        known, made = len(inner.logprobs), len(inner.ids)
+        try:
+            piece = await reply.burst()
+        except DeviceError:
+            self.lease.failed = True
+            raise
+        events: Sequence[Event]
+        if isinstance(reply, AsyncChatReply):
+            events = self._kept(reply.reply)
+        else:
+            events = (Content(piece),) if piece else ()
+        finish = inner.stats.finish if inner.over else ""
+        return AnswerDelta(index, events, inner.logprobs[known:], finish, inner.ids[made:])
+
+    def _kept(self, reply: ChatReply) -> Sequence[Event]:
+        """What it said; where one call alone is wanted, the answer ends with it."""
+        events = list(reply.taken())
+        if not (isinstance(self.wanted.prompt, Turn) and self.wanted.prompt.one_call):
+            return events
+        end = next((i for i, event in enumerate(events) if isinstance(event, CallEnd)), None)
+        if end is None:
+            return events
+        reply.close()
+        return events[: end + 1]
+
+    async def __aiter__(self) -> AsyncIterator[AnswerDelta]:
+        said = self._first
+        yield said
+        if len(self.replies) > 1:
+            async for said in self._all():
+                yield said
+            return
+        while not said.finish:
+            said = await self._next(0)
+            yield said
+
+    async def _all(self) -> AsyncIterator[AnswerDelta]:
+        """Several answers, as they come."""
+        coming: asyncio.Queue[AnswerDelta | Exception] = asyncio.Queue(2 * len(self.replies))
+
+        async def hear(index: int) -> None:
+            try:
+                async with self._room:
+                    said = AnswerDelta(index, ())
+                    while not said.finish:
+                        said = await self._next(index)
+                        await coming.put(said)
+            except Exception as error:
+                await coming.put(error)
+
+        begun = range(bool(self._first.finish), len(self.replies))
+        tasks = [asyncio.create_task(hear(i)) for i in begun]
+        left = len(tasks)
+        try:
+            while left:
+                said = await coming.get()
+                if isinstance(said, Exception):
+                    raise said
+                left -= bool(said.finish)
+                yield said
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def chat(self, index: int) -> ChatReply:
+        """One of the answers to a conversation, with its parts told apart."""
+        reply = self.replies[index].reply
+        if not isinstance(reply, ChatReply):
+            raise TypeError("this answers a text, not a conversation")
+        return reply
+
+    @property
+    def given(self) -> list[int]:
+        """Which of the answers are given: of each prompt's all, or the likeliest; known when all are over."""
+        made, n = self.wanted.made, self.wanted.n
+        found: list[int] = []
+        for start in range(0, len(self.replies), made):
+            group = range(start, start + made)
+            best = sorted(group, key=lambda i: -self.replies[i].reply.mean_logprob) if made > n else group
+            found += best[:n]
+        return found
+
+    @property
+    def firsts(self) -> list[AsyncReply]:
+        """An answer to each prompt."""
+        return self.replies[:: self.wanted.made]
+
+    @property
+    def notes(self) -> list[str]:
+        """What readers should know of any of the answers, each line once."""
+        return list(dict.fromkeys(note for reply in self.replies for note in reply.notes))
+
+    async def read(self) -> None:
+        """Runs all answers to their ends."""
+        async for _ in self:
+            pass
+
+    async def _end(self) -> None:
+        for reply in self.replies:
+            with suppress(Exception):
+                await reply.aclose()
+        if self.wanted.slot >= 0 and self.replies:
+            last = self.replies[0].reply
+            self.lease.entry.slots[self._owner, self.wanted.slot] = (
+                [*last.prompt, *last.ids],
+                last.options.salt,
+            )
+
+    def _told(self, models: Models) -> None:
+        models.spans.answered(self, time.time_ns())
+
+    async def close(self) -> None:
+        """Ends what is under way, and lets go of the model."""
+        await self._held.aclose()
+
+
+def has_grammar(wanted: GenerationRequest) -> bool:
+    """Whether a grammar is compiled for the answers."""
+    forced = isinstance(wanted.prompt, Turn) and wanted.prompt.call is not None
+    return forced or wanted.kwargs.get("grammar") is not None
+
+
+def check_counts(wanted: GenerationRequest) -> None:
+    """A Problem where too many answers are asked for, or fewer made than given."""
+    made, prompts = wanted.made, len(wanted.prompts)
+    if not 1 <= wanted.n <= MAX_COMPLETIONS or made > MAX_COMPLETIONS:
+        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: 1 to {MAX_COMPLETIONS} are made", "n")
+    if wanted.best_of and wanted.best_of < wanted.n:
+        raise Problem("invalid", f"best_of is {wanted.best_of}, fewer than n, which is {wanted.n}", "best_of")
+    if made * prompts > MOST:
+        raise Problem(
+            "invalid", f"{prompts} prompts with {made} answers each: {MOST} answers are the most", "prompt"
+        )

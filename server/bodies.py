@@ -1,0 +1,247 @@
+"""Bodies of requests: their shape is bounded before they are parsed, they are parsed and validated once, off
+the event loop, and all that are under way share one budget of memory.
+
+Invariant: no body is parsed that has more than MOST_DEPTH levels, MOST_CONTAINERS lists and objects,
+MOST_STRINGS texts or MOST_ELEMENTS values, or before the budget has the memory for it. What is larger than
+INLINE is never looked at, parsed or validated on the loop.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.types import Scope
+
+from satchel.formats import strict_json
+from satchel.server.fields import Body
+from satchel.server.pools import Pools
+from satchel.server.problem import Problem
+
+MOST_DEPTH = 100
+MOST_CONTAINERS = 1 << 17
+MOST_STRINGS = 1 << 18
+MOST_ELEMENTS = 1 << 20  # token ids of a request are such
+INLINE = 1 << 14  # bytes of a body that is parsed on the loop, in some milliseconds
+# Bytes of memory that a body takes from its arrival to its answer: for each of its own, and for its parts, as
+# measured. What is no larger than INLINE is not counted: the number of connections bounds it.
+FACTOR, CONTAINER, STRING, ELEMENT = 8, 256, 96, 40
+PIECE = 1 << 20  # bytes that are looked at in one go
+QUOTE, BACKSLASH, COMMA = b'"\\,'
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+Bytes = npt.NDArray[np.uint8]
+JSON = "json"  # where a request's state holds the parsed body
+
+
+class BodyBudget:
+    """Memory for the bodies of all requests under way. most: bytes; one key has half of them at most."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+        self._by_user: Counter[str] = Counter()
+
+    def hold(self, user: str) -> BodyReservation:
+        return BodyReservation(self, user)
+
+    def take(self, user: str, count: int) -> None:
+        """A Problem (503) where so many bytes more are not to be had."""
+        own = self._by_user[user] + count
+        if self.taken + count > self.most or (user and own > self.most // 2):
+            whose = "yours" if user and own > self.most // 2 else "all"
+            line = f"the bodies of {whose} requests under way fill their memory: try again later"
+            raise Problem("busy", line, code="bodies", retry_after=1)
+        self.taken += count
+        self._by_user[user] = own
+
+    def give(self, user: str, count: int) -> None:
+        self.taken -= count
+        self._by_user[user] -= count
+        if not self._by_user[user]:
+            del self._by_user[user]
+
+
+class BodyReservation:
+    """One request's reservation in the budget: it grows with the body's bytes as they come."""
+
+    def __init__(self, budget: BodyBudget, user: str) -> None:
+        self._budget, self._user, self._count = budget, user, 0
+
+    def grow(self, size: int) -> None:
+        """size: bytes of the body so far. A Problem where the budget is spent."""
+        if size > INLINE:
+            self.cover(size * FACTOR)
+
+    def cover(self, count: int) -> None:
+        """At least so many bytes of memory. A Problem where the budget is spent."""
+        if count > self._count:
+            self._budget.take(self._user, count - self._count)
+            self._count = count
+
+    def release(self) -> None:
+        if self._count:
+            self._budget.give(self._user, self._count)
+        self._count = 0
+
+
+async def parsed(body: bytes, pools: Pools, user: str, held: BodyReservation) -> Any:
+    """The value of a body; a Problem where it is none, where it has too many parts, or no memory is left."""
+    if len(body) <= INLINE:
+        return read_body(body)
+    held.cover(await pools.run("body", partial(check_shape, body), user))
+    return await pools.run("body", partial(_parse, body), user)
+
+
+def read_body(body: bytes) -> Any:
+    """The value of a JSON text that every reader reads alike (H01, H02), of bounded shape; else a Problem."""
+    check_shape(body)
+    return _parse(body)
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        value = strict_json.loads(body.decode("utf-8"), bounded=True)
+        if SURROGATE.search(body):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeDecodeError as error:
+        raise Problem("invalid", f"the body is no UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise Problem(
+            "invalid", f"the body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+    except UnicodeEncodeError:
+        raise Problem("invalid", "the body has half a surrogate pair in a text") from None
+    except (ValueError, RecursionError) as error:
+        raise Problem("invalid", f"the body cannot be read: {error}") from None
+
+
+def check_shape(body: bytes) -> int:
+    """The bytes of memory that the body's value takes. A Problem for one of too many parts, or too deep: told
+    from its bytes in one pass, which releases the interpreter. Where the body is no JSON, it counts at least
+    what a parser would meet before its error.
+    """
+    data = np.frombuffer(body, np.uint8)
+    scan = _Scan()
+    for at in range(0, len(data), PIECE):
+        scan.piece(data[at : at + PIECE])
+        if scan.deepest > MOST_DEPTH:
+            raise Problem("invalid", f"the body is nested deeper than {MOST_DEPTH} levels")
+        for name, count, most in scan.counts():
+            if count > most:
+                raise Problem("invalid", f"the body {name}: {most:,} are the most")
+    return len(body) + scan.memory
+
+
+class _Scan:
+    """Counts over the bytes so far; a piece may end anywhere."""
+
+    def __init__(self) -> None:
+        self.depth = self.deepest = self.containers = self.commas = self.quotes = 0
+        self._inside = False  # of a text
+        self._slashes = 0  # backslashes at the end of the last piece
+
+    @property
+    def memory(self) -> int:
+        return self.containers * CONTAINER + self.quotes // 2 * STRING + self.commas * ELEMENT
+
+    def counts(self) -> list[tuple[str, int, int]]:
+        elements = self.commas + self.containers + 1
+        return [
+            ("has too many lists and objects", self.containers, MOST_CONTAINERS),
+            ("has too many texts", self.quotes // 2, MOST_STRINGS),
+            ("has too many values", elements, MOST_ELEMENTS),
+        ]
+
+    def piece(self, data: Bytes) -> None:
+        quotes = self._real_quotes(data)
+        self.quotes += len(quotes)
+        marks = np.zeros(len(data), np.uint8)
+        marks[quotes] = 1
+        inside = np.bitwise_xor.accumulate(marks) ^ np.uint8(self._inside)
+        self._inside ^= len(quotes) % 2 == 1
+        outside = data[inside == 0]
+        self.commas += int(np.count_nonzero(outside == COMMA))
+        opens, closes = (outside | 0x20) == ord("{"), (outside | 0x20) == ord("}")  # [ and ] with bit 5 set
+        self.containers += int(np.count_nonzero(opens))
+        if len(outside):
+            depths = np.cumsum(opens.view(np.int8) - closes.view(np.int8), dtype=np.int32)
+            self.deepest = max(self.deepest, self.depth + int(depths.max()))
+            self.depth += int(depths[-1])
+
+    def _real_quotes(self, data: Bytes) -> npt.NDArray[np.intp]:
+        """Places of the quotes that no backslash escapes: an even run of them stands before each."""
+        quotes = np.flatnonzero(data == QUOTE)
+        others = data != BACKSLASH
+        if self._slashes == 0 and bool(others.all()):
+            return quotes
+        places = np.arange(len(data), dtype=np.int32)
+        # Of each byte, the last one up to it that is no backslash; those of the last piece stand before it.
+        last = np.maximum.accumulate(np.where(others, places, np.int32(-1)))
+        before = np.where(quotes > 0, last[quotes - 1], -1)
+        runs = quotes - 1 - before + np.where(before < 0, self._slashes, 0)
+        end = int(last[-1])
+        self._slashes = len(data) - 1 - end + (self._slashes if end < 0 else 0)
+        real: npt.NDArray[np.intp] = quotes[runs % 2 == 0]
+        return real
+
+
+class _Read(Request):
+    """A request whose body was read and validated."""
+
+    def __init__(self, request: Request, value: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._value = value
+
+    async def body(self) -> bytes:
+        return b"-"  # something: FastAPI asks for the value then
+
+    async def json(self) -> Any:
+        return self._value
+
+
+class BodyRoute(APIRoute):
+    """A route whose body the guard has parsed. It is validated in a thread where it is not small; what
+    FastAPI validates then is the model already.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle, field = super().get_route_handler(), self.body_field
+
+        async def with_body(request: Request) -> Response:
+            state = request.scope["state"]
+            if field is None or JSON not in state:
+                return await handle(request)
+            value, size = state.pop(JSON)
+            if value is None:
+                return await handle(_Read(request, None))
+            work = partial(_validated, field, value)
+            if size <= INLINE:
+                made, errors = work()
+            else:
+                made, errors = await request.app.state.models.pools.run("body", work, _user(request.scope))
+            if errors:
+                raise RequestValidationError(errors, body=value)
+            return await handle(_Read(request, made))
+
+        return with_body
+
+
+def _validated(field: Any, value: Any) -> tuple[Any, Any]:
+    """The body as its route has it, and what is wrong with it."""
+    made, errors = field.validate(value, {}, loc=("body",))
+    if isinstance(made, Body):
+        made.prepare()
+    return made, errors
+
+
+def _user(scope: Scope) -> str:
+    return str(scope["state"]["caller"].user)

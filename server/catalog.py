@@ -1,0 +1,168 @@
+"""What a server serves: [models.NAME] and [aliases.NAME] of the configuration file, checked, the models named
+on the command line, and those of the store.
+
+    [models."chat@1"]
+    path = "chat-q4.gguf"   # a file, beside the configuration file or not, or a name that the store knows
+    context = 4096          # options of the library by their names; the others are as the command line says
+    [models."chat@2"]
+    path = "chat-q6.gguf"
+    idle = 600              # seconds without a request until it is unloaded; 0: never
+    [aliases.chat]
+    versions = {"chat@1" = 90, "chat@2" = 10}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from satchel.errors import RequestError
+from satchel.runtime.api.options import Options
+from satchel.store.resolve import model_path
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class ModelTable(BaseModel):
+    """[models.NAME]. Fields without a default of their own are those of Options."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    path: str = Field(min_length=1)
+    idle: float | None = Field(default=None, ge=0)
+    preload: bool = False
+    context: int | None = Field(default=None, ge=0)
+    slots: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=0)
+    threads_batch: int | None = Field(default=None, ge=0)
+    device: str | None = None
+    cache_type: str | None = None
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    batch: int | None = Field(default=None, ge=1)
+    repack: bool | None = None
+    precision: Literal["exact", "fast"] | None = None
+    activations: Literal[8, 16] | None = None
+    worker: Literal["thread", "process"] | None = None
+    sandbox: bool | None = None
+    deterministic: bool | None = None
+    host_cache: int | None = Field(default=None, ge=0)
+    gpu_layers: int | str | None = None
+    override_tensor: list[str] | None = None
+    tensor_split: str | None = None
+    gpu_memory: int | None = Field(default=None, ge=0)
+    kv_offload: bool | None = None
+    stream_weights: Literal["auto", "on", "off"] | None = None
+    prefetch_weights: Literal["auto", "on", "off"] | None = None
+    expert_cache: int | str | None = None
+    worker_timeout: float | None = Field(default=None, ge=0)
+    step_timeout: float | None = Field(default=None, ge=0)
+
+    def options(self, base: Options) -> Options:
+        """The base with what the table says."""
+        own = self.model_dump(exclude={"path", "idle", "preload"}, exclude_none=True)
+        made = replace(base, **own)
+        made.check()
+        return made
+
+
+class AliasTable(BaseModel):
+    """[aliases.NAME]: a name that stands for versions of a model. versions: model and weight. shadow: a model
+    that gets a share of the requests too, for comparison; its answers go nowhere. rollback_errors: a version
+    of which more than this share of the last `window` requests failed gets no more.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    versions: dict[str, float] = Field(min_length=1)
+    shadow: str = ""
+    shadow_share: float = Field(default=1.0, gt=0, le=1)
+    rollback_errors: float = Field(default=0.5, gt=0, le=1)
+    window: int = Field(default=20, ge=1, le=10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model by name, before it is loaded. idle: seconds, 0: it stays. added: by a request while the server
+    ran, so that no configuration file names it. stored: by the store, which has checked its file.
+    """
+
+    name: str
+    path: Path
+    options: Options
+    idle: float = 0.0
+    preload: bool = False
+    added: bool = False
+    stored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All that a server serves. The first model is the default."""
+
+    models: Mapping[str, Served]
+    aliases: Mapping[str, AliasTable]
+
+
+def catalog_of(
+    files: Mapping[str, Path],
+    tables: Mapping[str, Any],
+    base: Options,
+    idle: float,
+    where: Path | None,
+    stored: Mapping[str, Path] | None = None,
+) -> Catalog:
+    """The models of the command line, by name, those of the configuration file `where`, and those of the
+    store whose names are free. RequestError for what cannot be.
+    """
+    models = {
+        name: Served(name, path, base, idle, preload=not i) for i, (name, path) in enumerate(files.items())
+    }
+    for name, table in tables.get("models", {}).items():
+        if name in models:
+            raise RequestError(
+                f"{where}: [models.{name}]: a model of this name was given on the command line"
+            )
+        read = _read(ModelTable, table, f"{where}: [models.{name}]")
+        path = _beside(where, read.path)
+        own_idle = idle if read.idle is None else read.idle
+        models[name] = Served(name, path, read.options(base), own_idle, read.preload or not models)
+    for name, path in (stored or {}).items():
+        models.setdefault(name, Served(name, path, base, idle, stored=True))
+    aliases = {
+        n: _read(AliasTable, t, f"{where}: [aliases.{n}]") for n, t in tables.get("aliases", {}).items()
+    }
+    for name, alias in aliases.items():
+        _check_alias(name, alias, models, where)
+    return Catalog(models, aliases)
+
+
+def _check_alias(name: str, alias: AliasTable, models: Mapping[str, Served], where: Path | None) -> None:
+    here = f"{where}: [aliases.{name}]"
+    if name in models:
+        raise RequestError(f"{here}: a model of this name exists: give the alias another")
+    for version in (*alias.versions, *([alias.shadow] if alias.shadow else ())):
+        if version not in models:
+            raise RequestError(f"{here}: {version} is no model: there is {', '.join(models)}")
+    if min(alias.versions.values()) < 0 or not sum(alias.versions.values()) > 0:
+        raise RequestError(f"{here}: weights are 0 or more, and one of them is more than 0")
+
+
+def _beside(where: Path | None, text: str) -> Path:
+    """The file of a path, taken from the configuration file's folder if there is such a one, or of a name."""
+    path = Path(text).expanduser()
+    beside = where.parent / path if where else path
+    return beside if beside.exists() else model_path(str(path) if path.exists() else text)
+
+
+def _read(kind: type[T], table: Any, where: str) -> T:
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(p) for p in first["loc"])
+        raise RequestError(f"{where} {key}: {first['msg']}") from None

@@ -1,0 +1,207 @@
+"""What the engines and HTTP counted, as Prometheus reads it. Collected when it is asked for; a token costs
+nothing here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from satchel.runtime.engine.stats import Distribution, EngineStats
+from satchel.server.alias import Alias
+from satchel.server.connections import CUTS, Connections
+from satchel.server.watch import OTHER, HttpTraffic
+
+MOST_MODELS = 100  # that have labels of their own; the sums of all others stand as OTHER
+FINISHES = frozenset(("stop", "length", "cancelled", "deadline", "error"))
+
+# name: what it is; of EngineStats, by the same names
+TOTALS = {
+    "prompt_tokens": "Prompt tokens of finished requests",
+    "cached_tokens": "Of these, found in the prefix cache",
+    "generated_tokens": "Tokens sampled",
+    "steps": "Steps of the engine",
+    "preemptions": "Times that a request gave way to others",
+    "worker_restarts": "Times that a worker process was begun again",
+    "host_moved_out": "Cache blocks moved to host memory",
+    "host_moved_back": "Cache blocks moved back from host memory",
+    "expert_cache_lookups": "Experts that tokens were routed to in layers with an expert cache",
+    "expert_cache_hits": "Of these, found in the expert cache and computed by the GPU",
+    "expert_cache_moved_bytes": "Bytes of experts moved into the expert cache",
+}
+NOW = {
+    "waiting": "Requests that wait",
+    "running": "Requests that run",
+    "kv_blocks": "Blocks of the cache",
+    "kv_free": "Blocks that are free",
+    "kv_kept": "Blocks kept for requests to come",
+    "host_blocks": "Cache blocks in host memory",
+    "host_bytes": "Bytes of cache in host memory",
+}
+LLAMA = {  # llama-server's names, for dashboards that were made for it
+    "llamacpp:prompt_tokens_total": "prompt_tokens",
+    "llamacpp:tokens_predicted_total": "generated_tokens",
+    "llamacpp:requests_processing": "running",
+    "llamacpp:requests_deferred": "waiting",
+}
+
+
+class Counts(Collector):
+    """engines: what each loaded model counted, by name. loaded: whether each model is. Every label has a
+    bounded set of values, whatever clients send and however many models there are. What the event loop
+    changes is copied here, so that any thread may collect.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[str, EngineStats],
+        loaded: Mapping[str, bool],
+        traffic: HttpTraffic,
+        aliases: Iterable[Alias],
+        connections: Connections,
+    ) -> None:
+        self.engines, self.loaded = labelled(engines), loaded
+        self.aliases, self.connections = list(islice(aliases, MOST_MODELS)), connections
+        self.requests, self.active = dict(traffic.requests), traffic.active
+        self.times = {
+            name: {route: histogram.value() for route, histogram in by_route.items()}
+            for name, by_route in (("first_byte", traffic.first_byte), ("request", traffic.whole))
+        }
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._engines()
+        yield from self._histograms()
+        yield from self._http()
+        yield from self._versions()
+
+    def _engines(self) -> Iterator[Metric]:
+        loaded = GaugeMetricFamily("satchel_model_loaded", "1 where the model is loaded", labels=["model"])
+        counted: Counter[str] = Counter()
+        for at, (name, is_loaded) in enumerate(self.loaded.items()):
+            counted[name if at < MOST_MODELS else OTHER] += is_loaded
+        for name, count in counted.items():
+            loaded.add_metric([name], float(count))
+        yield loaded
+        for key, text in TOTALS.items():
+            total = CounterMetricFamily(f"satchel_{key}", text, labels=["model"])
+            for name, stats in self.engines.items():
+                total.add_metric([name], getattr(stats, key))
+            yield total
+        for key, text in NOW.items():
+            gauge = GaugeMetricFamily(f"satchel_{key}", text, labels=["model"])
+            for name, stats in self.engines.items():
+                gauge.add_metric([name], getattr(stats, key))
+            yield gauge
+        ended = CounterMetricFamily(
+            "satchel_requests", "Requests by how they ended", labels=["model", "finish"]
+        )
+        for name, stats in self.engines.items():
+            finished: Counter[str] = Counter()
+            for finish, count in stats.requests.items():
+                finished[finish if finish in FINISHES else OTHER] += count
+            for finish, count in finished.items():
+                ended.add_metric([name, finish], count)
+        yield ended
+        for their, own in LLAMA.items():
+            yield GaugeMetricFamily(
+                their, "As llama-server has it", sum(getattr(s, own) for s in self.engines.values())
+            )
+
+    def _histograms(self) -> Iterator[Metric]:
+        names = dict.fromkeys(key for stats in self.engines.values() for key in stats.histograms)
+        for key in names:
+            family = HistogramMetricFamily(f"satchel_{key}", key.replace("_", " "), labels=["model"])
+            for name, stats in self.engines.items():
+                add(family, [name], stats.histograms[key])
+            yield family
+
+    def _http(self) -> Iterator[Metric]:
+        told = CounterMetricFamily(
+            "satchel_http_requests", "HTTP requests", labels=["route", "method", "status"]
+        )
+        for (route, method, status), count in self.requests.items():
+            told.add_metric([route, method, str(status)], count)
+        yield told
+        yield GaugeMetricFamily("satchel_http_active", "HTTP requests under way", self.active)
+        yield GaugeMetricFamily("satchel_connections", "Connections that are open", self.connections.open)
+        yield CounterMetricFamily(
+            "satchel_connections_full", "Requests refused for want of a connection", self.connections.refused
+        )
+        cut = CounterMetricFamily(
+            "satchel_connections_cut", "Connections that the server cut", labels=["reason"]
+        )
+        for reason in CUTS:
+            cut.add_metric([reason], self.connections.cuts[reason])
+        yield cut
+        for name, by_route in self.times.items():
+            family = HistogramMetricFamily(
+                f"satchel_http_{name}_seconds", f"HTTP {name} seconds", labels=["route"]
+            )
+            for route, histogram in by_route.items():
+                add(family, [route], histogram)
+            yield family
+
+    def _versions(self) -> Iterator[Metric]:
+        labels = ["alias", "model"]
+        requests = CounterMetricFamily("satchel_alias_requests", "Requests by version", labels=labels)
+        failed = CounterMetricFamily("satchel_alias_failures", "Of these, failed", labels=labels)
+        taken = GaugeMetricFamily(
+            "satchel_alias_rolled_back", "1 where a version was taken back", labels=labels
+        )
+        for alias in self.aliases:
+            for version, record in alias.records.items():
+                requests.add_metric([alias.name, version], record.requests)
+                failed.add_metric([alias.name, version], record.failed)
+                taken.add_metric([alias.name, version], float(record.rolled_back))
+        yield from (requests, failed, taken)
+
+
+def labelled(engines: Mapping[str, EngineStats]) -> dict[str, EngineStats]:
+    """The first MOST_MODELS by name, and the sums of all others as OTHER."""
+    names = list(engines)
+    kept = {name: engines[name] for name in names[:MOST_MODELS]}
+    others = [engines[name] for name in names[MOST_MODELS:]]
+    return kept | {OTHER: summed([*([kept[OTHER]] if OTHER in kept else []), *others])} if others else kept
+
+
+def summed(parts: Sequence[EngineStats]) -> EngineStats:
+    """Counts added up, of at least one engine."""
+    made: dict[str, Any] = {}
+    for field in fields(EngineStats):
+        values = [getattr(part, field.name) for part in parts]
+        if field.name == "requests":
+            made[field.name] = dict(sum((Counter(v) for v in values), Counter[str]()))
+        elif field.name == "histograms":
+            made[field.name] = {key: _merged([v[key] for v in values if key in v]) for key in values[0]}
+        else:
+            made[field.name] = sum(values)
+    return EngineStats(**made)
+
+
+def _merged(parts: Sequence[Distribution]) -> Distribution:
+    """Histograms of the same bounds as one."""
+    counts = tuple(sum(column) for column in zip(*(p.counts for p in parts), strict=True))
+    return Distribution(parts[0].bounds, counts, sum(p.total for p in parts))
+
+
+def add(family: HistogramMetricFamily, labels: list[str], found: Distribution) -> None:
+    """The histogram with its counts added up, as Prometheus has them."""
+    buckets, seen = [], 0
+    for bound, count in zip((*found.bounds, float("inf")), found.counts, strict=True):
+        seen += count
+        buckets.append((f"{bound:.6g}" if bound != float("inf") else "+Inf", seen))
+    family.add_metric(labels, buckets, found.total)
+
+
+def rendered(counts: Counts) -> bytes:
+    """In Prometheus's text form."""
+    registry = CollectorRegistry()
+    registry.register(counts)
+    return generate_latest(registry)

@@ -1,0 +1,267 @@
+"""The models that a server knows, by name: loaded when asked for, leased while requests use them, unloaded
+when nobody does for long or another needs the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from satchel.errors import SatchelError
+from satchel.runtime.api.async_model import AsyncModel
+from satchel.server.alias import Alias
+from satchel.server.catalog import Catalog, Served
+from satchel.server.log import LOG
+from satchel.server.pools import Pools
+from satchel.server.problem import Problem
+from satchel.server.telemetry import SpanRecorder
+
+UNLOADED, LOADING, READY, FAILED = "unloaded", "loading", "loaded", "failed"
+LOOK = 0.5  # seconds between two looks for models that nobody uses
+
+
+class ServedModel:
+    """A model by name. done, total: bytes of a load under way. users: requests that use it now. keep: seconds
+    without a request until it is unloaded, 0: it stays. adapters: scales of LoRA adapters, by their place,
+    for requests that name none; None: as they were loaded. slots: tokens, and the salt, of the last request
+    of a caller (its salt) that named each: no key sees those of another.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self.name, self.path, self.options, self.keep = served.name, served.path, served.options, served.idle
+        self.served = served
+        self.model: AsyncModel | None = None
+        self.state, self.done, self.total, self.users = UNLOADED, 0, 0, 0
+        self.error, self.tried = "", False
+        self.adapters: Mapping[int, float] | None = None
+        self.slots: dict[tuple[str, int], tuple[list[int], str]] = {}
+        self.used, self.load_seconds = time.monotonic(), 0.0
+        self._lock = asyncio.Lock()
+
+    @property
+    def created(self) -> int:
+        """When its file was last changed, in seconds; 0 where there is none."""
+        with suppress(OSError):
+            return int(self.path.stat().st_mtime)
+        return 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its file; 0 where there is none."""
+        with suppress(OSError):
+            return self.path.stat().st_size
+        return 0
+
+    @property
+    def coming(self) -> bool:
+        """Whether a load is under way, or about to be without anyone's request."""
+        return self.state == LOADING or (self.served.preload and not self.tried)
+
+    @property
+    def idle_seconds(self) -> float:
+        return 0.0 if self.users else time.monotonic() - self.used
+
+    @property
+    def expires(self) -> float | None:
+        """Seconds until it is unloaded; None: it stays, or is not loaded."""
+        return max(0.0, self.keep - self.idle_seconds) if self.keep and self.state == READY else None
+
+    async def loaded(self) -> AsyncModel:
+        """The model; the first request for it loads it."""
+        async with self._lock:
+            if self.model is None:
+                self.state, self.error, began = LOADING, "", time.monotonic()
+                try:
+                    self.model = await AsyncModel.load(self.path, self.options, progress=self._tell)
+                except (SatchelError, OSError) as error:
+                    self.state, self.error, self.tried = FAILED, str(error), True
+                    raise
+                except BaseException:
+                    self.state = UNLOADED
+                    raise
+                self.state, self.tried, self.used = READY, True, time.monotonic()
+                self.load_seconds = self.used - began
+            return self.model
+
+    def _tell(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+    async def unload(self) -> None:
+        """Frees the model; requests that use it end with an error."""
+        async with self._lock:
+            model, self.model, self.state = self.model, None, UNLOADED
+            self.slots.clear()
+            if model is not None:
+                await model.close()
+                LOG.info("%s: unloaded", self.name)
+
+
+class Lease:
+    """A model in use by one request. name: as it is listed. wanted: as the request named it. failed: set by
+    the request where the engine failed it.
+    """
+
+    def __init__(self, entry: ServedModel, model: AsyncModel, wanted: str, alias: Alias | None) -> None:
+        self.entry, self.model, self.alias = entry, model, alias
+        self.name, self.wanted, self.failed = entry.name, wanted or entry.name, False
+        self.began = time.monotonic()
+
+
+class Models:
+    """All entries; the first is the default. budget: bytes of model files that are loaded at once, 0: no
+    limit. pools: threads for what requests have done beside the engine.
+    """
+
+    def __init__(self, catalog: Catalog, budget: int = 0, spans: SpanRecorder | None = None) -> None:
+        self.spans = spans or SpanRecorder(None)
+        self.entries = {name: ServedModel(served) for name, served in catalog.models.items()}
+        self.aliases = {name: Alias(name, table) for name, table in catalog.aliases.items()}
+        self.budget, self.pools = budget, Pools()
+        self.draining = False  # the server is stopping
+        self._room = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def drain(self) -> None:
+        """The server is told to stop: from now on it is not ready."""
+        self.draining = True
+
+    def entry(self, name: str) -> ServedModel:
+        """The entry of this name; "" is the default, and an alias stands for its heaviest version. A Problem
+        where there is none.
+        """
+        if not name and self.entries:
+            return next(iter(self.entries.values()))
+        if name in self.aliases:
+            return self.entries[self.aliases[name].main]
+        found = self.entries.get(name) or self.entries.get(name.removesuffix(":latest"))
+        if found is None:
+            there = ", ".join([*self.entries, *self.aliases]) or "none"
+            line = f"the model {name!r:.100} does not exist: there is {there}"
+            raise Problem("missing", line, "model", "model_not_found")
+        return found
+
+    @asynccontextmanager
+    async def use(self, name: str, user: str = "") -> AsyncIterator[Lease]:
+        """The model of this name, kept until it is given back. user: has the same version of an alias each
+        time.
+        """
+        alias = self.aliases.get(name)
+        entry = self.entries[alias.choose(user)] if alias else self.entry(name)
+        entry.users += 1
+        lease: Lease | None = None
+        try:
+            if entry.model is None:
+                async with self._room:
+                    await self._make_room(entry)
+                    await entry.loaded()
+            lease = Lease(entry, await entry.loaded(), name, alias)
+            yield lease
+        finally:
+            entry.users -= 1
+            entry.used = time.monotonic()
+            if alias:
+                failed = lease is None or lease.failed
+                alias.record(entry.name, failed, time.monotonic() - lease.began if lease else 0.0)
+
+    @asynccontextmanager
+    async def look(self, name: str) -> AsyncIterator[Lease]:
+        """The model of this name as it is now, for requests that change nothing: it is not loaded for them,
+        and does not stay longer. A load under way is waited for. A Problem where the model is not loaded.
+        """
+        entry = self.entry(name)
+        while entry.model is None and entry.coming:
+            await asyncio.sleep(LOOK / 10)
+        if entry.model is None:
+            line = f"{entry.name} is not loaded: a request for an answer loads it, or POST /models/load"
+            raise Problem("conflict", line, "model", "model_not_loaded")
+        entry.users += 1
+        try:
+            yield Lease(entry, entry.model, name, None)
+        finally:
+            entry.users -= 1
+
+    async def _make_room(self, entry: ServedModel) -> None:
+        """Unloads what was used longest ago until this one fits. A Problem where all others are in use."""
+        if not self.budget:
+            return
+        while self._taken(entry) + entry.size > self.budget:
+            idle = [e for e in self._others(entry) if not e.users]
+            if not idle:
+                taken, most = self._taken(entry) / 1e9, self.budget / 1e9
+                line = f"{entry.name} does not fit: {taken:.2f} of {most:.2f} GB are in use: try again later"
+                raise Problem("busy", line, "model", "no_memory", retry_after=5)
+            await min(idle, key=lambda e: e.used).unload()
+
+    def _others(self, entry: ServedModel) -> Iterator[ServedModel]:
+        return (e for e in self.entries.values() if e is not entry and e.model is not None)
+
+    def _taken(self, entry: ServedModel) -> int:
+        return sum(e.size for e in self._others(entry))
+
+    async def tend(self) -> None:
+        """Unloads what nobody used for long, for ever."""
+        while True:
+            await asyncio.sleep(LOOK)
+            await self.unload_idle()
+
+    async def unload_idle(self) -> None:
+        """Unloads each model that no request used for as long as it is kept."""
+        for entry in list(self.entries.values()):
+            if entry.state == READY and entry.keep and not entry.users and entry.idle_seconds > entry.keep:
+                await entry.unload()
+
+    async def preload(self) -> None:
+        """Loads what is to be there from the start, one after the other; what fails is logged, and tried
+        again when it is asked for.
+        """
+        for entry in list(self.entries.values()):
+            if entry.served.preload:
+                try:
+                    async with self.use(entry.name):
+                        pass
+                except (SatchelError, OSError, Problem) as error:
+                    entry.tried = True
+                    LOG.error("%s: %s", entry.name, error)
+
+    def change(self, catalog: Catalog) -> list[str]:
+        """Takes over another catalog while requests go on, and says what changed. A model that is gone, or is
+        loaded otherwise now, ends when its last request has. What requests added stays.
+        """
+        added = {n: e.served for n, e in self.entries.items() if e.served.added}
+        wanted, told = {**added, **catalog.models}, []
+        for name, entry in list(self.entries.items()):
+            served = wanted.get(name)
+            if served is None or (served.path, served.options) != (entry.path, entry.options):
+                del self.entries[name]
+                leaving = asyncio.create_task(_when_unused(entry))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+                told.append(f"{name}: {'changed' if served else 'removed'}")
+            else:
+                entry.served, entry.keep = served, served.idle
+        order = {n: self.entries.get(n) or ServedModel(s) for n, s in {**catalog.models, **wanted}.items()}
+        told += [f"{n}: added" for n in order if n not in self.entries and f"{n}: changed" not in told]
+        self.entries = order
+        kept = {n: a for n, a in self.aliases.items() if catalog.aliases.get(n) == a.table}
+        self.aliases = {n: kept.get(n) or Alias(n, t) for n, t in catalog.aliases.items()}
+        return told
+
+    @property
+    def ready(self) -> bool:
+        """Whether what is to be there from the start was loaded, or failed."""
+        return all(e.tried for e in self.entries.values() if e.served.preload)
+
+    async def close(self) -> None:
+        for task in list(self._leaving):
+            task.cancel()
+        for entry in self.entries.values():
+            await entry.unload()
+        self.pools.close()
+
+
+async def _when_unused(entry: ServedModel) -> None:
+    while entry.users:
+        await asyncio.sleep(LOOK)
+    await entry.unload()

@@ -1,0 +1,65 @@
+"""Conversations as prompts that nobody answers: their text, their tokens, how many these are."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from satchel.runtime.api.chat import ChatPrompt, Thinking
+from satchel.runtime.api.model import Model
+from satchel.server.bodies import BodyRoute
+from satchel.server.generation import Turn
+from satchel.server.openai.chat import ChatBody
+from satchel.server.reading import with_model
+from satchel.server.roles import USER, needs
+from satchel.server.route import unknown_fields
+
+router = APIRouter(route_class=BodyRoute)
+
+
+def chat_prompt(model: Model, turn: Turn) -> ChatPrompt:
+    return ChatPrompt(
+        model.template,
+        model.tokenizer,
+        model.style,
+        turn.messages,
+        tools=turn.tools,
+        thinking=Thinking.of(turn.reasoning, turn.reasoning_end),
+        prefill=turn.prefill,
+        variables=turn.variables,
+    )
+
+
+def prompt_ids(model: Model, turn: Turn) -> list[int]:
+    """The tokens that a model would be given."""
+    prompt = chat_prompt(model, turn)
+    return prompt.render(prompt.messages)
+
+
+@router.post("/apply-template")
+@router.post("/v1/chat/completions/render", include_in_schema=False)
+@needs(USER)
+async def apply_template(request: Request, body: ChatBody) -> JSONResponse:
+    """The prompt's text; user text that looks like a control token stays text in a real one."""
+    unknown_fields(request, body)
+    turn = body.turn
+
+    def work(model: Model, salt: str) -> str:
+        prompt = chat_prompt(model, turn)
+        return prompt.shown(prompt.messages)
+
+    return JSONResponse({"prompt": (await with_model(request, body.model, work))[1]})
+
+
+@router.post("/v1/chat/completions/input_tokens")
+@router.post("/chat/completions/input_tokens", include_in_schema=False)
+@needs(USER)
+async def input_tokens(request: Request, body: ChatBody) -> JSONResponse:
+    unknown_fields(request, body)
+    turn = body.turn
+
+    def work(model: Model, salt: str) -> int:
+        return len(prompt_ids(model, turn))
+
+    counted = (await with_model(request, body.model, work))[1]
+    return JSONResponse({"object": "chat.completion.input_tokens", "input_tokens": counted})

@@ -1,0 +1,229 @@
+"""Changes of what there is: /api/pull, /api/copy and /api/delete through the store; what cannot be is refused
+in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from satchel.errors import RequestError, SatchelError
+from satchel.server.bodies import BodyRoute
+from satchel.server.catalog import Served
+from satchel.server.fields import Body
+from satchel.server.flavour import JsonObject
+from satchel.server.generation import Caller
+from satchel.server.models import Models, ServedModel
+from satchel.server.problem import Problem
+from satchel.server.pulls import Pulls
+from satchel.server.roles import ADMIN, needs
+from satchel.server.route import caller_of, in_pool, models_of, pulls_of, unknown_fields
+from satchel.server.stream import LINES, Stream, line, unless_gone
+from satchel.store import Progress, Store
+
+router = APIRouter(route_class=BodyRoute)
+HUBS = ("hf.co/", "huggingface.co/")
+SUCCESS: JsonObject = {"status": "success"}
+
+
+class ModelNameBody(Body):
+    """name: as the model was called before."""
+
+    model: str = Field(default="", max_length=1000)
+    name: str = Field(default="", max_length=1000)
+
+    @property
+    def named(self) -> str:
+        found = self.model or self.name
+        if not found:
+            raise Problem("invalid", "model is missing: name one", "model")
+        return found
+
+
+class PullBody(ModelNameBody):
+    insecure: bool = False
+    stream: bool = True
+
+
+class CopyBody(Body):
+    source: str = Field(min_length=1, max_length=1000)
+    destination: str = Field(min_length=1, max_length=200)
+
+
+@router.post("/api/pull")
+@needs(ADMIN)
+async def pull(request: Request, body: PullBody) -> Response:
+    unknown_fields(request, body)
+    if body.insecure:
+        raise Problem("unsupported", "insecure is not supported: models come over https", "insecure")
+    caller, pulls = caller_of(request), pulls_of(request)
+    pulls.check(caller.client)
+    work = ServerPull(models_of(request), body.named, pulls, caller)
+    if body.stream:
+        return Stream(work.lines(), work.close, LINES)
+    await unless_gone(request, work.read())
+    return JSONResponse(SUCCESS)
+
+
+class ServerPull:
+    """A pull by the server: into the store, then among the served models."""
+
+    def __init__(self, models: Models, name: str, pulls: Pulls, caller: Caller) -> None:
+        self.models, self.name, self._source = models, name.removesuffix(":latest"), store_name(name)
+        self._told: asyncio.Queue[Progress | None] = asyncio.Queue()
+        self._ended, self._pulls, self._caller = False, pulls, caller
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        async for told in self._events():
+            yield line(told)
+
+    async def read(self) -> None:
+        try:
+            async for _ in self._events():
+                pass
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """A pull that nobody waits for ends at its next step, and can be resumed."""
+        self._ended = True
+
+    async def _events(self) -> AsyncIterator[JsonObject]:
+        yield {"status": "pulling manifest"}
+        loop = asyncio.get_running_loop()
+
+        def watch(progress: Progress | None) -> None:
+            if self._ended and progress is not None:
+                raise RequestError("the client hung up")
+            loop.call_soon_threadsafe(self._told.put_nowait, progress)
+
+        fetching = self.models.pools.run("pull", partial(self._fetch, watch), self._caller.user)
+        task = asyncio.create_task(fetching)
+        task.add_done_callback(lambda _: self._told.put_nowait(None))  # also where it never began
+        while (progress := await self._latest()) is not None:
+            yield _step(progress)
+        path = await task
+        yield {"status": "verifying sha256 digest"}
+        yield {"status": "writing manifest"}
+        serve(self.models, self.name, path)
+        yield SUCCESS
+
+    async def _latest(self) -> Progress | None:
+        """The newest of what was told: a client that reads slowly need not see each step. None where there is
+        no more, after the last step.
+        """
+        found = await self._told.get()
+        while found is not None and not self._told.empty():
+            later = self._told.get_nowait()
+            if later is None:
+                self._told.put_nowait(None)  # for the next call
+                break
+            found = later
+        return found
+
+    def _fetch(self, watch: Callable[[Progress | None], None]) -> Path:
+        try:
+            with self._pulls.begun(self._caller.client) as policy:
+                return Store(policy=policy).pull(self._source, watch)
+        finally:
+            watch(None)
+
+
+def _step(progress: Progress) -> JsonObject:
+    digest = f"sha256:{progress.sha256}" if progress.sha256 else progress.file
+    short = digest.removeprefix("sha256:")[:12] if progress.sha256 else digest
+    told = {"status": f"pulling {short}", "digest": digest, "completed": progress.done}
+    return {**told, "total": progress.total} if progress.total else told
+
+
+def store_name(name: str) -> str:
+    """The store's name of what Ollama's clients call so. Addresses are for callers on this machine."""
+    if "://" in name:
+        line = "an address cannot be pulled through the server: use `satchel pull` where it runs"
+        raise Problem("unsupported", line, "model")
+    hub = next((h for h in HUBS if name.startswith(h)), None)
+    if hub:
+        return f"hf:{name.removeprefix(hub)}"
+    return name if name.partition(":")[0] in ("hf", "ollama") else f"ollama:{name}"
+
+
+def serve(models: Models, name: str, path: Path) -> None:
+    """From now on requests find the model; it is loaded as the default one is, without what is only that
+    one's own.
+    """
+    like = models.entry("")
+    options = replace(like.options, adapters=(), control_vectors=(), speculation=None)
+    models.entries[name] = ServedModel(Served(name, path, options, like.served.idle, added=True))
+
+
+@router.post("/api/copy")
+@needs(ADMIN)
+async def copy(request: Request, body: CopyBody) -> Response:
+    unknown_fields(request, body)
+    models, name = models_of(request), body.destination.removesuffix(":latest")
+    source = models.entry(body.source)
+    if name in models.entries or name in models.aliases:
+        raise Problem("conflict", f"a model {name!r:.100} exists: delete it first", "destination")
+    made = await in_pool(request, "file", partial(Store().copy, _stored(source), name))
+    serve(models, name, made.path)
+    return Response()
+
+
+@router.delete("/api/delete")
+@needs(ADMIN)
+async def delete(request: Request, body: ModelNameBody) -> Response:
+    unknown_fields(request, body)
+    models = models_of(request)
+    entry = models.entry(body.named)
+    if len(models.entries) == 1:
+        raise Problem("conflict", f"{entry.name} is the only model here: it stays", "model")
+    if entry.users:
+        raise Problem("conflict", f"{entry.name}: {entry.users} requests use it: try again later", "model")
+    removed = await in_pool(request, "file", partial(Store().remove, _stored(entry)))
+    pulls_of(request).deleted(removed.name)
+    del models.entries[entry.name]
+    await entry.unload()
+    return Response()
+
+
+def _stored(entry: ServedModel) -> str:
+    """The store's own name of a file that is served, or its path where the store has none."""
+    with suppress(SatchelError, OSError):
+        found = next((e for e in Store().list() if e.path == entry.path and e.name == entry.name), None)
+        found = found or next((e for e in Store().list() if e.path == entry.path), None)
+        if found:
+            return found.name
+    return str(entry.path)
+
+
+@router.post("/api/push")
+@needs(ADMIN)
+async def push() -> JsonObject:
+    raise Problem("unsupported", "models cannot be pushed from here")
+
+
+@router.post("/api/create")
+@needs(ADMIN)
+async def create() -> JsonObject:
+    line = "models cannot be created here: convert or quantize one with `satchel convert`, `satchel quantize`"
+    raise Problem("unsupported", line)
+
+
+@router.head("/api/blobs/{digest}")
+@needs(ADMIN)
+async def find_blob(digest: str) -> Response:
+    return Response(status_code=404)
+
+
+@router.post("/api/blobs/{digest}")
+@needs(ADMIN)
+async def take_blob(digest: str) -> JsonObject:
+    raise Problem("unsupported", "blobs are not taken: models come by /api/pull")

@@ -1,0 +1,278 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from satchel.formats.chat import Content
+from satchel.formats.template.messages import RESERVED
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.sampling import Sampling
+from satchel.server.answer import Answer, AnswerDelta
+from satchel.server.bodies import BodyRoute
+from satchel.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept
+from satchel.server.flavour import JsonObject
+from satchel.server.generation import GenerationRequest, Turn
+from satchel.server.openai.beams import beamed_chat
+from satchel.server.openai.chunks import DONE, Chunks
+from satchel.server.openai.fields import TextFields
+from satchel.server.openai.progress import reporting
+from satchel.server.openai.shapes import (
+    FINISH,
+    call,
+    delta,
+    head,
+    logprobs,
+    new_id,
+    prompt_logprobs,
+    timings,
+    usage,
+)
+from satchel.server.openai.thinking import Placed, ThinkingFields
+from satchel.server.openai.tools import ToolChoice, Tools, must_call, offered
+from satchel.server.problem import Problem
+from satchel.server.roles import USER, needs
+from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.stream import PING_SECONDS, stream_of, unless_gone
+
+router = APIRouter(route_class=BodyRoute)
+
+
+class OpenAIMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+    def told(self) -> dict[str, Any]:
+        """As the library takes it; a refusal that comes back is what the assistant said."""
+        said = self.model_dump(exclude_none=True, exclude=set(self.model_extra or ()))
+        if isinstance(self.content, list):
+            said["content"] = [
+                {"type": "text", "text": p["refusal"]} if p.get("type") == "refusal" and "refusal" in p else p
+                for p in self.content
+            ]
+        return said
+
+
+class TurnBody(ThinkingFields):
+    """What makes the prompt of a conversation."""
+
+    messages: Annotated[list[OpenAIMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool | None = None
+
+    @kept
+    def turn(self) -> Turn:
+        tools = self.tools or []
+        return Turn(
+            [m.told() for m in self.messages],
+            tools=offered(tools, self.tool_choice),
+            reasoning=self.reasoning,
+            reasoning_end=self.reasoning_budget_message,
+            prefill=self._prefill(),
+            variables=self._variables(),
+            call=must_call(tools, self.tool_choice, self.parallel_tool_calls),
+            one_call=not self.parallel_tool_calls,
+        )
+
+    def _prefill(self) -> bool | None:
+        if not self.add_generation_prompt and not self.continue_final_message:
+            name = "add_generation_prompt"
+            raise Problem("unsupported", f"{name}: false goes with continue_final_message: true alone", name)
+        return self.continue_final_message
+
+    def _variables(self) -> dict[str, Any] | None:
+        taken = sorted(RESERVED.intersection(self.chat_template_kwargs or ()))
+        if taken:
+            where = f"chat_template_kwargs.{taken[0]}"
+            raise Problem("invalid", f"{where}: this name is the server's own", where)
+        return self.chat_template_kwargs
+
+
+class ChatBody(TurnBody, TextFields):
+    max_completion_tokens: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+
+    @property
+    def limit(self) -> int:
+        most = self.max_completion_tokens
+        given = [v for v in (super().limit, most) if v is not None and v >= 0]
+        return min(given) if given else -1
+
+    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise Problem("invalid", "top_logprobs needs logprobs: true", "top_logprobs")
+        return {
+            **super().generate_kwargs(base),
+            "logprobs": (self.top_logprobs or 0) if self.logprobs else -1,
+        }
+
+    @kept
+    def wanted(self) -> GenerationRequest:
+        self.check_together()
+        turn, kwargs = self.turn, self.generate_kwargs(Sampling())
+        if turn.tools and not turn.call and kwargs.get("grammar") is not None:
+            raise Problem(
+                "invalid",
+                "tools and structured output exclude each other: set tool_choice to none",
+                "tool_choice",
+            )
+        return GenerationRequest(
+            self.model,
+            turn,
+            kwargs,
+            self.n,
+            self.structured_output()[0],
+            best_of=self.best_of or 0,
+            words=self.biases[1],
+            adapters=self.adapters,
+            slot=self.id_slot,
+            prompt_logprobs=-1 if self.prompt_logprobs is None else self.prompt_logprobs,
+        )
+
+
+@router.post("/v1/chat/completions")
+@router.post("/chat/completions", include_in_schema=False)
+@needs(USER)
+async def chat(request: Request, body: ChatBody) -> Response:
+    warnings = unknown_fields(request, body)
+    models, wanted, caller = models_of(request), body.wanted, caller_of(request)
+    if body.use_beam_search:
+        return JSONResponse(await unless_gone(request, beamed_chat(models, wanted, caller, body)))
+    if not body.stream:
+        made = whole(Answer.begin(models, wanted, caller), body, warnings)
+        return await unless_gone(request, made)
+    early = None
+    if body.return_progress:
+        wanted, early = reporting(wanted, "chat.completion.chunk")
+    bits = partial(chunks, body=body, warnings=warnings)
+    work = Answer.begin(models, wanted, caller)
+    return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
+
+
+def silence(body: TextFields) -> float:
+    """Seconds after which a stream gives a sign of life."""
+    asked = body.sse_ping_interval
+    return PING_SECONDS if asked is None else float(asked) if asked > 0 else 1e9
+
+
+async def whole(work: Coroutine[Any, Any, Answer], body: ChatBody, warnings: list[str]) -> JSONResponse:
+    """The answer in one piece."""
+    answer = await work
+    try:
+        await answer.read()
+        return await answer.response(lambda: _whole(answer, body, warnings))
+    finally:
+        await answer.close()
+
+
+def _whole(answer: Answer, body: ChatBody, warnings: list[str]) -> JsonObject:
+    made = head(answer, "chat.completion", new_id("chatcmpl"))
+    made["choices"] = [choice(answer, i, place, body) for place, i in enumerate(answer.given)]
+    made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
+    if answer.scored:
+        tokenizer = answer.model.model.tokenizer
+        made["prompt_logprobs"] = prompt_logprobs(tokenizer, answer.scored[0])
+    told = [*warnings, *answer.notes]
+    return {**made, "warnings": told} if told else made
+
+
+def choice(answer: Answer, index: int, place: int, body: ChatBody) -> JsonObject:
+    reply = answer.chat(index)
+    content, reasoning = Placed(body.where, body.include_reasoning).whole(reply.content, reply.reasoning)
+    message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    calls = reply.tool_calls[: None if body.parallel_tool_calls else 1]
+    if calls:
+        message["content"] = content or None
+        message["tool_calls"] = [call(c) for c in calls]
+    tokenizer, by_id = answer.model.model.tokenizer, body.return_tokens_as_token_ids
+    told = logprobs(tokenizer, reply.logprobs, by_id) if body.logprobs else None
+    said: JsonObject = {
+        "index": place,
+        "message": message,
+        "logprobs": told,
+        "finish_reason": finish(answer, index),
+    }
+    if reply.stats.reason:
+        said["finish_details"] = reply.stats.reason
+    return said
+
+
+def finish(answer: Answer, index: int) -> str:
+    """Why it ended. Calls that a limit cut off are no calls."""
+    reply = answer.chat(index)
+    why = FINISH[reply.stats.finish]
+    return "tool_calls" if reply.tool_calls and why == "stop" else why
+
+
+async def chunks(answer: Answer, body: ChatBody, warnings: list[str]) -> AsyncIterator[bytes]:
+    """The answer as it comes."""
+    made = Chunks(head(answer, "chat.completion.chunk", new_id("chatcmpl")))
+    count = len(answer.replies)
+    places = [Placed(body.where, body.include_reasoning) for _ in range(count)]
+    quick = not (body.logprobs or body.timings_per_token or _counts_all(body))
+    left = count
+    for index in range(count):
+        yield made.delta(index, {"role": "assistant", "content": ""})
+    async for said in answer:
+        for bit in _bits(said, answer, body, places[said.index], made, quick):
+            yield bit
+        if said.finish:
+            left -= 1
+            told = [*warnings, *answer.notes]
+            more: JsonObject = {"timings": timings(answer.replies[said.index])} if not left else {}
+            more |= {"warnings": told} if told and not left else {}
+            yield made.delta(said.index, {}, finish(answer, said.index), more)
+    if body.with_usage:
+        yield made.last({"usage": usage(answer), "timings": timings(answer.replies[0])})
+    yield DONE
+
+
+def _counts_all(body: ChatBody) -> bool:
+    return bool(body.stream_options and body.stream_options.continuous_usage_stats)
+
+
+def _bits(
+    said: AnswerDelta, answer: Answer, body: ChatBody, placed: Placed, made: Chunks, quick: bool
+) -> Iterator[bytes]:
+    """The events of what was said; logprobs go with the first of them."""
+    events = placed.events(said.events)
+    if quick:
+        for event in events:
+            if isinstance(event, Content):
+                if event.text:
+                    yield made.content(said.index, event.text)
+            elif (bit := delta(event)) is not None:
+                yield made.delta(said.index, bit)
+        return
+    deltas = [d for d in map(delta, events) if d is not None]
+    fields: JsonObject = {}
+    if body.logprobs and said.logprobs:
+        tokenizer, by_id = answer.model.model.tokenizer, body.return_tokens_as_token_ids
+        fields["logprobs"] = logprobs(tokenizer, said.logprobs, by_id)
+    more: JsonObject = {}
+    if body.timings_per_token:
+        more["timings"] = timings(answer.replies[said.index])
+    if _counts_all(body):
+        more["usage"] = usage(answer)
+    for at, bit in enumerate(deltas or ([{}] if fields else [])):
+        yield made.choice(
+            said.index, {"delta": bit, "finish_reason": None, **(fields if not at else {})}, more
+        )

@@ -1,0 +1,214 @@
+"""POST /v1/completions: texts and token ids go on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from satchel.formats.chat import Content
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.server.answer import Answer, AnswerDelta
+from satchel.server.bodies import BodyRoute
+from satchel.server.fields import kept
+from satchel.server.flavour import JsonObject
+from satchel.server.generation import GenerationRequest, Text
+from satchel.server.openai.beams import beamed_texts
+from satchel.server.openai.chat import silence
+from satchel.server.openai.chunks import DONE, Chunks
+from satchel.server.openai.fields import TextFields
+from satchel.server.openai.legacy import Legacy
+from satchel.server.openai.progress import reporting
+from satchel.server.openai.prompts import Prompts, several
+from satchel.server.openai.shapes import FINISH, head, new_id, prompt_logprobs, timings, usage
+from satchel.server.problem import Problem
+from satchel.server.roles import USER, needs
+from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.stream import stream_of, unless_gone
+
+router = APIRouter(route_class=BodyRoute)
+USUAL_LIMIT = 16  # OpenAI's, for requests that name none
+
+
+class CompletionBody(TextFields):
+    prompt: Prompts = Field(description="A text, texts, token ids, or lists of them")
+    suffix: str | None = None
+    echo: bool = False
+    logprobs: int | None = Field(default=None, ge=0, le=20)
+    add_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=1 << 31)
+
+    @property
+    def limit(self) -> int:
+        named = self.max_tokens is not None or self.n_predict is not None
+        return super().limit if named else USUAL_LIMIT
+
+    @property
+    def scores_prompt(self) -> int:
+        """Neighbours of each token of the prompt; -1: nothing is told of them."""
+        wanted = [-1 if self.prompt_logprobs is None else self.prompt_logprobs]
+        if self.echo and self.logprobs is not None:
+            wanted.append(self.logprobs)
+        return max(wanted)
+
+    def texts(self) -> list[Text]:
+        """The prompts. What a caller writes here is the whole prompt, so control tokens in it are such."""
+        bos = None if self.add_special_tokens else False
+        last = self.truncate_prompt_tokens or 0
+        if self.suffix is not None and last:
+            name = "truncate_prompt_tokens"
+            raise Problem("unsupported", f"{name} and suffix exclude each other", name)
+        return [
+            Text(prompt, special=True, bos=bos, last=last, hole=self.suffix)
+            for prompt in several(self.prompt)
+        ]
+
+    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
+        told = -1 if self.logprobs is None else self.logprobs
+        return {**super().generate_kwargs(base), "logprobs": told}
+
+    @kept
+    def wanted(self) -> GenerationRequest:
+        self.check_together()
+        first, *others = self.texts()
+        return GenerationRequest(
+            self.model,
+            first,
+            self.generate_kwargs(Sampling()),
+            self.n,
+            self.structured_output()[0],
+            others,
+            best_of=self.best_of or 0,
+            words=self.biases[1],
+            adapters=self.adapters,
+            slot=self.id_slot,
+            prompt_logprobs=self.scores_prompt,
+        )
+
+
+@router.post("/v1/completions")
+@needs(USER)
+async def complete(request: Request, body: CompletionBody) -> Response:
+    warnings = unknown_fields(request, body)
+    models, wanted, caller = models_of(request), body.wanted, caller_of(request)
+    if body.use_beam_search:
+        return JSONResponse(await unless_gone(request, beamed_texts(models, wanted, caller, body)))
+    if not body.stream:
+        made = whole(Answer.begin(models, wanted, caller), body, warnings)
+        return await unless_gone(request, made)
+    early = None
+    if body.return_progress:
+        wanted, early = reporting(wanted, "text_completion")
+    bits = partial(chunks, body=body, warnings=warnings)
+    work = Answer.begin(models, wanted, caller)
+    return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
+
+
+async def whole(work: Coroutine[Any, Any, Answer], body: CompletionBody, warnings: list[str]) -> JSONResponse:
+    """The answers in one piece."""
+    answer = await work
+    try:
+        await answer.read()
+        return await answer.response(lambda: _whole(answer, body, warnings))
+    finally:
+        await answer.close()
+
+
+def _whole(answer: Answer, body: CompletionBody, warnings: list[str]) -> JsonObject:
+    made = head(answer, "text_completion", new_id("cmpl"))
+    made["choices"] = [_choice(answer, i, place, body) for place, i in enumerate(answer.given)]
+    made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
+    told = [*warnings, *answer.notes]
+    return {**made, "warnings": told} if told else made
+
+
+def _choice(answer: Answer, index: int, place: int, body: CompletionBody) -> JsonObject:
+    reply = answer.replies[index]
+    echoed = _echoed(answer, index) if body.echo else ""
+    told = None
+    if body.logprobs is not None:
+        legacy = Legacy(answer.model.model.tokenizer, body.logprobs, by_id=body.return_tokens_as_token_ids)
+        told = legacy.told([*_known(answer, index, body), *reply.reply.logprobs])
+    said: JsonObject = {
+        "index": place,
+        "text": echoed + reply.text,
+        "logprobs": told,
+        "finish_reason": FINISH[reply.stats.finish],
+    }
+    if body.prompt_logprobs is not None:
+        scored = answer.scored[index // answer.wanted.made]
+        said["prompt_logprobs"] = prompt_logprobs(answer.model.model.tokenizer, scored)
+    if reply.stats.reason:
+        said["finish_details"] = reply.stats.reason
+    return said
+
+
+def _echoed(answer: Answer, index: int) -> str:
+    """The prompt, as it was given or as its tokens say."""
+    prompt = answer.wanted.prompts[index // answer.wanted.made]
+    if isinstance(prompt, Text) and isinstance(prompt.prompt, str) and not prompt.last:
+        return prompt.prompt
+    return answer.model.model.detokenize(answer.replies[index].reply.prompt, special=True)
+
+
+def _known(answer: Answer, index: int, body: CompletionBody) -> Sequence[Logprob | int]:
+    """What is told of the prompt's tokens, where the prompt is echoed."""
+    if not body.echo or body.logprobs is None:
+        return ()
+    return (answer.replies[index].reply.prompt[0], *answer.scored[index // answer.wanted.made])
+
+
+async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> AsyncIterator[bytes]:
+    """The answers as they come."""
+    made = Chunks(head(answer, "text_completion", new_id("cmpl")))
+    tokenizer, by_id, count = (
+        answer.model.model.tokenizer,
+        body.return_tokens_as_token_ids,
+        len(answer.replies),
+    )
+    lists = [Legacy(tokenizer, body.logprobs or 0, by_id=by_id) for _ in range(count)]
+    plain = body.logprobs is None and not body.timings_per_token
+    if body.echo:
+        for index in range(count):
+            known = _known(answer, index, body)
+            told = await answer.in_pool("response", partial(lists[index].told, known)) if known else None
+            yield made.choice(
+                index, {"text": _echoed(answer, index), "logprobs": told, "finish_reason": None}
+            )
+    left = count
+    async for said in answer:
+        text = "".join(e.text for e in said.events if isinstance(e, Content))
+        if plain and text:
+            yield made.text(said.index, text)
+        elif text or (said.logprobs and not plain):
+            yield made.choice(said.index, *_said(said, text, answer, body, lists[said.index]))
+        if said.finish:
+            left -= 1
+            yield made.choice(
+                said.index,
+                {"text": "", "logprobs": None, "finish_reason": FINISH[said.finish]},
+                _ending(answer, said.index, warnings) if not left else None,
+            )
+    if body.with_usage:
+        yield made.last({"usage": usage(answer), "timings": timings(answer.replies[0])})
+    yield DONE
+
+
+def _said(
+    said: AnswerDelta, text: str, answer: Answer, body: CompletionBody, legacy: Legacy
+) -> tuple[JsonObject, JsonObject]:
+    told = legacy.told(said.logprobs) if body.logprobs is not None else None
+    more = {"timings": timings(answer.replies[said.index])} if body.timings_per_token else {}
+    return {"text": text, "logprobs": told, "finish_reason": None}, more
+
+
+def _ending(answer: Answer, index: int, warnings: list[str]) -> JsonObject:
+    told = [*warnings, *answer.notes]
+    more: JsonObject = {"timings": timings(answer.replies[index])}
+    return {**more, "warnings": told} if told else more

@@ -1,0 +1,188 @@
+"""What the OpenAI-style requests for text have in common, checked, and as the library wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+from pydantic import AliasChoices, BeforeValidator, Field
+
+from satchel.runtime.api.answers import MAX_COMPLETIONS
+from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.sampling import Sampling
+from satchel.server.asked import FRESH
+from satchel.server.fields import (
+    MOST_TOKENS,
+    Body,
+    GenerateFields,
+    SamplingFields,
+    TokenId,
+    TokenIds,
+    Word,
+    body_values,
+)
+from satchel.server.openai.refused import check_refused
+from satchel.server.openai.structured_output import StructuredOutputFields
+from satchel.server.problem import Problem
+
+STOPS = 64
+MOST_MILLISECONDS = 1 << 40
+MOST_BIAS = 1e9
+MOST_BIASES = 4096
+DIGITS = 20  # of a token id: beyond them it is none, and Python reads no number of thousands
+Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
+Limit = Annotated[int, Field(ge=-1, le=MOST_TOKENS)]
+Amount = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)] | bool
+
+
+def _few(given: Any) -> Any:
+    """Before each is looked at: pydantic counts the entries of an object last."""
+    if isinstance(given, dict | list) and len(given) > MOST_BIASES:
+        raise ValueError(f"it has {len(given):,} entries, {MOST_BIASES:,} are the most")
+    return given
+
+
+BiasPair = Annotated[list[int | str | Amount], Field(min_length=2, max_length=2)]
+Biases = Annotated[dict[str, Amount] | list[BiasPair], BeforeValidator(_few)]
+BadWord = Word | Annotated[list[TokenId], Field(min_length=1, max_length=64)]
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class AdapterScale(Body):
+    id: int = Field(ge=0, le=1 << 16)
+    scale: Scale
+
+
+class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
+    """Both for conversations and for texts."""
+
+    model: str = Field(default="", max_length=1000)
+    max_tokens: Limit | None = None
+    n_predict: Limit | None = None
+    n: int = Field(default=1, ge=1, le=MAX_COMPLETIONS, validation_alias=AliasChoices("n", "n_cmpl"))
+    best_of: int | None = Field(default=None, ge=1, le=MAX_COMPLETIONS)
+    stop: Word | Annotated[list[Word], Field(max_length=STOPS)] | None = None
+    stop_token_ids: TokenIds | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    sse_ping_interval: int | None = Field(default=None, ge=-1, le=3600)
+    logit_bias: Biases | None = None
+    allowed_token_ids: TokenIds | None = None
+    bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=20)
+    use_beam_search: bool = False
+    length_penalty: float = Field(default=1.0, ge=-100, le=100)
+    t_max_predict_ms: int | None = Field(default=None, ge=-1, le=MOST_MILLISECONDS)
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    cache_salt: str = Field(default="", max_length=256)
+    cache_prompt: bool = True
+    id_slot: int = Field(default=-1, ge=-1, le=4095)
+    lora: Annotated[list[AdapterScale], Field(max_length=64)] | None = None
+    user: str | None = Field(default=None, max_length=256)
+    timings_per_token: bool = False
+    return_progress: bool = False
+    return_tokens_as_token_ids: bool = False
+
+    @property
+    def unknown(self) -> list[str]:
+        return check_refused(self.model_extra or {})
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of an answer, -1 for none."""
+        given = [v for v in (self.max_tokens, self.n_predict) if v is not None and v >= 0]
+        return min(given) if given else -1
+
+    @property
+    def with_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def adapters(self) -> dict[int, float] | None:
+        return None if self.lora is None else {one.id: one.scale for one in self.lora}
+
+    @property
+    def biases(self) -> tuple[dict[int, float], list[tuple[str, float]]]:
+        """Biases by token, and by text."""
+        given = self.logit_bias.items() if isinstance(self.logit_bias, dict) else self.logit_bias or ()
+        by_token: dict[int, float] = {}
+        by_text: list[tuple[str, float]] = []
+        for key, amount in given:
+            if (
+                amount is True
+                or isinstance(amount, str)
+                or isinstance(key, bool | float)
+                or abs(amount) > MOST_BIAS
+            ):
+                line = f"a token or a text with a number up to {MOST_BIAS:g}, or with false, is wanted"
+                raise Problem("invalid", f"logit_bias: {line}", "logit_bias")
+            number = float("-inf") if amount is False else float(amount)
+            if isinstance(key, int):
+                by_token[key] = number
+            elif key.isascii() and key.isdecimal() and isinstance(self.logit_bias, dict):
+                by_token[int(key) if len(key) <= DIGITS else MOST_TOKENS + 1] = number
+            elif key:
+                by_text.append((key, number))
+        if any(not 0 <= token <= MOST_TOKENS for token in by_token):
+            raise Problem("invalid", "logit_bias: a token id is a whole number from 0 on", "logit_bias")
+        return by_token, by_text
+
+    def sampling(self, base: Sampling) -> Sampling:
+        bad: Sequence[Any] = [w if isinstance(w, str) else tuple(w) for w in self.bad_words or ()]
+        return replace(
+            super().sampling(base),
+            logit_bias=self.biases[0],
+            allowed=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            bad_words=tuple(bad),
+        )
+
+    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
+        """As fields of GenerateOptions. base: the sampling where the request says nothing."""
+        milliseconds = self.t_max_predict_ms or 0
+        made = GenerateKwargs(
+            sampling=self.sampling(base),
+            max_tokens=self.limit,
+            stop=self.stops,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            priority=self.priority,
+            user=self.user or "",
+            timeout=max(0, milliseconds) / 1e3,
+            salt=self.cache_salt if self.cache_prompt else FRESH,
+            grammar=self.structured_output()[1],
+        )
+        return {**made, **self.plain_kwargs}
+
+    @property
+    def plain_kwargs(self) -> GenerateKwargs:
+        """Options of the request that the body has as GenerateOptions has them."""
+        return cast(GenerateKwargs, body_values(self, GenerateOptions))
+
+    def check_together(self) -> None:
+        """A Problem for fields that exclude each other."""
+        if self.cache_salt and not self.cache_prompt:
+            raise Problem("invalid", "cache_salt has no meaning with cache_prompt: false", "cache_salt")
+        if self.stream and (self.best_of or 1) > self.n:
+            raise Problem("invalid", "best_of can be chosen when all is read: leave stream out", "best_of")
+        if self.stream and self.prompt_logprobs is not None:
+            raise Problem(
+                "invalid", "prompt_logprobs come with a whole answer: leave stream out", "prompt_logprobs"
+            )
+        if self.stream_options is not None and not self.stream:
+            raise Problem("invalid", "stream_options needs stream: true", "stream_options")
+        if self.return_progress and not self.stream:
+            raise Problem("invalid", "return_progress needs stream: true", "return_progress")
+        if self.plain_kwargs.get("on_overflow") == "shift" and self.structured_output()[1] is not None:
+            raise Problem(
+                "invalid",
+                "structured output cannot shift: leave on_overflow out",
+                "on_overflow",
+            )

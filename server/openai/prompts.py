@@ -1,0 +1,57 @@
+"""Prompts and inputs that are a text, several texts, token ids, or several lists of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
+
+from pydantic import BeforeValidator
+
+from satchel.server.answer import MOST
+from satchel.server.fields import MOST_TOKENS
+
+MOST_INPUTS = 2048  # texts of one request that is no prompt
+Several = list[str | list[int]]
+
+
+def _is_ids(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(i) is int and 0 <= i <= MOST_TOKENS for i in value)
+    )
+
+
+def checker(most: int, mixed: bool = False) -> Any:
+    """A check of such a value. most: texts in it. mixed: a list of texts and ids is one prompt."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) or _is_ids(value):
+            return value
+        if not isinstance(value, list):
+            raise ValueError("expected a text, token ids, or a list of either")
+        if not value:
+            raise ValueError("the list is empty")
+        if (
+            mixed
+            and all(isinstance(v, str) or type(v) is int for v in value)
+            and any(type(v) is int for v in value)
+        ):
+            return value
+        if len(value) > most:
+            raise ValueError(f"it has {len(value)} entries, {most} are the most")
+        for at, one in enumerate(value):
+            if not (isinstance(one, str) or _is_ids(one)):
+                raise ValueError(f"entry {at} is no text and no list of token ids from 0 on")
+        return value
+
+    return BeforeValidator(check)
+
+
+Prompts = Annotated[str | list[str] | list[int] | list[list[int]] | list[Any], checker(MOST)]
+Inputs = Annotated[str | list[str] | list[int] | list[list[int]] | list[Any], checker(MOST_INPUTS)]
+
+
+def several(value: Any) -> Several:
+    """A list of texts and lists of ids."""
+    return [value] if isinstance(value, str) or _is_ids(value) else list(cast("Sequence[Any]", value))

@@ -1,0 +1,122 @@
+"""The objects that OpenAI's clients read, made of what the engine says."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from satchel.formats.chat import CallArguments, CallBegin, Content, Event, Reasoning, ToolCall
+from satchel.formats.tokenizer import Tokenizer
+from satchel.runtime.api.async_model import AsyncReply
+from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.server.answer import Answer
+from satchel.server.flavour import JsonObject
+
+FINISH = {"stop": "stop", "length": "length", "cancelled": "stop", "deadline": "length"}
+LEAST = -9999.0  # what OpenAI says for minus infinity
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}-{secrets.token_hex(12)}"
+
+
+def usage(answer: Answer) -> JsonObject:
+    """Tokens of all answers; each prompt counts once, for it is read once."""
+    prompt = sum(r.stats.prompt for r in answer.firsts)
+    made = sum(r.stats.generated for r in answer.replies)
+    told: JsonObject = {
+        "prompt_tokens": prompt,
+        "completion_tokens": made,
+        "total_tokens": prompt + made,
+        "prompt_tokens_details": {"cached_tokens": sum(r.stats.cached for r in answer.firsts)},
+    }
+    thought = [r.reply.reasoning_tokens for r in answer.replies if isinstance(r.reply, ChatReply)]
+    if thought:
+        told["completion_tokens_details"] = {"reasoning_tokens": sum(thought)}
+    return told
+
+
+def timings(reply: AsyncReply) -> JsonObject:
+    """As llama-server tells them, in milliseconds."""
+    stats = reply.stats
+    told: JsonObject = {"cache_n": stats.cached}
+    # The first token comes with the prompt's last step.
+    for name, count, timed, seconds in (
+        ("prompt", stats.prompt - stats.cached, stats.prompt - stats.cached, stats.prefill_seconds),
+        ("predicted", stats.generated, max(0, stats.generated - 1), stats.decode_seconds),
+    ):
+        told |= {
+            f"{name}_n": count,
+            f"{name}_ms": round(seconds * 1e3, 3),
+            f"{name}_per_token_ms": round(seconds * 1e3 / timed, 3) if timed else 0.0,
+            f"{name}_per_second": round(timed / seconds, 3) if seconds else 0.0,
+        }
+    if stats.drafted:
+        told |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
+    return told
+
+
+def logprobs(tokenizer: Tokenizer, given: Sequence[Logprob], by_id: bool = False) -> JsonObject:
+    """The chat shape: each token with its text, bytes and neighbours. by_id: tokens by their numbers."""
+    return {"content": [_logprob(tokenizer, p, by_id) for p in given], "refusal": None}
+
+
+def _logprob(tokenizer: Tokenizer, p: Logprob, by_id: bool) -> JsonObject:
+    one = _token(tokenizer, p.token, p.logprob, by_id)
+    return {**one, "top_logprobs": [_token(tokenizer, t, value, by_id) for t, value in p.top]}
+
+
+def _token(tokenizer: Tokenizer, token: int, logprob: float, by_id: bool) -> JsonObject:
+    data = tokenizer.token_bytes(token)
+    text = f"token_id:{token}" if by_id else data.decode("utf-8", "replace")
+    return {"token": text, "logprob": max(logprob, LEAST), "bytes": list(data)}
+
+
+def prompt_logprobs(tokenizer: Tokenizer, given: Sequence[Logprob]) -> list[Any]:
+    """vLLM's shape: of each token of the prompt, itself and its neighbours by id; the first has none."""
+    told: list[Any] = [None]
+    for p in given:
+        ranked = {token: (value, rank) for rank, (token, value) in enumerate(p.top, 1)}
+        ranked[p.token] = (p.logprob, p.rank + 1)
+        told.append(
+            {
+                str(token): {
+                    "logprob": max(value, LEAST),
+                    "rank": rank,
+                    "decoded_token": tokenizer.token_bytes(token).decode("utf-8", "replace"),
+                }
+                for token, (value, rank) in ranked.items()
+            }
+        )
+    return told
+
+
+def call(made: ToolCall) -> JsonObject:
+    return {"id": made.id, "type": "function", "function": {"name": made.name, "arguments": made.arguments}}
+
+
+def delta(event: Event) -> JsonObject | None:
+    """What a chunk says of an event; None where it says nothing."""
+    match event:
+        case Content(text):
+            return {"content": text} if text else None
+        case Reasoning(text):
+            return {"reasoning_content": text} if text else None
+        case CallBegin(index, id, name):
+            function: Mapping[str, Any] = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
+        case CallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+    return None
+
+
+def head(answer: Answer, kind: str, number: str) -> JsonObject:
+    return {
+        "id": number,
+        "object": kind,
+        "created": answer.created,
+        "model": answer.name,
+        "system_fingerprint": "satchel",
+    }

@@ -1,0 +1,369 @@
+"""uvicorn's HTTP/1.1 protocol with deadlines. In each phase of a connection something is due, and a
+connection that is behind is cut: the header of a request, its body at a least rate, the next request of an
+idle connection, and the reading of what the server wrote.
+
+Phases are found by looking at the state that uvicorn and h11 keep, at every tick of `Connections`: nothing
+has to be armed or disarmed, so no order of events can leave a connection without a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Any, cast
+
+import h11
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from satchel.server.addresses import Proxies, client_of, is_forwarded
+from satchel.server.connections import Connections, Rank, Seat
+from satchel.server.flavour import flavour_of
+from satchel.server.guard import refuse
+from satchel.server.problem import Problem
+from satchel.server.settings import ServerSettings
+
+SLICE = 1 << 14  # bytes read by h11 in one turn of the loop: small chunks cost 7 us each
+MOST_HEADERS = 128
+UNSENT = 1 << 16  # bytes of an answer that the kernel keeps unsent
+STALLED = 1.0  # seconds after which a client that does not read can give way
+HEALTH = frozenset(("/health", "/healthz", "/readyz", "/v1/health"))
+LATE, MANY = (
+    b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n" % status
+    for status in (b"408 Request Timeout", b"431 Request Header Fields Too Large")
+)
+
+
+class Wire:
+    """A transport that counts what is written, and whose reading stops while either side wants it to."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.written = 0
+        self._stopped: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+        self._transport.write(data)
+
+    def pause_reading(self, who: str = "uvicorn") -> None:
+        self._stopped.add(who)
+        self._transport.pause_reading()
+
+    def resume_reading(self, who: str = "uvicorn") -> None:
+        if who in self._stopped:
+            self._stopped.discard(who)
+            if not self._stopped:
+                self._transport.resume_reading()
+
+
+class Deadlines(H11Protocol):
+    """One connection. seat: its place, where it was admitted before its TLS handshake."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        settings: ServerSettings,
+        connections: Connections,
+        proxies: Proxies,
+        seat: Seat | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._settings, self._connections, self._proxies, self._seat = settings, connections, proxies, seat
+        self._inner = cast(ASGIApp, self.app)
+        self.app = cast(Any, self._admitted)
+        self._coming = bytearray()  # received, and not yet given to h11
+        self._again = False  # h11 gets more of it in the next turn
+        self._requests = self._received = self._lines = 0
+        self._running = self._lost = False
+        # The phase when it was last looked at; since when, and with how many bytes received.
+        self._phase: tuple[str, int] = ("header", 0)
+        self._since, self._base = 0.0, 0
+        self._window: tuple[float, int] | None = None  # of writing: when it began, bytes sent by then
+        self._pace = (0.0, 0)  # of a body: when the window began, bytes received by then
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._wire = Wire(transport)
+        super().connection_made(cast(asyncio.Transport, self._wire))
+        wire = transport.get_extra_info("socket")
+        peer = self.client[0] if self.client else ""
+        unix = wire is not None and wire.family == getattr(socket, "AF_UNIX", None)
+        self._trusted = unix or self._proxies.trusts(peer)
+        if self._seat is None:
+            self._seat = self._connections.admit("" if self._trusted else client_of(peer))
+        elif self._seat.closed:
+            transport.abort()
+        self._seat.holder = self
+        self._since = self._seat.since
+        if not (unix or peer):  # reset meanwhile: what it sent must not pass for a local socket's
+            transport.abort()
+        elif not unix:
+            _tune(wire, self._settings.write_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost = True
+        self._coming.clear()
+        if not self._running and self._seat is not None:
+            self._connections.release(self._seat)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        self._coming += data
+        if not self._again:
+            self._feed()
+
+    def _feed(self) -> None:
+        """Gives h11 a slice of what came. While an answer is under way nothing is given: the next request
+        waits here, where the size of it is bounded, and the end of the connection is still noticed.
+        """
+        self._again = False
+        if self._lost or self.transport.is_closing():
+            self._coming.clear()
+            return
+        if not self._answering:
+            piece = bytes(self._coming[:SLICE])
+            del self._coming[:SLICE]
+            if self._has_many_headers(piece):
+                self._connections.cuts["header"] += 1
+                self._wire.write(MANY)
+                self.transport.close()
+                return
+            super().data_received(piece)
+        if self._answering:
+            self.flow.resume_reading()
+            if len(self._coming) > self._settings.most_header:
+                self.cut("pipelined")
+        elif self._coming and not self.transport.is_closing():
+            self._again = True
+            self._wire.pause_reading("slices")
+            self.loop.call_soon(self._feed)
+            return
+        self._wire.resume_reading("slices")
+
+    def _has_many_headers(self, piece: bytes) -> bool:
+        """Counts the lines of a header before h11 parses it: 16,000 fields of 4 bytes take it 35 ms."""
+        if self.conn.their_state is not h11.IDLE:
+            return False
+        ends = [at for at in (piece.find(b"\n\r\n"), piece.find(b"\n\n")) if at >= 0]
+        lines = self._lines + piece.count(b"\n", 0, min(ends, default=len(piece)))
+        self._lines = 0 if ends else lines
+        return lines > MOST_HEADERS
+
+    # uvicorn's side
+
+    @property
+    def _answering(self) -> bool:
+        """Whether a request has come whole whose answer has not gone out."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._lines = 0
+        if self._coming and not self._again:
+            self._again = True
+            self.loop.call_soon(self._feed)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, behind what the connection's seat allows."""
+        seat = self._seat
+        if self._lost or seat is None:
+            return
+        self._running = True
+        self._requests += 1
+        try:
+            problem = self._enter(scope, seat)
+            if problem is None and not seat.spare:
+                await self._inner(scope, receive, send)
+                return
+            if problem is not None:
+                self._connections.refused += 1
+                scope["state"]["refused"] = problem
+            await self._inner(scope, receive, _closing(send))
+        except asyncio.CancelledError:
+            # Work for a client that hung up was given up (stream.py): no failure, and nobody to answer.
+            task = asyncio.current_task()
+            if not self._lost or (task is not None and task.cancelling()):
+                raise
+        finally:
+            self._running = False
+            self._connections.leave(seat)
+            if self._lost:
+                self._connections.release(seat)
+
+    def _enter(self, scope: Scope, seat: Seat) -> Problem | None:
+        """Finds whose the request is, and what there is against it."""
+        headers = scope["headers"]
+        if not self._trusted:
+            # A proxy that is not trusted stands between: the peer's address says nothing of the client.
+            if is_forwarded(headers):
+                scope["client"] = ("forwarded", 0)
+        elif forwarded := self._proxies.forwarded(headers):
+            scope["client"] = (forwarded, 0)
+            if not self._connections.enter(seat, client_of(forwarded)) and not _is_probe(scope):
+                line = "too many connections are open from this address: close some, or try again later"
+                return Problem("busy", line, code="too_many_connections", retry_after=1)
+        if seat.spare and not _is_probe(scope):
+            line = "all connections that you can have are in use by requests: try again later"
+            return Problem("busy", line, code="too_many_connections", retry_after=1)
+        return None
+
+    # the side of `Connections`
+
+    def _now_in(self) -> str:
+        """The phase: closing, answer, body (of a request), rest (of it after its answer), header, idle."""
+        if self.transport.is_closing():
+            return "closing"
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            return "body" if cycle.more_body else "answer"
+        if self.conn.their_state is h11.SEND_BODY:
+            return "rest"
+        return "header" if self._requests == 0 or self._begun else "idle"
+
+    @property
+    def _begun(self) -> bool:
+        """Whether a part of the next request has come."""
+        return bool(self._coming or self.conn.trailing_data[0])
+
+    def rank(self, now: float) -> Rank | None:
+        """Idle connections give way first, then those whose request has not come, and then those whose
+        client does not read; each by its age, bodies and readers by their rate.
+        """
+        if self._lost:  # its request still runs: else a client could have any number of them by leaving
+            return None
+        phase, since = self._look(now)
+        if self._window is not None and now - self._window[0] >= STALLED:
+            sent = self._sent() - self._window[1]
+            return 3, sent / (now - self._window[0])
+        match phase:
+            case "closing" | "idle":
+                return 0, since
+            case "header" | "rest":
+                return 1, since
+            case "body":
+                return 2, (self._received - self._base) / (now - since + 1.0)
+        return None
+
+    def check(self, now: float) -> None:
+        if self._lost:
+            return
+        phase, since = self._look(now)
+        if self._reads_too_slowly(now):
+            self.cut("write")
+            return
+        waited, limits = now - since, self._settings
+        if phase == "header" and waited > limits.header_seconds:
+            self._expire("header")
+        elif phase == "idle" and waited > limits.keep_alive:
+            self._expire("idle")
+        elif phase in ("body", "rest") and self._sends_too_slowly(now, waited):
+            self.cut("body")
+        elif phase == "closing" and waited > limits.write_seconds:
+            self.cut("write")
+
+    def cut(self, reason: str) -> None:
+        self._connections.cuts[reason] += 1
+        self.transport.abort()
+
+    def _look(self, now: float) -> tuple[str, float]:
+        """The phase, and since when it was seen. Phases of different requests are different ones."""
+        phase = (self._now_in(), self._requests)
+        if phase != self._phase:
+            self._phase, self._since, self._base = phase, now, self._received
+            self._pace = now, self._received
+        return phase[0], self._since
+
+    def _expire(self, reason: str) -> None:
+        """A late request is told so; a silent connection ends."""
+        self._connections.cuts[reason] += 1
+        if self._begun:
+            self._wire.write(LATE)
+        self.transport.close()
+
+    def _sent(self) -> int:
+        return self._wire.written - int(self._wire.get_write_buffer_size())
+
+    def _reads_too_slowly(self, now: float) -> bool:
+        """Whether what the server wrote did not go out at the least rate for a whole window."""
+        if not self._wire.get_write_buffer_size():
+            self._window = None
+        elif self._window is None:
+            self._window = now, self._sent()
+        elif now - self._window[0] >= self._settings.write_seconds:
+            wanted = self._settings.least_rate * self._settings.write_seconds
+            if self._sent() - self._window[1] < wanted:
+                return True
+            self._window = now, self._sent()
+        return False
+
+    def _sends_too_slowly(self, now: float, waited: float) -> bool:
+        """Whether a body is late, or much longer on the wire than any may be. A body that the server itself
+        does not take further is not late.
+        """
+        limits, window = self._settings, self._settings.header_seconds
+        if self._received - self._base > 2 * limits.most_body + limits.most_header:
+            return True
+        began, base = self._pace
+        if self.flow.read_paused:
+            self._pace = now, self._received
+            self._since += now - began
+            return False
+        if waited > limits.body_seconds + window:  # the guard answers first, with 408
+            return True
+        if now - began < window:
+            return False
+        self._pace = now, self._received
+        return self._received - base < limits.least_rate * window
+
+
+class Refusals:
+    """Answers requests that the connection's seat does not allow, in the shape of their API flavour."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = scope.get("state", {}).get("refused") if scope["type"] == "http" else None
+        if problem is None:
+            await self.app(scope, receive, send)
+            return
+        names = {name.decode("latin-1") for name, _ in scope["headers"]}
+        await refuse(flavour_of(scope["path"], names), problem, scope["state"]["request_id"], send)
+
+
+def _is_probe(scope: Scope) -> bool:
+    return scope["path"] in HEALTH and scope["method"] in ("GET", "HEAD")
+
+
+def _closing(send: Send) -> Send:
+    """The connection ends with this answer."""
+
+    async def last(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            kept = [(k, v) for k, v in message.get("headers", ()) if k.lower() != b"connection"]
+            message = {**message, "headers": [*kept, (b"connection", b"close")]}
+        await send(message)
+
+    return last
+
+
+def _tune(connection: socket.socket, write_seconds: float) -> None:
+    """Bounds what the kernel holds of an answer that is not read, and how long it tries to send it."""
+    for name, value in (("TCP_NOTSENT_LOWAT", UNSENT), ("TCP_USER_TIMEOUT", round(2e3 * write_seconds))):
+        option = getattr(socket, name, None)
+        if option is not None:
+            with suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)

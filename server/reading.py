@@ -1,0 +1,50 @@
+"""Methods that generate nothing (embeddings, rerankings, scores), run in a thread with a model of a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from satchel.formats.tokenizer import at_most
+from satchel.runtime.api.model import Model
+from satchel.server.asked import CUT
+from satchel.server.route import caller_of, in_pool, models_of
+from satchel.server.stream import unless_gone
+
+T = TypeVar("T")
+MOST_TOKENS = 1 << 18
+
+
+async def written(request: Request, make: Callable[[], object]) -> JSONResponse:
+    """A response that may be large: made, and written as JSON, in a thread."""
+    return await in_pool(request, "response", lambda: JSONResponse(make()))
+
+
+def _limited(work: Callable[[Model, str], T], model: Model, salt: str) -> T:
+    with at_most(most_tokens(model.context)):
+        return work(model, salt)
+
+
+def most_tokens(context: int) -> int:
+    """Of one text that is read, counted, or cut to what a model takes."""
+    return max(MOST_TOKENS, CUT * context)
+
+
+async def with_model(
+    request: Request, name: str, work: Callable[[Model, str], T], kind: str = "text"
+) -> tuple[str, T]:
+    """The name under which the model is listed, and what the work gives. The work gets the model and the salt
+    of the caller; kind: its pool of threads. A client that hangs up is not waited for.
+    """
+    caller = caller_of(request)
+
+    async def run() -> tuple[str, T]:
+        async with models_of(request).use(name, caller.user) as lease:
+            asked = partial(_limited, work, lease.model.model, caller.salt)
+            return lease.name, await in_pool(request, kind, asked)
+
+    return await unless_gone(request, run())

@@ -1,0 +1,59 @@
+"""A shadow: another version of a model gets the same request, later and less urgently; its answer goes
+nowhere but into the comparison of the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from satchel.errors import SatchelError
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.server.log import LOG
+from satchel.server.problem import Problem
+
+if TYPE_CHECKING:
+    from satchel.server.alias import Alias
+    from satchel.server.answer import Answer
+    from satchel.server.generation import Caller, GenerationRequest
+    from satchel.server.models import Models
+
+LESS_URGENT = 10  # levels of priority below the request that is compared
+WHOLE = ("stop", "length")
+
+_running: set[asyncio.Task[None]] = set()
+
+
+def follow(models: Models, answer: Answer, caller: Caller, alias: Alias) -> None:
+    """Begins the comparison, where there is a whole answer to compare with."""
+    reply = answer.replies[0] if len(answer.replies) == 1 else None
+    if reply is None or reply.stats.finish not in WHOLE or not alias.shadows():
+        return
+    kwargs: GenerateKwargs = {**answer.wanted.kwargs, "sampling": reply.reply.options.sampling}
+    kwargs["priority"] = kwargs.get("priority", 0) + LESS_URGENT
+    kwargs.pop("progress", None)
+    wanted = replace(answer.wanted, model=alias.table.shadow, kwargs=kwargs)
+    task = asyncio.create_task(_compare(models, wanted, caller, alias, reply.text))
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+
+
+async def _compare(
+    models: Models, wanted: GenerationRequest, caller: Caller, alias: Alias, text: str
+) -> None:
+    from satchel.server.answer import Answer
+
+    began = time.monotonic()
+    try:
+        other = await Answer.begin(models, wanted, caller)
+        try:
+            await other.read()
+        finally:
+            await other.close()
+    except (SatchelError, Problem, OSError) as error:
+        LOG.warning("%s: the shadow %s failed: %s", alias.name, alias.table.shadow, error)
+        alias.compare(False, time.monotonic() - began)
+        return
+    alias.compare(other.replies[0].text == text, time.monotonic() - began)

@@ -1,0 +1,191 @@
+"""Answers that come bit by bit over HTTP: events or lines, a sign of life in a silence, an end when the
+client is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from satchel.errors import SatchelError
+from satchel.server.flavour import flavour_of
+from satchel.server.log import LOG
+from satchel.server.problem import problem_of
+
+T = TypeVar("T")
+
+PING_SECONDS = 15.0
+PATIENCE = 10.0  # seconds in which what fails is an ordinary error; then the client hears that all is well
+LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+EVENTS, LINES = "text/event-stream", "application/x-ndjson"
+
+
+def dumps(data: Any) -> str:
+    """JSON on what every client takes for one line."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return text if text.isascii() else text.translate(LINE_ENDS)
+
+
+def event(data: Any, kind: str = "") -> bytes:
+    """A server-sent event with JSON; kind: its name, where the API names events."""
+    text = dumps(data)
+    return (f"event: {kind}\ndata: {text}\n\n" if kind else f"data: {text}\n\n").encode()
+
+
+def line(data: Any) -> bytes:
+    """A line of NDJSON."""
+    return dumps(data).encode() + b"\n"
+
+
+class Stream(Response):
+    """Sends what the iterator yields, each bit at once. close is awaited at the end, whatever the end is; a
+    client that hangs up ends the iterator. ping: bytes to send in a silence, b"" for none.
+    """
+
+    def __init__(
+        self,
+        bits: AsyncIterator[bytes],
+        close: Callable[[], Awaitable[None]],
+        media_type: str = EVENTS,
+        ping: bytes = b": ping\n\n",
+        ping_seconds: float = PING_SECONDS,
+    ) -> None:
+        super().__init__(media_type=media_type)
+        del self.headers["content-length"]
+        self.headers["cache-control"], self.headers["x-accel-buffering"] = "no-cache", "no"
+        self._bits, self._close, self._ping = bits, close, ping if media_type == EVENTS else b""
+        self._at, self._silence = time.monotonic(), ping_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tasks = [asyncio.create_task(self._send(scope["path"], send)), asyncio.create_task(hung_up(receive))]
+        if self._ping:
+            tasks.append(asyncio.create_task(self._keep_alive(send)))
+        try:
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await tasks[0]
+            await self._close()
+
+    async def _send(self, path: str, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for bit in self._late(path):
+            self._at = time.monotonic()
+            await send({"type": "http.response.body", "body": bit, "more_body": True})
+        self._ping = b""
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _keep_alive(self, send: Send) -> None:
+        """Each bit is whole, so a ping between two of them disturbs none."""
+        while self._ping:
+            await asyncio.sleep(self._silence)
+            if self._ping and time.monotonic() - self._at >= self._silence:
+                await send({"type": "http.response.body", "body": self._ping, "more_body": True})
+
+    async def _late(self, path: str) -> AsyncIterator[bytes]:
+        """The bits; an error among them as the API flavour's event."""
+        try:
+            async for bit in self._bits:
+                yield bit
+        except Exception as error:
+            if not isinstance(error, SatchelError):
+                LOG.exception("a stream failed")
+            yield flavour_of(path).late(problem_of(error))
+
+
+async def hung_up(receive: Receive) -> None:
+    """Returns when the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result; the work is cancelled where the client hangs up meanwhile."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(hung_up(request.receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+        return await task
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+class Closing(Protocol):
+    """What a stream tells of."""
+
+    async def close(self) -> None: ...
+
+
+A = TypeVar("A", bound=Closing)
+
+
+async def stream_of(
+    request: Request,
+    work: Coroutine[Any, Any, A],
+    bits: Callable[[A], AsyncIterator[bytes]],
+    *,
+    early: asyncio.Queue[bytes] | None = None,
+    media_type: str = EVENTS,
+    ping: bytes = b": ping\n\n",
+    ping_seconds: float = PING_SECONDS,
+) -> Stream:
+    """A stream of what the work gives. What fails before the first words is raised here, unless they are long
+    in coming: then the stream begins without them. early: bits to send until then, which begin it at once.
+    """
+    task, gone = asyncio.create_task(work), asyncio.create_task(hung_up(request.receive))
+    told: asyncio.Task[bytes] | None = asyncio.create_task(early.get()) if early else None
+    try:
+        waited = [t for t in (task, gone, told) if t is not None]
+        await asyncio.wait(waited, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        elif gone.done():
+            task.cancel()
+            await task
+    except BaseException:
+        task.cancel()
+        if told:
+            told.cancel()
+        raise
+    finally:
+        gone.cancel()
+    coming = _coming(task, bits, early, told)
+    return Stream(coming, partial(_drop, task), media_type, ping, ping_seconds)
+
+
+async def _coming(
+    task: asyncio.Task[A],
+    bits: Callable[[A], AsyncIterator[bytes]],
+    early: asyncio.Queue[bytes] | None,
+    told: asyncio.Task[bytes] | None,
+) -> AsyncIterator[bytes]:
+    while told is not None and early is not None:
+        await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
+        if not told.done():
+            told.cancel()
+            break
+        yield told.result()
+        told = asyncio.create_task(early.get())
+    async for bit in bits(await asyncio.shield(task)):
+        yield bit
+
+
+async def _drop(task: asyncio.Task[A]) -> None:
+    """Ends the work, or what it gave."""
+    if not task.done():
+        task.cancel()
+    with suppress(Exception, asyncio.CancelledError):
+        await (await task).close()

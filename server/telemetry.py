@@ -1,0 +1,92 @@
+"""OpenTelemetry spans: one for each request, and in it those of its queue, prefill and decode. Off unless the
+environment names where they go (OTEL_EXPORTER_OTLP_ENDPOINT); the extra `telemetry` brings the packages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from satchel.errors import RequestError
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+    from satchel.server.answer import Answer
+
+VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+NS = 10**9
+
+# What is known of the request at hand beside its HTTP: for its line in the log.
+FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
+
+
+def from_environment() -> SpanRecorder:
+    """Spans that go where the environment says, or nowhere. RequestError where it says so and packages are
+    missing.
+    """
+    if not any(os.environ.get(name) for name in VARIABLES):
+        return SpanRecorder(None)
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise RequestError(f"{error.name} is missing for traces: pip install 'satchel[telemetry]'") from None
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return SpanRecorder(provider.get_tracer("satchel"))
+
+
+class SpanRecorder:
+    """Begins and ends spans of OpenTelemetry; without a tracer it does nothing."""
+
+    def __init__(self, tracer: Tracer | None) -> None:
+        self.tracer = tracer
+
+    @contextmanager
+    def request(self, method: str, headers: Mapping[str, str], facts: dict[str, Any]) -> Iterator[None]:
+        """The span of a request, in the trace that its traceparent names. facts: become its attributes at the
+        end.
+        """
+        token = FACTS.set(facts)
+        try:
+            if self.tracer is None:
+                yield
+                return
+            from opentelemetry.propagate import extract
+            from opentelemetry.trace import SpanKind
+
+            context = extract(dict(headers))
+            with self.tracer.start_as_current_span(method, context, kind=SpanKind.SERVER) as span:
+                yield
+                span.update_name(f"{method} {facts.get('route', '')}".strip())
+                span.set_attributes({k: v for k, v in facts.items() if isinstance(v, str | int | float)})
+        finally:
+            FACTS.reset(token)
+
+    def answered(self, answer: Answer, now: int) -> None:
+        """Notes an answer that has ended, at `now` in nanoseconds since 1970: for the log, and as spans of
+        its parts.
+        """
+        facts = FACTS.get()
+        if not answer.replies or facts is None:
+            return
+        report = answer.replies[0].report
+        facts |= {
+            "model": answer.name,
+            "prompt_tokens": report.prompt_tokens,
+            "cached_tokens": report.cached_tokens,
+            "completion_tokens": sum(r.stats.generated for r in answer.replies),
+            "finish": report.finish,
+        }
+        if self.tracer is None:
+            return
+        end = now
+        for name in ("decode", "prefill", "queue"):
+            begin = end - round(getattr(report, f"{name}_seconds") * NS)
+            self.tracer.start_span(name, start_time=begin).end(end)
+            end = begin

@@ -1,0 +1,81 @@
+"""What `show` tells of a model, read from its header; of that, only the chat template is tried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from satchel.errors import SatchelError
+from satchel.formats.chat.style import Style
+from satchel.formats.gguf import GGUF, open_gguf
+from satchel.formats.gguf.labels import file_type, parameters
+
+FILL = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """context, embedding: numbers, 0 where the file does not say. template: the source, "" for none; family:
+    the grammar in which it writes tool calls, "" for none. capabilities: Ollama's words.
+    """
+
+    name: str
+    path: str
+    size: int
+    architecture: str
+    parameters: int
+    context: int
+    embedding: int
+    quantization: str
+    licence: str
+    template: str
+    family: str
+    capabilities: tuple[str, ...]
+
+
+def read_details(path: Path, name: str = "", licence: str = "") -> Details:
+    """Opens the file (of a split set, any part). ModelError where it is no GGUF file."""
+    with open_gguf(path) as gguf:
+        meta = gguf.metadata
+        arch = meta.get_str("general.architecture", "")
+        template = _text(gguf, "tokenizer.chat_template")
+        family, able = _template(gguf, template)
+        return Details(
+            name=name or path.name,
+            path=str(path),
+            size=sum(part.size for part in gguf.parts),
+            architecture=arch,
+            parameters=parameters(gguf),
+            context=meta.get_uint(f"{arch}.context_length", 0),
+            embedding=meta.get_uint(f"{arch}.embedding_length", 0),
+            quantization=file_type(gguf),
+            licence=licence or _text(gguf, "general.license"),
+            template=template,
+            family=family,
+            capabilities=_capabilities(gguf, arch, able),
+        )
+
+
+def _capabilities(gguf: GGUF, arch: str, able: tuple[str, ...]) -> tuple[str, ...]:
+    first = "embedding" if gguf.metadata.get_uint(f"{arch}.pooling_type", 0) else "completion"
+    insert = ("insert",) if any(key in gguf.metadata for key in FILL) else ()
+    return (first, *able, *insert)
+
+
+def _template(gguf: GGUF, template: str) -> tuple[str, tuple[str, ...]]:
+    """(family of calls, capabilities) of a chat template. One that can't be read has none."""
+    from satchel.formats.chat.detect import detect
+    from satchel.formats.template import from_metadata
+
+    try:
+        found = from_metadata(gguf.metadata, "", "") if template else None
+        style = detect(found) if found else Style()
+    except SatchelError:
+        return "", ()
+    tools = ("tools",) if found and found.reads("tools") else ()
+    return style.family, (*tools, *(("thinking",) if style.thinks else ()))
+
+
+def _text(gguf: GGUF, key: str) -> str:
+    value = gguf.metadata.get(key)
+    return value if isinstance(value, str) else ""
