@@ -76,7 +76,7 @@ def flag_values(group: object, definition: type) -> dict[str, Any]:
         try:
             one.check(values[name])
         except RequestError as error:
-            raise UsageError(str(error)) from None
+            raise wrong(one.flags[0], str(error)) from None
     return values
 
 

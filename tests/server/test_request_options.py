@@ -68,7 +68,7 @@ def test_a_group_has_a_field_for_each_flag_before_its_own() -> None:
 
 
 def test_a_flag_out_of_range_is_wrong_use() -> None:
-    with pytest.raises(UsageError, match="count is -2: it must be 0 or more"):
+    with pytest.raises(UsageError, match="--count: count is -2: it must be 0 or more"):
         flag_values(Group(count=-2), Made)  # type: ignore[call-arg]
 
 
