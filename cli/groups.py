@@ -1,6 +1,7 @@
 """Groups of options: a frozen dataclass of annotated fields that several commands share.
 
 `with_options` gives a command one parameter per field and hands it the group whole, checked by the group.
+`flags_of` gives a group a field for each flag that a definition of request options states.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from satchel.cli.absent import absent_options
 from satchel.cli.main import UsageError
+from satchel.errors import RequestError
+from satchel.runtime.request_option import RequestOption, options_of
 
+T = TypeVar("T")
 Command = Callable[..., int | None]
 
 
@@ -46,6 +50,45 @@ def option(
 def wrong(name: str, text: str) -> UsageError:
     """The error of an option's value: exit code 2."""
     return UsageError(f"{name}: {text}")
+
+
+def flags_of(definition: type) -> Callable[[type[T]], type[T]]:
+    """Decorates a group, below @dataclass: it gets a field for each option of the definition with a flag."""
+
+    def add(group: type[T]) -> type[T]:
+        flagged = _flagged(definition)
+        for name, one in flagged.items():
+            setattr(group, name, _default(one))
+        derived = {
+            name: Annotated[one.kind, option(*one.flags, env=one.env, help=one.doc)]
+            for name, one in flagged.items()
+        }
+        group.__annotations__ = {**derived, **group.__annotations__}
+        return group
+
+    return add
+
+
+def flag_values(group: object, definition: type) -> dict[str, Any]:
+    """Values of the definition's options that the group's flags give. UsageError for one out of range."""
+    values = {name: one.read(getattr(group, name)) for name, one in _flagged(definition).items()}
+    for name, one in _flagged(definition).items():
+        try:
+            one.check(values[name])
+        except RequestError as error:
+            raise wrong(one.flags[0], str(error)) from None
+    return values
+
+
+def _flagged(definition: type) -> dict[str, RequestOption]:
+    return {name: one for name, one in options_of(definition).items() if one.flags}
+
+
+def _default(one: RequestOption) -> Any:
+    """The flag's default: where the option's is None, what stands for None."""
+    if one.default is not None:
+        return one.default
+    return next(value for value, meant in one.also.items() if meant is None)
 
 
 def with_options(command: Command) -> Command:

@@ -91,14 +91,14 @@ class Once:
         messages = [{"role": "system", "content": system}] if system else []
         return ChatRequest(
             drawn,
-            self.text.max_tokens,
-            self.text.stop,
-            self.text.ignore_eos,
+            {
+                **self.text.generate_kwargs(),
+                "grammar": spec,
+                "on_overflow": self.reply.overflow,
+                "logprobs": self.count.logprobs,
+            },
             raw=self.raw,
-            grammar=spec,
             reasoning=self.reply.thinking,
-            on_overflow=self.reply.overflow,
-            logprobs=self.count.logprobs,
             messages=[*messages, {"role": "user", "content": asked}],
         )
 

@@ -10,14 +10,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
-from satchel.cli.groups import option, wrong
+from satchel.cli.groups import flag_values, flags_of, option, wrong
 from satchel.cli.model_argument import model_file
 from satchel.errors import RequestError
 from satchel.quant.cache import CACHE_TYPES
+from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.placement.options import (
     PREFETCHES,
     STREAMS,
@@ -277,8 +278,9 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
+@flags_of(GenerateOptions)
 class TextOptions:
-    """What is asked, and where the answer ends."""
+    """What is asked, and where the answer ends: the flags of GenerateOptions' fields among them."""
 
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None
     file: Annotated[
@@ -297,24 +299,12 @@ class TextOptions:
         bool | None,
         option("-e", "--escape/--no-escape", help=r"Read \n, \t, \\ and the like; default: in -p, -sys, -r."),
     ] = None
-    predict: Annotated[
-        int,
-        option(
-            "-n",
-            "--predict",
-            "--n-predict",
-            env="N_PREDICT",
-            min=-2,
-            help="Most tokens of an answer; -1: no limit.",
-        ),
-    ] = -1
     reverse: Annotated[
         list[str] | None,
         option(
             "-r", "--reverse-prompt", metavar="TEXT", help="An answer ends before this text; may be repeated."
         ),
     ] = None
-    ignore_eos: Annotated[bool, option("--ignore-eos", help="Go on after the end token.")] = False
     jinja: Annotated[bool, typer.Option("--jinja", hidden=True)] = True
     verbose: Annotated[bool, option("-v", "--verbose", help="Print the timings.")] = False
 
@@ -324,13 +314,10 @@ class TextOptions:
         if any(not text for text in self.reverse or ()):
             raise wrong("-r", "an empty text would end every answer at once")
 
-    @property
-    def max_tokens(self) -> int:
-        return max(-1, self.predict)  # -2, until the context is full, is what -1 means here
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        return tuple(self._read(text, "-r") for text in self.reverse or ())
+    def generate_kwargs(self) -> GenerateKwargs:
+        """As fields of GenerateOptions: those that have a flag, and where the answer ends."""
+        kwargs = cast(GenerateKwargs, flag_values(self, GenerateOptions))
+        return {**kwargs, "stop": tuple(self._read(text, "-r") for text in self.reverse or ())}
 
     def system_text(self) -> str:
         """The system prompt, "" for none."""

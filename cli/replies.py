@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
-from satchel.runtime.words import WORKERS
+from satchel.runtime.words import POLICIES, WORKERS
 
 if TYPE_CHECKING:
     from satchel.runtime.sampling import Sampling
 
-POLICIES = ("error", "shift", "truncate-middle")
 SWITCHES = {"auto": None, "on": True, "off": False}
 MAX_COMPLETIONS, TOGETHER, MOST_TOLD = 128, 8, 20
 

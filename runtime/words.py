@@ -2,3 +2,4 @@
 
 PRECISIONS = ("exact", "fast")
 WORKERS = ("thread", "process")
+POLICIES = ("error", "shift", "truncate-middle")  # of GenerateOptions.on_overflow

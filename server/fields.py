@@ -1,15 +1,16 @@
 """Fields that requests of several API flavours share, each with its declared range; nothing is clamped.
 
-An option of sampling takes its range from the library, so it is stated once.
+A field that is a request option of the library is derived from its definition, so it is stated once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar, cast, overload
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast, overload
 
 from pydantic import (
     AliasChoices,
@@ -17,18 +18,19 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    create_model,
     field_validator,
     model_validator,
 )
 from pydantic_core import CoreSchema
 
 from satchel.errors import RequestError
-from satchel.runtime.sampling import RANGES, Sampling
+from satchel.runtime.api.generate_options import GenerateOptions
+from satchel.runtime.request_option import RequestOption, options_of
+from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.options import LETTERS, ORDER, stages
 
 T = TypeVar("T")
-LIMITS = {name: (low, high) for name, low, high in RANGES}
-OPTIONS = frozenset(f.name for f in fields(Sampling))
 MOST_TOKENS = 1 << 31
 MOST_NAMES = 1024  # entries of a list of tokens or words
 MOST_FIELDS = 1024  # of an object with declared fields
@@ -42,16 +44,6 @@ Words = Annotated[list[Word], Field(max_length=MOST_NAMES)]
 Breakers = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=BREAKER)]], Field(max_length=MOST_BREAKERS)
 ]
-
-
-def ranged(name: str, *aliases: str, **more: Any) -> Any:
-    """A field that may be left out, with the range that the library's option of this name has. aliases: what
-    others call it.
-    """
-    low, high = LIMITS[name]
-    if aliases:
-        more["validation_alias"] = AliasChoices(name, *aliases)
-    return Field(default=None, ge=low, le=high, **more)
 
 
 def _fail_fast(part: Any) -> None:
@@ -159,36 +151,55 @@ def _unknown(value: Any, name: str) -> list[str]:
     return []
 
 
-class SamplingFields(Body):
+def body_fields(definition: type) -> type[Body]:
+    """A body with a field for each option of the definition that bodies have; None: it was left out."""
+    made: dict[str, Any] = {
+        name: (one.kind if not one.choices else Literal[one.choices], body_field(one))
+        for name, one in options_of(definition).items()
+        if one.body
+    }
+    optional: dict[str, Any] = {name: (kind | None, field) for name, (kind, field) in made.items()}
+    return create_model(f"{definition.__name__}Fields", __base__=Body, **optional)
+
+
+def body_field(one: RequestOption, **more: Any) -> Any:
+    """A field that may be left out, with the option's range and names."""
+    if one.body != (one.name,):
+        more["validation_alias"] = AliasChoices(*one.body) if len(one.body) > 1 else one.body[0]
+    if one.low > -inf:
+        more["ge"] = one.lowest
+    if one.high < inf:
+        more["le"] = one.high
+    if one.above is not None:
+        more["gt"] = one.above
+    return Field(default=None, description=one.doc, **more)
+
+
+def body_values(body: Body, definition: type) -> dict[str, Any]:
+    """Values of the definition's options that the body has, by name."""
+    given = ((name, one, getattr(body, name)) for name, one in options_of(definition).items() if one.body)
+    return {name: one.read(value) for name, one, value in given if value is not None}
+
+
+if TYPE_CHECKING:
+
+    class DrawnFields(Body):
+        """Options of Sampling."""
+
+    class GenerateFields(Body):
+        """Options of GenerateOptions."""
+
+else:
+    DrawnFields, GenerateFields = body_fields(Sampling), body_fields(GenerateOptions)
+
+
+class SamplingFields(DrawnFields):
     """The chain's options by the names that llama-server gives them, and vLLM's for the same."""
 
-    temperature: float | None = ranged("temperature")
-    top_k: int | None = Field(default=None, ge=-1, le=LIMITS["top_k"][1], description="-1 and 0: off")
-    top_p: float | None = ranged("top_p")
-    min_p: float | None = ranged("min_p")
-    typical_p: float | None = ranged("typical_p")
-    top_n_sigma: float | None = ranged("top_n_sigma")
-    presence_penalty: float | None = ranged("presence_penalty")
-    frequency_penalty: float | None = ranged("frequency_penalty")
-    repeat_penalty: float | None = ranged("repeat_penalty", "repetition_penalty")
-    repeat_last_n: int | None = ranged("repeat_last_n")
-    dynatemp_range: float | None = ranged("dynatemp_range")
-    dynatemp_exponent: float | None = ranged("dynatemp_exponent")
-    xtc_probability: float | None = ranged("xtc_probability")
-    xtc_threshold: float | None = ranged("xtc_threshold")
-    dry_multiplier: float | None = ranged("dry_multiplier")
-    dry_base: float | None = ranged("dry_base")
-    dry_allowed_length: int | None = ranged("dry_allowed_length")
-    dry_last_n: int | None = ranged("dry_last_n", "dry_penalty_last_n")
     dry_breakers: Breakers | None = Field(
         default=None, validation_alias=AliasChoices("dry_breakers", "dry_sequence_breakers")
     )
-    mirostat: int | None = ranged("mirostat")
-    mirostat_tau: float | None = ranged("mirostat_tau")
-    mirostat_eta: float | None = ranged("mirostat_eta")
-    min_tokens: int | None = ranged("min_tokens")
     samplers: Words | Word | None = Field(default=None, description="Names of stages, or letters")
-    seed: int | None = Field(default=None, ge=-1, le=LIMITS["seed"][1], description="-1: drawn anew")
 
     @field_validator("samplers")
     @classmethod
@@ -206,15 +217,9 @@ class SamplingFields(Body):
 
     def sampling(self, base: Sampling) -> Sampling:
         """The base with what was asked for."""
-        asked: Mapping[str, Any] = {
-            name: value
-            for name in SamplingFields.model_fields
-            if name in OPTIONS and (value := getattr(self, name)) is not None
-        }
-        changed = {
-            **asked,
-            **({"seed": None} if self.seed == -1 else {}),
-            **({"top_k": 0} if self.top_k == -1 else {}),
-            **({"dry_breakers": tuple(self.dry_breakers)} if self.dry_breakers is not None else {}),
-        }
+        changed = body_values(self, Sampling)
+        if self.dry_breakers is not None:
+            changed["dry_breakers"] = tuple(self.dry_breakers)
+        if self.samplers is not None:
+            changed["samplers"] = self.samplers
         return replace(base, **changed)

@@ -14,16 +14,16 @@ from typing import IO, Any
 
 from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files
+from satchel.runtime.api.generate_options import GenerateOptions
+from satchel.runtime.request_option import options_of
 from satchel.runtime.sampling import NAMES, Sampling
+from satchel.runtime.sampling import WHOLE as WHOLE_NAMES
 
 KIND, VERSION = "satchel-conversation", 1
 ROLES = ("user", "assistant")
 LARGEST = 64 << 20  # bytes of a file that is read
 SETTINGS = (*NAMES, "max_tokens")
-WHOLE = (  # settings that are integers
-    *("top_k", "repeat_last_n", "seed", "max_tokens", "dry_allowed_length", "dry_last_n", "mirostat"),
-    "min_tokens",
-)
+WHOLE = (*WHOLE_NAMES, "max_tokens")  # settings that are integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ class ChatSettings:
             raise RequestError(f"{name}: expected {'a whole number' if whole else 'a number'}, got {value!r}")
         if name != "max_tokens":
             return replace(self, sampling=replace(self.sampling, **{name: value}))  # type: ignore[arg-type]
-        if not -1 <= value < 2**31:
-            raise RequestError(f"max_tokens is {value}: it must be -1 (no limit) or more")
+        options_of(GenerateOptions)["max_tokens"].check(value)
         return replace(self, max_tokens=value)
 
     def facts(self) -> dict[str, float | int | None]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from satchel.runtime.api.generate_options import GenerateKwargs
     from satchel.runtime.api.model import Model
     from satchel.runtime.api.reply import Reply, Stats
-    from satchel.runtime.grammar import Spec
     from satchel.runtime.sampling import Sampling
 
 TAIL = 8  # tokens at the end of a prompt among which an opened <think> is looked for
@@ -30,24 +29,20 @@ TAIL = 8  # tokens at the end of a prompt among which an opened <think> is looke
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """How an answer is drawn and where it ends; max_tokens -1: no limit. messages: the conversation that the
-    prompt was made of; it is rendered anew where reasoning or on_overflow change the prompt.
+    """How an answer is drawn and where it ends. kwargs: further fields of GenerateOptions. messages: the
+    conversation that the prompt was made of; it is rendered anew where reasoning or on_overflow change the
+    prompt.
     """
 
     sampling: Sampling
-    max_tokens: int = -1
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
+    kwargs: GenerateKwargs
     raw: bool = False  # a text that goes on, no answer with parts
-    grammar: Spec | None = None
     reasoning: bool | int | str | None = None
-    on_overflow: str = "error"
-    logprobs: int = -1
     messages: Sequence[Mapping[str, Any]] = ()
 
     @property
     def changes_prompt(self) -> bool:
-        return self.reasoning is not None or self.on_overflow != "error"
+        return self.reasoning is not None or self.kwargs.get("on_overflow", "error") != "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +125,13 @@ def respond_often(
 
     started, sampling = time.perf_counter(), request.sampling
     first = secrets.randbits(63) if sampling.seed is None else sampling.seed
-    logprobs = max(0, request.logprobs) if made > n else request.logprobs
+    kwargs = request.kwargs
+    if made > n:
+        kwargs = {**kwargs, "logprobs": max(0, kwargs.get("logprobs", -1))}
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
         replies = []
         for seed in seeds(first, made):
-            one = replace(request, sampling=sampling.with_seed(seed), logprobs=logprobs)
+            one = replace(request, sampling=sampling.with_seed(seed), kwargs=kwargs)
             replies.append(begun(model, ids, one, progressed))
             stop.watch(replies[-1])
         answers = [answer_of(reply, started) for reply in best(replies, n)]
@@ -147,16 +144,7 @@ def respond_often(
 
 def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Progressed) -> Reply:
     """The reply to a request, of which nothing was computed yet."""
-    kwargs: GenerateKwargs = {
-        "max_tokens": request.max_tokens,
-        "sampling": request.sampling,
-        "stop": request.stop,
-        "ignore_eos": request.ignore_eos,
-        "progress": progress,
-        "grammar": request.grammar,
-        "on_overflow": request.on_overflow,
-        "logprobs": request.logprobs,
-    }
+    kwargs: GenerateKwargs = {**request.kwargs, "sampling": request.sampling, "progress": progress}
     if request.raw:
         return model.generate(ids, **kwargs)
     if request.changes_prompt:

@@ -21,6 +21,7 @@ from satchel.cli.chat.reader import silent
 from satchel.cli.chat.registry import Leave
 from satchel.cli.chat.respond import ChatAnswer, ChatRequest, respond
 from satchel.errors import RequestError, SatchelError
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import MASK
 
 if TYPE_CHECKING:
@@ -31,13 +32,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What all answers have in common beside their drawing."""
+    """What all answers have in common beside their drawing. kwargs: fields of GenerateOptions."""
 
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
+    kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)
     grammar: Spec | None = None
     reasoning: bool | int | str | None = None
     on_overflow: str = "error"
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return tuple(self.kwargs.get("stop", ()))
+
+    def with_stop(self, stop: tuple[str, ...]) -> How:
+        return replace(self, kwargs={**self.kwargs, "stop": stop})
 
 
 @dataclass(slots=True)
@@ -179,12 +186,13 @@ class Session:
     def _request(self, asked: Conversation, seed: int | None) -> ChatRequest:
         return ChatRequest(
             replace(self.settings.sampling, seed=seed),
-            self.settings.max_tokens,
-            self.how.stop,
-            self.how.ignore_eos,
-            grammar=self.how.grammar,
+            {
+                **self.how.kwargs,
+                "max_tokens": self.settings.max_tokens,
+                "grammar": self.how.grammar,
+                "on_overflow": self.how.on_overflow,
+            },
             reasoning=self.how.reasoning,
-            on_overflow=self.how.on_overflow,
             messages=asked.messages(),
         )
 

@@ -46,6 +46,7 @@ def chat(
     the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
     """
     first, system, drawn = text.prompt_text(), text.system_text(), sampling.sampling()
+    kwargs = text.generate_kwargs()
     spec, speculating = grammar.spec(), speculation.speculation()
     file = talk.file()
     reply.check(raw=False, structured=spec is not None)
@@ -63,7 +64,7 @@ def chat(
 
         if spec is not None:
             check_spec(loaded, spec)
-        conversation = Conversation(model_name(loaded), system, (), ChatSettings(drawn, text.max_tokens))
+        conversation = Conversation(model_name(loaded), system, (), ChatSettings(drawn, kwargs["max_tokens"]))
         session = Session(
             loaded,
             conversation,
@@ -72,7 +73,7 @@ def chat(
             verbose=text.verbose,
             markdown=talk.markdown,
             report=reply.report,
-            how=How(text.stop, text.ignore_eos, spec, reply.thinking, reply.overflow),
+            how=How(kwargs, spec, reply.thinking, reply.overflow),
             out=Objects() if talk.as_json else TextOutput(),
             loading=time.perf_counter() - started,
         )

@@ -6,29 +6,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 
 from satchel.formats.chat import Event
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.model import Message, Model
 from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options
-from satchel.runtime.api.readings import Text
 from satchel.runtime.api.reply import POLL, Reply, Stats
 from satchel.runtime.api.usage_report import UsageReport
 from satchel.runtime.engine.cancel_scope import CancelScope
-from satchel.runtime.engine.resume import Restored
 from satchel.runtime.engine.stats import EngineStats
-from satchel.runtime.graph import Array
-from satchel.runtime.tasks.likelihood import Scored
-from satchel.runtime.tasks.rerank import INSTRUCTION, Ranked
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Method: TypeAlias = Callable[Concatenate["AsyncModel", P], Coroutine[Any, Any, T]]
 LONG = 64  # concurrent calls that read texts or states
 SHORT = 8  # concurrent calls that prepare a prompt or check an answer
 # Runs a function in a thread and gives its result.
@@ -146,13 +143,33 @@ class AsyncChatReply(AsyncReply):
             await anext(self, None)
 
 
+def _in_thread(method: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """A method of Model, awaited: it takes the same arguments, and runs in a thread for short work."""
+
+    @wraps(method)
+    async def call(self: AsyncModel, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._thread(partial(getattr(self.model, method.__name__), *args, **kwargs))
+
+    return call
+
+
+def _in_engine(method: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """The same for a method that waits for the engine."""
+
+    @wraps(method)
+    async def call(self: AsyncModel, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._engine(partial(getattr(self.model, method.__name__), *args, **kwargs))
+
+    return call
+
+
 class AsyncModel:
-    """A model for asyncio. `model` is the same model for threads; both can be used concurrently."""
+    """A model for asyncio. `model` is the same for threads; both may be used at once."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        # Dedicated thread pools, so that no other work delays the calls. The second is never shut down: calls
-        # on a closed model still need it for their error.
+        # Dedicated pools, whose threads begin as they are needed, so that no other work delays the calls. The
+        # second is never shut down: calls on a closed model still need it for their error.
         self._long = ThreadPoolExecutor(LONG, "satchel-async")
         self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
 
@@ -225,62 +242,19 @@ class AsyncModel:
             tasks = [group.create_task(run(p)) for p in prompts]
         return [t.result() for t in tasks]
 
-    async def tokenize(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
-        return await self._thread(partial(self.model.tokenize, text, special=special, bos=bos))
-
-    async def tokenize_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-        return await self._thread(partial(self.model.tokenize_many, texts, special=special))
+    tokenize = _in_thread(Model.tokenize)
+    tokenize_many = _in_thread(Model.tokenize_many)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         return self.model.detokenize(ids, special=special)
 
-    async def logits(self, ids: Sequence[int]) -> Array:
-        """As Model.logits: (n, vocabulary) float32."""
-        return await self._engine(partial(self.model.logits, ids))
-
-    async def embed(
-        self,
-        texts: Text | Sequence[Text],
-        *,
-        pooling: str | None = None,
-        normalize: bool = True,
-        dimensions: int | None = None,
-        adapters: Mapping[str, float] | None = None,
-        salt: str = "",
-    ) -> Array:
-        """As Model.embed: (n, D) float32."""
-        return await self._engine(
-            partial(
-                self.model.embed,
-                texts,
-                pooling=pooling,
-                normalize=normalize,
-                dimensions=dimensions,
-                adapters=adapters,
-                salt=salt,
-            )
-        )
-
-    async def score(
-        self, prompt: Text, continuations: Sequence[Text], *, adapters: Mapping[str, float] | None = None
-    ) -> list[Scored]:
-        """As Model.score."""
-        return await self._engine(partial(self.model.score, prompt, continuations, adapters=adapters))
-
-    async def rerank(
-        self, query: str, documents: Sequence[str], *, top: int | None = None, instruction: str = INSTRUCTION
-    ) -> list[Ranked]:
-        """As Model.rerank."""
-        asked = partial(self.model.rerank, query, documents, top=top, instruction=instruction)
-        return await self._engine(asked)
-
-    async def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
-        """As Model.save_state."""
-        return await self._engine(partial(self.model.save_state, path, prompt, salt=salt))
-
-    async def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
-        """As Model.restore_state."""
-        return await self._engine(partial(self.model.restore_state, path, salt=salt))
+    logits = _in_engine(Model.logits)
+    embed = _in_engine(Model.embed)
+    score = _in_engine(Model.score)
+    rerank = _in_engine(Model.rerank)
+    save_state = _in_engine(Model.save_state)
+    restore_state = _in_engine(Model.restore_state)
+    bandwidth = _in_engine(Model.bandwidth)
 
     async def stats(self) -> EngineStats:
         """As Model.stats."""
@@ -290,10 +264,6 @@ class AsyncModel:
     def trouble(self) -> str:
         """Why requests cannot be served now; "" if they can. Does not wait."""
         return self.model.trouble
-
-    async def bandwidth(self) -> float | None:
-        """As Model.bandwidth."""
-        return await self._engine(self.model.bandwidth)
 
     async def close(self) -> None:
         """As Model.close."""

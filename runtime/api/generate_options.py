@@ -1,5 +1,5 @@
 """Options of one request: GenerateOptions defines them, GenerateKwargs types the same names for `**kwargs`. A
-new option is added here and nowhere else.
+new option is added here and nowhere else: its flag, its field in bodies and its range check are derived.
 """
 
 from __future__ import annotations
@@ -10,73 +10,87 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from satchel.errors import RequestError
-from satchel.runtime.api.overflow import check_policy
 from satchel.runtime.engine.constraint import Constraint
 from satchel.runtime.engine.logits_options import LogitsProcessor
 from satchel.runtime.grammar.spec import Spec
+from satchel.runtime.request_option import check_options, documented, request_option
 from satchel.runtime.sampling import Sampling
+from satchel.runtime.words import POLICIES
 
 PromptProgress = Callable[[int, int], None]
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """Options of one request: how its answer is sampled, when it ends, and how it is scheduled.
+    """Options of one request: how its answer is sampled, when it ends, and how it is scheduled."""
 
-    max_tokens: most tokens of the answer; -1: until an end token or a full context. sampling None: the
-    defaults; `checked` draws a seed where it has none. stop: texts that end the answer, which does not hold
-    them unless include_stop_str_in_output. stop_token_ids: tokens that end it besides the model's own end
-    tokens, which ignore_eos forbids. progress(tokens computed, tokens to compute) is called during the
-    prefill.
-
-    on_overflow, when prompt and answer exceed the context: "error" refuses the prompt or ends the answer;
-    "truncate-middle" drops tokens from the middle of the prompt; "shift" drops the oldest tokens and goes on.
-    priority: smaller is more urgent, among requests of one client. client: the name under which fair
-    scheduling accounts the request; "" takes `user`. user: one of the client's users; weight: its share of
-    what the client gets. salt: only requests with the same salt share cached prefixes. timeout: seconds after
-    which the answer ends; 0: none. draft: most draft tokens of speculative decoding; -1: as the model was
-    loaded, 0: none.
-
-    logprobs: -1: none; 0: of each token of the answer; k: of the k likeliest tokens beside it too.
-    constraint: limits the answer token by token; grammar: its description, which the engine compiles and
-    which the finished answer is checked against. logits_processors: functions of (tokens so far, logits) that
-    change the logits.
-
-    adapters, control_vectors: scales by name of those that were loaded; None: their scales as loaded,
-    otherwise those that are not named are off.
-    """
-
-    max_tokens: int = -1
-    sampling: Sampling | None = None
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    progress: PromptProgress | None = None
-    on_overflow: str = "error"
-    priority: int = 0
-    client: str = ""
-    user: str = ""
-    weight: float = 1.0
-    salt: str = ""
-    timeout: float = 0.0
-    draft: int = -1
-    logprobs: int = -1
-    constraint: Constraint | None = None
-    grammar: Spec | None = None
-    logits_processors: Sequence[LogitsProcessor] = ()
-    adapters: Mapping[str, float] | None = None
-    control_vectors: Mapping[str, float] | None = None
+    # fmt: off
+    max_tokens: int = request_option(
+        -1,
+        "Most tokens of the answer; -1: no limit but an end token and the context.",
+        "-n", "--predict", "--n-predict",
+        low=-1, high=1 << 31, env="N_PREDICT", also={-2: -1},
+    )
+    # fmt: on
+    sampling: Sampling | None = request_option(
+        None, "How tokens are drawn; None: the defaults. `checked` draws a seed where it has none."
+    )
+    stop: Sequence[str] = request_option(
+        (), "Texts that end the answer, which does not hold them unless include_stop_str_in_output."
+    )
+    stop_token_ids: Sequence[int] = request_option(
+        (), "Tokens that end the answer besides the model's own end tokens."
+    )
+    include_stop_str_in_output: bool = request_option(
+        False, "The answer holds the stop text that ended it.", body=("include_stop_str_in_output",)
+    )
+    ignore_eos: bool = request_option(
+        False, "Go on after the end token: the model cannot draw it.", "--ignore-eos", body=("ignore_eos",)
+    )
+    progress: PromptProgress | None = request_option(
+        None, "Called with (tokens computed, tokens to compute) during the prefill."
+    )
+    on_overflow: str = request_option(
+        "error",
+        "What happens where prompt and answer exceed the context. error: the prompt is refused or the answer "
+        "ends; truncate-middle: the middle of the prompt is dropped; shift: the oldest tokens are dropped.",
+        choices=POLICIES,
+        body=("on_overflow",),
+    )
+    priority: int = request_option(0, "Smaller is more urgent, among requests of one client.")
+    client: str = request_option("", "Name under which fair scheduling accounts the request; '': `user`.")
+    user: str = request_option("", "One of the client's users.")
+    weight: float = request_option(1.0, "The user's share of what the client gets.", above=0)
+    salt: str = request_option("", "Only requests with the same salt share cached prefixes.")
+    timeout: float = request_option(0.0, "Seconds after which the answer ends; 0: none.", low=0)
+    draft: int = request_option(
+        -1,
+        "Most draft tokens of speculative decoding; -1: as the model was loaded, 0: none.",
+        low=-1,
+        high=256,
+        body=("speculative.n_max",),
+    )
+    logprobs: int = request_option(
+        -1, "0: log probability of each token of the answer; k: of the k likeliest beside it too; -1: none."
+    )
+    constraint: Constraint | None = request_option(None, "Limits the answer token by token.")
+    grammar: Spec | None = request_option(
+        None, "Grammar that the engine compiles to a constraint; the finished answer is checked against it."
+    )
+    logits_processors: Sequence[LogitsProcessor] = request_option(
+        (), "Functions of (tokens so far, logits) that change the logits."
+    )
+    adapters: Mapping[str, float] | None = request_option(
+        None, "Scales of loaded adapters by name, others are off; None: as loaded."
+    )
+    control_vectors: Mapping[str, float] | None = request_option(
+        None, "Scales of loaded control vectors by name, others are off; None: as loaded."
+    )
 
     def checked(self) -> GenerateOptions:
         """A copy whose sampling has a seed. RequestError for values out of range or at odds."""
-        if self.max_tokens < -1:
-            raise RequestError(f"max_tokens is {self.max_tokens}: it must be -1 (no limit) or more")
-        if not self.weight > 0 or not self.timeout >= 0:
-            raise RequestError(
-                f"weight is {self.weight}, timeout {self.timeout}: expected more than 0, and 0 or more"
-            )
-        check_policy(self.on_overflow)
+        check_options(self)
         if self.constraint is not None and self.grammar is not None:
             raise RequestError("a grammar and a constraint were given: an answer takes one of them")
         if (self.constraint or self.grammar) and self.on_overflow == "shift":

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from satchel.errors import RequestError
 from satchel.runtime.api.refusals import PromptTooLong
 from satchel.runtime.kv import common
 from satchel.runtime.log import LOG
 
-POLICIES = ("error", "shift", "truncate-middle")
 ROOM = 8  # a cut leaves at most 1/8 of the context for the answer
 HEAD = 4  # when the middle is cut, 1/4 of what remains is the head
 SYSTEM = ("system", "developer")
@@ -37,11 +35,6 @@ class Fitted:
             return ()
         of = f" ({self.messages} messages)" if self.messages else ""
         return (f"{self.cut} tokens{of} were left out of the middle of the prompt to fit the context",)
-
-
-def check_policy(policy: str) -> None:
-    if policy not in POLICIES:
-        raise RequestError(f"on_overflow is {policy!r}: expected one of {', '.join(POLICIES)}")
 
 
 def most_prompt(context: int, max_tokens: int) -> int:

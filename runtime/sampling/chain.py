@@ -16,15 +16,13 @@ import numpy as np
 
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.exact import BITS, LN2, exp, lanes, log, power, root, uniform, weights
+from satchel.runtime.sampling.options import ORDER
 
 XTC_KEY = 0x9FB21C651E98DF25  # mixed into the seed for XTC's random number
 MOST = np.float32(3.4028234663852886e38)
 NONE = -1  # no token
 MIROSTAT_TOP = 100  # candidates from which mirostat 1 estimates the slope, as in the paper
-STAGES = (
-    "end", "penalties", "dry", "top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc", "temperature",
-    "mirostat_1", "mirostat_2",
-)  # fmt: skip
+STAGES = ("end", *ORDER, "mirostat_1", "mirostat_2")
 CODE = {name: code for code, name in enumerate(STAGES)}  # HAL_STAGE_ of hal.h
 
 
@@ -225,20 +223,7 @@ def mirostat_2(c: Candidates, row: StageContext) -> Candidates:
 
 
 STAGE: dict[int, Callable[[Candidates, StageContext], Candidates]] = {
-    CODE[f.__name__]: f
-    for f in (
-        penalties,
-        dry,
-        top_n_sigma,
-        top_k,
-        typical,
-        top_p,
-        min_p,
-        xtc,
-        temperature,
-        mirostat_1,
-        mirostat_2,
-    )
+    code: globals()[name] for name, code in CODE.items() if name != "end"
 }
 
 

@@ -7,26 +7,14 @@ import numpy as np
 from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.chain import CODE
-from satchel.runtime.sampling.options import Sampling
+from satchel.runtime.sampling.options import SAMPLERS, Sampling
 
 
 def chain(s: Sampling) -> tuple[str, ...]:
     """The stages that a row passes, in order."""
     if s.mirostat:
         return ("temperature", f"mirostat_{s.mirostat}") if s.temperature > 0 else ("temperature",)
-    on = {
-        "penalties": (s.repeat_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0)
-        and s.repeat_last_n != 0,
-        "dry": s.dry_multiplier > 0 and s.dry_base >= 1 and s.dry_last_n != 0,
-        "top_n_sigma": s.top_n_sigma >= 0,
-        "top_k": s.top_k > 0,
-        "typical": s.typical_p < 1,
-        "top_p": s.top_p < 1,
-        "min_p": s.min_p > 0,
-        "xtc": s.xtc_probability > 0,
-        "temperature": s.temperature != 1 or s.dynatemp_range > 0,
-    }
-    kept = tuple(name for name in s.samplers if on[name])
+    kept = tuple(name for name in s.samplers if SAMPLERS[name].is_on(s))
     if s.temperature == 0 and "temperature" in kept and not {"typical", "xtc"} & set(kept):
         # Greedy: no other stage can drop the best candidate.
         return (*(n for n in kept if n in ("penalties", "dry")), "temperature")

@@ -11,14 +11,16 @@ from pydantic import Field, model_validator
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
+from satchel.runtime.request_option import options_of
 from satchel.runtime.sampling import Sampling
 from satchel.server.anthropic.blocks import Cached, Name, Texts
 from satchel.server.anthropic.conversation import AnthropicMessage, messages_of
-from satchel.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept, ranged
+from satchel.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, body_field, kept
 from satchel.server.flavour import JsonObject
 from satchel.server.generation import GenerationRequest, MustCall, Turn
 from satchel.server.problem import Problem
 
+OPTIONS = options_of(Sampling)
 SAMPLING = ("temperature", "top_p", "top_k")
 
 
@@ -140,9 +142,9 @@ class MessagesBody(PromptBody):
         list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=64)
     ] = Field(default_factory=list)
     stream: bool = False
-    temperature: float | None = ranged("temperature")
-    top_p: float | None = ranged("top_p")
-    top_k: int | None = ranged("top_k")
+    temperature: float | None = body_field(OPTIONS["temperature"])
+    top_p: float | None = body_field(OPTIONS["top_p"])
+    top_k: int | None = body_field(replace(OPTIONS["top_k"], also={}))
     metadata: RequestMetadata = RequestMetadata()
     # No effect, and documented so.
     service_tier: str | None = None

@@ -5,21 +5,14 @@ from __future__ import annotations
 from math import isinf
 
 from satchel.runtime.api.generate_options import GenerateOptions
-from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling import NAMES, Sampling
 from satchel.server.flavour import JsonObject
-
-SAME = (
-    "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma",
-    "xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty",
-    "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "mirostat", "mirostat_tau",
-    "mirostat_eta", "min_tokens", "seed",
-)  # fmt: skip
 
 
 def generation_settings(options: GenerateOptions, sampling: Sampling) -> JsonObject:
     """As they were used, with the seed that was drawn."""
     return {
-        **{name: getattr(sampling, name) for name in SAME},
+        **{name: getattr(sampling, name) for name in NAMES if name != "dry_last_n"},
         "dry_penalty_last_n": sampling.dry_last_n,
         "dry_sequence_breakers": list(sampling.dry_breakers),
         "samplers": list(sampling.samplers),

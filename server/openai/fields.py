@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from satchel.runtime.api.answers import MAX_COMPLETIONS
-from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.sampling import Sampling
 from satchel.server.asked import FRESH
-from satchel.server.fields import MOST_TOKENS, Body, SamplingFields, TokenId, TokenIds, Word
+from satchel.server.fields import (
+    MOST_TOKENS,
+    Body,
+    GenerateFields,
+    SamplingFields,
+    TokenId,
+    TokenIds,
+    Word,
+    body_values,
+)
 from satchel.server.openai.refused import check_refused
 from satchel.server.openai.structured_output import StructuredOutputFields
 from satchel.server.problem import Problem
@@ -49,7 +58,7 @@ class AdapterScale(Body):
     scale: Scale
 
 
-class TextFields(SamplingFields, StructuredOutputFields):
+class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
     """Both for conversations and for texts."""
 
     model: str = Field(default="", max_length=1000)
@@ -59,25 +68,21 @@ class TextFields(SamplingFields, StructuredOutputFields):
     best_of: int | None = Field(default=None, ge=1, le=MAX_COMPLETIONS)
     stop: Word | Annotated[list[Word], Field(max_length=STOPS)] | None = None
     stop_token_ids: TokenIds | None = None
-    include_stop_str_in_output: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
     sse_ping_interval: int | None = Field(default=None, ge=-1, le=3600)
-    ignore_eos: bool = False
     logit_bias: Biases | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
     prompt_logprobs: int | None = Field(default=None, ge=0, le=20)
     use_beam_search: bool = False
     length_penalty: float = Field(default=1.0, ge=-100, le=100)
-    on_overflow: Literal["error", "shift", "truncate-middle"] = "error"
     t_max_predict_ms: int | None = Field(default=None, ge=-1, le=MOST_MILLISECONDS)
     priority: int = Field(default=0, ge=-1000, le=1000)
     cache_salt: str = Field(default="", max_length=256)
     cache_prompt: bool = True
     id_slot: int = Field(default=-1, ge=-1, le=4095)
     lora: Annotated[list[AdapterScale], Field(max_length=64)] | None = None
-    draft: int = Field(default=-1, ge=-1, le=256, alias="speculative.n_max")
     user: str | None = Field(default=None, max_length=256)
     timings_per_token: bool = False
     return_progress: bool = False
@@ -143,21 +148,23 @@ class TextFields(SamplingFields, StructuredOutputFields):
     def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
         """As fields of GenerateOptions. base: the sampling where the request says nothing."""
         milliseconds = self.t_max_predict_ms or 0
-        return GenerateKwargs(
+        made = GenerateKwargs(
             sampling=self.sampling(base),
             max_tokens=self.limit,
             stop=self.stops,
             stop_token_ids=tuple(self.stop_token_ids or ()),
-            include_stop_str_in_output=self.include_stop_str_in_output,
-            ignore_eos=self.ignore_eos,
-            on_overflow=self.on_overflow,
             priority=self.priority,
             user=self.user or "",
             timeout=max(0, milliseconds) / 1e3,
-            draft=self.draft,
             salt=self.cache_salt if self.cache_prompt else FRESH,
             grammar=self.structured_output()[1],
         )
+        return {**made, **self.plain_kwargs}
+
+    @property
+    def plain_kwargs(self) -> GenerateKwargs:
+        """Options of the request that the body has as GenerateOptions has them."""
+        return cast(GenerateKwargs, body_values(self, GenerateOptions))
 
     def check_together(self) -> None:
         """A Problem for fields that exclude each other."""
@@ -173,7 +180,7 @@ class TextFields(SamplingFields, StructuredOutputFields):
             raise Problem("invalid", "stream_options needs stream: true", "stream_options")
         if self.return_progress and not self.stream:
             raise Problem("invalid", "return_progress needs stream: true", "return_progress")
-        if self.on_overflow == "shift" and self.structured_output()[1] is not None:
+        if self.plain_kwargs.get("on_overflow") == "shift" and self.structured_output()[1] is not None:
             raise Problem(
                 "invalid",
                 "structured output cannot shift: leave on_overflow out",

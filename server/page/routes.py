@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from satchel.runtime.sampling import RANGES, Sampling
+from satchel.runtime.request_option import options_of
+from satchel.runtime.sampling import Sampling
 from satchel.server.flavour import JsonObject
 from satchel.server.page.files import answer, files
 from satchel.server.problem import Problem
@@ -41,8 +41,11 @@ async def dashboard_page(request: Request) -> Response:
 @needs(PUBLIC)
 async def options() -> JsonObject:
     """The server's version, and the sampling options with the library's ranges and defaults."""
-    defaults = {f.name: getattr(Sampling(), f.name) for f in fields(Sampling)}
-    ranges = {name: {"low": low, "high": high, "default": defaults[name]} for name, low, high in RANGES}
+    ranges = {
+        name: {"low": one.low, "high": one.high, "default": one.default}
+        for name, one in options_of(Sampling).items()
+        if one.has_range
+    }
     return {"version": version("satchel"), "sampling": ranges}
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import inspect
 import itertools
 import logging
 import random
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from tiny_file import write_model
 from waiting import happened, until
 
-from satchel import Model
+from satchel import AsyncModel, Model
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.options import LoadKwargs, Options
@@ -50,6 +51,20 @@ def test_keywords_are_the_fields_of_the_definition(options: type, keywords: type
     written = {name: ref.__forward_arg__ for name, ref in keywords.__annotations__.items()}
     assert written == fields
     assert typing.get_type_hints(keywords) == typing.get_type_hints(options)
+
+
+SAME = [name for name in dir(AsyncModel) if not name.startswith("_") and callable(getattr(Model, name, None))]
+
+
+@pytest.mark.parametrize("name", [name for name in SAME if name != "load"])
+def test_an_async_method_takes_what_the_model_takes(name: str) -> None:
+    ours, theirs = (inspect.signature(getattr(kind, name)).parameters for kind in (AsyncModel, Model))
+    assert list(ours.values())[1:] == list(theirs.values())[1:]
+
+
+def test_the_async_model_has_the_methods_that_take_adapters() -> None:
+    for name in ("embed", "score", "rerank", "logits"):
+        assert "control_vectors" in inspect.signature(getattr(AsyncModel, name)).parameters, name
 
 
 def test_options_and_keywords_load_alike(path: Path) -> None:
@@ -234,7 +249,7 @@ def resident() -> int:
 
 STOPPED_LOADS = """
 import gc, pathlib, sys
-from satchel import Model
+from satchel import AsyncModel, Model
 from satchel.errors import RequestError
 
 def resident():

@@ -12,7 +12,7 @@ import pytest
 
 from satchel.cli.options import default_model
 from satchel.runtime.api.options import Options
-from satchel.runtime.sampling import RANGES
+from satchel.runtime.sampling import NAMES
 from satchel.server.page.files import STATIC, files
 from satchel.server.settings import ServerSettings
 
@@ -76,7 +76,7 @@ def test_what_is_no_file_is_missing(server: str, path: str) -> None:
 @pytest.mark.model
 def test_the_options_are_those_of_the_library(server: str) -> None:
     sampling = httpx.get(f"{server}/page/options").json()["sampling"]
-    assert set(sampling) == {name for name, _, _ in RANGES}
+    assert set(sampling) == set(NAMES)
     assert sampling["temperature"] == {"low": 0, "high": 100, "default": 0.8}
 
 

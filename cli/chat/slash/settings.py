@@ -46,7 +46,7 @@ def _reasoning(session: Session, given: str) -> None:
 def _stop(session: Session, given: str) -> None:
     """A text before which answers end; none takes all away."""
     stop = () if given == "none" else (*session.how.stop, given)
-    session.how = replace(session.how, stop=stop)
+    session.how = session.how.with_stop(stop)
 
 
 def _verbose(session: Session, given: str) -> None:
