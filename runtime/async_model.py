@@ -21,7 +21,7 @@ from satchel.runtime.graph import Array
 from satchel.runtime.likelihood import Scored
 from satchel.runtime.model import Message, Model
 from satchel.runtime.options import LoadKwargs, LoadProgress, Options
-from satchel.runtime.readings import Text
+from satchel.runtime.readings import Names, Text
 from satchel.runtime.reply import POLL, Reply, Stats
 from satchel.runtime.rerank import INSTRUCTION, Ranked
 from satchel.runtime.resume import Restored
@@ -245,7 +245,8 @@ class AsyncModel:
         pooling: str | None = None,
         normalize: bool = True,
         dimensions: int | None = None,
-        adapters: Mapping[str, float] | None = None,
+        adapters: Names | None = None,
+        control_vectors: Names | None = None,
         salt: str = "",
     ) -> Array:
         """As Model.embed: (n, D) float32."""
@@ -257,22 +258,56 @@ class AsyncModel:
                 normalize=normalize,
                 dimensions=dimensions,
                 adapters=adapters,
+                control_vectors=control_vectors,
                 salt=salt,
             )
         )
 
     async def score(
-        self, prompt: Text, continuations: Sequence[Text], *, adapters: Mapping[str, float] | None = None
+        self,
+        prompt: Text,
+        continuations: Sequence[Text],
+        *,
+        adapters: Names | None = None,
+        control_vectors: Names | None = None,
+        salt: str = "",
     ) -> list[Scored]:
         """As Model.score."""
-        return await self._engine(partial(self.model.score, prompt, continuations, adapters=adapters))
+        return await self._engine(
+            partial(
+                self.model.score,
+                prompt,
+                continuations,
+                adapters=adapters,
+                control_vectors=control_vectors,
+                salt=salt,
+            )
+        )
 
     async def rerank(
-        self, query: str, documents: Sequence[str], *, top: int | None = None, instruction: str = INSTRUCTION
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top: int | None = None,
+        instruction: str = INSTRUCTION,
+        adapters: Names | None = None,
+        control_vectors: Names | None = None,
+        salt: str = "",
     ) -> list[Ranked]:
         """As Model.rerank."""
-        asked = partial(self.model.rerank, query, documents, top=top, instruction=instruction)
-        return await self._engine(asked)
+        return await self._engine(
+            partial(
+                self.model.rerank,
+                query,
+                documents,
+                top=top,
+                instruction=instruction,
+                adapters=adapters,
+                control_vectors=control_vectors,
+                salt=salt,
+            )
+        )
 
     async def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
         """As Model.save_state."""
