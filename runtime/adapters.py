@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from satchel.formats.gguf import GGUF
 from satchel.quant import ModelError, RequestError
 from satchel.runtime import ops
+from satchel.runtime.adapter_file import AdapterFile, Loadable, checked_scale
 from satchel.runtime.arch import AdapterScales
 from satchel.runtime.device import WEIGHT, Device
 from satchel.runtime.graph import ROWS, TOKENS, Array, Node, Type
@@ -26,41 +26,6 @@ from satchel.runtime.steering import ControlVector, columns, read_control_vector
 from satchel.runtime.weights import DeviceWeights
 
 BUFFER = "weights.adapters"
-SCALE_LIMIT = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterFile:
-    """A file to load: name "" takes the file's, without its ending. scale: of requests that say nothing.
-    layers: of a control vector, the first and last that it steers; None: all that it has.
-    """
-
-    path: str | Path
-    scale: float = 1.0
-    name: str = ""
-    layers: tuple[int, int] | None = None
-
-    def __post_init__(self) -> None:
-        checked_scale(self.called, self.scale)
-        if self.layers is not None and not 1 <= self.layers[0] <= self.layers[1]:
-            raise RequestError(
-                f"{self.called}: layers {self.layers}: expected a first and a last one from 1 on"
-            )
-
-    @property
-    def called(self) -> str:
-        return self.name or Path(self.path).stem
-
-
-Loadable = str | Path | AdapterFile
-
-
-def checked_scale(name: str, scale: float) -> float:
-    """A scale as the plan gets it; RequestError for what is no number, or a senseless one."""
-    number = isinstance(scale, int | float) and not isinstance(scale, bool) and isfinite(scale)
-    if not number or abs(scale) > SCALE_LIMIT:
-        raise RequestError(f"{name}: scale {scale!r}: expected a number up to {SCALE_LIMIT:g}")
-    return float(np.float32(scale)) + 0.0  # never -0, which would be a mix of its own
 
 
 @dataclass(slots=True)

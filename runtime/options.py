@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypedDict
 
 from satchel.quant import RequestError
-from satchel.runtime.adapters import Loadable
+from satchel.runtime.adapter_file import Loadable
 from satchel.runtime.placement.options import PlacementOptions, read_placement_options
-from satchel.runtime.scheduler.limits import USUAL, SchedulerLimits
-from satchel.runtime.speculative.options import Speculation
+from satchel.runtime.scheduler_limits import USUAL, SchedulerLimits
+from satchel.runtime.speculation import Speculation
 from satchel.runtime.words import PRECISIONS, WORKERS
 
 ACTIVATIONS = (0, 8, 16)

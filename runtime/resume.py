@@ -13,7 +13,7 @@ import numpy as np
 
 from satchel.formats.gguf import OpenFile, open_gguf
 from satchel.quant import RequestError
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.arch import AdapterScales
 from satchel.runtime.engine import Engine
 from satchel.runtime.graph import Array

@@ -17,7 +17,7 @@ from typing import Any
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import SatchelError
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.children import module_path
 from satchel.runtime.device import library_files
 from satchel.runtime.options import Options

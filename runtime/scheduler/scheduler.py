@@ -12,7 +12,6 @@ from satchel.runtime.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.refusals import PromptTooLong, QueueFull
 from satchel.runtime.scheduler.lengths import Lengths
-from satchel.runtime.scheduler.limits import SMALL, SchedulerLimits
 from satchel.runtime.scheduler.prefix_wait import waits_for_prefix
 from satchel.runtime.scheduler.sequence import Request, Sequence
 from satchel.runtime.scheduler.shares import (
@@ -27,6 +26,7 @@ from satchel.runtime.scheduler.shares import (
 )
 from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import Key, order
+from satchel.runtime.scheduler_limits import SMALL, SchedulerLimits
 
 MARGIN = 0.8  # of the time that a step takes without prompts; what is left to 1 covers a wrong prediction
 CROWD = 8.0  # how many times that much it may be where many begin beside few

@@ -4,7 +4,7 @@ Random numbers are keyed by (seed, position), so what is sampled after a draft t
 sampled without it: an answer is the same token for token, greedy or drawn, and only its speed differs.
 """
 
-from satchel.runtime.speculative.options import Speculation
+from satchel.runtime.speculation import Speculation
 from satchel.runtime.speculative.speculator import Speculator
 
 __all__ = ["Speculation", "Speculator"]

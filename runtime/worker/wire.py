@@ -18,7 +18,7 @@ import numpy as np
 from satchel.formats.chat import Style
 from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError, ModelError, RequestError
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
 from satchel.runtime.grammar.spec import (
@@ -45,7 +45,7 @@ from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request, SchedulerLimits
-from satchel.runtime.speculative.options import Speculation
+from satchel.runtime.speculation import Speculation
 from satchel.runtime.stats import Distribution, EngineStats, Usage
 from satchel.runtime.structured_output import StructuredOutput
 

@@ -13,7 +13,7 @@ import pytest
 import tiny_file
 
 from satchel.cli.main import main
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.device import libraries
 from satchel.runtime.model import Model
 

@@ -15,7 +15,7 @@ import tiny
 import tiny_file
 
 from satchel.quant import ModelError, RequestError
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.device import libraries
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.graph import Array, leaves

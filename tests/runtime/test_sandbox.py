@@ -28,7 +28,7 @@ from satchel import Model
 from satchel.cli import sandboxing
 from satchel.quant import ModelError, RequestError
 from satchel.runtime import children
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.device import libraries
 from satchel.runtime.options import Options
 from satchel.runtime.sampling import GREEDY

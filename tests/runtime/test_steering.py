@@ -14,7 +14,7 @@ import tiny_file
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import ModelError, RequestError
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.arch import Arch, Cache, HParams
 from satchel.runtime.device import libraries
 from satchel.runtime.engine import BatchEntry, Engine
