@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
 from satchel.quant.errors import RequestError
-from satchel.runtime.words import WORKERS
 
 if TYPE_CHECKING:
     from satchel.cli.server.roles import Role
@@ -40,9 +39,6 @@ class ServerOptions:
             help="Listen there too; Ollama's clients look at 11434.",
         ),
     ] = None
-    slots: Annotated[
-        int, option("-np", "--parallel", env="PARALLEL", min=1, help="Requests that run together.")
-    ] = 8
     alias: Annotated[
         str | None, option("-a", "--alias", env="ALIAS", help="Name of the first model; default: its file's.")
     ] = None
@@ -66,29 +62,6 @@ class ServerOptions:
     cors_origin: Annotated[
         Texts, option("--cors-origins", help="A site whose pages may call; repeatable.")
     ] = None
-    worker: Annotated[
-        str,
-        option(
-            "--worker",
-            help="process: the engine may crash and takes nothing else along; or thread.",
-        ),
-    ] = "process"
-    sandbox: Annotated[
-        bool,
-        option(
-            "--sandbox/--no-sandbox",
-            env="SANDBOX",
-            help="Worker processes give up files, network and programs; a thread has no sandbox.",
-        ),
-    ] = True
-    worker_timeout: Annotated[
-        float,
-        option("--worker-timeout", min=0, help="Seconds until a silent worker process is ended; 0: never."),
-    ] = 60
-    step_timeout: Annotated[
-        float,
-        option("--step-timeout", min=0, help="Seconds until one that is stuck in a step is; 0: never."),
-    ] = 600
     idle: Annotated[
         float, option("--sleep-idle-seconds", min=0, help="Unload a model after so long; 0: never.")
     ] = 0
@@ -152,8 +125,6 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.log_level not in LEVELS:
             raise wrong("--log-level", f"{self.log_level} is none: there are {', '.join(LEVELS)}")
-        if self.worker not in WORKERS:
-            raise wrong("--worker", f"{self.worker} is none: there are {' and '.join(WORKERS)}")
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise wrong("--ssl-cert-file", "a certificate and its key belong together: give both")
 

@@ -18,11 +18,10 @@ from fake_model import FakeModel
 from tiny_file import write_model
 
 from satchel.cli.main import main
-from satchel.cli.replies import MAX_COMPLETIONS, POLICIES, WORKERS
+from satchel.cli.replies import MAX_COMPLETIONS, POLICIES
 from satchel.cli.reports import drawn, lines, plain_values, report_rows
 from satchel.runtime.answers import MAX_COMPLETIONS as MADE_AT_MOST
 from satchel.runtime.kv import Miss
-from satchel.runtime.options import WORKERS as KINDS
 from satchel.runtime.overflow import POLICIES as KNOWN
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.usage_report import UsageReport
@@ -57,7 +56,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_names_are_the_library_s() -> None:
-    assert (POLICIES, WORKERS, MAX_COMPLETIONS) == (KNOWN, KINDS, MADE_AT_MOST)
+    assert (POLICIES, MAX_COMPLETIONS) == (KNOWN, MADE_AT_MOST)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_loading_is_told_of_worker_and_answers(call: Run, fake: FakeModel) -> No
         ("--on-overflow cut", "--on-overflow: cut is none: there are error, shift, truncate-middle"),
         ("--on-overflow error --context-shift", "--context-shift: --on-overflow is given already"),
         ("--context-shift --regex a", "--on-overflow: structured output cannot shift"),
-        ("--worker fork", "--worker: fork is none: there are thread and process"),
+        ("--worker fork", "--worker: worker is 'fork': expected one of thread, process"),
         ("--n-completions 0", "--n-completions"),
         ("--n-completions 129", "--n-completions"),
         ("--n-completions 3 --best-of 2", "--best-of: 2 is less than --n-completions, 3"),
