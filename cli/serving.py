@@ -12,7 +12,7 @@ from satchel.cli.groups import option, wrong
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
-    from satchel.cli.server.roles import Role
+    from satchel.cli.server.roles import KeyRights, Role
     from satchel.cli.server.settings import ServerSettings
 
 Texts = list[str] | None
@@ -54,7 +54,7 @@ class ServerOptions:
         ),
     ] = None
     api_key_file: Annotated[
-        Path | None, option("--api-key-file", metavar="FILE", help="Lines of KEY [user|admin].")
+        Path | None, option("--api-key-file", metavar="FILE", help="Lines of KEY [user|admin] [SHARE].")
     ] = None
     allowed_host: Annotated[
         Texts, option("--allowed-host", help="Another name of this server; repeatable.")
@@ -134,8 +134,9 @@ class ServerOptions:
         from satchel.cli.server.settings import LOOPBACK, ServerSettings, is_own
 
         given = [(key, USER) for key in self.api_key or ()] + [(key, ADMIN) for key in self.admin_key or ()]
+        listed = _keys(self.api_key_file)
         keys: dict[str, Role] = {}
-        for key, role in (*given, *_keys(self.api_key_file).items()):
+        for key, role in (*given, *((key, rights.role) for key, rights in listed.items())):
             if keys.setdefault(key, role) != role:
                 raise wrong("--admin-key", "one key was given for a user and for an admin: give it once")
         own = is_own(self.host)
@@ -146,6 +147,7 @@ class ServerOptions:
             ollama_port=self.ollama_port,
             api_keys=tuple(key for key, role in keys.items() if role < ADMIN),
             admin_keys=tuple(key for key, role in keys.items() if role == ADMIN),
+            key_shares={key: rights.share for key, rights in listed.items() if rights.share != 1},
             registries=_hosts(self.registry),
             pull_bytes=round(self.pull_quota * 10**9),
             most_priority=self.max_priority,
@@ -179,8 +181,8 @@ def _hosts(given: Texts) -> tuple[str, ...]:
     return tuple(given or ())
 
 
-def _keys(path: Path | None) -> Mapping[str, Role]:
-    """The file's keys with their roles."""
+def _keys(path: Path | None) -> Mapping[str, KeyRights]:
+    """The file's keys with their rights."""
     from satchel.cli.server.roles import read_keys
 
     if path is None:
