@@ -26,6 +26,7 @@ from satchel.runtime.load_option import load_fields, value_types, with_values
 from satchel.runtime.options import Options
 
 T = TypeVar("T", bound=BaseModel)
+VALUELESS = ("missing", "extra_forbidden")  # pydantic's errors of a key, not of its value
 
 
 class TableBase(BaseModel):
@@ -158,4 +159,5 @@ def _read(kind: type[T], table: Any, where: str) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(p) for p in first["loc"])
-        raise RequestError(f"{where} {key}: {first['msg']}") from None
+        got = "" if first["type"] in VALUELESS else f", got {first['input']!r:.60}"
+        raise RequestError(f"{where} {key}: {first['msg']}{got}") from None

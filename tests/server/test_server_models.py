@@ -197,7 +197,7 @@ def test_a_model_of_the_configuration_says_how_devices_share_it(tmp_path: Path) 
     [
         ({"models": {"x": {}}}, r"\[models.x\] path"),
         ({"models": {"x": {"path": "p", "contxt": 3}}}, r"\[models.x\] contxt"),
-        ({"models": {"x": {"path": "p", "context": "3"}}}, r"\[models.x\] context"),
+        ({"models": {"x": {"path": "p", "context": "3"}}}, r"\[models.x\] context: .* integer, got '3'"),
         (
             {"models": {"x": {"path": "m.gguf", "batch": -1}}},
             r"\[models.x\] batch is -1: expected 0 to 65536",
