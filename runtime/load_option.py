@@ -56,7 +56,8 @@ class LoadOption:
         if self.least is None and self.above is None and self.most is None:
             return True
         return (
-            isfinite(value)
+            isinstance(value, int | float)
+            and (isinstance(value, int) or isfinite(value))
             and (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
             and (self.most is None or value <= self.most)
