@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from satchel.cli.groups import option, wrong
 
 if TYPE_CHECKING:
-    from satchel.runtime.adapters.adapters import AdapterFile
+    from satchel.runtime.adapter_file import AdapterFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _files(
     plain: list[str] | None, name: str, scaled: list[str] | None, layers: tuple[int, int] | None
 ) -> list[AdapterFile]:
     """Files in the order of the options; two of one name are told apart by number."""
-    from satchel.runtime.adapters.adapters import AdapterFile
+    from satchel.runtime.adapter_file import AdapterFile
 
     found = [(Path(part), 1.0) for part in _parts(plain)] + [_scaled(name, part) for part in _parts(scaled)]
     stems = [path.stem for path, _ in found]

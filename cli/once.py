@@ -52,11 +52,9 @@ class Once:
         started = time.perf_counter()
         with open_model(
             self.model,
-            self.count.slots,
+            self.adapters,
+            slots=self.count.slots,
             speculation=self.speculation.speculation(),
-            adapters=self.adapters,
-            worker=self.reply.worker,
-            sandbox=self.reply.sandbox,
         ) as loaded:
             ids = _prompt_ids(loaded, request)
             loading = time.perf_counter() - started

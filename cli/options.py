@@ -7,46 +7,29 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack, cast
 
 import typer
 
 from satchel.cli.groups import flag_values, flags_of, option, wrong
+from satchel.cli.load_flags import DEFAULTS, LoadFlags
+from satchel.cli.main import UsageError
 from satchel.cli.model_argument import model_file
 from satchel.errors import RequestError
-from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
-from satchel.runtime.placement.options import (
-    PREFETCHES,
-    STREAMS,
-    experts_rule,
-    read_devices,
-    read_expert_cache,
-    read_layers,
-    read_placement_options,
-    read_rules,
-    read_size,
-)
-from satchel.runtime.words import PRECISIONS
+from satchel.runtime.api.options import LoadKwargs, Options
+from satchel.runtime.placement.options import experts_rule
 from satchel.store.digests import digests_of
 
 if TYPE_CHECKING:
     from satchel.cli.adapters import AdapterOptions
     from satchel.formats.gguf import GGUF
     from satchel.runtime.api.model import Model
-    from satchel.runtime.api.options import Options
-    from satchel.runtime.speculative import Speculation
 
 M = TypeVar("M", bound="Model")
 
-BATCH_HELP = "Most prompt tokens that are fed in one go; 0: as -ub."
-MICRO_BATCH_HELP = "Most tokens of one step; 0: as -b, else 512, or 4096 where all layers are on a GPU."
-TYPES = ", ".join(CACHE_TYPES)
-CACHE_RAM = "Host memory for what the cache gives up for room, in MiB; 0: none, -1: no limit."
-NO_LIMIT = 1 << 62  # bytes
 ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([nrt'\"\\]))")
 ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\": b"\\"}
 
@@ -66,89 +49,17 @@ class ModelOptions:
             help="GGUF file, or a name of `satchel list`; default: the bundled model.",
         ),
     ] = None
-    context: Annotated[
-        int, option("-c", "--ctx-size", env="CTX_SIZE", min=0, help="Tokens of context; 0: the model's own.")
-    ] = 0
-    threads: Annotated[
-        int, option("-t", "--threads", env="THREADS", help="CPU threads of an answer; -1 or 0: all cores.")
-    ] = -1
-    threads_batch: Annotated[
-        int,
-        option("-tb", "--threads-batch", env="THREADS_BATCH", help="CPU threads of a prompt; default: -t."),
-    ] = 0
-    precision: Annotated[
-        str, option("--precision", env="PRECISION", help="exact, or fast: products may round to 8 bits.")
-    ] = "exact"
-    activations: Annotated[
-        int,
-        option(
-            "--activations",
-            env="ACTIVATIONS",
-            help="Bits of what quantized weights are multiplied with: 8, 16, or 0: 8, encoders 16.",
-        ),
-    ] = 0
-    repack: Annotated[
-        bool,
-        option(
-            "--repack/--no-repack",
-            " /-nr",
-            env="REPACK",
-            help="Keep weights in the CPU's own order, or in the file, which processes share.",
-        ),
-    ] = True
-    batch: Annotated[
-        int,
-        option("-b", "--batch-size", env="BATCH", min=0, help=BATCH_HELP),
-    ] = 0
+    load: Annotated[Options, LoadFlags()] = DEFAULTS
     micro_batch: Annotated[
-        int, option("-ub", "--ubatch-size", env="UBATCH", min=0, help=MICRO_BATCH_HELP)
-    ] = 0
-    cache_k: Annotated[
-        str, option("-ctk", "--cache-type-k", env="CACHE_TYPE_K", help=f"Of the cache's keys: {TYPES}.")
-    ] = "f16"
-    cache_v: Annotated[
-        str, option("-ctv", "--cache-type-v", env="CACHE_TYPE_V", help="Of its values, as -ctk.")
-    ] = "f16"
-    cache_ram: Annotated[
         int,
-        option("-cram", "--cache-ram", env="CACHE_RAM", metavar="MIB", min=-1, help=CACHE_RAM),
+        option(
+            "-ub",
+            "--ubatch-size",
+            env="UBATCH",
+            min=0,
+            help="Most tokens of one step; 0: as -b, else 512, or 4096 where all layers are on a GPU.",
+        ),
     ] = 0
-    gpu_layers: Annotated[
-        str,
-        option(
-            "-ngl",
-            "--gpu-layers",
-            "--n-gpu-layers",
-            env="N_GPU_LAYERS",
-            help="How many of the last layers go to GPUs: a number, all, or auto.",
-        ),
-    ] = "auto"
-    device: Annotated[
-        str,
-        option(
-            "-dev", "--device", env="DEVICE", help="Backends to use, a,b,c; none: the CPU alone; or auto."
-        ),
-    ] = "auto"
-    override_tensor: Annotated[
-        list[str] | None,
-        option(
-            "-ot",
-            "--override-tensor",
-            metavar="PATTERN=DEVICE",
-            env="OVERRIDE_TENSOR",
-            help="Tensors that go elsewhere than their layer; may be repeated.",
-        ),
-    ] = None
-    tensor_split: Annotated[
-        str,
-        option(
-            "-ts",
-            "--tensor-split",
-            env="TENSOR_SPLIT",
-            metavar="N,N,...",
-            help="Shares of the devices in the layers, such as 3,1, one for each of -dev.",
-        ),
-    ] = ""
     cpu_moe: Annotated[
         bool, option("-cmoe", "--cpu-moe", env="CPU_MOE", help="Leave all experts of a mixture with the CPU.")
     ] = False
@@ -163,55 +74,6 @@ class ModelOptions:
             help="Leave the experts of the first N layers with the CPU.",
         ),
     ] = 0
-    gpu_memory: Annotated[
-        str,
-        option("--gpu-memory", env="GPU_MEMORY", metavar="SIZE", help="Memory to take of each GPU: 3GB."),
-    ] = ""
-    kv_offload: Annotated[
-        bool,
-        option(
-            "--kv-offload/--no-kv-offload",
-            " /-nkvo",
-            env="KV_OFFLOAD",
-            help="Keep the KV cache with its layers, or all of it with the CPU.",
-        ),
-    ] = True
-    stream_weights: Annotated[
-        str,
-        option(
-            "--stream-weights",
-            env="STREAM_WEIGHTS",
-            help="on, off or auto: read the CPU's weights from the file as it goes, where they do not fit.",
-        ),
-    ] = "auto"
-    prefetch_weights: Annotated[
-        str,
-        option(
-            "--prefetch-weights",
-            env="PREFETCH_WEIGHTS",
-            help="on, off or auto: prefetch the CPU's weights to a GPU for long steps, where quicker.",
-        ),
-    ] = "auto"
-    expert_cache: Annotated[
-        str,
-        option(
-            "--expert-cache",
-            env="EXPERT_CACHE",
-            metavar="N|SIZE",
-            help="Experts of each layer, or bytes, that a GPU caches: those most used; or auto, off.",
-        ),
-    ] = "auto"
-    dense_attention: Annotated[
-        bool,
-        option("--dense-attention", help="Attend to all, in models that attend to chosen positions."),
-    ] = False
-    deterministic: Annotated[
-        bool,
-        option(
-            "--deterministic",
-            help="The same bits for the same request: slower on a GPU, usual on the CPU; else a refusal.",
-        ),
-    ] = False
     check_tensors: Annotated[
         bool, option("--check-tensors", help="Read every weight first and refuse NaN and infinity.")
     ] = False
@@ -228,53 +90,14 @@ class ModelOptions:
     ] = False
 
     def __post_init__(self) -> None:
-        if self.threads < -1:
-            raise wrong("-t", f"{self.threads} threads; -1 or 0 takes all cores")
-        if self.threads_batch < -1:
-            raise wrong("-tb", f"{self.threads_batch} threads; -1 or 0 takes as many as -t")
-        if self.precision not in PRECISIONS:
-            raise wrong("--precision", f"{self.precision} is none: there is {' and '.join(PRECISIONS)}")
-        if self.activations not in (0, 8, 16):
-            raise wrong(
-                "--activations", f"{self.activations} bits: there are 8 and 16, and 0: the usual ones"
-            )
-        self._check_placement()
-        if self.stream_weights not in STREAMS:
-            raise wrong("--stream-weights", f"{self.stream_weights} is none: there is {', '.join(STREAMS)}")
-        if self.prefetch_weights not in PREFETCHES:
-            raise wrong(
-                "--prefetch-weights", f"{self.prefetch_weights} is none: there is {', '.join(PREFETCHES)}"
-            )
-        for name, value in (("-ctk", self.cache_k), ("-ctv", self.cache_v)):
-            if value not in CACHE_TYPES:
-                raise wrong(name, f"{value} is no cache type: there are {TYPES}")
+        try:
+            _ = self.load.placement_options
+        except RequestError as error:  # of several flags that do not go together
+            raise UsageError(str(error)) from None
 
-    def _check_placement(self) -> None:
-        rules = self.override_tensor or ()
-        checks: tuple[tuple[str, Callable[[], object]], ...] = (
-            ("-ngl", lambda: read_layers(self.gpu_layers)),
-            ("-dev", lambda: read_devices(self.device)),
-            ("--expert-cache", lambda: read_expert_cache(self.expert_cache)),
-            ("-ts", lambda: read_placement_options(self.device, tensor_split=self.tensor_split)),
-            ("-ot", lambda: [read_rules(text) for text in rules]),
-            ("--gpu-memory", lambda: self.gpu_bytes),
-        )
-        for name, read in checks:
-            try:
-                read()
-            except RequestError as error:
-                raise wrong(name, str(error)) from None
-
-    @property
-    def tensor_rules(self) -> tuple[str, ...]:
-        """Rules of tensors that go elsewhere than their layer; experts' last, for the first counts."""
-        experts = experts_rule(None if self.cpu_moe else self.n_cpu_moe)
-        return (*(self.override_tensor or ()), *([experts] if experts else []))
-
-    @property
-    def gpu_bytes(self) -> int:
-        """Bytes to take of each GPU at most; 0: what is free."""
-        return read_size(self.gpu_memory) if self.gpu_memory else 0
+    def with_load(self, **changes: Unpack[LoadKwargs]) -> ModelOptions:
+        """The same with these load options."""
+        return replace(self, load=replace(self.load, **changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,99 +204,43 @@ def default_model() -> Path:
     return Path(found[0])
 
 
-def loading(
-    options: ModelOptions,
-    slots: int,
-    adapters: AdapterOptions | None = None,
-    worker: str = "thread",
-    sandbox: bool = True,
-) -> Options:
-    """The same as the library has it."""
-    from satchel.runtime.api.options import Options
-
-    return Options(
-        context=options.context,
-        slots=slots,
-        threads=max(0, options.threads),
-        device="cpu" if options.device == "none" else options.device,
-        cache_type_k=options.cache_k,
-        cache_type_v=options.cache_v,
-        host_cache=NO_LIMIT if options.cache_ram < 0 else options.cache_ram << 20,
-        batch=min(filter(None, (options.batch, options.micro_batch)), default=0),
-        threads_batch=max(0, options.threads_batch),
-        repack=options.repack,
-        precision=options.precision,
-        activations=options.activations,
-        adapters=adapters.lora_files() if adapters else (),
-        control_vectors=adapters.control_vector_files() if adapters else (),
-        worker=worker,
-        sandbox=sandbox,
-        deterministic=options.deterministic,
-        gpu_layers=options.gpu_layers,
-        override_tensor=options.tensor_rules,
-        gpu_memory=options.gpu_bytes,
-        kv_offload=options.kv_offload,
-        stream_weights=options.stream_weights,
-        prefetch_weights=options.prefetch_weights,
-        expert_cache=options.expert_cache,
-        dense_attention=options.dense_attention,
-        tensor_split=options.tensor_split,
+def loading(options: ModelOptions, files: AdapterOptions | None = None) -> Options:
+    """The load options as the library has them: those that the command line alone has become others."""
+    load = options.load
+    experts = experts_rule(None if options.cpu_moe else options.n_cpu_moe)
+    return replace(
+        load,
+        batch=min(filter(None, (load.batch, options.micro_batch)), default=0),
+        # The first rule that fits a tensor counts, so that of the experts stands last.
+        override_tensor=(*load.override_tensor, *([experts] if experts else [])),
+        adapters=files.lora_files() if files else load.adapters,
+        control_vectors=files.control_vector_files() if files else load.control_vectors,
     )
 
 
 def open_model(
-    options: ModelOptions,
-    slots: int = 1,
-    *,
-    profile: bool = False,
-    speculation: Speculation | None = None,
-    adapters: AdapterOptions | None = None,
-    worker: str = "thread",
-    sandbox: bool = True,
+    options: ModelOptions, files: AdapterOptions | None = None, **changes: Unpack[LoadKwargs]
 ) -> Model:
-    """Loads the model with room for so many sequences, with a bar where that takes long. profile: the device
-    counts the time of each step. worker: "process" for an engine in a process of its own, with a sandbox.
+    """Loads the model with a bar where that takes long. files: of adapters. changes: load options that stand
+    above the command line's.
     """
     from satchel.runtime.api.model import Model
 
-    return open_as(
-        Model,
-        options,
-        slots,
-        profile=profile,
-        speculation=speculation,
-        adapters=adapters,
-        worker=worker,
-        sandbox=sandbox,
-    )
+    return open_as(Model, options, files, **changes)
 
 
 def open_as(
-    kind: type[M],
-    options: ModelOptions,
-    slots: int = 1,
-    *,
-    profile: bool = False,
-    speculation: Speculation | None = None,
-    adapters: AdapterOptions | None = None,
-    worker: str = "thread",
-    sandbox: bool = True,
+    kind: type[M], options: ModelOptions, files: AdapterOptions | None = None, **changes: Unpack[LoadKwargs]
 ) -> M:
     """The same for a class that is made from Model."""
     from satchel.cli.chat.bar import late_bar
 
     path = options.model or default_model()
-    chosen = loading(options, slots, adapters, worker, sandbox)
+    chosen = replace(loading(options, files), **changes)
     if options.verify_weights:
         chosen = replace(chosen, digests=digests_of(path, options.verify_weights))
     with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:
-        model = kind.load(
-            path,
-            chosen,
-            profile=profile,
-            speculation=speculation,
-            progress=progress,
-        )
+        model = kind.load(path, chosen, progress=progress)
     try:
         check_weights(options, model.gguf)
     except BaseException:

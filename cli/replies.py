@@ -1,5 +1,5 @@
-"""Options of an answer beyond its drawing: thinking, a context that is full, where the engine runs, what is
-told of it, and how many answers there are. What cannot hold is wrong use, said before a file is opened.
+"""Options of an answer beyond its drawing: thinking, a context that is full, what is told of it, and how
+many answers there are. What cannot hold is wrong use, said before a file is opened.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
-from satchel.runtime.words import POLICIES, WORKERS
+from satchel.runtime.words import POLICIES
 
 if TYPE_CHECKING:
     from satchel.runtime.sampling import Sampling
@@ -19,7 +19,7 @@ MAX_COMPLETIONS, TOGETHER, MOST_TOLD = 128, 8, 20
 
 @dataclass(frozen=True, slots=True)
 class ReplyOptions:
-    """How much is thought, what a full context means, where the engine runs, what is told."""
+    """How much is thought, what a full context means, what is told."""
 
     reasoning: Annotated[
         str,
@@ -57,23 +57,6 @@ class ReplyOptions:
         bool | None,
         option("--context-shift/--no-context-shift", env="CONTEXT_SHIFT", help="As --on-overflow shift."),
     ] = None
-    worker: Annotated[
-        str,
-        option(
-            "--worker",
-            env="WORKER",
-            metavar="KIND",
-            help="thread, or process: the engine runs apart, where it may crash alone.",
-        ),
-    ] = "thread"
-    sandbox: Annotated[
-        bool,
-        option(
-            "--sandbox/--no-sandbox",
-            env="SANDBOX",
-            help="A worker process gives up files, network and programs; a thread has no sandbox.",
-        ),
-    ] = True
     report: Annotated[
         bool, option("--report", help="Print the usage report: cache, drafts, devices, bytes read.")
     ] = False
@@ -99,8 +82,6 @@ class ReplyOptions:
             raise wrong("--on-overflow", f"{self.on_overflow} is none: there are {', '.join(POLICIES)}")
         if self.on_overflow is not None and self.shift is not None:
             raise wrong("--context-shift", "--on-overflow is given already")
-        if self.worker not in WORKERS:
-            raise wrong("--worker", f"{self.worker} is none: there are {' and '.join(WORKERS)}")
 
     def check(self, *, raw: bool, structured: bool) -> None:
         """Wrong use of options that raw text or structured output cannot have."""

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
 from satchel.errors import RequestError
-from satchel.runtime.words import WORKERS
 
 if TYPE_CHECKING:
-    from satchel.server.roles import Role
+    from satchel.server.roles import KeyRights, Role
     from satchel.server.settings import ServerSettings
 
 Texts = list[str] | None
@@ -40,9 +39,6 @@ class ServerOptions:
             help="Listen there too; Ollama's clients look at 11434.",
         ),
     ] = None
-    slots: Annotated[
-        int, option("-np", "--parallel", env="PARALLEL", min=1, help="Requests that run together.")
-    ] = 8
     alias: Annotated[
         str | None, option("-a", "--alias", env="ALIAS", help="Name of the first model; default: its file's.")
     ] = None
@@ -58,7 +54,7 @@ class ServerOptions:
         ),
     ] = None
     api_key_file: Annotated[
-        Path | None, option("--api-key-file", metavar="FILE", help="Lines of KEY [user|admin].")
+        Path | None, option("--api-key-file", metavar="FILE", help="Lines of KEY [user|admin] [SHARE].")
     ] = None
     allowed_host: Annotated[
         Texts, option("--allowed-host", help="Another name of this server; repeatable.")
@@ -66,29 +62,6 @@ class ServerOptions:
     cors_origin: Annotated[
         Texts, option("--cors-origins", help="A site whose pages may call; repeatable.")
     ] = None
-    worker: Annotated[
-        str,
-        option(
-            "--worker",
-            help="process: the engine may crash and takes nothing else along; or thread.",
-        ),
-    ] = "process"
-    sandbox: Annotated[
-        bool,
-        option(
-            "--sandbox/--no-sandbox",
-            env="SANDBOX",
-            help="Worker processes give up files, network and programs; a thread has no sandbox.",
-        ),
-    ] = True
-    worker_timeout: Annotated[
-        float,
-        option("--worker-timeout", min=0, help="Seconds until a silent worker process is ended; 0: never."),
-    ] = 60
-    step_timeout: Annotated[
-        float,
-        option("--step-timeout", min=0, help="Seconds until one that is stuck in a step is; 0: never."),
-    ] = 600
     idle: Annotated[
         float, option("--sleep-idle-seconds", min=0, help="Unload a model after so long; 0: never.")
     ] = 0
@@ -152,8 +125,6 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.log_level not in LEVELS:
             raise wrong("--log-level", f"{self.log_level} is none: there are {', '.join(LEVELS)}")
-        if self.worker not in WORKERS:
-            raise wrong("--worker", f"{self.worker} is none: there are {' and '.join(WORKERS)}")
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise wrong("--ssl-cert-file", "a certificate and its key belong together: give both")
 
@@ -163,8 +134,9 @@ class ServerOptions:
         from satchel.server.settings import LOOPBACK, ServerSettings, is_own
 
         given = [(key, USER) for key in self.api_key or ()] + [(key, ADMIN) for key in self.admin_key or ()]
+        listed = _keys(self.api_key_file)
         keys: dict[str, Role] = {}
-        for key, role in (*given, *_keys(self.api_key_file).items()):
+        for key, role in (*given, *((key, rights.role) for key, rights in listed.items())):
             if keys.setdefault(key, role) != role:
                 raise wrong("--admin-key", "one key was given for a user and for an admin: give it once")
         own = is_own(self.host)
@@ -175,6 +147,7 @@ class ServerOptions:
             ollama_port=self.ollama_port,
             api_keys=tuple(key for key, role in keys.items() if role < ADMIN),
             admin_keys=tuple(key for key, role in keys.items() if role == ADMIN),
+            key_shares={key: rights.share for key, rights in listed.items() if rights.share != 1},
             registries=_hosts(self.registry),
             pull_bytes=round(self.pull_quota * 10**9),
             most_priority=self.max_priority,
@@ -208,8 +181,8 @@ def _hosts(given: Texts) -> tuple[str, ...]:
     return tuple(given or ())
 
 
-def _keys(path: Path | None) -> Mapping[str, Role]:
-    """The file's keys with their roles."""
+def _keys(path: Path | None) -> Mapping[str, KeyRights]:
+    """The file's keys with their rights."""
     from satchel.server.roles import read_keys
 
     if path is None:

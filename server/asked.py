@@ -32,7 +32,7 @@ def generate_kwargs(
     """The request's options as this model and this caller may have them. adapters: where it names none."""
     kwargs: GenerateKwargs = {**wanted.kwargs}
     kwargs["salt"] = _salt(kwargs.get("salt", ""), caller)
-    kwargs["client"] = caller.client
+    kwargs["client"], kwargs["weight"] = caller.client, caller.share
     urgency = -kwargs.get("priority", 0)
     if urgency > caller.most_priority:
         line = f"priority is {-urgency}: this key may ask for {-caller.most_priority} and more"

@@ -14,60 +14,49 @@ on the command line, and those of the store.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
+from satchel.runtime.load_option import load_fields, value_types, with_values
 from satchel.store.resolve import model_path
 
 T = TypeVar("T", bound=BaseModel)
+VALUELESS = ("missing", "extra_forbidden")  # pydantic's errors of a key, not of its value
 
 
-class ModelTable(BaseModel):
-    """[models.NAME]. Fields without a default of their own are those of Options."""
+class TableBase(BaseModel):
+    """The keys of [models.NAME] that are no load options."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     path: str = Field(min_length=1)
     idle: float | None = Field(default=None, ge=0)
     preload: bool = False
-    context: int | None = Field(default=None, ge=0)
-    slots: int | None = Field(default=None, ge=1)
-    threads: int | None = Field(default=None, ge=0)
-    threads_batch: int | None = Field(default=None, ge=0)
-    device: str | None = None
-    cache_type: str | None = None
-    cache_type_k: str | None = None
-    cache_type_v: str | None = None
-    batch: int | None = Field(default=None, ge=1)
-    repack: bool | None = None
-    precision: Literal["exact", "fast"] | None = None
-    activations: Literal[8, 16] | None = None
-    worker: Literal["thread", "process"] | None = None
-    sandbox: bool | None = None
-    deterministic: bool | None = None
-    host_cache: int | None = Field(default=None, ge=0)
-    gpu_layers: int | str | None = None
-    override_tensor: list[str] | None = None
-    tensor_split: str | None = None
-    gpu_memory: int | None = Field(default=None, ge=0)
-    kv_offload: bool | None = None
-    stream_weights: Literal["auto", "on", "off"] | None = None
-    prefetch_weights: Literal["auto", "on", "off"] | None = None
-    expert_cache: int | str | None = None
-    worker_timeout: float | None = Field(default=None, ge=0)
-    step_timeout: float | None = Field(default=None, ge=0)
 
     def options(self, base: Options) -> Options:
-        """The base with what the table says."""
-        own = self.model_dump(exclude={"path", "idle", "preload"}, exclude_none=True)
-        made = replace(base, **own)
+        """The base with what the table says. RequestError for a value that no model can be loaded with."""
+        own = self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True)
+        made = with_values(base, own)
         made.check()
         return made
+
+
+def model_table(kind: type) -> type[TableBase]:
+    """The model of [models.NAME], with a key for each load option of `kind` that a table takes. Its type is
+    checked here, its bounds by the option itself.
+    """
+    types = value_types(kind)
+    keys = {f.name: (types[f.name] | None, None) for f in load_fields(kind) if f.option.in_table}
+    made: type[TableBase] = create_model("ModelTable", __base__=TableBase, **keys)  # type: ignore[call-overload]
+    return made
+
+
+ModelTable = model_table(Options)
 
 
 class AliasTable(BaseModel):
@@ -127,10 +116,15 @@ def catalog_of(
             raise RequestError(
                 f"{where}: [models.{name}]: a model of this name was given on the command line"
             )
-        read = _read(ModelTable, table, f"{where}: [models.{name}]")
+        here = f"{where}: [models.{name}]"
+        read = _read(ModelTable, table, here)
         path = _beside(where, read.path)
         own_idle = idle if read.idle is None else read.idle
-        models[name] = Served(name, path, read.options(base), own_idle, read.preload or not models)
+        try:
+            options = read.options(base)
+        except RequestError as error:
+            raise RequestError(f"{here} {error}") from None
+        models[name] = Served(name, path, options, own_idle, read.preload or not models)
     for name, path in (stored or {}).items():
         models.setdefault(name, Served(name, path, base, idle, stored=True))
     aliases = {
@@ -165,4 +159,5 @@ def _read(kind: type[T], table: Any, where: str) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(p) for p in first["loc"])
-        raise RequestError(f"{where} {key}: {first['msg']}") from None
+        got = "" if first["type"] in VALUELESS else f", got {first['input']!r:.60}"
+        raise RequestError(f"{where} {key}: {first['msg']}{got}") from None

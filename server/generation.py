@@ -93,13 +93,14 @@ class GenerationRequest:
 class Caller:
     """The caller of a request. user: the key's name, by which it keeps its version of an alias; "" without
     keys. salt: what is cached or saved is found by the same salt only. role: what the caller may.
-    most_priority: how far below 0 the priority of its requests may lie.
+    most_priority: how far below 0 the priority of its requests may lie. share: its weight beside other keys.
     """
 
     user: str = ""
     salt: str = ""
     role: Role = USER
     most_priority: int = 1000
+    share: float = 1.0
 
     @property
     def admin(self) -> bool:

@@ -101,7 +101,8 @@ class RequestGuard:
                 "key", "no valid API key: send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
             )
         mark = hashlib.sha256(given[0].encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return Caller(mark[:8], mark, role, self.settings.most_priority if role < ADMIN else 1000)
+        most = self.settings.most_priority if role < ADMIN else 1000
+        return Caller(mark[:8], mark, role, most, self.settings.key_shares.get(given[0], 1.0))
 
     async def _body(self, headers: Headers, receive: Receive, held: BodyReservation) -> bytes:
         announced = headers.get("content-length", "")

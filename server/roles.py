@@ -1,8 +1,8 @@
 """Roles that may call a route: anyone, a user, or an admin. Every route declares its role with @needs; the
 server refuses to start with a route that declares none, and checks the caller before a body is read.
 
-A key of the list has a role: `KEY [user|admin]`, user by default. Without keys, a caller on this machine is
-an admin: a loopback address or a Unix socket, and no proxy between.
+A key of the list has a role and a share of the machine: `KEY [user|admin] [SHARE]`, user and 1 by default.
+Without keys, a caller on this machine is an admin: a loopback address or a Unix socket, and no proxy between.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match
@@ -37,6 +37,14 @@ class Role(IntEnum):
 
 PUBLIC, USER, ADMIN = Role
 KEY_ROLES = {"user": USER, "admin": ADMIN}
+LEAST_SHARE, MOST_SHARE = 0.01, 100.0
+
+
+class KeyRights(NamedTuple):
+    """What a line of a key file gives its key. share: its weight beside other keys that have work."""
+
+    role: Role = USER
+    share: float = 1.0
 
 
 def needs(role: Role) -> Callable[[Endpoint], Endpoint]:
@@ -87,23 +95,37 @@ def check_role(needed: Role, has: Role) -> None:
         raise Problem("forbidden", line, code="admin_only")
 
 
-def read_keys(lines: Sequence[str]) -> Mapping[str, Role]:
-    """Keys with their roles, of lines `KEY [user|admin]`. Empty lines and those that begin with # are left
-    out. RequestError names the line that is wrong, and never the key.
+def read_keys(lines: Sequence[str]) -> Mapping[str, KeyRights]:
+    """Keys with their rights, of lines `KEY [user|admin] [SHARE]`. Empty lines and those that begin with #
+    are left out. RequestError names the line that is wrong, and never the key.
     """
-    found: dict[str, Role] = {}
+    found: dict[str, KeyRights] = {}
     for number, line in enumerate(lines, 1):
-        words = line.removeprefix("\ufeff").split()
-        if not words or words[0].startswith("#"):
+        key, *words = line.removeprefix("\ufeff").split() or [""]
+        if not key or key.startswith("#"):
             continue
-        key, role = words[0], words[1] if len(words) > 1 else "user"
+        role = words[0] if words else "user"
         if len(words) > 2 or role not in KEY_ROLES:
-            raise RequestError(f"key {number}: expected KEY, KEY user or KEY admin; a key holds no space")
+            raise RequestError(f"key {number}: expected KEY [user|admin] [SHARE]; a key holds no space")
         if key in KEY_ROLES:
             raise RequestError(f"key {number}: {key!r} is a role, not a key: expected KEY {key}")
-        if found.setdefault(key, KEY_ROLES[role]) != KEY_ROLES[role]:
-            raise RequestError(f"key {number}: it stands twice, with two roles: take one of the lines out")
+        rights = KeyRights(KEY_ROLES[role], _share(number, words[1]) if len(words) > 1 else 1.0)
+        if found.setdefault(key, rights) != rights:
+            raise RequestError(
+                f"key {number}: it stands twice, with two roles or shares: take one of the lines out"
+            )
     return found
+
+
+def _share(number: int, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not LEAST_SHARE <= share <= MOST_SHARE:
+        expected = f"a number from {LEAST_SHARE:g} to {MOST_SHARE:g}, such as 2"
+        raise RequestError(f"key {number}: share: expected {expected}; a key holds no space")
+    return share
 
 
 def is_local(scope: Scope, headers: Headers) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from satchel.server.roles import ADMIN, USER, Role
@@ -26,10 +26,11 @@ def is_own(host: str) -> bool:
 class ServerSettings:
     """host, port: where it listens; a host that ends in .sock is a Unix socket, without a port. ollama_port:
     another port to listen on, where Ollama's clients look. api_keys: one of them must come with each request;
-    none: nobody is asked. admin_keys: those of admins. hosts: names by which it may be called, none: any.
-    origins: sites whose pages may call it. strict_fields: a field that nobody knows is an error, not a
-    warning. certificate: its file and its key's, for HTTPS. states: the folder in which conversations are
-    saved, None: nowhere; states_bytes: of files that one key may have there.
+    none: nobody is asked. admin_keys: those of admins. key_shares: weights of keys beside others, 1 of those
+    that it lacks. hosts: names by which it may be called, none: any. origins: sites whose pages may call it.
+    strict_fields: a field that nobody knows is an error, not a warning. certificate: its file and its key's,
+    for HTTPS. states: the folder in which conversations are saved, None: nowhere; states_bytes: of files that
+    one key may have there.
 
     registries: hosts that a pull may name beside the configured registries. pulls, pull_bytes: of each key,
     at once and in all.
@@ -51,6 +52,7 @@ class ServerSettings:
     ollama_port: int | None = None
     api_keys: Sequence[str] = ()
     admin_keys: Sequence[str] = ()
+    key_shares: Mapping[str, float] = field(default_factory=dict)
     hosts: Sequence[str] = LOOPBACK
     origins: Sequence[str] = ()
     strict_fields: bool = False

@@ -8,26 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from satchel.cli.console import note
-from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.groups import Taking, option, with_options, wrong
 from satchel.cli.load.command import UrlOptions, measure
 from satchel.cli.model_argument import model_file
-from satchel.cli.options import (
-    BATCH_HELP,
-    CACHE_RAM,
-    MICRO_BATCH_HELP,
-    TYPES,
-    ModelOptions,
-    default_model,
-    open_model,
-)
+from satchel.cli.options import ModelOptions, default_model, open_model
 from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, writer
 from satchel.formats.gguf.labels import file_type, parameters, size_label
 
 if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
+    from satchel.runtime.api.options import LoadKwargs
     from satchel.runtime.device.energy import Counters
     from satchel.runtime.device.peaks import DevicePeaks
     from satchel.runtime.tasks.bench import BenchResult, Test
@@ -87,97 +80,6 @@ class BatchedOptions:
         return prompts, generated, numbers("-npl", self.npl, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """How models are loaded: ModelOptions, but for what a run has several of."""
-
-    batch: Annotated[int, option("-b", "--batch-size", min=0, help=BATCH_HELP)] = 0
-    micro: Annotated[int, option("-ub", "--ubatch-size", min=0, help=MICRO_BATCH_HELP)] = 0
-    cache_k: Annotated[str, option("-ctk", "--cache-type-k", help=f"Of the cache's keys: {TYPES}.")] = "f16"
-    cache_v: Annotated[str, option("-ctv", "--cache-type-v", help="Of its values, as -ctk.")] = "f16"
-    cache_ram: Annotated[int, option("-cram", "--cache-ram", metavar="MIB", min=-1, help=CACHE_RAM)] = 0
-    precision: Annotated[str, option("--precision", help="exact, or fast: products may round to 8 bits.")] = (
-        "exact"
-    )
-    activations: Annotated[
-        int,
-        option(
-            "--activations",
-            help="Bits that quantized weights meet: 8 or 16; 0: as is usual.",
-        ),
-    ] = 0
-    repack: Annotated[
-        bool, option("--repack/--no-repack", " /-nr", help="Keep weights in the CPU's own order, or not.")
-    ] = True
-    gpu_layers: Annotated[
-        str, option("-ngl", "--gpu-layers", "--n-gpu-layers", help="Layers on GPUs: a number, all, auto.")
-    ] = "auto"
-    device: Annotated[str, option("-dev", "--device", help="Backends to use, a,b,c, or auto.")] = "auto"
-    override_tensor: Annotated[
-        Words | None,
-        option("-ot", "--override-tensor", metavar="PATTERN=DEVICE", help="Repeatable."),
-    ] = None
-    tensor_split: Annotated[
-        str, option("-ts", "--tensor-split", metavar="N,N,...", help="Shares of the devices in the layers.")
-    ] = ""
-    cpu_moe: Annotated[
-        bool, option("-cmoe", "--cpu-moe", help="Leave all experts of a mixture with the CPU.")
-    ] = False
-    n_cpu_moe: Annotated[
-        int,
-        option(
-            "-ncmoe", "--n-cpu-moe", min=0, metavar="N", help="Leave experts of the first N layers there."
-        ),
-    ] = 0
-    gpu_memory: Annotated[
-        str, option("--gpu-memory", metavar="SIZE", help="Memory to take of each GPU: 3GB.")
-    ] = ""
-    kv_offload: Annotated[
-        bool,
-        option("--kv-offload/--no-kv-offload", " /-nkvo", help="KV cache with its layers, or with the CPU."),
-    ] = True
-    stream: Annotated[
-        str, option("--stream-weights", help="on, off, auto: read the CPU's weights as it goes.")
-    ] = "auto"
-    prefetch: Annotated[
-        str,
-        option(
-            "--prefetch-weights", help="on, off, auto: prefetch the CPU's weights to a GPU for long steps."
-        ),
-    ] = "auto"
-    expert_cache: Annotated[
-        str,
-        option("--expert-cache", metavar="N|SIZE", help="Most used experts that a GPU caches; or auto, off."),
-    ] = "auto"
-    deterministic: Annotated[
-        bool, option("--deterministic", help="The same bits for the same request, slower on a GPU.")
-    ] = False
-
-    def model(self) -> ModelOptions:
-        return ModelOptions(
-            batch=self.batch,
-            micro_batch=self.micro,
-            cache_k=self.cache_k,
-            cache_v=self.cache_v,
-            cache_ram=self.cache_ram,
-            precision=self.precision,
-            activations=self.activations,
-            repack=self.repack,
-            gpu_layers=self.gpu_layers,
-            device=self.device,
-            deterministic=self.deterministic,
-            override_tensor=self.override_tensor,
-            tensor_split=self.tensor_split,
-            cpu_moe=self.cpu_moe,
-            n_cpu_moe=self.n_cpu_moe,
-            gpu_memory=self.gpu_memory,
-            kv_offload=self.kv_offload,
-            stream_weights=self.stream,
-            prefetch_weights=self.prefetch,
-            expert_cache=self.expert_cache,
-        )
-
-
 @with_options
 def bench(
     *,
@@ -188,7 +90,7 @@ def bench(
     test: TestOptions,
     threads: Annotated[str, option("-t", "--threads", help=f"CPU threads; 0: all. {MANY}")] = "0",
     repeats: Annotated[int, option("-r", "--repetitions", min=1, help="How often a test runs.")] = 5,
-    load: LoadOptions,
+    load: Annotated[ModelOptions, Taking(without=("model", "context", "threads"))],
     batch: BatchedOptions,
     server: UrlOptions,
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
@@ -200,9 +102,8 @@ def bench(
         raise wrong("-o", f"{output} is no output: there are {', '.join(OUTPUTS)}")
     if server.url:
         return on_server(server, model or [], test, batch, output)
-    base = load.model()
     runs = [
-        replace(base, model=path, threads=count)
+        replace(load.with_load(threads=count), model=path)
         for path in (map(model_file, model) if model else [default_model()])
         for count in numbers("-t", threads, 0)
     ]
@@ -254,9 +155,9 @@ def chosen(prompts: list[int], generated: list[int], both: Words, depths: list[i
         yield from (Test(pp, tg, d) for pp, tg in pairs if pp + tg)
 
 
-def opened(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> Model:
-    """Loads a model with room for so many sequences, and tells its notes."""
-    model = open_model(options, slots, profile=profile)
+def opened(options: ModelOptions, **changes: Unpack[LoadKwargs]) -> Model:
+    """Loads a model, with these load options above the command line's, and tells its notes."""
+    model = open_model(options, **changes)
     for line in model.notes:
         note(f"satchel: note: {line}")
     return model
@@ -299,7 +200,7 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
 
     write = writer(output, MARKDOWN)
     for options in runs:
-        with opened(replace(options, context=max(t.context for t in tests))) as model:
+        with opened(options, context=max(t.context for t in tests)) as model:
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
             limits, counters = measured(model, about), counted(model)
             for test in tests:
@@ -323,7 +224,7 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
 
     write = None if output == "md" else writer(output, ())
     for options in runs:
-        with opened(replace(options, context=max(t.context for t in tests)), profile=True) as model:
+        with opened(options, context=max(t.context for t in tests), profile=True) as model:
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
             limits = measured(model, about)
             for test in tests:
@@ -399,7 +300,7 @@ def batched(runs: list[ModelOptions], counts: Sequence[list[int]], output: str) 
     write = writer(output, BATCHED)
     for options in runs:
         context = max(prompts) + max(generated)
-        with opened(replace(options, context=context), max(parallel)) as model:
+        with opened(options, context=context, slots=max(parallel)) as model:
             about = describe(model)
             note(f"satchel: {about['model']} on {about['threads']} threads")
             runner = Runner(model.engine, model.arch.vocab)

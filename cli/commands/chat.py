@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.adapters import AdapterOptions
 from satchel.cli.chat.options import ChatOptions
 from satchel.cli.grammars import GrammarOptions, check_spec
-from satchel.cli.groups import with_options
+from satchel.cli.groups import Taking, with_options
 from satchel.cli.options import (
     ModelOptions,
     TextOptions,
@@ -20,6 +20,7 @@ from satchel.cli.options import (
 from satchel.cli.replies import ReplyOptions
 from satchel.cli.sampling import SamplingOptions
 from satchel.cli.speculation import SpeculationOptions
+from satchel.runtime.load_option import WORKER
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session
@@ -30,7 +31,7 @@ FAILED = 1
 @with_options
 def chat(
     *,
-    model: ModelOptions,
+    model: Annotated[ModelOptions, Taking(groups=(WORKER,))],
     text: TextOptions,
     sampling: SamplingOptions,
     adapters: AdapterOptions,
@@ -52,10 +53,7 @@ def chat(
     reply.check(raw=False, structured=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
-    worker, sandbox = reply.worker, reply.sandbox
-    with open_model(
-        model, speculation=speculating, adapters=adapters, worker=worker, sandbox=sandbox
-    ) as loaded:
+    with open_model(model, adapters, speculation=speculating) as loaded:
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
         from satchel.cli.chat.history import ChatSettings, Conversation

@@ -62,7 +62,7 @@ def embed(
     if output is not None and pooling == "none":
         raise wrong("-o", "pooling none gives texts of different lengths no common array")
     asked = _texts(texts, prompt, file, separator)
-    with open_model(model, slots=min(SLOTS, len(asked)), adapters=adapters) as loaded:
+    with open_model(model, adapters, slots=min(SLOTS, len(asked))) as loaded:
         ids = [loaded.tokenize(text) for text in asked]
         how: dict[str, Any] = {"normalize": normalize == 2, "dimensions": dimensions}
         vectors = (

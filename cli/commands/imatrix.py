@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,8 +51,8 @@ def imatrix(
 
     if file is None:
         raise wrong("-f", "there is no text to run: give a file")
-    text, context = read_text(file), model.context or WINDOW
-    with open_as(Observed, replace(model, context=context)) as observed:
+    text, context = read_text(file), model.load.context or WINDOW
+    with open_as(Observed, model, context=context) as observed:
         show_notes(observed)
         cut = windows(observed.tokenize(text), context, chunks)
         full = hessian and output_format == "gguf"

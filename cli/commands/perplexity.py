@@ -153,8 +153,7 @@ class Measuring:
 
         started = time.perf_counter()
         context = self.context(base if compare else None)
-        options = replace(self.options, model=path, context=context)
-        with open_model(options) as model:
+        with open_model(replace(self.options, model=path), context=context) as model:
             show_notes(model)
             ppl: Perplexity | None = None
             kld: Divergence | None = None
@@ -170,12 +169,13 @@ class Measuring:
     def context(self, base: Path | None) -> int:
         """Tokens of a window: what -c says, or the base's."""
         if base is None:
-            return self.options.context or (WINDOW if self.text is not None else 0)
+            return self.options.load.context or (WINDOW if self.text is not None else 0)
         from satchel.formats.logits import open_logits
 
         wanted = open_logits(base).context
-        if self.options.context not in (0, wanted):
-            told = f"{self.options.context}: {base} has windows of {wanted} tokens; leave it out"
+        given = self.options.load.context
+        if given not in (0, wanted):
+            told = f"{given}: {base} has windows of {wanted} tokens; leave it out"
             raise wrong("-c", told)
         return wanted
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from satchel.cli.console import note, out, plain, warn
-from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.groups import Taking, option, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, check_weights, default_model, loading, open_model
+from satchel.runtime.load_option import PARALLEL
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,10 +39,7 @@ def plan(
         ),
     ] = None,
     *,
-    model: ModelOptions,
-    slots: Annotated[
-        int, option("-np", "--parallel", env="N_PARALLEL", min=1, help="Sequences kept at a time.")
-    ] = 1,
+    model: Annotated[ModelOptions, Taking(groups=(PARALLEL,))],
     steps: Annotated[bool, option("--steps", help="List the steps of a plan.")] = False,
     bucket: Annotated[
         int, option("--bucket", min=1, metavar="N", help="Tokens of the plan that --steps lists.")
@@ -60,7 +58,7 @@ def plan(
     if check is not None:
         report_check(run_check(options, check), steps, as_json)
         return
-    with dry(options, slots) as run:
+    with dry(options) as run:
         for line in run.settled.notes:
             note(f"satchel: note: {line}")
         facts = collect(run, bucket if steps else 0, passes)
@@ -71,13 +69,13 @@ def plan(
 
 
 @contextmanager
-def dry(options: ModelOptions, slots: int) -> Iterator[DryRun]:
+def dry(options: ModelOptions) -> Iterator[DryRun]:
     """The model without its weights; file and device are closed afterwards."""
     from satchel.formats.gguf import open_gguf
     from satchel.runtime.placement.devices import open_for
     from satchel.runtime.placement.dryrun import dry_run
 
-    loaded = loading(options, slots)
+    loaded = loading(options)
     with open_gguf(options.model or default_model()) as gguf:
         for line in gguf.warnings:
             warn(line)
@@ -240,7 +238,7 @@ def run_check(options: ModelOptions, text: str) -> list[StepReport]:
     # The context decides how large the states are that the definitions copy: no larger than the text needs.
     with open_gguf(options.model or default_model()) as gguf:
         count = len(build_tokenizer(gguf.metadata, source=str(gguf.path)).encode(text))
-    with open_model(replace(options, context=count + MARGIN)) as model:
+    with open_model(options, context=count + MARGIN, slots=1) as model:
         return check_steps(model, model.tokenize(text))
 
 

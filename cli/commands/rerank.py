@@ -63,7 +63,7 @@ def rerank(
         raise wrong("query", "expected a text that is not empty")
     asked = _documents(documents, lines, files)
     texts = [text for _, text in asked]
-    with open_model(model, slots=min(SLOTS, len(asked) + embeddings), adapters=adapters) as loaded:
+    with open_model(model, adapters, slots=min(SLOTS, len(asked) + embeddings)) as loaded:
         if embeddings:
             found = _by_embedding(loaded, query, texts, top)
         else:

@@ -8,12 +8,13 @@ import typer
 
 from satchel.cli.adapters import AdapterOptions
 from satchel.cli.grammars import GrammarOptions
-from satchel.cli.groups import option, with_options
+from satchel.cli.groups import Taking, option, with_options
 from satchel.cli.once import Once
 from satchel.cli.options import ModelOptions, TextOptions
 from satchel.cli.replies import CountOptions, ReplyOptions
 from satchel.cli.sampling import SamplingOptions
 from satchel.cli.speculation import SpeculationOptions
+from satchel.runtime.load_option import WORKER
 
 
 @with_options
@@ -22,7 +23,7 @@ def run(
         str | None, typer.Argument(metavar="PROMPT", help="What is asked; text on stdin goes before it.")
     ] = None,
     *,
-    model: ModelOptions,
+    model: Annotated[ModelOptions, Taking(groups=(WORKER,))],
     text: TextOptions,
     sampling: SamplingOptions,
     adapters: AdapterOptions,

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from satchel.cli.adapters import AdapterOptions
-from satchel.cli.groups import with_options, wrong
+from satchel.cli.groups import Taking, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, default_model, loading
 from satchel.cli.serving import ServerOptions
 from satchel.errors import RequestError
+from satchel.runtime.load_option import PARALLEL, SERVER, WORKER
 
 if TYPE_CHECKING:
     from satchel.server.catalog import Catalog, Served
 
 GB = 10**9
+LOADING = Taking(groups=(PARALLEL, WORKER, SERVER), defaults={"slots": 8, "worker": "process"})
 
 
 @with_options
@@ -32,7 +34,7 @@ def serve(
         ),
     ] = None,
     *,
-    model: ModelOptions,
+    model: Annotated[ModelOptions, LOADING],
     adapters: AdapterOptions,
     server: ServerOptions,
 ) -> None:
@@ -84,12 +86,7 @@ def _catalog(
         bundled = default_model()
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
-    options = replace(
-        loading(model, server.slots, adapters, server.worker, server.sandbox),
-        worker_timeout=server.worker_timeout,
-        step_timeout=server.step_timeout,
-    )
-    found = catalog_of(files, tables, options, server.idle, where, stored)
+    found = catalog_of(files, tables, loading(model, adapters), server.idle, where, stored)
     return _verified(found, model.verify_weights) if model.verify_weights else found
 
 

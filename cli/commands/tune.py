@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from satchel.cli.console import note, out
@@ -53,8 +53,8 @@ def tune(
         return
     sizes, behind = read_sizes("--tokens", tokens, 1), read_sizes("--depth", depths, 0)
     slots = max((n for n in sizes if n <= SLOTS), default=1)
-    context = model.context or max(64, max(behind) + max(sizes))
-    with open_model(replace(model, context=context), slots, profile=True) as loaded:
+    context = model.load.context or max(64, max(behind) + max(sizes))
+    with open_model(model, context=context, slots=slots, profile=True) as loaded:
         found = {device.name: measured(loaded, device, sizes, repeats, behind) for device in loaded.devices}
     if as_json:
         print(json.dumps({name: [asdict(m) for m in rows] for name, rows in found.items()}))

@@ -29,12 +29,6 @@ class CompletionCandidate:
     about: str = ""
 
 
-def _cache_types() -> Iterable[str]:
-    from satchel.quant.cache import CACHE_TYPES
-
-    return CACHE_TYPES
-
-
 def _backends() -> Iterable[str]:
     from satchel.runtime.device.device import libraries
 
@@ -66,19 +60,15 @@ def models() -> Iterable[str]:
 
 Values = Callable[[], Iterable[str]]
 VALUES: dict[str, Values] = {
-    "--cache-type-k": _cache_types,
-    "--cache-type-v": _cache_types,
     "--device": _backends,
     "--model": models,
     "--draft-model": models,
     "--on-overflow": lambda: ("error", "shift", "truncate-middle"),
     "--output": _tables,
     "--pooling": lambda: ("none", "mean", "cls", "last"),
-    "--precision": lambda: ("exact", "fast"),
     "--reasoning": lambda: ("auto", "on", "off", "low", "medium", "high"),
     "--resume": _conversations,
     "--session": _conversations,
-    "--worker": lambda: ("thread", "process"),
 }
 OF_FILES = frozenset({"--model", "--draft-model", "--session", "--resume"})  # or a file
 OR_FILES = frozenset({"cp", "show"})
@@ -147,9 +137,19 @@ def _values(parameter: Parameter | None, current: str) -> list[CompletionCandida
     if parameter is None:
         return []
     known = next((name for name in parameter.opts if name in VALUES), None)
-    found = _fitting(current, VALUES[known]()) if known else []
+    found = _fitting(current, VALUES[known]() if known else _choices(parameter.opts))
     wants_file = known in OF_FILES if known else "FILE" in (getattr(parameter, "metavar", None) or "")
     return [*found, CompletionCandidate(FILES)] if wants_file else found
+
+
+def _choices(names: Iterable[str]) -> list[str]:
+    """The allowed values of a load option whose flag has one of these names."""
+    from satchel.runtime.api.options import Options
+    from satchel.runtime.load_option import load_fields
+
+    options = (f.option for f in load_fields(Options))
+    found = next((o for o in options if set(o.flags) & set(names)), None)
+    return [str(c) for c in found.choices if c != ""] if found else []
 
 
 def _fitting(current: str, words: Iterable[str]) -> list[CompletionCandidate]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import GGUF
 from satchel.runtime import ops
+from satchel.runtime.adapter_file import AdapterFile, Loadable, checked_scale
 from satchel.runtime.adapters.control_vectors import ControlVector, columns, read_control_vector
 from satchel.runtime.adapters.lora import Adapter, Stack, read_adapter, stacked
 from satchel.runtime.device.device import WEIGHT, Device
@@ -26,40 +26,6 @@ from satchel.runtime.weights.packing import packed_by
 from satchel.runtime.weights.weights import DeviceWeights
 
 BUFFER = "weights.adapters"
-SCALE_LIMIT = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterFile:
-    """A file to load."""
-
-    path: str | Path
-    scale: float = 1.0  # default, for requests that give none
-    name: str = ""  # "": the file's name without its suffix
-    # Of a control vector, the first and last layer that it steers; None: all that it has.
-    layers: tuple[int, int] | None = None
-
-    def __post_init__(self) -> None:
-        checked_scale(self.called, self.scale)
-        if self.layers is not None and not 1 <= self.layers[0] <= self.layers[1]:
-            raise RequestError(
-                f"{self.called}: layers {self.layers}: expected a first and a last one from 1 on"
-            )
-
-    @property
-    def called(self) -> str:
-        return self.name or Path(self.path).stem
-
-
-Loadable = str | Path | AdapterFile
-
-
-def checked_scale(name: str, scale: float) -> float:
-    """A scale in the plan's precision. Raises RequestError for NaN, infinity or a value out of range."""
-    number = isinstance(scale, int | float) and not isinstance(scale, bool) and isfinite(scale)
-    if not number or abs(scale) > SCALE_LIMIT:
-        raise RequestError(f"{name}: scale {scale!r}: expected a number up to {SCALE_LIMIT:g}")
-    return float(np.float32(scale)) + 0.0  # never -0, which would compare as a different mix
 
 
 @dataclass(slots=True)

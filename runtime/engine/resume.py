@@ -13,7 +13,7 @@ import numpy as np
 
 from satchel.errors import RequestError
 from satchel.formats.gguf import OpenFile, open_gguf
-from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.service import Service

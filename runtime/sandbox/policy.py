@@ -17,7 +17,7 @@ from typing import Any
 
 from satchel.errors import SatchelError
 from satchel.formats.gguf import open_gguf
-from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.children import module_path
 from satchel.runtime.device.device import library_files

@@ -12,7 +12,6 @@ from satchel.runtime.api.refusals import PromptTooLong, QueueFull
 from satchel.runtime.engine.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.scheduler.lengths import Lengths
-from satchel.runtime.scheduler.limits import SMALL, SchedulerLimits
 from satchel.runtime.scheduler.prefix_wait import waits_for_prefix
 from satchel.runtime.scheduler.sequence import Request, Sequence
 from satchel.runtime.scheduler.shares import (
@@ -27,6 +26,7 @@ from satchel.runtime.scheduler.shares import (
 )
 from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import Key, order
+from satchel.runtime.scheduler_limits import SMALL, SchedulerLimits
 
 MARGIN = 0.8  # of the time that a step takes without prompts; what is left to 1 covers a wrong prediction
 CROWD = 8.0  # how many times that much it may be where many begin beside few
@@ -153,9 +153,10 @@ class Scheduler:
         if self._free or not self.waiting or self.limits.shortest or len(self._clients) < 2:
             return None
         slots = self._slots
-        first = min({s.client for s in self.waiting}, key=lambda c: (slots[c], self.shares.had(c)))
+        weight, had = self.shares.weight, self.shares.had
+        first = min({s.client for s in self.waiting}, key=lambda c: (slots[c] / weight(c), had(c)))
         begun = all(s.started >= 0 for s in self.waiting if s.client == first)
-        return giver(first, slots, self.shares.had, begun)
+        return giver(first, slots, had, begun, weight)
 
     def _make_way(self, now: float) -> None:
         """Before a step: clients that have more than their share give slots and blocks back, as far as the
@@ -165,19 +166,20 @@ class Scheduler:
             self._preempt(self._last_of(most, now))
 
     def _block_giver(self, now: float) -> str | None:
-        """The client that gives blocks back for the first of those who wait, which has less than an even
-        part; None where there are enough, or it would have more than that.
+        """The client that gives blocks back for the first of those who wait, which has less than its part
+        by weight; None where there are enough, or it would have more than that.
         """
         clients = self._clients
         if not self._free or not self.waiting or self.limits.shortest or len(clients) < 2:
             return None
         first, pages = min(self.waiting, key=lambda s: self._order(s, now)), self.engine.pages
         need, blocks = pages.missing(self._free[-1], len(first.ids)), self._blocks()
-        even = pages.pool.size // len(clients)
-        if need <= pages.free_blocks or blocks[first.client] + need > even:
+        weight = self.shares.weight
+        unit = pages.pool.size / sum(map(weight, clients))
+        if need <= pages.free_blocks or blocks[first.client] + need > int(unit * weight(first.client)):
             return None
-        most = max(clients - {first.client}, key=lambda c: blocks[c])
-        return most if blocks[most] > even else None
+        most = max(clients - {first.client}, key=lambda c: blocks[c] / weight(c))
+        return most if blocks[most] > int(unit * weight(most)) else None
 
     def _blocks(self) -> Counter[str]:
         """Blocks of the cache that each client's requests hold."""
@@ -205,14 +207,16 @@ class Scheduler:
 
     def _one_each(self, decoding: abc.Sequence[Sequence]) -> float:
         """Seconds of a step with one row of each client."""
-        return self._decode_seconds(interleaved(decoding)[: len(slots_of(decoding))])
+        first = interleaved(decoding, self.shares.weight)[: len(slots_of(decoding))]
+        return self._decode_seconds(first)
 
     def _in_turn(self, decoding: list[Sequence]) -> list[Sequence]:
         """Those who get a token in this step: all, or as many as the aim for a step allows."""
         aim, count = self._aim(decoding), len(decoding)
         if not aim or count < 2 or self._decode_seconds(decoding) <= aim:
             return decoding
-        turned = interleaved([decoding[(self._turn + i) % count] for i in range(count)])
+        turned = [decoding[(self._turn + i) % count] for i in range(count)]
+        turned = interleaved(turned, self.shares.weight)
         while count > 1 and self._decode_seconds(turned[:count]) > aim:
             count -= 1
         self._turn += count

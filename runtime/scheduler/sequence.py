@@ -19,12 +19,13 @@ class Request:
     answer. given: tokens of the answer that an engine sampled before it was lost; they count as sampled.
     nll_bits: one for each of them, 0 where that engine reported none.
 
-    client: whose share of the machine the request uses, "" for the user's; clients share evenly whatever they
-    send. priority: smaller is more urgent, among requests of one client. user: users of a client share what
-    it has, by `weight`. salt: cached blocks are shared among requests of one salt only. deadline: clock time
-    after which the client no longer waits. draft: tokens that may be drafted at once; -1: as many as the
-    engine would, 0: none. logits_options: constraint, logprobs and the like. adapter_scales: of adapters and
-    control vectors; see runtime/adapters/adapters.py.
+    client: whose share of the machine the request uses, "" for the user's; clients share by `weight`,
+    whatever they send: a client has that of its newest request. priority: smaller is more urgent, among
+    requests of one client. user: users of a client share what it has, by `weight`. salt: cached blocks are
+    shared among requests of one salt only. deadline: clock time after which the client no longer waits.
+    draft: tokens that may be drafted at once; -1: as many as the engine would, 0: none. logits_options:
+    constraint, logprobs and the like. adapter_scales: of adapters and control vectors; see
+    runtime/adapters/adapters.py.
     """
 
     ids: abc.Sequence[int]

@@ -1,18 +1,18 @@
-"""Clients share the machine evenly, whatever they send: neither priorities, nor many requests, nor long ones
-take from another client more than one ordinary request of the same client would, doubled.
+"""Clients share the machine by their weights, whatever they send: neither priorities, nor many requests, nor
+long ones take from another client more than one ordinary request of the same client would, doubled.
 
 Invariants, wherever several clients have requests here: a slot that becomes free goes to the client that has
-the fewest; a client with two slots more than another that waits gives one back, and so with blocks of the
-cache above an even part; each client has a row in every step, and all rows and prompts together take no more
-than TWICE the time of one row a client; prompts share what there is by what each client had. Priority, length
-and user order the requests of one client among themselves. With a single client nothing of this has an
-effect.
+the fewest for its weight; a client gives a slot back to another that waits where it then still has as many
+for its weight (with equal weights: where it has two more), and so with blocks of the cache above its part;
+each client has a row in every step, and all rows and prompts together take no more than TWICE the time of one
+row a client; further rows go by weight; prompts share what there is by what each client had for its weight.
+Priority, length and user order the requests of one client among themselves. With a single client nothing of
+this has an effect.
 """
 
 from __future__ import annotations
 
 from collections import Counter, abc
-from itertools import zip_longest
 
 from satchel.runtime.scheduler.fair import Fair
 from satchel.runtime.scheduler.sequence import Sequence
@@ -29,8 +29,10 @@ class Shares:
     def __init__(self) -> None:
         self.clients = Fair()
         self._users: dict[str, Fair] = {}
+        self._weights: dict[str, float] = {}
 
     def arrive(self, seq: Sequence) -> None:
+        self._weights[seq.client] = seq.request.weight
         self.clients.arrive(seq.client)
         self._users.setdefault(seq.client, Fair()).arrive(seq.request.user)
 
@@ -38,6 +40,10 @@ class Shares:
         """The sequence had so many seconds of the machine."""
         self.clients.charge(seq.client, seconds, seq.request.weight)
         self._users.setdefault(seq.client, Fair()).charge(seq.request.user, seconds, seq.request.weight)
+
+    def weight(self, client: str) -> float:
+        """The weight of the client: that of its newest request."""
+        return self._weights.get(client, 1.0)
 
     def had(self, client: str) -> float:
         """Seconds over weight that the client had, since all clients are counted: its virtual time."""
@@ -54,6 +60,7 @@ class Shares:
         for seq in seqs:
             users.setdefault(seq.client, set()).add(seq.request.user)
         self.clients.forget(set(users))
+        self._weights = {client: weight for client, weight in self._weights.items() if client in users}
         self._users = {client: fair for client, fair in self._users.items() if client in users}
         for client, fair in self._users.items():
             fair.forget(users[client])
@@ -70,28 +77,38 @@ def slots_of(running: abc.Iterable[Sequence]) -> Counter[str]:
 
 
 def giver(
-    client: str, slots: abc.Mapping[str, int], had: abc.Callable[[str], float], begun: bool
+    client: str,
+    slots: abc.Mapping[str, int],
+    had: abc.Callable[[str], float],
+    begun: bool,
+    weight: abc.Callable[[str], float],
 ) -> str | None:
-    """The client that gives a slot back for a request of `client`, where none is free: one that has two more,
-    or, where there are more clients than slots, the one that had most, at once for a request that has not
-    begun, else after a turn. None: it waits.
+    """The client that gives a slot back for a request of `client`, where none is free: one that has no fewer
+    for its weight even then, or, where there are more clients than slots, the one that had most, at once for
+    a request that has not begun, else after a turn. None: it waits.
     """
     others = [other for other in slots if other != client and slots[other]]
     if not others:
         return None
-    most = max(others, key=lambda other: (slots[other], had(other)))
+    most = max(others, key=lambda other: (slots[other] / weight(other), had(other)))
     own = slots.get(client, 0)
-    if slots[most] >= own + 2 or (not own and had(most) - had(client) > TURN * begun):
+    after = (slots[most] - 1) / weight(most), (own + 1) / weight(client)
+    if after[0] >= after[1] or (not own and had(most) - had(client) > TURN * begun):
         return most
     return None
 
 
-def interleaved(seqs: abc.Sequence[Sequence]) -> list[Sequence]:
-    """The first sequence of each client, then the second of each, and so on."""
-    by_client: dict[str, list[Sequence]] = {}
+def interleaved(seqs: abc.Sequence[Sequence], weight: abc.Callable[[str], float]) -> list[Sequence]:
+    """The first sequence of each client, then the others by weight: with equal weights the second of each,
+    and so on.
+    """
+    numbers, ranks, places = Counter[str](), dict[str, int](), []
     for seq in seqs:
-        by_client.setdefault(seq.client, []).append(seq)
-    return [seq for row in zip_longest(*by_client.values()) for seq in row if seq is not None]
+        rank = ranks.setdefault(seq.client, len(ranks))
+        numbers[seq.client] += 1
+        number = numbers[seq.client]
+        places.append((number / weight(seq.client) if number > 1 else 0.0, rank))
+    return [seqs[i] for i in sorted(range(len(seqs)), key=places.__getitem__)]
 
 
 def crowd(decoding: abc.Sequence[Sequence], beginning: abc.Sequence[Sequence]) -> float:

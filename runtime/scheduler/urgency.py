@@ -32,4 +32,5 @@ def order(
     had, user = shares.had(seq.client), shares.user_had(seq)
     if left:
         return -waited(seq, now, seconds), left, had, seq.request.priority, user, seq.arrived
-    return slots[seq.client] / seq.request.weight, had, level(seq, now, seconds), 0.0, user, seq.arrived
+    held = slots[seq.client] / shares.weight(seq.client)
+    return held, had, level(seq, now, seconds), 0.0, user, seq.arrived

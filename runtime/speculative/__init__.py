@@ -4,7 +4,7 @@ Random numbers are keyed by (seed, position), so after a draft token the model s
 sampled without it. The answer is the same token for token, greedy or sampled; only its speed differs.
 """
 
-from satchel.runtime.speculative.options import Speculation
+from satchel.runtime.speculation import Speculation
 from satchel.runtime.speculative.speculator import Speculator
 
 __all__ = ["Speculation", "Speculator"]

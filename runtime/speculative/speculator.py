@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from satchel.runtime.kv import StateGroup
 from satchel.runtime.scheduler import ScheduledSequence, Scheduler, Sequence
+from satchel.runtime.speculation import Speculation
 from satchel.runtime.speculative.acceptance import Acceptance, evidence
 from satchel.runtime.speculative.budget import TrialBudget
 from satchel.runtime.speculative.draft import DraftModel
 from satchel.runtime.speculative.length import DraftCandidate, lengths, wanted_gain
 from satchel.runtime.speculative.ngram import LONGEST, Ngrams, Past
-from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.speculative.room import max_draft_tokens, may_draft, rows_left, take_blocks
 from satchel.runtime.speculative.rowcost import RowCost
 

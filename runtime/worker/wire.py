@@ -18,7 +18,7 @@ import numpy as np
 from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.chat import Style
 from satchel.formats.gguf import OpenFile
-from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.refusals import Busy, PromptTooLong, QueueFull
 from satchel.runtime.engine.beam import Beam
@@ -45,7 +45,7 @@ from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request, SchedulerLimits
-from satchel.runtime.speculative.options import Speculation
+from satchel.runtime.speculation import Speculation
 from satchel.runtime.tasks.likelihood import Scored
 from satchel.runtime.tasks.rerank import Ranked
 

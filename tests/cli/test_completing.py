@@ -31,6 +31,8 @@ SHELLS = {
         ("satchel run -ctk q", {"q8_0", "q4_0"}),
         ("satchel run --cache_type_k q8", {"q8_0"}),
         ("satchel run --worker=p", {"--worker=process"}),
+        ("satchel run --stream-weights o", {"on", "off"}),
+        ("satchel run --activations 1", {"16"}),
         ("satchel run --worker = p", {"process"}),
         ("satchel run --worker =", {"thread", "process"}),
         ("satchel run --no-esc", {"--no-escape"}),

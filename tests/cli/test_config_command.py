@@ -28,8 +28,8 @@ def test_each_layer_stands_above_the_one_before(
 ) -> None:
     config.write_text("[defaults]\nthreads = 2\n[serve]\nport = 1\nparallel = 3\nhost = 'x'\ndrain = 5\n")
     monkeypatch.setenv("LLAMA_ARG_PORT", "7")
-    monkeypatch.setenv("SATCHEL_PARALLEL", "4")
-    monkeypatch.setenv("LLAMA_ARG_PARALLEL", "9")
+    monkeypatch.setenv("SATCHEL_N_PARALLEL", "4")
+    monkeypatch.setenv("LLAMA_ARG_N_PARALLEL", "9")
     rows = shown(capsys, "serve", "--json", "--", "--parallel", "5")
     assert rows["--threads"] == (2, "file")
     assert rows["--drain"] == (5.0, "file")

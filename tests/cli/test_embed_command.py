@@ -13,7 +13,7 @@ import pytest
 import tiny_file
 
 from satchel.cli.main import main
-from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import libraries
 

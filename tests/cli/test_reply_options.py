@@ -124,7 +124,7 @@ def test_loading_is_told_of_worker_and_answers(call: Run, fake: FakeModel) -> No
         ("--on-overflow cut", "--on-overflow: cut is none: there are error, shift, truncate-middle"),
         ("--on-overflow error --context-shift", "--context-shift: --on-overflow is given already"),
         ("--context-shift --regex a", "--on-overflow: structured output cannot shift"),
-        ("--worker fork", "--worker: fork is none: there are thread and process"),
+        ("--worker fork", "--worker: worker is 'fork': expected one of thread, process"),
         ("--n-completions 0", "--n-completions"),
         ("--n-completions 129", "--n-completions"),
         ("--n-completions 3 --best-of 2", "--best-of: 2 is less than --n-completions, 3"),

@@ -123,7 +123,8 @@ def test_options_reach_the_library(run: Run, fake: FakeModel) -> None:
 def test_defaults_are_those_of_llama_cpp(run: Run, fake: FakeModel) -> None:
     assert run("hi")[0] == 0
     load = {k: fake.loaded[k] for k in ("context", "threads", "batch", "device", *cache("", ""))}
-    assert load == {"context": 0, "threads": 0, "batch": 0, "device": "auto", **cache("f16", "f16")}
+    assert load == {"context": 0, "threads": 0, "batch": 0, "device": "auto", **cache("", "")}
+    assert fake.loaded["cache_type"] == "f16"
     asked = fake.asked[0]
     assert (asked["max_tokens"], asked["ignore_eos"], asked["stop"]) == (-1, False, ())
     s = asked["sampling"]
@@ -179,12 +180,12 @@ def test_environment_and_who_wins(run: Run, fake: FakeModel, monkeypatch: pytest
         (["-no-cnv", "-sys", "x", "hi"], "no place for a system prompt"),
         (["-ngl", "many", "hi"], "gpu_layers is 'many': expected auto, all or a number"),
         (["-dev", "cpu,cpu", "hi"], "device 'cpu,cpu': expected auto, or different names"),
-        (["-ctk", "q5_0", "hi"], "q5_0 is no cache type: there are f16, bf16, f32, q8_0, fp8, q4_0"),
-        (["-ctv", "q6_k", "hi"], "-ctv: q6_k is no cache type"),
-        (["-c", "-1", "hi"], "-c"),
-        (["-t", "-2", "hi"], "-2 threads"),
-        (["-tb", "-2", "hi"], "-tb: -2 threads"),
-        (["--precision", "half", "hi"], "half is none: there is exact and fast"),
+        (["-ctk", "q5_0", "hi"], "cache_type_k is 'q5_0': expected one of f16, bf16, f32, q8_0, fp8, q4_0"),
+        (["-ctv", "q6_k", "hi"], "-ctv: cache_type_v is 'q6_k': expected"),
+        (["-c", "-1", "hi"], "-c: context is -1: expected 0 or more"),
+        (["-t", "-2", "hi"], "-t: threads is -2: expected 0 or more"),
+        (["-tb", "-2", "hi"], "-tb: threads_batch is -2"),
+        (["--precision", "half", "hi"], "--precision: precision is 'half': expected one of exact, fast"),
         (["-n", "-3", "hi"], "-n"),
         (["--temp", "-1", "hi"], "temperature is -1.0: it must lie between 0 and 100"),
         (["--temp", "nan", "hi"], "temperature is nan"),

@@ -41,7 +41,7 @@ def test_16_bits_with_weights_in_the_file_give_the_same_bits(tmp_path: Path) -> 
 
 
 def test_other_numbers_of_bits_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="activations are 4 bits"):
+    with pytest.raises(RequestError, match="activations is 4: expected one of 0, 8, 16"):
         Model.load(write_model(tmp_path / "m.gguf"), activations=4)
 
 

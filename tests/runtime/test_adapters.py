@@ -15,7 +15,7 @@ import tiny
 import tiny_file
 
 from satchel.errors import ModelError, RequestError
-from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import libraries

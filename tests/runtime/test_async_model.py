@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -205,3 +206,10 @@ def test_a01_a_whole_answer_is_judged_in_another_thread() -> None:
     assert asyncio.run(AsyncReply(cast(Reply, reply)).burst()) == "all"
     assert len(reply.threads) == 2 and threading.get_ident() not in reply.threads
     assert not reply.unjudged
+
+
+@pytest.mark.parametrize("name", ["embed", "score", "rerank", "save_state", "restore_state"])
+def test_awaited_methods_take_the_same_arguments(name: str) -> None:
+    awaited, plain = (inspect.signature(getattr(kind, name)) for kind in (AsyncModel, Model))
+    written = [(p.name, p.kind, p.default) for p in awaited.parameters.values()]
+    assert written == [(p.name, p.kind, p.default) for p in plain.parameters.values()]

@@ -19,7 +19,7 @@ from satchel.cli.main import main
 from satchel.errors import ModelError, RequestError
 from satchel.runtime.engine.finite import check_hidden, check_logits
 from satchel.runtime.sampling import GREEDY, NONE, Sampling, lost
-from satchel.runtime.speculative.options import Speculation
+from satchel.runtime.speculation import Speculation
 
 PROMPT = [1, 2, 3, 4, 5]
 

@@ -28,7 +28,7 @@ from satchel import Model
 from satchel.cli import sandboxing
 from satchel.errors import ModelError, RequestError
 from satchel.runtime import children
-from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import libraries
 from satchel.runtime.sampling import GREEDY

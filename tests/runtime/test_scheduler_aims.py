@@ -8,8 +8,8 @@ from satchel.errors import RequestError
 from satchel.runtime.device.device import libraries
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.lengths import START, Lengths
-from satchel.runtime.scheduler.limits import SMALL
 from satchel.runtime.scheduler.steptime import LEARNED, Load
+from satchel.runtime.scheduler_limits import SMALL
 
 needs_null = pytest.mark.skipif(
     not any(f.name == "null" and not f.reason for f in libraries()),

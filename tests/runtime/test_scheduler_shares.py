@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pytest
-from simulate import Arrival, Trace, open_engine, run
+import tiny
+from simulate import COST, Arrival, Trace, entry_of, open_engine, run
 
 from satchel.errors import RequestError
 from satchel.runtime.api.refusals import QueueFull
@@ -13,6 +15,7 @@ from satchel.runtime.device.device import libraries
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import KNOWN
 from satchel.runtime.scheduler.scheduler import NAMES, check
+from satchel.runtime.scheduler.scheduler import load as load_of
 from satchel.runtime.scheduler.shares import crowd, ended_first, giver, interleaved, split
 
 needs_null = pytest.mark.skipif(
@@ -125,7 +128,7 @@ def test_slots_are_given_back_to_who_has_fewer() -> None:
     had = {"a": 5.0, "b": 1.0, "c": 3.0}.get
 
     def asked(client: str, begun: bool = False, **slots: int) -> str | None:
-        return giver(client, slots, lambda c: had(c, 0.0) or 0.0, begun)
+        return giver(client, slots, lambda c: had(c, 0.0) or 0.0, begun, lambda c: 1.0)
 
     assert asked("b", a=2) == "a" and asked("b", a=3, b=1) == "a"
     assert asked("b", a=2, b=1) is None and asked("b", b=4) is None and asked("b") is None
@@ -136,8 +139,10 @@ def test_slots_are_given_back_to_who_has_fewer() -> None:
 
 def test_rows_of_a_step_are_each_clients_first() -> None:
     a, b, c = (sequence("a") for _ in range(3)), [sequence("b")], (sequence("c") for _ in range(2))
-    rows = interleaved([*a, *b, *c])
+    rows = interleaved([*a, *b, *c], lambda client: 1.0)
     assert [r.client for r in rows] == ["a", "b", "c", "a", "c", "a"]
+    rows = interleaved(rows, {"a": 4.0, "b": 1.0, "c": 1.0}.__getitem__)
+    assert [r.client for r in rows] == ["a", "b", "c", "a", "a", "c"]
 
 
 def test_another_clients_beginners_count_as_one() -> None:
@@ -227,4 +232,41 @@ def test_every_client_has_a_row_in_every_step() -> None:
     assert max(trace.gaps([15])[30:]) <= 2 * (0.030 + 2 * 0.0015), "once steps have been timed"
     counts = [len(t) for i, t in trace.tokens.items() if i < 15]
     assert min(counts) > 100, "the others' rows take turns, and none stands still"
+    engine.close()
+
+
+def test_a_client_keeps_the_slots_that_its_weight_gives_it() -> None:
+    def giving(slots: dict[str, int], light: float) -> str | None:
+        return giver("light", slots, lambda c: 0.0, False, {"heavy": 3.0, "light": light}.__getitem__)
+
+    assert giving({"heavy": 4}, 1.0) == "heavy"
+    assert giving({"heavy": 3, "light": 1}, 1.0) is None
+    assert giving({"heavy": 3, "light": 1}, 3.0) == "heavy"
+    assert giving({"heavy": 6, "light": 1}, 1.0) is None
+    assert giving({"heavy": 7, "light": 1}, 1.0) == "heavy"
+
+
+@needs_null
+@pytest.mark.parametrize("blocks", [0, 24])
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (0.5, 1.0)])
+def test_clients_get_tokens_by_weight(weights: tuple[float, float], blocks: int) -> None:
+    """Of slots, of the cache and of prompts, as long as both have more to do than the machine."""
+    engine, rng = open_engine(512, 8, blocks=blocks), np.random.default_rng(0)
+    scheduler, now = Scheduler(engine, 8, SchedulerLimits(queue=1000)), 0.0
+    for client, weight in zip("ab", weights, strict=True):
+        for _ in range(100):
+            ids = [int(i) for i in rng.integers(0, tiny.VOCAB, 100)]
+            scheduler.add(Sequence(Request(ids, 60, client=client, weight=weight), 0.0))
+    answered = {"a": 0, "b": 0}
+    for _ in range(400):
+        scheduled = scheduler.plan(now)
+        tokens = engine.step([entry_of(s) for s in scheduled])
+        for s in scheduled:
+            answered[s.seq.client] += s.samples
+        seconds = float(COST @ load_of(scheduled).row())
+        now += seconds
+        scheduler.done(scheduled, tokens, now, seconds)
+        assert {s.client for s in scheduler.waiting} == {"a", "b"}
+    assert scheduler.shares.had("a") == pytest.approx(scheduler.shares.had("b"), rel=0.1)
+    assert answered["a"] / answered["b"] == pytest.approx(weights[0] / weights[1], rel=0.3)
     engine.close()

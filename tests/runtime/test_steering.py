@@ -15,7 +15,7 @@ import tiny_file
 from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime import ops
-from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.adapters.control_vectors import read_control_vector
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import libraries

@@ -19,10 +19,12 @@ from waiting import until_async
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.options import Options
+from satchel.runtime.load_option import load_fields
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.scheduler import SchedulerLimits
 from satchel.server.alias import Alias
 from satchel.server.answer import Answer
-from satchel.server.catalog import AliasTable, Catalog, catalog_of
+from satchel.server.catalog import AliasTable, Catalog, ModelTable, TableBase, catalog_of
 from satchel.server.generation import Caller, GenerationRequest, Text
 from satchel.server.models import FAILED, READY, UNLOADED, Models
 from satchel.server.problem import Problem
@@ -195,7 +197,14 @@ def test_a_model_of_the_configuration_says_how_devices_share_it(tmp_path: Path) 
     [
         ({"models": {"x": {}}}, r"\[models.x\] path"),
         ({"models": {"x": {"path": "p", "contxt": 3}}}, r"\[models.x\] contxt"),
-        ({"models": {"x": {"path": "p", "context": "3"}}}, r"\[models.x\] context"),
+        ({"models": {"x": {"path": "p", "context": "3"}}}, r"\[models.x\] context: .* integer, got '3'"),
+        (
+            {"models": {"x": {"path": "m.gguf", "batch": -1}}},
+            r"\[models.x\] batch is -1: expected 0 to 65536",
+        ),
+        ({"models": {"x": {"path": "m.gguf", "queue": 0}}}, r"\[models.x\] queue is 0: expected 1 or more"),
+        ({"models": {"x": {"path": "m.gguf", "device": "a,a"}}}, r"\[models.x\] device 'a,a'"),
+        ({"models": {"x": {"path": "m.gguf", "speculation": 1}}}, r"\[models.x\] speculation"),
         ({"models": {"m": {"path": "p"}}}, "given on the command line"),
         ({"aliases": {"m": {"versions": {"m": 1}}}}, "a model of this name exists"),
         ({"aliases": {"x": {"versions": {"y": 1}}}}, "y is no model"),
@@ -203,6 +212,25 @@ def test_a_model_of_the_configuration_says_how_devices_share_it(tmp_path: Path) 
         ({"aliases": {"x": {"versions": {}}}}, "versions"),
     ],
 )
-def test_a_wrong_catalog_is_said_with_its_place(tables: dict[str, Any], said: str) -> None:
+def test_a_wrong_catalog_is_said_with_its_place(tables: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").touch()
     with pytest.raises(RequestError, match=said):
-        catalog_of({"m": Path("m.gguf")}, tables, SMALL, 0, Path("c.toml"))
+        catalog_of({"m": Path("m.gguf")}, tables, SMALL, 0, tmp_path / "c.toml")
+
+
+def test_a_table_takes_every_load_option_that_is_no_value_of_the_library(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").touch()
+    lacking = set(TableBase.model_fields) | {
+        "profile",
+        "speculation",
+        "adapters",
+        "control_vectors",
+        "digests",
+    }
+    assert {*ModelTable.model_fields} | lacking == {f.name for f in load_fields(Options)} | lacking
+    asked = {"path": "m.gguf", "dense_attention": True, "cache_type": "q8_0", "gpu_layers": 3, "ageing": 2}
+    base = Options(limits=SchedulerLimits(queue=7))
+    found = catalog_of({}, {"models": {"x": asked}}, base, 0, tmp_path / "c.toml").models["x"].options
+    assert found == Options(
+        dense_attention=True, cache_type="q8_0", gpu_layers=3, limits=SchedulerLimits(queue=7, ageing=2)
+    )

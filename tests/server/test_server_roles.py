@@ -6,23 +6,32 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from tiny_file import write_model
 from waiting import until
 
 pytest.importorskip("fastapi")
 
+from satchel.cli.serving import ServerOptions
 from satchel.errors import RequestError
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.options import Options
+from satchel.runtime.sampling import GREEDY
 from satchel.server import app as app_module
 from satchel.server.app import create_app
+from satchel.server.asked import generate_kwargs
 from satchel.server.bodies import BodyRoute
 from satchel.server.catalog import Catalog, Served
 from satchel.server.flavour import routed
+from satchel.server.generation import GenerationRequest, Text
+from satchel.server.guard import RequestGuard
 from satchel.server.models import Models
 from satchel.server.problem import Problem
 from satchel.server.reload import Reload
@@ -187,12 +196,39 @@ def test_a09_a_unix_socket_is_of_this_machine_and_a_lost_connection_is_not() -> 
 
 
 def test_a09_a_line_of_the_key_file_is_a_key_and_its_role() -> None:
-    lines = ["", "# admin", "one", "two user", "  three\tadmin ", "one"]
-    assert read_keys(lines) == {"one": USER, "two": USER, "three": ADMIN}
-    assert read_keys(["\ufeffone admin"]) == {"one": ADMIN}
+    lines = ["", "# admin", "one", "two user", "  three\tadmin ", "one", "four admin 2.5", "five user 1"]
+    assert read_keys(lines) == {
+        "one": (USER, 1), "two": (USER, 1), "three": (ADMIN, 1), "four": (ADMIN, 2.5), "five": (USER, 1),
+    }  # fmt: skip
+    assert read_keys(["\ufeffone admin"]) == {"one": (ADMIN, 1)}
 
 
-@pytest.mark.parametrize("line", ["key root", "key admin now", "admin", "user", "admin admin", "key Admin"])
+@pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "101", "much", "1,5"])
+def test_a_share_that_is_none_is_refused_with_its_line(share: str) -> None:
+    with pytest.raises(RequestError, match=r"key 2: share: expected a number from 0\.01 to 100"):
+        read_keys(["first", f"key user {share}"])
+    with pytest.raises(RequestError, match="key 2: it stands twice, with two roles or shares"):
+        read_keys(["first user 2", "first"])
+
+
+def test_a_key_s_share_is_the_weight_of_its_requests(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("light user 0.5\nplain\nheavy admin 4\n")
+    file.chmod(0o600)
+    settings = ServerOptions(api_key=["other"], api_key_file=file).settings()
+    assert settings.key_shares == {"light": 0.5, "heavy": 4.0}
+    guard = RequestGuard(Starlette(), settings, RoleTable([]))
+    for key, share in {"light": 0.5, "plain": 1.0, "heavy": 4.0, "other": 1.0}.items():
+        caller = guard._caller({"type": "http"}, Headers({"authorization": f"Bearer {key}"}), USER)
+        assert caller.share == share
+        model: Any = SimpleNamespace(cache=SimpleNamespace(slots=1), tokenizer=SimpleNamespace(vocab_size=9))
+        wanted = GenerationRequest("m", Text("x"), GenerateKwargs(sampling=GREEDY, max_tokens=1))
+        assert generate_kwargs(model, wanted, caller, None)["weight"] == share
+
+
+@pytest.mark.parametrize(
+    "line", ["key root", "key admin 2 3", "key 2", "admin", "user", "admin admin", "key Admin"]
+)
 def test_a09_a_line_that_may_mean_something_else_is_refused(line: str) -> None:
     with pytest.raises(RequestError, match="key 2: ") as error:
         read_keys(["first", line])
