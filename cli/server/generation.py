@@ -1,5 +1,5 @@
-"""The internal request that every API flavour makes of its own: a conversation or texts, and the options of
-the answers.
+"""The internal generation request, which every API flavour builds from its own: a conversation or texts, and
+the options of generation.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from satchel.runtime.generate_options import GenerateKwargs
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The next turn of a conversation; fields as Model.chat has them. call: what must be called, None where
-    the model decides. one_call: the answer ends with its first call.
-    """
+    """A chat completion. The fields without a comment are arguments of `Model.chat`."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -25,59 +23,46 @@ class Turn:
     prefill: bool | None = None
     variables: Mapping[str, object] | None = None
     before: Sequence[int] = ()
-    call: MustCall | None = None
-    one_call: bool = False
+    call: MustCall | None = None  # a forced tool call; None: the model decides
+    one_call: bool = False  # generation ends after the first tool call
 
 
 @dataclass(frozen=True, slots=True)
 class MustCall:
-    """The answer is a call of one of these tools, by name; parallel: or several calls."""
+    """A forced tool call."""
 
-    names: Sequence[str]
-    parallel: bool = False
+    names: Sequence[str]  # of the tools that may be called
+    parallel: bool = False  # several calls are allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The continuation of a text or of token ids. special: control tokens in the text are parsed; bos: a
-    begin token before it, None: as the file says. last: so many tokens of its end are read, 0: all, -1: as
-    many as the context holds. hole: the text behind the place that the answer fills; begun: the beginning of
-    the answer there; files: names and texts of others that belong to it.
-    """
+    """A text completion."""
 
     prompt: str | Sequence[int | str]
-    special: bool = False
-    bos: bool | None = None
-    last: int = 0
-    hole: str | None = None
-    begun: str = ""
-    files: Sequence[tuple[str, str]] = ()
+    special: bool = False  # control tokens in the text are parsed
+    bos: bool | None = None  # whether a BOS token is added; None: as the model file says
+    last: int = 0  # the prompt is truncated to its last n tokens; 0: not at all, -1: to the context's length
+    hole: str | None = None  # fill-in-the-middle: the suffix
+    begun: str = ""  # fill-in-the-middle: the beginning of the middle part
+    files: Sequence[tuple[str, str]] = ()  # fill-in-the-middle: name and text of other files of the project
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A request for n answers of the model of this name ("" for the default) to each of the prompts:
-    `prompt`, then `others`. kwargs: fields of GenerateOptions. grammar_field: the request field that gave
-    kwargs.grammar.
+    """A request for n completions of each prompt."""
 
-    best_of: so many answers are made to each, of which the n likeliest are given; 0: n. words: biases of the
-    tokens that a text is made of. slot: a name for the conversation, by which its state can be saved; -1:
-    none. adapters: scales of LoRA adapters by their place in the list of those that
-    are loaded; those that are not named are off. prompt_logprobs: so many of the likeliest tokens beside each
-    of the prompt's; -1: none.
-    """
-
-    model: str
+    model: str  # a model's or an alias's name; "" for the default model
     prompt: Turn | Text
-    kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)
+    kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)  # fields of GenerateOptions
     n: int = 1
-    grammar_field: str = ""
-    others: Sequence[Text] = ()
-    best_of: int = 0
-    words: Sequence[tuple[str, float]] = ()
-    adapters: Mapping[int, float] | None = None
-    prompt_logprobs: int = -1
-    slot: int = -1
+    grammar_field: str = ""  # the request field that kwargs["grammar"] comes from, for error messages
+    others: Sequence[Text] = ()  # further prompts
+    best_of: int = 0  # completions generated per prompt, of which the n likeliest are returned; 0: n
+    words: Sequence[tuple[str, float]] = ()  # logit biases by text: each applies to all tokens of its text
+    adapters: Mapping[int, float] | None = None  # LoRA scales by adapter index; adapters not named are off
+    prompt_logprobs: int = -1  # top tokens to report beside each prompt token; -1: no report
+    slot: int = -1  # the id under which the conversation's state can be saved; -1: none
 
     @property
     def prompts(self) -> tuple[Turn | Text, ...]:
@@ -85,21 +70,18 @@ class GenerationRequest:
 
     @property
     def made(self) -> int:
-        """Answers to each prompt that are made."""
+        """The number of completions generated per prompt."""
         return max(self.n, self.best_of)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request. user: the key's name, by which it keeps its version of an alias; "" without
-    keys. salt: what is cached or saved is found by the same salt only. role: what the caller may.
-    most_priority: how far below 0 the priority of its requests may lie.
-    """
+    """The caller of a request, as its API key identifies it."""
 
-    user: str = ""
-    salt: str = ""
+    user: str = ""  # a short hash of the key, by which an alias keeps its version; "" without keys
+    salt: str = ""  # of the prefix cache and of saved states: each is found by the same salt only
     role: Role = USER
-    most_priority: int = 1000
+    most_priority: int = 1000  # its requests may have a priority of at least -most_priority
 
     @property
     def admin(self) -> bool:
@@ -107,5 +89,5 @@ class Caller:
 
     @property
     def client(self) -> str:
-        """The client whose share of the machine its requests have: the key; without keys all share one."""
+        """The name under which the scheduler shares the machine fairly: the key; one for all without keys."""
         return self.user or "anonymous"

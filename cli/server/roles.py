@@ -1,8 +1,8 @@
-"""Roles that may call a route: anyone, a user, or an admin. Every route declares its role with @needs; the
-server refuses to start with a route that declares none, and checks the caller before a body is read.
+"""Roles of callers: public, user, admin. Every route declares the role that it needs with @needs; the server
+refuses to start with a route that declares none, and checks the role before it reads the body.
 
-A key of the list has a role: `KEY [user|admin]`, user by default. Without keys, a caller on this machine is
-an admin: a loopback address or a Unix socket, and no proxy between.
+Each line of the key list gives a key its role: `KEY [user|admin]`, user by default. Without keys, a caller on
+this machine is an admin: it connects from loopback or over a Unix socket, and not through a proxy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from satchel.cli.server.problem import Problem
 from satchel.quant import RequestError
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
-# A proxy puts one of them on what it passes on; what stands in it, anybody can write.
+# A proxy adds one of these headers. Only its presence is used: a client can forge its value.
 FORWARDED = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "x-client-ip",
     "true-client-ip", "cf-connecting-ip", "via",
@@ -28,7 +28,7 @@ FORWARDED = (
 
 
 class Role(IntEnum):
-    """Each may call what the ones before it may. PUBLIC needs no key."""
+    """Each role includes the ones before it. PUBLIC needs no key."""
 
     PUBLIC = 0
     USER = 1
@@ -40,7 +40,7 @@ KEY_ROLES = {"user": USER, "admin": ADMIN}
 
 
 def needs(role: Role) -> Callable[[Endpoint], Endpoint]:
-    """Declares the role that may call the route. Stands below the route's decorator."""
+    """Declares the role that a route needs. The decorator stands below the route's own."""
 
     def declared(endpoint: Endpoint) -> Endpoint:
         endpoint.__dict__["role"] = role
@@ -50,13 +50,13 @@ def needs(role: Role) -> Callable[[Endpoint], Endpoint]:
 
 
 def role_of(route: BaseRoute) -> Role | None:
-    """What the route declares; None where it declares nothing."""
+    """The role that the route declares; None where it declares none."""
     found = getattr(getattr(route, "endpoint", None), "role", None)
     return found if isinstance(found, Role) else None
 
 
 class RoleTable:
-    """The roles of routes, in the order in which requests find them. TypeError for a route without one."""
+    """The role of every route, in matching order. TypeError for a route without a role."""
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
         self._routes: list[tuple[BaseRoute, Role]] = []
@@ -67,8 +67,8 @@ class RoleTable:
             self._routes.append((route, role))
 
     def role(self, scope: Scope) -> Role:
-        """The role that this request needs. Of a path that is no route it is USER, so that nobody without a
-        key learns what there is; of a known path with another method it is the path's.
+        """The role that this request needs. An unknown path needs USER, so that a caller without a key cannot
+        probe for paths; a known path with a wrong method needs the path's role.
         """
         partial: Role | None = None
         for route, role in self._routes:
@@ -81,15 +81,15 @@ class RoleTable:
 
 
 def check_role(needed: Role, has: Role) -> None:
-    """A Problem where the caller may not."""
+    """Raises a Problem where the caller's role is too low."""
     if has < needed:
         line = "this needs an admin: a key of --admin-key, or one that stands as 'KEY admin' in the key file"
         raise Problem("forbidden", line, code="admin_only")
 
 
 def read_keys(lines: Sequence[str]) -> Mapping[str, Role]:
-    """Keys with their roles, of lines `KEY [user|admin]`. Empty lines and those that begin with # are left
-    out. RequestError names the line that is wrong, and never the key.
+    """Parses lines `KEY [user|admin]`. Empty lines and comments (#) are skipped. RequestError names the
+    number of an invalid line, never the key.
     """
     found: dict[str, Role] = {}
     for number, line in enumerate(lines, 1):
@@ -107,13 +107,13 @@ def read_keys(lines: Sequence[str]) -> Mapping[str, Role]:
 
 
 def is_local(scope: Scope, headers: Headers) -> bool:
-    """Whether the request comes from this machine: over a Unix socket, or from a loopback address without a
-    proxy between. A proxy on this machine connects from loopback for others, so its headers decide.
+    """Whether the request comes from this machine: over a Unix socket, or from a loopback address and not
+    through a proxy. A local proxy connects from loopback for remote clients; its headers give it away.
     """
     if any(name in headers for name in FORWARDED):
         return False
     client, server = scope.get("client"), scope.get("server")
-    if client is None:  # a Unix socket has no port; a TCP connection that is gone has one
+    if client is None:  # a Unix socket has no port; a TCP connection that was reset has one
         return server is not None and server[1] is None
     try:
         address = ipaddress.ip_address(str(client[0]).partition("%")[0])
