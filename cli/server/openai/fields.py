@@ -141,7 +141,7 @@ class TextFields(SamplingFields, StructuredOutputFields):
         )
 
     def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
-        """As fields of GenerateOptions. base: the sampling where the request says nothing."""
+        """The request's fields of GenerateOptions. base: the default sampling."""
         milliseconds = self.t_max_predict_ms or 0
         return GenerateKwargs(
             sampling=self.sampling(base),
@@ -160,7 +160,7 @@ class TextFields(SamplingFields, StructuredOutputFields):
         )
 
     def check_together(self) -> None:
-        """A Problem for fields that exclude each other."""
+        """Raises a Problem for fields that exclude each other."""
         if self.cache_salt and not self.cache_prompt:
             raise Problem("invalid", "cache_salt has no meaning with cache_prompt: false", "cache_salt")
         if self.stream and (self.best_of or 1) > self.n:
