@@ -1,6 +1,7 @@
-"""One answer from a model to a writer: streamed, stopped by Ctrl-C between two tokens, and counted.
+"""Streams one answer of the model to a writer. Ctrl-C stops it.
 
-The first Ctrl-C ends the answer after the token or the chunk of the prompt at hand; a second does not wait.
+The first Ctrl-C ends the answer after the current token or prefill chunk; a second one does not wait for
+that.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ if TYPE_CHECKING:
     from satchel.runtime.reply import Reply, Stats
     from satchel.runtime.sampling import Sampling
 
-TAIL = 8  # tokens at the end of a prompt among which an opened <think> is looked for
+TAIL = 8  # tokens at the end of a prompt that are searched for an opening <think>
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """How an answer is drawn and where it ends; max_tokens -1: no limit. messages: the conversation that the
-    prompt was made of; it is rendered anew where reasoning or on_overflow change the prompt.
-    """
+    """The options of one answer."""
 
     sampling: Sampling
-    max_tokens: int = -1
+    max_tokens: int = -1  # -1: no limit
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
-    raw: bool = False  # a text that goes on, no answer with parts
+    raw: bool = False  # plain text completion, without a chat format
     grammar: Spec | None = None
     reasoning: bool | int | str | None = None
     on_overflow: str = "error"
     logprobs: int = -1
+    # The conversation behind the prompt; it is rendered again where reasoning or on_overflow change the
+    # prompt.
     messages: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -52,16 +53,14 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """An answer, whole or stopped by the user. seconds: from the prompt's first token to the end. twice: the
-    user did not wait for the end.
-    """
+    """An answer, complete or stopped by the user."""
 
     text: str
     stats: Stats
     seed: int | None
-    seconds: float
+    seconds: float  # from the start of prefill to the end
     reply: Reply
-    twice: bool = False
+    twice: bool = False  # the user pressed Ctrl-C twice
 
     @property
     def stopped(self) -> bool:
@@ -69,7 +68,7 @@ class ChatAnswer:
 
 
 class Stop:
-    """While it is entered, Ctrl-C cancels the replies."""
+    """A context manager in which Ctrl-C cancels the watched replies."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -77,7 +76,7 @@ class Stop:
         self._before: Any = None
 
     def __enter__(self) -> Stop:
-        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a shell's background jobs
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a background job of a shell
         if not ignored and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._handle)
         return self
@@ -96,7 +95,7 @@ class Stop:
             reply.cancel()
 
     def watch(self, reply: Reply) -> None:
-        """Cancels this reply too at Ctrl-C, also at one that came before."""
+        """Adds a reply to cancel at Ctrl-C; cancels it at once where Ctrl-C was pressed already."""
         self.replies.append(reply)
         if self.asked:
             reply.cancel()
@@ -105,7 +104,9 @@ class Stop:
 def respond(
     model: Model, ids: Sequence[int], request: ChatRequest, writer: AnswerOutput | None
 ) -> ChatAnswer:
-    """The answer to these tokens, each piece given to the writer. A stopped one has what came before."""
+    """Generates the answer to a prompt and passes each piece to the writer. A stopped answer
+    keeps its text.
+    """
     started = time.perf_counter()
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
         reply = begun(model, ids, request, progressed)
@@ -125,7 +126,7 @@ def respond(
 def respond_often(
     model: Model, ids: Sequence[int], request: ChatRequest, n: int, made: int
 ) -> list[ChatAnswer]:
-    """So many answers to one prompt, each with a seed of its own; the n best of them, all if none is more."""
+    """Generates `made` answers to one prompt, each with its own seed, and returns the n best."""
     from satchel.runtime.answers import best, seeds
 
     started, sampling = time.perf_counter(), request.sampling
@@ -138,7 +139,7 @@ def respond_often(
             replies.append(begun(model, ids, one, progressed))
             stop.watch(replies[-1])
         answers = [answer_of(reply, started) for reply in best(replies, n)]
-    for answer in answers:  # they were read one after the other, and made together: the engine's clock counts
+    for answer in answers:  # they ran as one batch but were read one by one: take the engine's times
         report = answer.reply.report
         answer.stats.prefill_seconds = report.queue_seconds + report.prefill_seconds
         answer.stats.decode_seconds = report.decode_seconds
@@ -146,7 +147,7 @@ def respond_often(
 
 
 def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Progressed) -> Reply:
-    """The reply to a request, of which nothing was computed yet."""
+    """The reply to a request, before any computation."""
     kwargs: GenerateKwargs = {
         "max_tokens": request.max_tokens,
         "sampling": request.sampling,
@@ -165,14 +166,14 @@ def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Prog
 
 
 def pieces(reply: Reply) -> Iterator[str]:
-    """What the user sees of a reply."""
+    """The pieces of a reply that the user sees."""
     from satchel.runtime.chat_reply import ChatReply
 
     return reply.shown() if isinstance(reply, ChatReply) else iter(reply)
 
 
 def answer_of(reply: Reply, started: float) -> ChatAnswer:
-    """A reply that ended; started: the clock when it was asked for."""
+    """The ChatAnswer of an ended reply. started: time.perf_counter at the request."""
     from satchel.runtime.chat_reply import ChatReply
 
     text = reply.spoken if isinstance(reply, ChatReply) else reply.text
@@ -180,11 +181,11 @@ def answer_of(reply: Reply, started: float) -> ChatAnswer:
 
 
 def counts(stats: Stats) -> list[str]:
-    """Tokens made, and how fast, for a line after an answer."""
+    """Generated tokens and decoding rate, for the status line."""
     rate = [f"{stats.decode_rate:,.0f} tok/s"] if stats.decode_rate else []
     return [f"{stats.generated:,} token{'' if stats.generated == 1 else 's'}", *rate]
 
 
 def opens_thinking(model: Model, ids: Sequence[int]) -> bool:
-    """Whether the prompt ends inside of a thinking that its template opened."""
+    """Whether the prompt ends inside a thinking block that its template opened."""
     return model.detokenize(ids[-TAIL:], special=True).rstrip().endswith(model.style.open)
