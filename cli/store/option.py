@@ -1,4 +1,4 @@
-"""The one place where the user's -m becomes a file: of a path, or of a name of the store."""
+"""Resolves the MODEL argument of commands, a path or a name of the store, to a file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from satchel.quant.errors import ModelError
 def model_file(text: str) -> Path:
     """The file of a path or name. RequestError where no model has the name, or its file was changed.
 
-    A path of nothing stays a path: the reader says what is wrong with it. Hashing a file that was touched
-    since it was pulled shows a bar.
+    A missing path is returned as it is, and the reader reports it. A file that was modified since it was
+    pulled is hashed with a progress bar.
     """
     from satchel.cli.chat.bar import late_bar
     from satchel.cli.store.store import Store
