@@ -26,7 +26,7 @@ Table = Mapping[str, Any]
 
 
 def find() -> Path | None:
-    """The file in use: that of SATCHEL_CONFIG, where "" is none, or the user's own if there is one."""
+    """The configuration file: that of SATCHEL_CONFIG ("" for none), or the user's own if it exists."""
     named = os.environ.get(CONFIG)
     if named is not None:
         return Path(named) if named else None
@@ -41,7 +41,7 @@ def usual_path() -> Path:
 
 
 def read(path: Path) -> Table:
-    """The file's tables. RequestError where it cannot be read, or is no TOML."""
+    """The file's tables. RequestError where it cannot be read or is not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -53,7 +53,7 @@ def read(path: Path) -> Table:
 
 
 def check_tables(path: Path, tables: Table, commands: Collection[str]) -> None:
-    """UsageError for a table that nothing reads."""
+    """Raises UsageError for an unknown table."""
     known = (*commands, DEFAULTS, MODELS, ALIASES)
     for name, table in tables.items():
         if name not in known:

@@ -29,7 +29,9 @@ def option(
     max: float | None = None,
     parser: Callable[[str], Any] | None = None,
 ) -> Any:
-    """An option; env X is read from SATCHEL_X and LLAMA_ARG_X. parser: makes its value of the text."""
+    """A typer option. env: X is read from SATCHEL_X and LLAMA_ARG_X. parser: converts the text
+    to the value.
+    """
     variable = f"LLAMA_ARG_{env}" if env else None
     return typer.Option(
         *names,
@@ -76,7 +78,7 @@ def with_options(command: Command) -> Command:
 def _flat(
     signature: inspect.Signature, hints: dict[str, Any], groups: dict[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(name, annotation, default) of each parameter; those of a group carry its name in front."""
+    """(name, annotation, default) of each parameter; those of a group are prefixed with its name."""
     for name, parameter in signature.parameters.items():
         if name not in groups:
             yield name, hints[name], parameter.default

@@ -49,7 +49,7 @@ def numbers(
     peaks: DevicePeaks,
     read: float | None,
 ) -> dict[str, Any]:
-    """One line's numbers; rates are None where nothing is multiplied."""
+    """The numbers of one row. Rates are None for ops without products."""
     cost, seconds = line.cost, line.seconds
     timed = bool(cost.total) and seconds > 0
     return {

@@ -20,7 +20,7 @@ MAX_COMPLETIONS, TOGETHER, MOST_TOLD = 128, 8, 20
 
 @dataclass(frozen=True, slots=True)
 class ReplyOptions:
-    """How much is thought, what a full context means, where the engine runs, what is told."""
+    """Reasoning, context overflow, the engine's process, and reports."""
 
     reasoning: Annotated[
         str,
@@ -104,7 +104,7 @@ class ReplyOptions:
             raise wrong("--worker", f"{self.worker} is none: there are {' and '.join(WORKERS)}")
 
     def check(self, *, raw: bool, structured: bool) -> None:
-        """Wrong use of options that raw text or structured output cannot have."""
+        """Raises UsageError for options that exclude raw text or structured output."""
         if raw and self.thinking is not None:
             raise wrong("--reasoning", "raw completion (-no-cnv) has no thinking that is told apart")
         if structured and self.overflow == "shift":
@@ -112,7 +112,7 @@ class ReplyOptions:
 
     @property
     def thinking(self) -> bool | int | str | None:
-        """As Model.chat has it; None: as the model is used to."""
+        """The `reasoning` argument of `Model.chat`; None: the model's default."""
         if self.effort is not None:
             return self.effort
         if self.budget is not None:
@@ -123,13 +123,13 @@ class ReplyOptions:
 
     @property
     def overflow(self) -> str:
-        """As GenerateOptions.on_overflow."""
+        """The value of GenerateOptions.on_overflow."""
         return self.on_overflow or ("shift" if self.shift else "error")
 
 
 @dataclass(frozen=True, slots=True)
 class CountOptions:
-    """How many answers are made and shown, and what is told of their tokens."""
+    """The number of answers that are generated and shown, and their log-probabilities."""
 
     n_completions: Annotated[
         int,
@@ -179,11 +179,11 @@ class CountOptions:
 
     @property
     def slots(self) -> int:
-        """Sequences that the engine needs room for."""
+        """The number of sequences for which the engine needs slots."""
         return min(self.made, self.parallel or TOGETHER)
 
     def check(self, sampling: Sampling, as_json: bool) -> None:
-        """Wrong use where the other options leave nothing to tell or to choose from."""
+        """Raises UsageError where these options have no effect with the others."""
         if self.logprobs >= 0 and not as_json:
             raise wrong("--logprobs", "log probabilities are printed with --json: give that as well")
         if self.made > 1 and sampling.temperature == 0:

@@ -1,4 +1,4 @@
-"""Options of how tokens are drawn: names, defaults and meaning are llama.cpp's."""
+"""Sampling options: names, defaults and meaning are llama.cpp's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LETTERS = "edskypmxt"
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How tokens are drawn."""
+    """Sampling options."""
 
     seed: Annotated[
         int, option("-s", "--seed", env="SEED", help="Seed of the draws; -1: another one each time.")
@@ -135,7 +135,7 @@ class SamplingOptions:
     ] = None
 
     def sampling(self) -> Sampling:
-        """These options as the library has them."""
+        """The library's Sampling with these options."""
         from satchel.runtime.sampling import NAMES, Sampling
 
         values = {name: getattr(self, name) for name in NAMES if hasattr(self, name)}
@@ -160,7 +160,7 @@ class SamplingOptions:
 
 
 def bias_of(text: str) -> tuple[int, float]:
-    """(token, amount) of ID+N or ID-N."""
+    """Parses ID+N or ID-N to (token, amount)."""
     at = next((i for i, c in enumerate(text) if c in "+-" and i), len(text))
     try:
         token, amount = int(text[:at]), float(text[at:])

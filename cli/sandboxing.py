@@ -32,7 +32,7 @@ class Probe:
 
     @property
     def allowed(self) -> list[str]:
-        """What the sandbox let through."""
+        """The attempts that the sandbox allowed."""
         return [name for name, answer in self.answers.items() if answer not in REFUSALS]
 
 

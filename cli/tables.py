@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
 
 OUTPUTS = ("md", "json", "jsonl", "csv")
-NUMBERS = ("int8", "bf16", "f32")  # what a device's peaks of multiply-adds are measured for
+NUMBERS = ("int8", "bf16", "f32")  # types for which a device's peak of multiply-adds is measured
 Row = Mapping[str, Any]
 Column = tuple[str, int, Callable[[Row], str]]  # head, width (negative: to the left), text of a row
 
@@ -41,12 +41,12 @@ def parameters(count: float) -> str:
 
 
 def size_label(count: int) -> str:
-    """A number of parameters as models' names have it: 0.6B, 40M."""
+    """A parameter count as in model names: 0.6B, 40M."""
     return f"{count / 1e9:.1f}B" if count >= 1e8 else f"{count / 1e6:.0f}M"
 
 
 def file_type(gguf: GGUF) -> str:
-    """The file's type as its name has it (Q4_K_M); where the file does not say, the format of most bytes."""
+    """The name of general.file_type (Q4_K_M); without it, the format of most bytes."""
     from satchel.quant.recipes import RECIPES
 
     number = gguf.metadata.get_uint("general.file_type", None)
@@ -105,13 +105,13 @@ BATCHED: tuple[Column, ...] = (
 
 
 class TableWriter:
-    """Writes rows to stdout; end() closes what needs to be closed."""
+    """Writes rows to stdout. end() finishes the output."""
 
     def row(self, row: Row) -> None:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Nothing is left to write."""
+        """Called after the last row; this format needs no ending."""
 
 
 class Markdown(TableWriter):
@@ -119,7 +119,7 @@ class Markdown(TableWriter):
         self.columns, self._begun = columns, False
 
     def _begin(self) -> None:
-        """The head waits for the first row: where nothing could be measured, nothing is printed."""
+        """Prints the head before the first row, so that without rows nothing is printed."""
         self._begun = True
         self._line([head for head, _, _ in self.columns])
         rule = ("-" * abs(w) if w < 0 else "-" * (w - 1) + ":" for _, w, _ in self.columns)
@@ -155,7 +155,7 @@ class JsonWriter(TableWriter):
 
 
 class Csv(TableWriter):
-    """Several numbers in one cell have semicolons between them."""
+    """Joins several numbers in a cell by semicolons."""
 
     def __init__(self) -> None:
         self.writer: csv.DictWriter[str] | None = None
@@ -169,5 +169,5 @@ class Csv(TableWriter):
 
 
 def writer(output: str, columns: Sequence[Column]) -> TableWriter:
-    """The writer of an output's name; `columns` are those of the Markdown table."""
+    """The writer for an output format. columns: of the Markdown table."""
     return {"json": JsonWriter, "jsonl": JsonLinesWriter, "csv": Csv}.get(output, lambda: Markdown(columns))()
