@@ -65,8 +65,8 @@ def check_tables(path: Path, tables: Table, commands: Collection[str]) -> None:
 
 
 def defaults(command: str, parameters: Mapping[str, str], commands: Collection[str]) -> dict[str, Any]:
-    """What the file says of a command's parameters, by parameter. parameters: each one's by its long names.
-    UsageError for a name that is none of the command's.
+    """The file's values of a command's parameters. parameters: parameter names by long option name.
+    UsageError for an unknown name.
     """
     path = find()
     if path is None:

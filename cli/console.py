@@ -49,9 +49,9 @@ def plain(text: str) -> str:
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while the block runs; the block calls what it gets with how many bytes are done in all.
+    """A progress bar on stderr for the block, which calls the yielded function with the bytes done so far.
 
-    Where stderr is no terminal there is no bar, and nothing is imported for it.
+    Where stderr is not a terminal there is no bar, and rich is not imported.
     """
     if not sys.stderr.isatty():
         yield lambda done: None

@@ -161,10 +161,12 @@ def wording(error: Exception) -> str:
 
 
 def spelled(args: Iterable[str], options: Mapping[str, bool], absent: Collection[str] = ()) -> list[str]:
-    """The arguments with options spelled as declared: `_` is `-`, and letters after one dash are one name.
+    """The arguments with options spelled as declared: `_` becomes `-`, and letters after one dash are one
+    name.
 
-    options: whether each takes a value. `-ngl 99`, `-n5` and `--top_k=4` are options; `-nlg 99` is an error,
-    never read as `-n lg`. absent: those whose `=value` is dropped, for the refusal to be by name.
+    options: by name, whether it takes a value. `-ngl 99`, `-n5` and `--top_k=4` are options; `-nlg 99` is an
+    error, never read as `-n lg`. absent: options whose `=value` is dropped, so that the error names the
+    option.
     """
     out: list[str] = []
     rest = iter(args)

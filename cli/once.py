@@ -1,4 +1,4 @@
-"""One prompt, one answer: what `satchel run` and `satchel complete` do with their options."""
+"""Runs one prompt: the common part of `satchel run` and `satchel complete`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from satchel.runtime.reply import Stats
 
 INTERRUPTED = 130
-PATIENCE = 2.0  # seconds that stdin may stay silent before it is said what is waited for
+PATIENCE = 2.0  # seconds of silence on stdin before a note says that the program waits for it
 
 
 @dataclass(frozen=True, slots=True)

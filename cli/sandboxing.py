@@ -1,4 +1,4 @@
-"""The worker's sandbox as `satchel doctor` proves it, and what `satchel serve` says where there is none."""
+"""Tests the worker's sandbox for `satchel doctor`, and warns of a missing one for `satchel serve`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from satchel.runtime.options import Options
 
-SECONDS = 60  # for a probe
-REFUSALS = ("EACCES", "EPERM", "ENOSYS")  # answers of a sandbox, or of a system that lacks the call
+SECONDS = 60  # timeout of a probe
+REFUSALS = ("EACCES", "EPERM", "ENOSYS")  # errors of a sandbox, or of a system without the call
 MODULE = "satchel.runtime.sandbox.probe"
 
 

@@ -49,7 +49,7 @@ class LoadShape:
 
 
 def made_up(shape: LoadShape, seed: int) -> Iterator[LoadRequest]:
-    """Endless requests of this shape. No two prompts begin alike, so none is found in a cache."""
+    """Endless requests of this shape. All prompts begin differently, so none is found in a prefix cache."""
     draw, due = random.Random(seed), 0.0
     while True:
         due += draw.expovariate(shape.rate) if shape.rate else 0.0
@@ -88,7 +88,7 @@ def _read(where: str, line: str) -> LoadRequest:
 
 
 def with_leavers(requests: Iterator[LoadRequest], share: float, seed: int) -> Iterator[LoadRequest]:
-    """The same, but this share of the clients goes away in the middle of the answer."""
+    """The requests, of which a share disconnects in the middle of the response."""
     draw = random.Random(seed)
     for request in requests:
         length = request.body.get("max_tokens")

@@ -20,7 +20,9 @@ DONE = "[DONE]"
 
 
 class Broken(Exception):
-    """The answer is none: why, in a few words that are alike for like reasons."""
+    """A failed response. The message is short, and equal for equal reasons, so that failures can
+    be counted.
+    """
 
 
 @dataclass(slots=True)
@@ -51,12 +53,12 @@ class Outcome:
 
     @property
     def refused(self) -> bool:
-        """The server had no room and said so."""
+        """Whether the server refused the request as overloaded."""
         return self.status in (429, 503)
 
 
 async def ask(client: httpx.AsyncClient, request: LoadRequest, due: float) -> Outcome:
-    """Sends the request now and reads its answer to the end, or until the client leaves."""
+    """Sends the request and reads its response to the end, or until the client disconnects."""
     import httpx
 
     body = request.body | {"stream": True, "stream_options": {"include_usage": True}}
@@ -110,7 +112,7 @@ def _take(data: str, outcome: Outcome) -> None:
 
 
 def written(choice: dict[str, Any]) -> str:
-    """The text of a chunk's choice: of an answer, of thinking, or of a call's arguments."""
+    """The text in a chunk's choice: content, reasoning, or a tool call's arguments."""
     delta = choice.get("delta")
     if delta is None:
         return str(choice.get("text") or "")
@@ -120,7 +122,7 @@ def written(choice: dict[str, Any]) -> str:
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The data of each server-sent event. Comments and other fields are left out."""
+    """The data of each server-sent event; comments and other fields are skipped."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -130,7 +132,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 def message(body: bytes) -> str:
-    """What an error's body says, of any API flavour; else its beginning."""
+    """The message in an error body of any API flavour; else the beginning of the body."""
     try:
         found = json.loads(body)
         error = found.get("error", found)

@@ -1,4 +1,4 @@
-"""What a load showed, in numbers: counts, rates, and the distribution of what users wait for."""
+"""The summary of a load: counts, rates, and the distribution of latencies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _ratio(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def spread(seconds: Iterable[float]) -> dict[str, float] | None:
-    """Mean, percentiles and maximum in milliseconds; None of nothing."""
+    """Mean, percentiles and maximum in milliseconds; None without values."""
     ranked = sorted(seconds)
     if not ranked:
         return None
@@ -60,7 +60,7 @@ def spread(seconds: Iterable[float]) -> dict[str, float] | None:
 
 
 def quantile(ranked: Sequence[float], share: float) -> float:
-    """The least value that this share of them does not exceed (nearest rank)."""
+    """The percentile of sorted values by nearest rank."""
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 

@@ -1,8 +1,7 @@
 """GET /slots, and POST /slots/{id} to save, restore or erase the KV state of a conversation.
 
 A slot id is only a name that requests give as id_slot; the scheduler may run them in any engine slot. Slot
-ids
-and saved files are separate for each API key: no key sees another's.
+ids and saved files are separate for each API key: no key sees another's.
 """
 
 from __future__ import annotations
