@@ -45,7 +45,7 @@ MANY = "Several: a,b,c."
 
 @dataclass(frozen=True, slots=True)
 class TestOptions:
-    """What is timed."""
+    """The sizes of the tests."""
 
     prompt: Annotated[str, option("-p", "--n-prompt", help=f"Tokens of the prompt test; 0: none. {MANY}")] = (
         "512"
@@ -68,7 +68,7 @@ class TestOptions:
 
 @dataclass(frozen=True, slots=True)
 class BatchedOptions:
-    """What is timed with several sequences at a time."""
+    """The sizes of batched tests, with several sequences at a time."""
 
     npl: Annotated[str, option("-npl", help=f"Sequences at a time: prints batched-bench's table. {MANY}")] = (
         ""
@@ -88,7 +88,7 @@ class BatchedOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How models are loaded: ModelOptions, but for what a run has several of."""
+    """Options for loading models: ModelOptions, except those of which a run takes several values."""
 
     batch: Annotated[int, option("-b", "--batch-size", min=0, help=BATCH_HELP)] = 0
     micro: Annotated[int, option("-ub", "--ubatch-size", min=0, help=MICRO_BATCH_HELP)] = 0
@@ -219,7 +219,9 @@ def bench(
 def on_server(
     server: UrlOptions, models: list[str], test: TestOptions, batch: BatchedOptions, output: str
 ) -> int:
-    """Measures a server: -p and -n are sizes of which each request draws one, -m is the server's name."""
+    """Measures a server. -p and -n list sizes from which each request draws one; -m is the model's name
+    there.
+    """
     for name, given in (("-pg", test.both), ("-d", test.depth != "0"), ("-npl", batch.npl)):
         if given:
             raise wrong(name, "it does not go with --url")
@@ -230,7 +232,7 @@ def on_server(
 
 
 def numbers(name: str, text: str, low: int) -> list[int]:
-    """Integers of a comma list."""
+    """Parses a comma-separated list of integers."""
     try:
         found = [int(word) for word in text.split(",")]
     except ValueError:
@@ -254,7 +256,7 @@ def chosen(prompts: list[int], generated: list[int], both: Words, depths: list[i
 
 
 def opened(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> Model:
-    """Loads a model with room for so many sequences, and tells its notes."""
+    """Loads a model with `slots` sequences, and prints its notes."""
     model = open_model(options, slots, profile=profile)
     for line in model.notes:
         note(f"satchel: note: {line}")
@@ -262,7 +264,7 @@ def opened(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> M
 
 
 def measured(model: Model, about: dict[str, Any]) -> DevicePeaks:
-    """What the devices that run the model can do at most, told in a line."""
+    """Measures the peaks of the model's devices, and prints them on one line."""
     from satchel.runtime import device_peaks
     from satchel.runtime.bench import Test, bytes_by_device
 
@@ -275,14 +277,14 @@ def measured(model: Model, about: dict[str, Any]) -> DevicePeaks:
 
 
 def runs_on(model: Model, about: dict[str, Any]) -> str:
-    """The devices by name, or the threads of a processor alone."""
+    """The names of the devices; for the CPU alone, its threads."""
     if model.engine.devices != ("cpu",):
         return " and ".join(model.engine.devices)
     return f"{about['threads']} threads" if about["threads"] != 1 else "1 thread"
 
 
 def counted(model: Model) -> Counters:
-    """What counts the energy of the model's devices, told in a line."""
+    """Finds the energy counters of the model's devices, and prints them on one line."""
     from satchel.runtime.energy import counters_of
 
     found = counters_of(model.engine.devices)
@@ -292,7 +294,7 @@ def counted(model: Model) -> Counters:
 
 
 def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool) -> None:
-    """llama-bench's table."""
+    """Runs the tests and prints llama-bench's table."""
     from satchel.runtime.bench import Runner, bytes_by_device
     from satchel.runtime.device_peaks import read_rate
 
@@ -314,7 +316,7 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
 
 
 def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str) -> None:
-    """Tables of each test: by op, by op and weights, and the sums."""
+    """Prints the profile of each test: by op, by op and weights, and the sums."""
     from satchel.cli.profiles import rows, show
     from satchel.runtime.bench import Runner, bytes_by_device
     from satchel.runtime.device_peaks import read_rate
@@ -345,7 +347,7 @@ def explain(output: str, meaning: str) -> None:
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """What is the same for all tests of a model."""
+    """The columns that are equal for all tests of a model."""
     info, tensors = model.device.info(), model.gguf.tensors.values()
     count = elements(model.gguf)
     return {
@@ -391,7 +393,7 @@ def facts(found: BenchResult, limit: float | None, limits: DevicePeaks) -> dict[
 
 
 def batched(runs: list[ModelOptions], counts: Sequence[list[int]], output: str) -> None:
-    """llama-batched-bench's table."""
+    """Runs the batched tests and prints llama-batched-bench's table."""
     from satchel.runtime.bench import Runner, run_batched
 
     prompts, generated, parallel = counts

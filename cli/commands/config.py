@@ -54,7 +54,7 @@ def config(
 
 
 def values(name: str, flags: list[str]) -> list[dict[str, Any]]:
-    """A row for each option of a command: its value, and what set it."""
+    """A row per option of a command: its value and the source of the value."""
     command = parsed(name)
     context = command.make_context(f"satchel {name}", flags, default_map=configured(name, command))
     rows = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF, Metadata
     from satchel.formats.verify import Finding
 
-SHOWN = 60  # characters of a value
+SHOWN = 60  # characters of a value that are printed
 
 
 def edit(
@@ -105,7 +105,7 @@ def _renamed(text: str) -> tuple[str, str]:
 
 
 def _changes(old: Metadata, new: Metadata) -> list[str]:
-    """A line for each key that differs."""
+    """A line for each changed key."""
     from satchel.formats.gguf.splits import same_value
 
     lines = [f"{key}: {_shown(old, key)} -> removed" for key in old if key not in new]

@@ -56,7 +56,7 @@ def serve(
 
 
 def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
-    """The files by the names under which they are served."""
+    """The files by served name."""
     found: dict[str, Path] = {}
     for i, path in enumerate(files):
         name = alias if alias and i == 0 else path.stem
@@ -104,7 +104,7 @@ def _verified(catalog: Catalog, wanted: str) -> Catalog:
 
 
 def _stored() -> dict[str, Path]:
-    """What the store has. A file that is not the one that was pulled is left out, and the log says so."""
+    """The store's models. A file that differs from its pin is left out and logged."""
     from satchel.cli.server.log import LOG
     from satchel.cli.store import Store
 

@@ -93,7 +93,7 @@ async def _read(response: httpx.Response, leave: int, outcome: Outcome) -> None:
 
 
 def _take(data: str, outcome: Outcome) -> None:
-    """Notes what an event brings."""
+    """Records one event of the stream."""
     try:
         event = json.loads(data)
         if error := event.get("error"):
