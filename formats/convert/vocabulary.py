@@ -1,6 +1,6 @@
-"""A checkpoint's tokenizer as GGUF's tokenizer.* keys: which file counts, special tokens, chat templates.
+"""Converts a checkpoint's tokenizer to GGUF's tokenizer.* keys: vocabulary, special tokens, chat templates.
 
-tokenizer.model (SentencePiece) counts before tokenizer.json, whose tables were made from it.
+tokenizer.model (SentencePiece) wins over tokenizer.json, which was made from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPECIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A token that a checkpoint adds to its model's own. special: never found in plain text."""
+    """A token added to the model's vocabulary. special: it is not parsed in plain text."""
 
     id: int
     text: str
