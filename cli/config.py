@@ -1,5 +1,5 @@
-"""The configuration file: TOML, a table for each command with its options by their long names. An environment
-variable stands above it, a flag above both.
+"""The configuration file: TOML with a table per command, whose keys are long option names. An environment
+variable wins over the file, a flag over both.
 
     [defaults]            # for every command that has the option
     threads = 4

@@ -1,6 +1,6 @@
-"""What the commands print through: answers go to stdout, the rest to stderr; foreign text steers no terminal.
+"""Console output of the commands: results go to stdout, the rest to stderr; untrusted text is escaped.
 
-rich is imported at first use, so a command that prints no table does not pay for it.
+rich is imported at first use, so that a command without tables does not pay for it.
 """
 
 from __future__ import annotations

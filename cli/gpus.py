@@ -1,5 +1,5 @@
-"""What an NVIDIA GPU needs of this machine, for `satchel doctor`: its driver, and what more comes with CUDA;
-what is missing, and what mends it. And which tuning is in use.
+"""Checks of NVIDIA GPUs for `satchel doctor`: the driver and the CUDA libraries, what is missing and how to
+repair it, and the tuning in use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Groups of options: a frozen dataclass of annotated fields that several commands share.
+"""Groups of options that several commands share: frozen dataclasses with annotated fields.
 
-`with_options` gives a command one parameter per field and hands it the group whole, checked by the group.
+`with_options` gives a command one parameter per field, and passes it the group as one object, which checks
+itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The `satchel` program: finds the command by its file name, runs it, turns what goes wrong into one line.
+"""The `satchel` program: finds the command by its file name, runs it, and prints an error as one line.
 
-Exit codes: 0 done, 1 could not be done, 2 wrong use, 130 interrupted, 141 nobody reads the output any more.
-Nothing heavy is imported before the command is known, so that `satchel run` answers at once.
+Exit codes: 0 success, 1 failure, 2 wrong use, 130 interrupted, 141 broken pipe.
+Only the chosen command's modules are imported, so that `satchel run` starts fast.
 """
 
 from __future__ import annotations

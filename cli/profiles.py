@@ -1,7 +1,7 @@
 """A profile as rows, and its tables as `satchel bench --profile` prints them.
 
-Rows of part "op" add up to the row "all steps" of part "sum", and so do those of part "weights"; beside it
-stands what no step accounts for.
+The rows of part "op" add up to the row "all steps" of part "sum", and so do those of part "weights". Part
+"sum" also has the time outside of steps.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Options of speculative decoding: names as llama.cpp has them, and those it had before. They change how
-fast an answer comes, never the answer.
+"""Options of speculative decoding: llama.cpp's names, current and former. They change the speed of an answer,
+never its text.
 """
 
 from __future__ import annotations

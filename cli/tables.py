@@ -1,5 +1,5 @@
-"""Rows of the benchmarks as llama-bench prints them: Markdown, JSON, JSON lines or CSV, each row as soon as
-it is known.
+"""Tables of the benchmarks in llama-bench's formats: Markdown, JSON, JSON lines or CSV. Each row is printed
+as soon as it is measured.
 """
 
 from __future__ import annotations

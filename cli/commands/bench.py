@@ -1,7 +1,7 @@
-"""`satchel bench`: tokens per second as llama-bench measures them, and the share of the machine's limit.
+"""`satchel bench`: tokens per second as llama-bench measures them, and their share of the machine's limits.
 
-The table goes to stdout, all else to stderr. Columns and default tests are llama-bench's, with -npl
-llama-batched-bench's. With --url a server is measured from outside: cli/load/.
+The table goes to stdout, everything else to stderr. Columns and default tests are llama-bench's; with -npl
+they are llama-batched-bench's. With --url it measures a server over HTTP (cli/load/).
 """
 
 from __future__ import annotations

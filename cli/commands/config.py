@@ -1,5 +1,5 @@
-"""`satchel config show [COMMAND]`: what an option is set to, and by what: the default, the file, the
-environment or a flag.
+"""`satchel config show [COMMAND]`: the value of each option and its source: default, file, environment or
+flag.
 """
 
 from __future__ import annotations

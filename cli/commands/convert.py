@@ -1,5 +1,5 @@
-"""satchel convert: a checkpoint's folder, or an adapter's, as one GGUF file. Notes and progress go to stderr;
-the file appears whole.
+"""`satchel convert`: converts a checkpoint or adapter folder to GGUF. Notes and progress go to stderr; the
+file is written atomically.
 """
 
 from __future__ import annotations

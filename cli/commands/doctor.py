@@ -1,6 +1,7 @@
-"""`satchel doctor`: does each backend compute right on this machine, and if not, which one command mends it?
+"""`satchel doctor`: checks that each backend computes correctly on this machine, and names a repair where
+not.
 
-Every backend that is found runs a small computation whose answer is known; a name in a list proves nothing.
+Every backend that is found runs a small computation with a known result.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""`satchel edit FILE`: changes metadata; the file appears whole under its name, or stays as it was.
+"""`satchel edit FILE`: changes metadata atomically.
 
-What would keep the file from loading is refused by the checks of `satchel verify`, made on the new metadata.
+The checks of `satchel verify` run on the new metadata, and refuse a change with which the file would not
+load.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""satchel imatrix: what a model's weights meet on a text, for `satchel quantize --imatrix`. The file appears
-whole; everything else goes to stderr.
+"""`satchel imatrix`: collects the input statistics of a model's weights on a text, for `satchel quantize
+--imatrix`. The file is written atomically; all output goes to stderr.
 """
 
 from __future__ import annotations

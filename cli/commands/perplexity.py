@@ -1,5 +1,5 @@
-"""`satchel perplexity`: how well models foresee a text, how far they are from another model, which ending of
-a text they choose. Numbers go to stdout, the rest to stderr.
+"""`satchel perplexity`: perplexity on a text, KL divergence from another model, and accuracy in multiple
+choice. Results go to stdout, the rest to stderr.
 """
 
 from __future__ import annotations

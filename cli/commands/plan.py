@@ -1,6 +1,6 @@
-"""`satchel plan MODEL`: what a model would take on which device, before anything of it is loaded.
+"""`satchel plan MODEL`: the memory that a model would take on each device, without loading it.
 
-Only the file's header is read, but for --check, which runs the model, and --check-tensors.
+Only the file's header is read, except with --check, which runs the model, and --check-tensors.
 """
 
 from __future__ import annotations

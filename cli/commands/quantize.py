@@ -1,5 +1,5 @@
-"""`satchel quantize`: a model file in smaller formats. Progress and tables go to stderr; the file appears
-whole.
+"""`satchel quantize`: writes a model file in smaller formats. Progress and tables go to stderr; the file is
+written atomically.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`satchel tokenize -m FILE`: text to token ids, as the file's tokenizer makes them.
+"""`satchel tokenize -m FILE`: encodes text to token ids with the file's tokenizer.
 
-Only the file's metadata is read. The text is taken byte for byte: a newline at its end is part of it.
+Only the file's metadata is read. The text is encoded byte for byte, including a newline at its end.
 """
 
 from __future__ import annotations

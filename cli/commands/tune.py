@@ -1,6 +1,7 @@
-"""`satchel tune`: which of a device's kernels is fastest for each step of a model, measured and remembered.
+"""`satchel tune`: measures which of a device's kernels is fastest for each step of a model, and saves the
+results.
 
-The table goes to stdout. What was found is used from then on whenever a model is loaded on that device.
+The table goes to stdout. The results are used from then on whenever a model is loaded on that device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What can stand at the end of a command line: commands, options, their values, models, files.
+"""Completions of a command line: commands, options, their values, models, files.
 
-Commands are named without importing any; options take the import of one.
+Completing commands imports none of them; completing options imports one command.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a server is asked, and when: made up at random, or read from a recording.
+"""The requests of a load and their times, random or from a recording.
 
-A load is an iterator of requests in the order of their due times; it may be endless.
+A load is an iterator of requests in order of their due times; it may be endless.
 """
 
 from __future__ import annotations

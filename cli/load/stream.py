@@ -1,6 +1,6 @@
-"""One request to an OpenAI-style server, streamed, with the times at which its pieces came.
+"""One streamed request to an OpenAI-style server, with the arrival times of its chunks.
 
-Nothing raises but cancelling: what goes wrong is part of the outcome.
+Errors become part of the outcome; only cancellation is raised.
 """
 
 from __future__ import annotations
