@@ -1,5 +1,5 @@
-// One answer in progress: requests it, writes its text into the message, and notifies a listener. It goes on while another
-// conversation is shown.
+// One answer in progress: requests it, writes its text into the message, and notifies a listener. It goes on
+// while another conversation is shown.
 
 import { answer } from "./api/answer.js";
 import { Trouble } from "./api/trouble.js";
