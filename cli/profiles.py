@@ -20,8 +20,8 @@ HEADS = {"op": "By op", "weights": "By op and weights", "sum": "In all"}
 
 
 def rows(found: Profile, peaks: DevicePeaks, read: float | None) -> Iterator[dict[str, Any]]:
-    """All rows of a test, in the order in which they are shown. read: bytes a second at which its devices can
-    read what it reads; None where that is not known.
+    """All rows of a test, in display order. read: bytes/s at which the devices can read the test's weights;
+    None if unknown.
     """
     both = {
         "memory_gb_per_second": peaks.read and peaks.read / 1e9,

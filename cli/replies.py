@@ -1,5 +1,5 @@
-"""Options of an answer beyond its drawing: thinking, a context that is full, where the engine runs, what is
-told of it, and how many answers there are. What cannot hold is wrong use, said before a file is opened.
+"""Options of an answer apart from sampling: reasoning, context overflow, the engine's process, reports, and
+the number of answers. Contradictory options are a usage error before any file is opened.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ MODULE = "satchel.runtime.sandbox.probe"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """text: what holds; note: what is missing. answers: what came of each attempt, by its name: an error's,
-    or what says that it was not refused.
+    """The result of a probe. text: the protections in effect. note: those that are missing. answers: by
+    attempt, the name of its error, or a word that says that it was allowed.
     """
 
     text: str
@@ -37,8 +37,8 @@ class Probe:
 
 
 def probe() -> Probe:
-    """Starts a process in a worker's sandbox and lets it try what a worker must not do. OSError where it
-    cannot be started, or says nothing.
+    """Starts a process in a worker's sandbox, which attempts what a worker must not do. OSError where it
+    cannot start or gives no result.
     """
     from satchel.cli.options import default_model
     from satchel.runtime.children import interpreter, module_path, start

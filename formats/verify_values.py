@@ -115,9 +115,9 @@ def _pieces(gguf: GGUF, info: TensorInfo) -> Iterator[_Piece]:
 
 
 def judge(fmt: Format, blocks: Blocks) -> dict[str, Mask]:
-    """Masks by kind of damage, only those that hold something: [rows, blocks], or [rows, 1] of plain numbers.
+    """The masks by kind of damage that are not empty: (rows, blocks), or (rows, 1) for plain numbers.
 
-    blocks: [rows, blocks of a row].
+    blocks: (rows, blocks per row).
     """
     if blocks.dtype.names is None:
         masks = _judge_plain(fmt, blocks)

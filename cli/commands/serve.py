@@ -71,8 +71,8 @@ def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
 def _catalog(
     named: dict[str, Path], model: ModelOptions, adapters: AdapterOptions, server: ServerOptions
 ) -> Catalog:
-    """All models: those named here and those of the configuration file; where none is named here, those of
-    the store too, and the bundled one where there is no other to begin with.
+    """All served models: those of the command line and of the configuration file. Without any on the command
+    line, also those of the store, and the bundled model where there is no other default.
     """
     from satchel.cli.config import find, read
     from satchel.cli.server.catalog import catalog_of

@@ -125,8 +125,8 @@ def _commands(current: str) -> Iterator[CompletionCandidate]:
 
 
 def _options(current: str, parameters: Iterable[Parameter]) -> Iterator[CompletionCandidate]:
-    """The options that begin so; of one with several names those of two dashes, unless one dash was asked
-    for.
+    """The options that begin with the word. Of an option with several names only those with two dashes,
+    unless the word has one.
     """
     for parameter in parameters:
         names = [n for n in (*parameter.opts, *parameter.secondary_opts) if n.startswith("-")]

@@ -41,9 +41,12 @@ class LoadTarget:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a load ends: after so many requests, or once so many seconds have gone and what was begun is
-    done; 0: no such end. concurrency: most requests under way at once, 0: any number. grace: seconds after
-    the last was sent in which answers must end; 0: as long as it takes.
+    """The bounds of a load. 0 means no bound.
+
+    requests: the number of requests to send.
+    seconds: after which no request is sent; those in flight finish.
+    concurrency: the largest number of requests in flight.
+    grace: seconds after the last request is sent in which responses must end.
     """
 
     requests: int = 0

@@ -26,8 +26,10 @@ friend father power hour game line end member law car city community name
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """due: seconds after the start at which it is sent, 0: as soon as there is room. leave: the client goes
-    away after so many pieces of the answer; 0: never.
+    """A request of a load.
+
+    due: seconds after the start at which it is sent; 0: as soon as the concurrency allows.
+    leave: the client disconnects after this many chunks of the response; 0: never.
     """
 
     path: str
@@ -38,8 +40,10 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """Made-up requests: sizes of prompts and answers in tokens, of which each request draws one; a prompt has
-    about so many. rate: mean arrivals a second, as a Poisson process; 0: none waits for its time.
+    """The shape of random requests.
+
+    prompts, answers: sizes in tokens, from which each request draws one; prompts are only about that long.
+    rate: mean arrivals per second of a Poisson process; 0: requests have no times.
     """
 
     prompts: Sequence[int]

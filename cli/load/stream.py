@@ -27,10 +27,12 @@ class Broken(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a request. Times are seconds of one clock: due, sent, of each piece, ended.
+    """The outcome of a request. All times (due, sent, pieces, ended) are seconds of one clock.
 
-    A piece is an event with text, mostly one token. tokens: as the server counts them, else the pieces.
-    error: empty for an answer that is whole; left: the client went away on purpose.
+    pieces: arrival times of events with text, mostly one token each.
+    tokens: as counted by the server, else the number of pieces.
+    error: "" for a complete response.
+    left: the client disconnected on purpose.
     """
 
     request: LoadRequest

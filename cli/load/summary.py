@@ -16,10 +16,11 @@ SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 
 
 def summary(driven: Driven) -> dict[str, Any]:
-    """Times in milliseconds. Answers that the client left count their tokens and times up to there.
+    """The summary as plain values, with times in milliseconds. A response that the client left counts up to
+    there.
 
-    ttft_ms counts from when a request was due, so that waiting for a place is part of it; inter_token_ms is
-    the time between two pieces of an answer.
+    ttft_ms begins when a request is due, so it includes the wait for the concurrency limit. inter_token_ms is
+    the time between two chunks of a response.
     """
     outcomes = driven.outcomes
     failed = [o for o in outcomes if o.error]
