@@ -31,7 +31,7 @@ class ServerSettings:
     ollama_port: int | None = None  # a second port, where Ollama clients look for a server
     api_keys: Sequence[str] = ()  # every request needs a key of these or of admin_keys; both empty: none
     admin_keys: Sequence[str] = ()
-    hosts: Sequence[str] = LOOPBACK  # allowed Host headers; empty: any
+    hosts: Sequence[str] = LOOPBACK  # allowed Host headers; empty: any (without keys: LOOPBACK)
     origins: Sequence[str] = ()  # CORS: sites whose pages may call the server
     strict_fields: bool = False  # an unknown field is an error instead of a warning
     certificate: tuple[Path, Path] | None = None  # for HTTPS: the certificate's file and the key's
