@@ -1,1 +1,3 @@
-"""The command line: one module per command under commands/, found by file name; the library knows it not."""
+"""The command line: one module per command in commands/, found by file name. The library does
+not import it.
+"""

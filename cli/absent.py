@@ -82,12 +82,15 @@ REASONS = {
 
 
 def absent_options(taken: Collection[str]) -> Iterator[tuple[str, Any, Any]]:
-    """(parameter name, annotation, default) of a hidden option for each absent one; `taken` names are not."""
+    """(parameter name, annotation, default) of a hidden option for each absent one, except the names in
+    `taken`.
+    """
     for reason, listed in REASONS.items():
         for entry in listed.split(","):
             names = [name for name in entry.split() if name not in taken]
             if names:
-                # All are flags, those with a value too: typer builds a costly validator for any other type.
+                # All are declared as flags, even with a value: typer's validators of other types are slow to
+                # build.
                 option = typer.Option(*names, hidden=True, is_eager=True, callback=_refuser(names, reason))
                 yield names[0].strip("-").replace("-", "_") + ABSENT, Annotated[bool, option], False
 

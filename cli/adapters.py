@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdapterOptions:
-    """What is added to the model for all that is asked."""
+    """LoRA adapters and control vectors, applied to all requests."""
 
     lora: Annotated[
         list[str] | None,
@@ -77,7 +77,7 @@ def _scaled(name: str, text: str) -> tuple[Path, float]:
 def _files(
     plain: list[str] | None, name: str, scaled: list[str] | None, layers: tuple[int, int] | None
 ) -> list[AdapterFile]:
-    """Files in the order of the options; two of one name are told apart by number."""
+    """The adapters by name, in the order of the options; equal names get a number."""
     from satchel.runtime.adapter_file import AdapterFile
 
     found = [(Path(part), 1.0) for part in _parts(plain)] + [_scaled(name, part) for part in _parts(scaled)]

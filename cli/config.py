@@ -1,5 +1,5 @@
-"""The configuration file: TOML, a table for each command with its options by their long names. An environment
-variable stands above it, a flag above both.
+"""The configuration file: TOML with a table per command, whose keys are long option names. An environment
+variable wins over the file, a flag over both.
 
     [defaults]            # for every command that has the option
     threads = 4
@@ -26,7 +26,7 @@ Table = Mapping[str, Any]
 
 
 def find() -> Path | None:
-    """The file in use: that of SATCHEL_CONFIG, where "" is none, or the user's own if there is one."""
+    """The configuration file: that of SATCHEL_CONFIG ("" for none), or the user's own if it exists."""
     named = os.environ.get(CONFIG)
     if named is not None:
         return Path(named) if named else None
@@ -41,7 +41,7 @@ def usual_path() -> Path:
 
 
 def read(path: Path) -> Table:
-    """The file's tables. RequestError where it cannot be read, or is no TOML."""
+    """The file's tables. RequestError where it cannot be read or is not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -53,7 +53,7 @@ def read(path: Path) -> Table:
 
 
 def check_tables(path: Path, tables: Table, commands: Collection[str]) -> None:
-    """UsageError for a table that nothing reads."""
+    """Raises UsageError for an unknown table."""
     known = (*commands, DEFAULTS, MODELS, ALIASES)
     for name, table in tables.items():
         if name not in known:
@@ -65,8 +65,8 @@ def check_tables(path: Path, tables: Table, commands: Collection[str]) -> None:
 
 
 def defaults(command: str, parameters: Mapping[str, str], commands: Collection[str]) -> dict[str, Any]:
-    """What the file says of a command's parameters, by parameter. parameters: each one's by its long names.
-    UsageError for a name that is none of the command's.
+    """The file's values of a command's parameters. parameters: parameter names by long option name.
+    UsageError for an unknown name.
     """
     path = find()
     if path is None:

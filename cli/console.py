@@ -1,6 +1,6 @@
-"""What the commands print through: answers go to stdout, the rest to stderr; foreign text steers no terminal.
+"""Console output of the commands: results go to stdout, the rest to stderr; untrusted text is escaped.
 
-rich is imported at first use, so a command that prints no table does not pay for it.
+rich is imported at first use, so that a command without tables does not pay for it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-PIPE_WIDTH = 1000  # columns of a table that no terminal shows, so that nothing in it is cut
+PIPE_WIDTH = 1000  # columns of tables in a pipe, so that nothing is truncated
 
 
 @functools.cache
 def out() -> Console:
-    """Where tables go that were asked for. NO_COLOR and a stdout that is no terminal mean plain text."""
+    """The console of stdout, for tables. Plain text with NO_COLOR or where stdout is not a terminal."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
@@ -27,14 +27,14 @@ def out() -> Console:
 
 @functools.cache
 def err() -> Console:
-    """Where progress and notes go."""
+    """The console of stderr, for progress and notes."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def note(text: str) -> None:
-    """One line on stderr, without rich: it may come before anything is drawn."""
+    """Writes a line to stderr without importing rich."""
     print(plain(text), file=sys.stderr, flush=True)
 
 
@@ -43,15 +43,15 @@ def warn(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """The text with its control characters (line ends and tabs aside) shown as escapes."""
+    """The text with control characters escaped, except newlines and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while the block runs; the block calls what it gets with how many bytes are done in all.
+    """A progress bar on stderr for the block, which calls the yielded function with the bytes done so far.
 
-    Where stderr is no terminal there is no bar, and nothing is imported for it.
+    Where stderr is not a terminal there is no bar, and rich is not imported.
     """
     if not sys.stderr.isatty():
         yield lambda done: None

@@ -1,5 +1,5 @@
-"""What an NVIDIA GPU needs of this machine, for `satchel doctor`: its driver, and what more comes with CUDA;
-what is missing, and what mends it. And which tuning is in use.
+"""Checks of NVIDIA GPUs for `satchel doctor`: the driver and the CUDA libraries, what is missing and how to
+repair it, and the tuning in use.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from satchel.runtime.children import find_program
 
-NVIDIA, DISPLAY = "0x10de", "0x03"  # of PCI: the vendor, and the class that GPUs are of
+NVIDIA, DISPLAY = "0x10de", "0x03"  # PCI vendor id, and the device class of GPUs
 DEVICES = Path("/sys/bus/pci/devices")
 VERSION = Path("/proc/driver/nvidia/version")
 
 
 class GpuRequirement(NamedTuple):
-    """A requirement of the GPU. there: it is usable; needed: no model runs on the GPU without it."""
+    """A requirement of the GPU. there: it is usable. needed: without it no model runs on the GPU."""
 
     name: str
     there: bool
@@ -29,7 +29,7 @@ class GpuRequirement(NamedTuple):
 
 
 def cards() -> int:
-    """NVIDIA GPUs that the system's bus has, whether their driver is there or not."""
+    """NVIDIA GPUs on the PCI bus, with or without a driver."""
     found = 0
     for device in DEVICES.iterdir() if DEVICES.is_dir() else ():
         try:
@@ -52,7 +52,9 @@ def opens(*names: str) -> bool:
 
 
 def parts(built: bool, reinstall: str) -> Iterator[GpuRequirement]:
-    """What there is of CUDA. built: Satchel has its library; reinstall: the command that makes it anew."""
+    """The requirements of CUDA. built: Satchel's CUDA library exists. reinstall: the command
+    that builds it.
+    """
     n, driver = cards(), opens("libcuda.so.1")
     if not n and not driver:
         yield GpuRequirement(
@@ -98,7 +100,7 @@ def _nvrtc() -> GpuRequirement:
 
 
 def tunings() -> Iterator[GpuRequirement]:
-    """What `satchel tune` has left for the devices that are found."""
+    """The results of `satchel tune` for the devices of this machine."""
     from satchel.errors import RequestError
     from satchel.runtime.device.device import Backend, libraries
     from satchel.runtime.tuning import read, tuned_for

@@ -52,7 +52,9 @@ class GrammarOptions:
         return [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
 
     def spec(self) -> Spec | None:
-        """The grammar of the options, its file read; None without one. RequestError for an invalid one."""
+        """The grammar of the options, read from its file where needed; None without one. RequestError for an
+        invalid one.
+        """
         if not self._given():
             return None
         from satchel.runtime.grammar.sources import check_spec as readable
@@ -81,7 +83,7 @@ class GrammarOptions:
 
 
 def check_spec(model: Model, spec: Spec) -> None:
-    """RequestError for a grammar that this model's vocabulary cannot express; a good one stays cached."""
+    """Compiles the grammar into the cache. RequestError where this model's vocabulary cannot express it."""
     from satchel.runtime.grammar import compile_grammar
 
     compile_grammar(model.tokenizer, spec)

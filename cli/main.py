@@ -1,7 +1,7 @@
-"""The `satchel` program: finds the command by its file name, runs it, turns what goes wrong into one line.
+"""The `satchel` program: finds the command by its file name, runs it, and prints an error as one line.
 
-Exit codes: 0 done, 1 could not be done, 2 wrong use, 130 interrupted, 141 nobody reads the output any more.
-Nothing heavy is imported before the command is known, so that `satchel run` answers at once.
+Exit codes: 0 success, 1 failure, 2 wrong use, 130 interrupted, 141 broken pipe.
+Only the chosen command's modules are imported, so that `satchel run` starts fast.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import Any
 
 DONE, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
-ABSENT = "_absent"  # ends the parameter names of options that are refused, whatever their value
+ABSENT = "_absent"  # suffix of the parameter names of refused options
 HELP = ("-h", "--help")
 CONFIG = "SATCHEL_CONFIG"
 
 
 class UsageError(Exception):
-    """Wrong use of the command line, said before typer sees it."""
+    """Wrong use of the command line that is found before typer parses it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program with these arguments (sys.argv's by default) and gives its exit code."""
+    """Runs the program with these arguments (default: sys.argv) and returns its exit code."""
     args = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take(args, "--debug")
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character must not end an answer
+        if hasattr(stream, "reconfigure"):  # a character that the terminal can't encode must not be an error
             with suppress(OSError):  # what could not be flushed is said when it is tried again
                 stream.reconfigure(errors="replace")
     before = os.environ.get(CONFIG)
@@ -71,7 +71,7 @@ def dispatch(args: list[str]) -> int:
 
 
 def commands() -> dict[str, Path]:
-    """Names of the commands and their files, by name. Nothing is imported."""
+    """The commands' files by name. Nothing is imported."""
     folder = Path(__file__).parent / "commands"
     stems = sorted(p.stem for p in folder.glob("*.py") if not p.stem.startswith("_"))
     return {stem.replace("_", "-"): folder / f"{stem}.py" for stem in stems}
@@ -86,7 +86,7 @@ def summary(path: Path) -> str:
 
 
 def overview() -> int:
-    """Prints what there is. Options of a command stand in its own --help."""
+    """Prints the list of commands. Their options are in each command's --help."""
     known = commands()
     width = max(map(len, known), default=0)
     print("Usage: satchel COMMAND [OPTIONS] [ARGUMENTS]\n\nCommands:")
@@ -122,7 +122,7 @@ def invoke(name: str, args: list[str]) -> int:
 
 
 def parsed(name: str) -> Any:
-    """A command as typer has it, its options' variables of the environment complete."""
+    """The click command that typer builds, with all environment variables of its options."""
     import typer
     from typer.main import get_command
 
@@ -138,20 +138,20 @@ def parsed(name: str) -> Any:
 
 
 def configured(name: str, command: Any) -> dict[str, Any]:
-    """What the configuration file says of the command's parameters."""
+    """The configuration file's values of the command's parameters."""
     from satchel.cli.config import defaults
 
     return defaults(name, long_names(command), commands())
 
 
 def long_names(command: Any) -> dict[str, str]:
-    """A command's parameters by the long names of their options."""
+    """A command's parameters by long option name."""
     listed = [(o, p.name) for p in command.params if not (p.name or "").endswith(ABSENT) for o in p.opts]
     return {option.removeprefix("--"): name for option, name in listed if option.startswith("--")}
 
 
 def wording(error: Exception) -> str:
-    """What typer says of wrong use, shorter where it names every spelling of an option and its variables."""
+    """typer's message for wrong use, without the aliases and environment variables of the option."""
     param, message = getattr(error, "param", None), getattr(error, "message", "")
     if param is not None and message:
         names = [o for o in param.opts if o[0] == "-"]
@@ -161,10 +161,12 @@ def wording(error: Exception) -> str:
 
 
 def spelled(args: Iterable[str], options: Mapping[str, bool], absent: Collection[str] = ()) -> list[str]:
-    """The arguments with options spelled as declared: `_` is `-`, and letters after one dash are one name.
+    """The arguments with options spelled as declared: `_` becomes `-`, and letters after one dash are one
+    name.
 
-    options: whether each takes a value. `-ngl 99`, `-n5` and `--top_k=4` are options; `-nlg 99` is an error,
-    never read as `-n lg`. absent: those whose `=value` is dropped, for the refusal to be by name.
+    options: by name, whether it takes a value. `-ngl 99`, `-n5` and `--top_k=4` are options; `-nlg 99` is an
+    error, never read as `-n lg`. absent: options whose `=value` is dropped, so that the error names the
+    option.
     """
     out: list[str] = []
     rest = iter(args)
@@ -190,18 +192,18 @@ def variables(declared: str | Sequence[str] | None) -> list[str] | None:
 
 
 def unknown(name: str, options: Iterable[str]) -> str:
-    """What to say of an option that is not declared; nothing where it is."""
+    """The error for the first undeclared option; "" without one."""
     return "" if not name or name in options else f"no such option: {name}{nearest(name, options)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` where something known is like the name."""
+    """`; did you mean X?` where a known name is similar."""
     found = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def _take(args: list[str], flag: str) -> bool:
-    """Whether the flag stands among the arguments before `--`; it is taken out."""
+    """Removes the flag from the arguments before `--`; returns whether it was there."""
     before = args[: args.index("--")] if "--" in args else args
     if flag not in before:
         return False
@@ -210,7 +212,7 @@ def _take(args: list[str], flag: str) -> bool:
 
 
 def _take_value(args: list[str], flag: str) -> str | None:
-    """The value behind the flag, both taken out."""
+    """Removes the flag and its value from the arguments; returns the value."""
     before = args[: args.index("--")] if "--" in args else args
     for at, arg in enumerate(before):
         name, equals, value = arg.partition("=")
@@ -226,13 +228,13 @@ def _take_value(args: list[str], flag: str) -> str | None:
 
 
 def report(error: BaseException) -> int:
-    """One line on stderr for whatever ended the command, and the exit code that goes with it."""
+    """Prints one line to stderr for the exception, and returns the exit code."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    # typer makes a broken pipe an exit of its own, with the wrong code.
+    # typer turns a broken pipe into an exit with the wrong code.
     cause = error.__context__ if isinstance(error, SystemExit) else error
     if isinstance(cause, BrokenPipeError):
-        # Python flushes stdout once more at exit: nothing must be left to fail there.
+        # Python flushes stdout again at exit, where it must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
     if isinstance(error, SystemExit):
@@ -242,7 +244,9 @@ def report(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> str:
-    """The one line. Whatever is neither the user's nor the machine's doing is called a bug."""
+    """The line for an exception. One that is neither the user's fault nor the machine's is
+    reported as a bug.
+    """
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -1,4 +1,4 @@
-"""One prompt, one answer: what `satchel run` and `satchel complete` do with their options."""
+"""Runs one prompt: the common part of `satchel run` and `satchel complete`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from satchel.runtime.api.reply import Stats
 
 INTERRUPTED = 130
-PATIENCE = 2.0  # seconds that stdin may stay silent before it is said what is waited for
+PATIENCE = 2.0  # seconds of silence on stdin before a note says that the program waits for it
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What is asked. raw: the prompt is a text that goes on; echo: it is printed before the answer."""
+    """One prompt with its options. raw: text completion without a template. echo: print the prompt first."""
 
     prompt: str | None
     model: ModelOptions
@@ -47,7 +47,7 @@ class Once:
     as_json: bool = False
 
     def answer(self) -> int | None:
-        """Reads the prompt, loads the model, prints the answers. Gives the exit code."""
+        """Reads the prompt, loads the model, and prints the answers. Returns the exit code."""
         request = self._request(question(self.prompt, self.text))
         started = time.perf_counter()
         with open_model(
@@ -62,7 +62,7 @@ class Once:
                 _print_prompt(request)
             answers = _answers(loaded, ids, request, self.count, not self.as_json)
             if self.reply.report:
-                loaded.bandwidth()  # of which the report says the share
+                loaded.bandwidth()  # measures the memory bandwidth, of which the report gives the share
             if self.as_json:
                 from satchel.cli.reports import facts
 
@@ -102,7 +102,7 @@ class Once:
 
 
 def question(argument: str | None, text: TextOptions) -> str:
-    """The prompt: stdin where a pipe or file is there, the files of -f, the argument; a line end between."""
+    """The prompt: stdin (a pipe or file), the files of -f, and the argument, joined by newlines."""
     parts = [_from_stdin(), text.prompt_text(argument)]
     question = "\n".join(part for part in parts if part)
     if not question.strip():
@@ -115,13 +115,13 @@ def question(argument: str | None, text: TextOptions) -> str:
 
 
 def _from_stdin() -> str:
-    """Text from a pipe or file; a terminal or an idle device gives none."""
+    """The text of stdin if it is a pipe or file; "" for a terminal or device."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return ""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except OSError:
-        kind = 0  # a stream with no file behind it
+        kind = 0  # a stream without a file descriptor
     if stat.S_ISCHR(kind):
         return ""
     if stat.S_ISFIFO(kind) and not select.select([sys.stdin], [], [], PATIENCE)[0]:
@@ -149,7 +149,9 @@ def _print_prompt(request: ChatRequest) -> None:
 def _answers(
     model: Model, ids: list[int], request: ChatRequest, counted: CountOptions, shown: bool
 ) -> list[ChatAnswer]:
-    """The answers, written to stdout if they are to be shown: one as it comes, several when all are done."""
+    """Generates the answers and writes them to stdout if they are shown: one is streamed, several come at the
+    end.
+    """
     from satchel.cli.chat.display import AnswerWriter, Look
     from satchel.cli.chat.respond import respond, respond_often
 
@@ -168,7 +170,7 @@ def _answers(
 
 
 def _say(answers: list[ChatAnswer], loading: float, verbose: bool, report: bool) -> None:
-    """On stderr: what was cut, and why; timings and reports where they were asked for."""
+    """Writes to stderr why an answer was truncated, and the requested timings and reports."""
     from satchel.cli.chat.display import DIM, Look
     from satchel.cli.chat.respond import counts
     from satchel.cli.console import note
@@ -192,7 +194,7 @@ def _say(answers: list[ChatAnswer], loading: float, verbose: bool, report: bool)
 
 
 def hint(stats: Stats) -> str:
-    """What the user may do about an answer that was cut."""
+    """A hint for a truncated answer."""
     if "the context of" in stats.reason:
         return "; -c sets another size"
     return "; -n allows more tokens" if stats.finish == "length" else ""

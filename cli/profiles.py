@@ -1,7 +1,7 @@
 """A profile as rows, and its tables as `satchel bench --profile` prints them.
 
-Rows of part "op" add up to the row "all steps" of part "sum", and so do those of part "weights"; beside it
-stands what no step accounts for.
+The rows of part "op" add up to the row "all steps" of part "sum", and so do those of part "weights". Part
+"sum" also has the time outside of steps.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ HEADS = {"op": "By op", "weights": "By op and weights", "sum": "In all"}
 
 
 def rows(found: Profile, peaks: DevicePeaks, read: float | None) -> Iterator[dict[str, Any]]:
-    """All rows of a test, in the order in which they are shown. read: bytes a second at which its devices can
-    read what it reads; None where that is not known.
+    """All rows of a test, in display order. read: bytes/s at which the devices can read the test's weights;
+    None if unknown.
     """
     both = {
         "memory_gb_per_second": peaks.read and peaks.read / 1e9,
@@ -49,7 +49,7 @@ def numbers(
     peaks: DevicePeaks,
     read: float | None,
 ) -> dict[str, Any]:
-    """One line's numbers; rates are None where nothing is multiplied."""
+    """The numbers of one row. Rates are None for ops without products."""
     cost, seconds = line.cost, line.seconds
     timed = bool(cost.total) and seconds > 0
     return {

@@ -1,4 +1,4 @@
-"""An answer's facts beside its text: JSON, or timings and the usage report as lines."""
+"""Formats an answer's counts, timings and usage report, as JSON or as lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = Sequence[tuple[str, str]]
 def facts(
     model: Model, answers: Sequence[ChatAnswer], loading: float, *, report: bool, logprobs: bool
 ) -> dict[str, Any]:
-    """The JSON object of `satchel run`: one answer's facts stand in it, several ones' in a list."""
+    """The JSON object of `satchel run`: the facts of one answer, or a list of several."""
     head = {"model": str(model.path), "context": model.context, "load_seconds": round(loading, 6)}
     each = [answer_facts(model, answer, report, logprobs) for answer in answers]
     seconds = max(answer.seconds for answer in answers)
@@ -62,7 +62,7 @@ def _token(model: Model, token: int, logprob: float) -> dict[str, Any]:
 
 
 def plain_values(value: Any) -> Any:
-    """Values that JSON has; a number that is not finite becomes its name."""
+    """The value in JSON's types; NaN and infinity become strings."""
     if isinstance(value, Mapping):
         return {str(key): plain_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -71,7 +71,7 @@ def plain_values(value: Any) -> Any:
 
 
 def timings(answer: ChatAnswer, loading: float) -> Rows:
-    """What -v prints of one answer."""
+    """The rows that -v prints for an answer."""
     stats = answer.stats
     rows: tuple[tuple[str, str], ...] = (
         ("total duration", f"{loading + answer.seconds:.3f} s"),
@@ -88,7 +88,7 @@ def timings(answer: ChatAnswer, loading: float) -> Rows:
 
 
 def report_rows(r: UsageReport) -> Rows:
-    """The report of a request, what did not happen left out."""
+    """The rows of a usage report, without those that do not apply."""
     from satchel.runtime.kv import Miss
 
     missed = f"; the rest was not: {r.missed}" if r.missed and r.cached_tokens < r.prompt_tokens else ""
@@ -114,7 +114,7 @@ def report_rows(r: UsageReport) -> Rows:
 
 
 def drawn(r: UsageReport) -> str:
-    """The sampling as used: the seed, and what is not at its default."""
+    """The seed and the sampling options that differ from their defaults."""
     s, usual = r.sampling, type(r.sampling)()
     if s.temperature == 0:
         return "the likeliest token each time"

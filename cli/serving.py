@@ -21,7 +21,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where the server listens, which callers it takes, and how many requests."""
+    """Addresses, keys and limits of the server."""
 
     host: Annotated[
         str, option("--host", env="HOST", help="Address to listen on, or a Unix socket: a path with .sock.")
@@ -129,7 +129,7 @@ class ServerOptions:
             raise wrong("--ssl-cert-file", "a certificate and its key belong together: give both")
 
     def settings(self) -> ServerSettings:
-        """As the server has it."""
+        """The ServerSettings of these options."""
         from satchel.server.roles import ADMIN, USER
         from satchel.server.settings import LOOPBACK, ServerSettings, is_own
 
@@ -169,7 +169,7 @@ class ServerOptions:
 
 
 def _hosts(given: Texts) -> tuple[str, ...]:
-    """Hosts of registries, each HOST or HOST:PORT."""
+    """Validates hosts of registries, each HOST or HOST:PORT."""
     from satchel.store.names import web_name
 
     for host in given or ():
@@ -182,7 +182,7 @@ def _hosts(given: Texts) -> tuple[str, ...]:
 
 
 def _keys(path: Path | None) -> Mapping[str, KeyRights]:
-    """The file's keys with their rights."""
+    """The keys of a key file with their rights."""
     from satchel.server.roles import read_keys
 
     if path is None:

@@ -1,5 +1,5 @@
-"""Options of speculative decoding: names as llama.cpp has them, and those it had before. They change how
-fast an answer comes, never the answer.
+"""Options of speculative decoding: llama.cpp's names, current and former. They change the speed of an answer,
+never its text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST, LARGEST = 16, 64
 
 @dataclass(frozen=True, slots=True)
 class SpeculationOptions:
-    """What drafts tokens, and how many."""
+    """The source of draft tokens, and their number."""
 
     draft_model: Annotated[
         Path | None,
@@ -75,7 +75,7 @@ class SpeculationOptions:
             raise wrong("--draft-min", f"{self.draft_min} tokens; it must lie between 0 and {most}")
 
     def speculation(self) -> Speculation | None:
-        """These options as the library has them; None where nothing drafts tokens."""
+        """The library's Speculation with these options; None without speculative decoding."""
         if not (self.lookup or self.draft_model):
             return None
         from satchel.runtime.speculative import Speculation
@@ -85,7 +85,7 @@ class SpeculationOptions:
 
 
 def accepted(stats: Stats) -> str:
-    """How many draft tokens were accepted, for a line after an answer; "" where there were none."""
+    """The share of accepted draft tokens, for the status line; "" without drafts."""
     if not stats.drafted:
         return ""
     return f"{stats.accepted} of {stats.drafted} drafted tokens accepted"

@@ -1,1 +1,1 @@
-"""Bytes to plain Python and back: model files, tokenizers, chat templates. It runs no model."""
+"""File formats, tokenizers and chat templates. This package does not run models."""

@@ -1,8 +1,8 @@
-"""Importance data: for each weight matrix the squares of its input columns, and where the file has them the
-products of all pairs of columns. Reads and writes llama.cpp's GGUF form, and its older .dat.
+"""Importance matrices: per weight matrix the mean squares of its input columns, and optionally the products
+of all pairs of columns (the Hessian for GPTQ). Reads and writes llama.cpp's GGUF format and its older .dat.
 
-Our products are tensors of their own, <weight>.in_products: the rows of the upper triangle of the sum of x
-x^T, each from the diagonal on. Readers that don't know them pass over them.
+The products are additional tensors <weight>.in_products: the upper triangle of sum(x x^T), row by row from
+the diagonal on. Other readers ignore them.
 """
 
 from __future__ import annotations
@@ -28,37 +28,35 @@ from satchel.quant.gptq import Hessian, prepare
 
 F64 = npt.NDArray[np.float64]
 SQUARES, COUNTS, PRODUCTS = ".in_sum2", ".counts", ".in_products"
-SHARED = "satchel.imatrix.shared"  # per weight without products of its own: "weight=weight that has them"
-KEPT = 2  # matrices of products that are kept after their use: gate and up may stand apart in a file
+# entries "a=b": weight a has the same inputs, and so the products, of weight b
+SHARED = "satchel.imatrix.shared"
+KEPT = 2  # Hessians kept in memory after use: gate and up share one, but may not be adjacent in a file
 I32 = struct.Struct("<i")
 
 
 @dataclass(slots=True)
 class Sums:
-    """What one input met, shared by the products of `weights`: squares (1 or experts, K) and rows (1 or
-    experts) in float64; products (K, K) in float32, the sum of x x^T over all rows, whatever their expert, or
-    None where only squares are known.
-    """
+    """The statistics of one input, which all of `weights` multiply."""
 
     weights: tuple[str, ...]
-    squares: F64
-    rows: F64
-    products: F32 | None = None
+    squares: F64  # (1 or experts, K): sum of x^2
+    rows: F64  # (1 or experts,): number of rows x
+    products: F32 | None = None  # (K, K): sum of x x^T over all rows of all experts; None: not collected
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the data was gathered from: names of texts, windows, and tokens of a window."""
+    """The calibration text."""
 
-    datasets: tuple[str, ...]
-    chunks: int
-    chunk_size: int
+    datasets: tuple[str, ...]  # names of the texts
+    chunks: int  # windows
+    chunk_size: int  # tokens per window
 
 
 class Importance:
-    """Importance data that is open; a matrix of products is read when it is asked for. Threads may share it.
+    """An open importance matrix. Products are read on demand. Thread-safe.
 
-    weights: names of the matrices that it knows, in order.
+    weights: names of the matrices with data, in order.
     """
 
     def __init__(
@@ -79,15 +77,15 @@ class Importance:
         return any(self._holder(name) is not None for name in self.weights)
 
     def diagonal(self, name: str) -> F32 | None:
-        """Mean squares (K,) of the input columns of this weight, (experts * K,) of a stack; None: not known.
-        An expert that no token met has ones.
+        """The mean squares of this weight's input columns: (K,), or (experts * K,) for a stack; None: no
+        data. An expert without tokens has ones.
         """
         found = self._means.get(name)
         return None if found is None else found.reshape(-1)
 
     def hessian(self, name: str) -> Hessian | None:
-        """What the input columns share, ready for quant.gptq.encode_matrix; None where the file has their
-        squares alone. ModelError where the products are damaged.
+        """The Hessian of the inputs for quant.gptq.encode_matrix; None where the file has squares only.
+        ModelError where the products are damaged.
         """
         holder = self._holder(name)
         if holder is None:
@@ -138,13 +136,13 @@ class Importance:
 
 
 def pack_upper(matrix: F32) -> Iterator[F32]:
-    """Rows of the upper triangle of (K, K), each from the diagonal on."""
+    """The rows of the upper triangle of a (K, K) matrix, each from the diagonal on."""
     for i in range(len(matrix)):
         yield matrix[i, i:]
 
 
 def unpack_upper(packed: F32, width: int) -> F32:
-    """The symmetric matrix (width, width) of the rows that pack_upper gives, in one array."""
+    """The symmetric (width, width) matrix from the concatenated rows of pack_upper."""
     out = np.empty((width, width), np.float32)
     at = 0
     for i in range(width):
@@ -156,7 +154,7 @@ def unpack_upper(packed: F32, width: int) -> F32:
 
 
 def open_importance(path: str | Path) -> Importance:
-    """Opens a file of either form. ModelError where it is none, or damaged."""
+    """Opens a GGUF or .dat file. ModelError where it is neither, or damaged."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -205,7 +203,7 @@ def _means(gguf: GGUF, name: str) -> F32:
 
 
 def _checked(where: str, sums: F64, counts: F64) -> F32:
-    """Means (n, K) of sums (n, K) over counts (n,); ones where nothing was counted."""
+    """Means (n, K) of sums (n, K) over counts (n,); ones where the count is 0."""
     if not (np.isfinite(sums) & (sums >= 0)).all() or not (np.isfinite(counts) & (counts >= 0)).all():
         raise ModelError(f"{where}: expected finite numbers from 0, got others; make it again")
     means = np.ones(sums.shape)
@@ -214,7 +212,7 @@ def _checked(where: str, sums: F64, counts: F64) -> F32:
 
 
 def write_importance(path: str | Path, found: Sequence[Sums], origin: Origin) -> None:
-    """Writes the GGUF form, whole or not at all."""
+    """Writes the GGUF format atomically."""
     tensors: list[TensorSource] = []
     shared: list[str] = []
     for sums in found:
@@ -238,7 +236,7 @@ def write_importance(path: str | Path, found: Sequence[Sums], origin: Origin) ->
 
 
 def write_dat(path: str | Path, found: Sequence[Sums], origin: Origin) -> None:
-    """Writes the older form, which has no products; whole or not at all."""
+    """Writes the older .dat format, without products, atomically."""
     replace_files([(Path(path), partial(_write_dat, found, origin))])
 
 

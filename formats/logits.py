@@ -1,9 +1,8 @@
-"""Files of log-probabilities, laid out as llama.cpp's llama-perplexity has them: either program reads the
-other's.
+"""Files of log-probabilities in the format of llama.cpp's llama-perplexity; each program reads the other's.
 
-"_logits_", context, vocabulary, windows (int32 each), the windows' tokens (int32), then one record for each
-scored token: scale and lowest log-probability (float32), and a uint16 n for each token id: lowest + scale * n
-is its own.
+Layout: "_logits_"; context, vocabulary size and number of windows (int32 each); the windows' tokens (int32);
+then one record per scored token: scale and lowest log-probability (float32), and a uint16 n per token id,
+whose log-probability is lowest + scale * n.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ F32 = npt.NDArray[np.float32]
 Records = npt.NDArray[Any]
 MAGIC = b"_logits_"
 HEADER = struct.Struct("<8s3i")
-SPAN = 16.0  # what is less likely than the best token by more than e^-16 is stored as that
+SPAN = 16.0  # log-probabilities more than 16 below the best are stored as 16 below it
 LEVELS = 65535
 
 
 def scored(context: int) -> int:
-    """Tokens of a window that are scored: those after its first half."""
+    """The number of scored tokens of a window: those after its first half."""
     return context - 1 - context // 2
 
 
 def record_dtype(vocab: int) -> np.dtype[Any]:
-    """One record; an odd vocabulary has one number more, which means nothing."""
+    """The dtype of one record; with an odd vocabulary size it has one padding number."""
     return np.dtype([("scale", "<f4"), ("lowest", "<f4"), ("steps", "<u2", (vocab + vocab % 2,))])
 
 
@@ -64,10 +63,10 @@ def write_logits(
     tokens: Sequence[int],
     fill: Callable[[Callable[[Records], None]], None],
 ) -> None:
-    """Writes a file, whole or not at all; `fill` calls what it gets with the records of each window, in
+    """Writes a file atomically. fill: gets a function, which it calls with the records of each window, in
     order.
 
-    tokens: those of all windows, a multiple of `context`. ValueError where the number of records is wrong.
+    tokens: of all windows, a multiple of `context`. ValueError where the number of records is wrong.
     """
     replace_files([(Path(path), partial(_write, context, vocab, np.asarray(tokens, "<i4"), fill))])
 
@@ -94,7 +93,7 @@ def _append(file: IO[bytes], records: Records) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogitsFile:
-    """A file that was checked. tokens: (windows, context); records stay on the disk until asked for."""
+    """A checked file. tokens: (windows, context). Records are read from disk on demand."""
 
     path: Path
     context: int
@@ -102,8 +101,8 @@ class LogitsFile:
     tokens: npt.NDArray[np.int32]
 
     def log_probs(self, window: int, start: int, stop: int) -> F32:
-        """Log-probabilities (stop - start, V) of some of a window's scored tokens; ModelError where they are
-        none.
+        """Log-probabilities (stop - start, V) of a window's scored tokens from start to stop. ModelError
+        where they are invalid.
         """
         first = window * scored(self.context)
         records = self._read(first + start, stop - start)
@@ -116,7 +115,7 @@ class LogitsFile:
         return decode(records, self.vocab)
 
     def _read(self, first: int, count: int) -> Records:
-        """Records from one on, by read calls: a file that is cut meanwhile is ModelError."""
+        """Reads `count` records from `first` on. ModelError where the file is truncated meanwhile."""
         dtype = record_dtype(self.vocab)
         offset = HEADER.size + self.tokens.nbytes + first * dtype.itemsize
         try:
@@ -131,7 +130,9 @@ class LogitsFile:
 
 
 def open_logits(path: str | Path) -> LogitsFile:
-    """Opens a file and checks its sizes and tokens. ModelError where it is missing, another kind, or cut."""
+    """Opens a file and checks its sizes and tokens. ModelError where it is missing, of another kind or
+    truncated.
+    """
     path = Path(path)
     try:
         size = path.stat().st_size

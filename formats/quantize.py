@@ -1,7 +1,7 @@
-"""Writes a model anew with other tensor formats: streamed piece by piece, checked, whole or not at all.
+"""Quantizes a model file: streams its tensors, encodes them in other formats, and writes the file atomically.
 
-Some chunks of rows are all that is in memory. What can't be stored (NaN, infinity, overflow) is an error
-that names the tensor.
+Only a few chunks of rows are in memory at a time. A value that can't be stored (NaN, infinity, overflow) is
+an error that names the tensor.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ __all__ = [
     "write",
 ]
 
-QUANTIZATION_VERSION = 2  # of the block layouts, as ggml counts them
+QUANTIZATION_VERSION = 2  # ggml's version of the block layouts
 EXTENSION_KEY = "satchel.extension_types"
-AWQ_KEY = "satchel.awq"  # columns are scaled: adapters of the source do not fit
-EXTENSIONS = frozenset(f.name for f in FORMATS.values() if f.weights and f.id > 2000)  # not GGUF's own
-Origin = str | Path | Source  # a source that is open already stays open
+AWQ_KEY = "satchel.awq"  # columns are scaled, so LoRA adapters of the source do not fit
+EXTENSIONS = frozenset(f.name for f in FORMATS.values() if f.weights and f.id > 2000)  # Satchel's own
+Origin = str | Path | Source  # an open source is not closed
 Extra = Mapping[str, Value | Typed | Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Dry(QuantizeReport):
-    """A Report of what would be written. files: path and bytes of each file."""
+    """A report without writing. files: (path, bytes) of each file that would be written."""
 
     files: tuple[tuple[Path, int], ...] = ()
 
@@ -75,7 +75,9 @@ def plan_file(
     requantize: bool = False,
     leave_output: bool = False,
 ) -> Dry:
-    """What quantize_file would write, from the header alone; the arguments are its."""
+    """What quantize_file would write, computed from the header only. The arguments are those of
+    quantize_file.
+    """
     return plan(source, target, QuantizeOptions(recipe, overrides, pure, requantize, leave_output))
 
 
@@ -92,9 +94,9 @@ def quantize_file(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> QuantizeReport:
-    """Write `target` as `source` in the recipe's formats.
+    """Quantizes `source` by a recipe and writes `target`.
 
-    overrides ... leave_output: see QuantizeOptions; the others: see write.
+    overrides, pure, requantize, leave_output: see QuantizeOptions. All others: see write.
     """
     settings = QuantizeOptions(recipe, overrides, pure, requantize, leave_output)
     return write(source, target, settings, importance=importance, threads=threads, progress=progress)
@@ -109,7 +111,7 @@ def plan(
     metadata: Extra | None = None,
     awq: bool = False,
 ) -> Dry:
-    """What `write` would write, from the header alone."""
+    """What `write` would write, computed from the header only."""
     with _opened(source) as opened:
         choices = plan_tensors(opened, settings)
         layouts = lay_out(
@@ -135,13 +137,16 @@ def write(
     progress: Callable[[int], None] | None = None,
     started: Callable[[TensorPlan], None] | None = None,
 ) -> QuantizeReport:
-    """Write `target` as `source` with other formats.
+    """Quantizes `source` and writes `target`.
 
-    keep_split: as many files as the source has, with the same tensors. metadata: keys to write besides the
-    source's. importance: what is known of the columns, or by tensor name a weight for each column. awq:
-    scale columns where that lowers the error, and divide the producers of their inputs. progress: called with
-    bytes written; started: with each tensor when its turn has come. The result does not depend on `threads`.
-    ModelError where the source is malformed; RequestError where it can't become what was asked.
+    keep_split: write as many parts as the source has, with the same tensors in each.
+    metadata: keys to write in addition to the source's.
+    importance: calibration data, or a weight per column by tensor name.
+    awq: scale columns where that lowers the error, and divide the producers of their inputs.
+    threads: does not affect the result.
+    progress: called with the bytes of each write. started: called with each tensor before it is written.
+
+    ModelError where the source is malformed; RequestError where it can't be quantized as requested.
     """
     calibration = Diagonals(importance) if isinstance(importance, Mapping) else importance
     settings = replace(settings, importance=settings.importance or calibration is not None)
@@ -187,7 +192,7 @@ def _check_target(source: Source, target: Path) -> None:
 
 
 def _counts(source: Source) -> list[int]:
-    """Tensors of each of the source's files."""
+    """The number of tensors in each file of the source."""
     if not isinstance(source, GGUF):
         return [len(source.tensors)]
     counts = [0] * len(source.parts)
@@ -199,7 +204,7 @@ def _counts(source: Source) -> list[int]:
 def _metadata(
     source: Source, recipe: Recipe, choices: Sequence[TensorPlan], extra: Extra | None, awq: bool
 ) -> dict[str, Value | Typed | Sequence[str]]:
-    """The source's, with what describes the new file."""
+    """The source's metadata with the keys that describe the new file."""
     found: dict[str, Value | Typed | Sequence[str]] = {
         key: source.metadata.typed(key) for key in source.metadata
     }

@@ -1,7 +1,7 @@
-"""Where a model's tensors come from, whatever the files: what converting and quantizing read.
+"""The interface of a model's tensors for conversion and quantization, independent of the file format.
 
-An open GGUF file is a source, and so is a checkpoint folder (formats/convert), whose tensors already have
-GGUF's names, shapes and formats. Open either with `satchel.runtime.weights.sources.open_source`.
+An open GGUF file is a source, and so is a checkpoint folder (formats/convert), whose tensors have GGUF's
+names, shapes and formats. `satchel.runtime.weights.sources.open_source` opens either.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from satchel.formats.gguf import Metadata
 
 
 class SourceTensor(Protocol):
-    """What is known of a tensor before it is read. shape: outermost dimension first; format: a name of
-    satchel.quant.FORMATS; nbytes: of all its rows in that format.
+    """The description of a tensor. shape: outermost dimension first. format: a name of satchel.quant.FORMATS.
+    nbytes: of all rows in that format.
     """
 
     @property
@@ -33,8 +33,10 @@ class SourceTensor(Protocol):
 
 
 class Source(Protocol):
-    """An open model. `path` names it in errors; tensors are in the order in which they should be written;
-    alignment is the bytes that a written file should align its tensors to.
+    """An open model.
+
+    path: names it in errors. tensors: in the order in which they should be written. alignment: of tensors in
+    a written file, in bytes.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""JSON that every reader reads alike: no NaN or infinity, no key twice in one object."""
+"""Strict JSON: no NaN or infinity, no duplicate keys, so that all parsers agree on a text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 from math import isfinite
 from typing import Any
 
-MOST_DIGITS = 1000  # of a whole number, where they are bounded: to read one takes their square
+MOST_DIGITS = 1000  # digits of an integer with `bounded`: parsing takes quadratic time
 
 
 def loads(text: str, *, bounded: bool = False) -> Any:
-    """The value of a text. ValueError, of which json.JSONDecodeError is one, for what is no such JSON.
-    bounded: numbers that no float holds (1e999), or of over MOST_DIGITS digits, are none either.
+    """Parses strict JSON. ValueError (json.JSONDecodeError is one) for any other text.
+
+    bounded: also refuses numbers that overflow a float (1e999) and integers of more than MOST_DIGITS digits.
     """
     whole, broken = (_whole, _finite) if bounded else (None, None)
     return json.loads(

@@ -1,6 +1,6 @@
-"""Findings: what is wrong with a file, one by one, each with its place and what repairs it.
+"""Findings of `satchel verify`: each fault of a file with its place and its repair.
 
-A finding is made of the very error with which the loader refuses the file, so the two can't disagree.
+A finding is built from the loader's own error, so verifier and loader agree.
 """
 
 from __future__ import annotations
@@ -25,37 +25,32 @@ T = TypeVar("T")
 
 REASON = re.compile(r"expected (?P<wanted>.+?), got (?P<found>.+?)(?:; (?P<do>[^;]+))?", re.DOTALL)
 MISSING = re.compile(r"(\S+) is missing")
-# What a container's error says in front of the key or tensor that it is about.
+# The words before the key or tensor in an error of the container.
 PREFIX = re.compile(r"(?:tensor|type of|element type of|length of(?: string \d+ of)?|dimensions of) ")
 WORD = re.compile(r"[\w./-]*\w")
 NAME = re.compile(r"[A-Za-z]\w*(?:\.[\w-]+)+")
 CHOICE = "--set {key}=VALUE, or --remove {key} for the usual one"
-FINDINGS_LIMIT = 10_000  # bounds the memory that a file of nothing but faults can cost
+FINDINGS_LIMIT = 10_000  # bounds the memory of a file with many faults
 RETRIES = 64  # keys that may be wrong at once
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong ("error": the loader refuses it, or what is computed is wrong) or odd
-    ("warning").
+    """One fault of a file."""
 
-    subject: a key or a tensor, "" where it is the file. offset: byte of the file, of the key's entry or the
-    tensor's data. repair: a command, or what to do. message: the line with which the loader ends.
-    """
-
-    severity: Severity
+    severity: Severity  # "error": the loader refuses it, or results are wrong; "warning": an oddity
     check: CheckName
     file: str
-    subject: str
-    offset: int | None
+    subject: str  # a key or a tensor; "" for the file itself
+    offset: int | None  # byte offset in the file, of the key's entry or the tensor's data
     wanted: str
     found: str
-    repair: str
-    message: str
+    repair: str  # a command, or what to do
+    message: str  # the loader's error message
 
 
 class Log:
-    """Findings about one file in the order in which they are met, each once."""
+    """The findings about one file, in order and without duplicates."""
 
     def __init__(self, path: Path, places: Mapping[str, int] | None = None) -> None:
         self.path, self.places = path, {} if places is None else places
@@ -66,7 +61,9 @@ class Log:
         self._said: set[str] = set()
 
     def knows(self, gguf: GGUF, metadata: Metadata | None = None) -> None:
-        """From here on keys and tensors of this file are found in messages. metadata: other than its own."""
+        """Sets the keys and tensors that are recognized in messages. metadata: used instead of the file's
+        own.
+        """
         self.metadata = gguf.metadata if metadata is None else metadata
         self.tensors = gguf.tensors
         self.files = tuple(part.path for part in gguf.parts)
@@ -78,7 +75,7 @@ class Log:
         self._note("warning", check, error, repair)
 
     def damage(self, damage: Damage) -> None:
-        """A tensor's values."""
+        """Adds a finding about a tensor's values."""
         unit = "rows" if FORMATS[self.tensors[damage.tensor].format].block == 1 else "blocks"
         share = f"{damage.kind} in {damage.count} of {damage.total} {unit}, first in row {damage.row}"
         wanted = "numbers" if damage.kind == NOT_A_NUMBER else "values that a quantizer writes"
@@ -87,15 +84,15 @@ class Log:
         self._add("error" if damage.grave else "warning", "values", text, damage.tensor, damage.at, repair)
 
     def command(self, change: str) -> str:
-        """The command that changes the file's metadata so."""
+        """The `satchel edit` command with this change."""
         return f"satchel edit {self.quoted()} {change}"
 
     def quoted(self) -> str:
-        """The file's path as a shell takes it."""
+        """The file's path, quoted for a shell."""
         return shlex.quote(str(self.path))
 
     def names(self, message: str) -> str:
-        """The first key or tensor that a message names, also a key that the file should have; else ""."""
+        """The first key or tensor that a message names, including a missing key; "" for none."""
         words = [word.rstrip(".") for word in WORD.findall(self._body(message))]
         return next((w for w in words if w in self.metadata or w in self.tensors or NAME.fullmatch(w)), "")
 
@@ -155,7 +152,7 @@ class Log:
         return do or "convert the model again"
 
     def _made_again(self, tensor: str) -> str:
-        """Only the original has the right numbers."""
+        """The command that creates the tensor again from the original model."""
         file, info = self.quoted(), self.tensors.get(tensor)
         if info is None or info.format in ("f32", "f16", "bf16"):
             return f"satchel convert FOLDER {file}"
@@ -163,7 +160,7 @@ class Log:
 
 
 def _reason(body: str) -> tuple[str, str, str]:
-    """(wanted, found, what to do) as far as an error's text says so."""
+    """(wanted, found, what to do), parsed from an error's text."""
     start = REASON.search(body)
     match = REASON.fullmatch(body, start.start()) if start else None
     if match:
@@ -181,10 +178,10 @@ def each_fault(
     check: CheckName,
     guess: Callable[[str], Typed | None] = lambda key: None,
 ) -> T | None:
-    """Runs `build` until it is content, each time without the key that it refused last, and notes every
-    refusal; gives what it built.
+    """Runs `build` repeatedly, each time without the key that it refused last, and logs every error. Returns
+    the result, or None where `build` never succeeds.
 
-    guess: a value to go on with for a key that must be there. None where `build` can't be contented.
+    guess: a substitute value for a required key, with which the check continues.
     """
     values = {key: metadata.typed(key) for key in metadata}
     faults: list[tuple[ModelError, str]] = []

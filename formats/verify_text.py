@@ -22,7 +22,7 @@ from satchel.formats.verify import Log, each_fault
 
 EMBEDDING = "token_embd.weight"
 TEMPLATE_KEY = "tokenizer.chat_template"
-EXACT = ("gpt2", "gemma4", "llama")  # kinds of vocabulary that give a text back to the letter
+EXACT = ("gpt2", "gemma4", "llama")  # kinds of vocabulary whose round trip is exact
 SAMPLES = (
     "Once upon a time, there was a little house.",
     "  two spaces,\ttabs\n\n\nand   lines  \n",
@@ -49,7 +49,7 @@ TURNS: tuple[tuple[str, Turns], ...] = (
 
 
 def check_vocabulary(tokenizer: Tokenizer, tensors: Mapping[str, TensorInfo], source: object) -> None:
-    """ModelError where the embedding has other than a row for each token."""
+    """Raises ModelError unless the embedding has one row per token."""
     embedding = tensors.get(EMBEDDING)
     rows = embedding.shape[0] if embedding is not None and embedding.shape else None
     if rows is not None and rows != tokenizer.vocab_size:
@@ -60,7 +60,7 @@ def check_vocabulary(tokenizer: Tokenizer, tensors: Mapping[str, TensorInfo], so
 
 
 def check_tokenizer(metadata: Metadata, tensors: Mapping[str, TensorInfo], log: Log) -> Tokenizer | None:
-    """The tokenizer, where one can be built with or without the keys that are noted as wrong."""
+    """Builds the tokenizer, if needed without the keys that are logged as wrong; None where that fails."""
     with _warnings(log):
         tokenizer = each_fault(
             lambda values: build_tokenizer(values, source=metadata.source),
@@ -87,7 +87,7 @@ def check_tokenizer(metadata: Metadata, tensors: Mapping[str, TensorInfo], log: 
 
 
 def _guess(key: str, metadata: Metadata) -> Typed | None:
-    """Scores to go on with where a vocabulary needs some."""
+    """Substitute scores, with which the check continues, for a vocabulary that needs them."""
     tokens = metadata.get("tokenizer.ggml.tokens")
     if key != "tokenizer.ggml.scores" or not isinstance(tokens, StringArray):
         return None
@@ -116,7 +116,7 @@ def _difference(sample: str, back: str) -> str:
 
 @contextmanager
 def _warnings(log: Log) -> Iterator[None]:
-    """What the tokenizer says to its logger becomes warnings of the file, and reaches nobody else."""
+    """Turns the tokenizer's log messages into warnings of the file, instead of logging them."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -141,7 +141,7 @@ def _warnings(log: Log) -> Iterator[None]:
 
 
 def check_template(metadata: Metadata, tokenizer: Tokenizer | None, log: Log) -> None:
-    """Compiles the template and its variants, and has it write the conversations that every chat needs."""
+    """Compiles the template and its variants, and renders the conversations that every chat needs."""
     bos, eos = (_text(tokenizer, name) for name in ("bos", "eos"))
     try:
         template = from_metadata(metadata, bos, eos)
@@ -187,7 +187,7 @@ def _check_prompt(text: str, what: str, turns: Turns, log: Log) -> None:
 
 
 def _check_spelling(text: str, tokenizer: Tokenizer, log: Log) -> None:
-    """Control tokens that the template spells must be some: else the model reads letters."""
+    """Checks that control tokens in the template's output are tokens of the vocabulary, not ordinary text."""
     for spelled in sorted(set(CONTROL.findall(text))):
         token = tokenizer.vocab.index.get(spelled)
         kinds = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
@@ -197,7 +197,9 @@ def _check_spelling(text: str, tokenizer: Tokenizer, log: Log) -> None:
 
 
 def _check_end(template: ChatTemplate, tokenizer: Tokenizer, log: Log) -> None:
-    """What the template writes behind an answer must end one, or the model goes on with the user's turn."""
+    """Checks that the template writes an end token after an answer; otherwise generation does
+    not stop there.
+    """
     turns = ({"role": "user", "content": USER}, {"role": "assistant", "content": ANSWER})
     try:
         text = template.render(turns, add_generation_prompt=False)

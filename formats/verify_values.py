@@ -1,4 +1,4 @@
-"""Looks at every weight of a file for what is no number: NaN, infinity, codes that no table has.
+"""Checks every weight of a file for NaN, infinity, and codes outside of their format's tables.
 
 Only scales and plain numbers are looked at where that is enough; what looks bad is decoded by the format's
 definition before it is called so. The file is read through its mapping, in chunks, by a few threads.
@@ -24,9 +24,9 @@ Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 CHUNK = 4 << 20  # bytes: a chunk and its masks stay in the cache
 THREADS = 2
-FEW_BITS = 16  # a half of fewer steps than this above zero has lost most of its digits
+FEW_BITS = 16  # a float16 below this many steps above zero has lost most of its precision
 
-# By kind: what it is, and whether it makes the file wrong or only odd.
+# By kind of damage: its description, and whether it is an error or a warning.
 NOT_A_NUMBER, NO_CODE, SUBNORMAL = "NaN or infinity", "codes out of their table", "subnormal numbers only"
 
 
@@ -59,7 +59,7 @@ def scan(
     done, total = 0, sum(info.nbytes for info in infos)
     found: dict[tuple[str, str], Damage] = {}
     with SafeThreadPool(threads, "satchel-scan") as pool:
-        # Chunks wait in a short queue: a file of a terabyte has a quarter of a million of them.
+        # The queue is short: a file of a terabyte has 250,000 chunks.
         waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
         for piece in (piece for info in infos for piece in _pieces(gguf, info)):
             waiting.append((piece.data.nbytes, pool.submit(piece.look)))
@@ -84,7 +84,7 @@ def _collect(found: dict[tuple[str, str], Damage], nbytes: int, future: Future[l
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Whole rows of a tensor. data: blocks [rows, blocks of a row] of the format's dtype."""
+    """Whole rows of a tensor. data: (rows, blocks per row) of the format's dtype."""
 
     info: TensorInfo
     fmt: Format
@@ -115,9 +115,9 @@ def _pieces(gguf: GGUF, info: TensorInfo) -> Iterator[_Piece]:
 
 
 def judge(fmt: Format, blocks: Blocks) -> dict[str, Mask]:
-    """Masks by kind of damage, only those that hold something: [rows, blocks], or [rows, 1] of plain numbers.
+    """The masks by kind of damage that are not empty: (rows, blocks), or (rows, 1) for plain numbers.
 
-    blocks: [rows, blocks of a row].
+    blocks: (rows, blocks per row).
     """
     if blocks.dtype.names is None:
         masks = _judge_plain(fmt, blocks)
@@ -149,7 +149,7 @@ def _judge_scales(fmt: Format, blocks: Blocks) -> dict[str, Mask]:
             if name == "d":
                 weak = (bits > 0) & (bits < FEW_BITS)
         elif kind == np.float32:
-            # So large a scale may be finite and its product with a code not.
+            # The scale is finite, but its product with a code can overflow.
             suspect |= (blocks[name].view(np.uint32) & np.uint32(0x7FFFFFFF)) >= 0x70000000
     if fmt.name in SUSPECTS:
         suspect |= SUSPECTS[fmt.name](blocks)
@@ -168,7 +168,7 @@ def _split_scale(blocks: Blocks) -> Mask:
 
 
 def _codes(blocks: Blocks) -> Blocks:
-    """The last field, behind the scale."""
+    """The codes: the last field, after the scale."""
     codes: Blocks = blocks[(blocks.dtype.names or ())[-1]]
     return codes
 
@@ -190,7 +190,7 @@ EXPONENTS: Mapping[str, tuple[np.dtype[Any], int, int]] = {
     "f32": (np.dtype("<u4"), 0x7F800000, 0x00800000),
     "f16": (np.dtype("<u2"), 0x7C00, 0x0400),
     "bf16": (np.dtype("<u2"), 0x7F80, 0x0080),
-    # What overflows float32, in which everything is computed, is infinite as well.
+    # A value that overflows float32, in which everything is computed, counts as infinite too.
     "f64": (np.dtype("<u8"), 0x47EFFFFFF0000000, 0x3810000000000000),
 }
 # Blocks that may decode to no number though no field of floats says so.
@@ -200,7 +200,7 @@ SUSPECTS: Mapping[str, Callable[[Blocks], Mask]] = {
     "f8_e5m2": lambda b: _any((_codes(b) & 0x7C) == 0x7C),
     "mxfp4": lambda b: b["e"] > 252,
 }
-# Codes that stand for nothing. All others' codes, those of the grids too, use up all of their bits.
+# Formats with invalid codes. In all other formats every bit pattern is a valid code.
 CODES: Mapping[str, Callable[[Blocks], Mask]] = {
     "tq1_0": _ternary,
     "tq2_0": lambda b: _any(b["qs"] & b["qs"] >> 1 & 0x55),

@@ -1,8 +1,8 @@
 """The server's own accept loop, and uvicorn's server with it.
 
-asyncio's loop tries 2,048 times to accept when no descriptor is left, and logs each; connections in their TLS
-handshake are unknown to it. Here a connection has a seat from accept on, and without descriptors the loop
-waits, and makes room.
+When no file descriptor is left, asyncio's loop retries accept up to 2,048 times and logs each failure; it
+also does not count connections in their TLS handshake. Here a connection takes a seat (connections.py) at
+accept, and when no descriptor is left the loop closes one connection that can give way and waits.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from satchel.server.connections import Connections, Rank, Seat
 from satchel.server.log import LOG
 
 NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-FAILED = 3  # exit code of a start that failed, as uvicorn has it
-PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between attempts when nothing is left
+FAILED = 3  # uvicorn's exit code for a failed start
+PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between attempts when no descriptor is left; doubled each time
 
 
 class Handshake:
@@ -48,7 +48,10 @@ class Handshake:
 
 
 class Listener:
-    """Accepts connections of a bound socket. make: the protocol of a seat. seconds: for a TLS handshake."""
+    """Accepts connections of a bound socket.
+
+    make: returns the protocol object for a seat. seconds: the deadline of a TLS handshake.
+    """
 
     def __init__(
         self,
@@ -92,10 +95,10 @@ class Listener:
                 pause = PAUSE
                 try:
                     self._begin(connection, address)
-                except Exception:  # whatever one connection does, others are accepted
+                except Exception:  # a failure on one connection must not end the accept loop
                     LOG.exception("a connection was not taken")
                     connection.close()
-            await asyncio.sleep(0)  # others have their turn even in a flood
+            await asyncio.sleep(0)  # other tasks run even in a flood of connections
 
     def _begin(self, connection: socket.socket, address: object) -> None:
         peer = str(address[0]) if isinstance(address, tuple) else ""
@@ -130,7 +133,7 @@ class Listener:
 
 
 class AcceptingServer(uvicorn.Server):
-    """uvicorn's server with this accept loop. stopping: called as soon as a signal tells it to stop."""
+    """uvicorn's server with this accept loop. stopping: called as soon as a stop signal arrives."""
 
     def __init__(
         self,
@@ -152,7 +155,7 @@ class AcceptingServer(uvicorn.Server):
             Listener(s, self._connections, self._proxies, self._protocol, self.config.ssl, self._seconds)
             for s in sockets or ()
         ]
-        self.servers = listeners  # type: ignore[assignment]  # close() and wait_closed() are what it uses
+        self.servers = listeners  # type: ignore[assignment]  # uvicorn calls close() and wait_closed() only
         self.started = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -53,8 +53,10 @@ class Proxies:
         return any(found in network for network in self._networks)
 
     def forwarded(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """The nearest address of X-Forwarded-For that no trusted proxy has: each proxy appends the address
-        that it sees, so what stands further left is the client's word. "" without the header.
+        """The rightmost address of X-Forwarded-For that is not a trusted proxy's; "" without the header.
+
+        Each proxy appends the address that it sees, so entries further left are the client's unverified
+        claim.
         """
         joined = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         hops = [_bare(part.strip()) for part in joined.decode("latin-1").split(",") if part.strip()]
@@ -62,7 +64,7 @@ class Proxies:
 
 
 def is_forwarded(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a proxy passed the request on, by what the headers claim."""
+    """Whether the headers claim that a proxy passed the request on."""
     return any(name in FORWARDED for name, _ in headers)
 
 

@@ -1,5 +1,7 @@
-"""A name that stands for versions of a model: which of them a request gets, how they did, and when one is
-taken back.
+"""A model alias: one name for weighted versions of a model.
+
+The alias chooses a version for each request, keeps the versions' error rates and latencies, and rolls back a
+version that fails too often.
 """
 
 from __future__ import annotations
@@ -19,17 +21,15 @@ LEAST = 5  # requests before a version is judged
 
 @dataclass(slots=True)
 class Record:
-    """How a version did. last: whether each of its last requests failed. agreed: answers of a shadow that
-    were the same as those it was compared with.
-    """
+    """Request counts of one version, and how its answers compare where it is a shadow."""
 
-    last: deque[bool]
+    last: deque[bool]  # of each of the last `window` requests: whether it failed
     requests: int = 0
     failed: int = 0
-    seconds: float = 0.0
-    compared: int = 0
-    agreed: int = 0
-    shadow_seconds: float = 0.0
+    seconds: float = 0.0  # sum over all requests
+    compared: int = 0  # shadow requests
+    agreed: int = 0  # shadow answers whose text equals the primary version's
+    shadow_seconds: float = 0.0  # sum over all shadow requests
     rolled_back: bool = False
 
     @property
@@ -39,8 +39,8 @@ class Record:
 
 @dataclass(slots=True)
 class Alias:
-    """Weights say how often each version is chosen. One that fails too often gets no more requests, as long
-    as another is left.
+    """Chooses versions in proportion to their weights. A version that fails too often is rolled back: it gets
+    no more requests as long as another version is left.
     """
 
     name: str
@@ -53,17 +53,17 @@ class Alias:
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """Of the versions that get requests."""
+        """The weight of each version that gets requests."""
         live = {v: w for v, w in self.table.versions.items() if w > 0 and not self.records[v].rolled_back}
         return live or self.table.versions
 
     @property
     def main(self) -> str:
-        """The version that gets most."""
+        """The version with the largest weight."""
         return max(self.weights, key=lambda v: self.weights[v])
 
     def choose(self, user: str = "") -> str:
-        """A version for a request; a user keeps his."""
+        """A version for a request: the same one each time for the same user, a random one without a user."""
         weights = self.weights
         at = _share(f"{self.name}/{user}") if user else random.random()
         at *= sum(weights.values())
@@ -78,7 +78,7 @@ class Alias:
         return bool(self.table.shadow) and random.random() < self.table.shadow_share
 
     def record(self, version: str, failed: bool, seconds: float) -> None:
-        """Notes how a request went, and takes a version back that fails too often."""
+        """Counts a finished request, and rolls the version back where its error share is too high."""
         record = self.records[version]
         record.last.append(failed)
         record.requests += 1
@@ -95,7 +95,7 @@ class Alias:
             )  # fmt: skip
 
     def compare(self, same: bool, seconds: float) -> None:
-        """Notes how the shadow did beside the version that was asked."""
+        """Counts a shadow request. same: whether its text equals the primary version's."""
         record = self.records[self.table.shadow]
         record.compared += 1
         record.agreed += same
@@ -130,5 +130,5 @@ def _compared(record: Record) -> dict[str, Any]:
 
 
 def _share(text: str) -> float:
-    """The same number in [0, 1) for the same text."""
+    """A hash of the text as a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) / (1 << 56)

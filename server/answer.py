@@ -1,4 +1,4 @@
-"""The answers to one internal request, on their way: what each of them says, in the order it comes."""
+"""The completions of one `GenerationRequest` while they are generated, as one stream of deltas."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from satchel.server.problem import Problem, problem_of
 from satchel.server.shadow import follow
 
 T = TypeVar("T")
-MOST = 512  # answers to one request, those to all of its prompts together
-LARGE = 512  # tokens, of answers and prompts, of which more is told than the event loop has time for
-AHEAD = 2  # answers that wait for a slot of those that run, so that none stands empty
+MOST = 512  # completions of one request, over all of its prompts
+LARGE = 512  # tokens of prompts and completions; a longer response is written as JSON in a thread
+AHEAD = 2  # completions queued beyond the model's slots, so that no slot stays empty between two of them
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """A delta of one of the answers. tokens, logprobs: those since the last delta. finish: why it
-    ended, "" while it goes on.
-    """
+    """What one completion adds since its last delta."""
 
-    index: int
+    index: int  # of the completion
     events: Sequence[Event]
     logprobs: Sequence[Logprob] = ()
-    finish: str = ""
+    finish: str = ""  # the finish reason; "" while the completion goes on
     tokens: Sequence[int] = ()
 
 
 class Answer:
-    """Iterate for what is said. replies: one for each answer that is made, those to the first prompt first,
-    with their texts, counts and reports. scored: of each prompt, how likely its tokens were, where that was
-    asked for.
+    """All completions of one request; iterate for their deltas.
 
-    It is begun, with its first words there, before a client hears that all is well. close() ends all of it.
+    replies: one for each completion, grouped by prompt, with its text, token counts and usage report.
+    scored: the log-probabilities of each prompt's tokens, where the request asks for them.
+
+    `begin` returns only after the first delta, so that errors until then still get an HTTP error status.
+    close() cancels what is running and releases the model.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Answer:
 
     @classmethod
     async def begin(cls, models: Models, wanted: GenerationRequest, caller: Caller) -> Answer:
-        """Loads the model if need be, and waits for the first words."""
+        """Loads the model where needed, starts the request and waits for its first delta."""
         check_counts(wanted)
         async with AsyncExitStack() as stack:
             lease = await stack.enter_async_context(models.use(wanted.model, caller.user))
@@ -95,7 +95,9 @@ class Answer:
         return answer
 
     async def _start(self, kwargs: GenerateKwargs) -> None:
-        """The first answer goes ahead alone until it has read the prompt, which the others then find."""
+        """Starts a reply for each completion, and waits for the first delta of the first one: by then the
+        prompt is prefilled, and the other completions find it in the prefix cache.
+        """
         sampling = kwargs.get("sampling") or Sampling()
         for prompt in self.wanted.prompts:
             ids = await self._ids(prompt)
@@ -133,12 +135,12 @@ class Answer:
         return AsyncChatReply(await self.in_pool("prompt", chat), judge)
 
     async def in_pool(self, kind: str, work: Callable[[], T]) -> T:
-        """The result of work of a kind, in a thread that is shared fairly with the others' work."""
+        """Runs the work in the thread pool of this kind, which divides its threads fairly among users."""
         bounded = partial(limited, self.model.model, self.wanted, work)
         return await self._pools.run(kind, bounded, self._user)
 
     async def response(self, make: Callable[[], object]) -> JSONResponse:
-        """What `make` gives of the answers, as JSON. Of many tokens it is made in a thread."""
+        """The result of `make` as a JSON response; with more than LARGE tokens it is built in a thread."""
         count = sum(len(reply.ids) + reply.stats.prompt for reply in self.replies)
         if count <= LARGE:
             return JSONResponse(make())
@@ -155,7 +157,7 @@ class Answer:
         self.scored.append(await self.in_pool("score", asked))
 
     async def _next(self, index: int) -> AnswerDelta:
-        """What one of the answers says next."""
+        """The next delta of one completion."""
         reply = self.replies[index]
         inner = reply.reply
         known, made = len(inner.logprobs), len(inner.ids)
@@ -173,7 +175,7 @@ class Answer:
         return AnswerDelta(index, events, inner.logprobs[known:], finish, inner.ids[made:])
 
     def _kept(self, reply: ChatReply) -> Sequence[Event]:
-        """What it said; where one call alone is wanted, the answer ends with it."""
+        """The reply's new events. Where the request wants one tool call, the reply ends after its first."""
         events = list(reply.taken())
         if not (isinstance(self.wanted.prompt, Turn) and self.wanted.prompt.one_call):
             return events
@@ -195,7 +197,7 @@ class Answer:
             yield said
 
     async def _all(self) -> AsyncIterator[AnswerDelta]:
-        """Several answers, as they come."""
+        """The deltas of several completions, in the order in which they arrive."""
         coming: asyncio.Queue[AnswerDelta | Exception] = asyncio.Queue(2 * len(self.replies))
 
         async def hear(index: int) -> None:
@@ -223,7 +225,7 @@ class Answer:
                 task.cancel()
 
     def chat(self, index: int) -> ChatReply:
-        """One of the answers to a conversation, with its parts told apart."""
+        """One chat completion, parsed into reasoning, content and tool calls."""
         reply = self.replies[index].reply
         if not isinstance(reply, ChatReply):
             raise TypeError("this answers a text, not a conversation")
@@ -231,7 +233,9 @@ class Answer:
 
     @property
     def given(self) -> list[int]:
-        """Which of the answers are given: of each prompt's all, or the likeliest; known when all are over."""
+        """Indexes of the completions that are returned: all, or with best_of the n likeliest of each prompt.
+        Valid after all of them have ended.
+        """
         made, n = self.wanted.made, self.wanted.n
         found: list[int] = []
         for start in range(0, len(self.replies), made):
@@ -242,16 +246,16 @@ class Answer:
 
     @property
     def firsts(self) -> list[AsyncReply]:
-        """An answer to each prompt."""
+        """The first completion of each prompt."""
         return self.replies[:: self.wanted.made]
 
     @property
     def notes(self) -> list[str]:
-        """What readers should know of any of the answers, each line once."""
+        """The notes of all completions, without duplicates."""
         return list(dict.fromkeys(note for reply in self.replies for note in reply.notes))
 
     async def read(self) -> None:
-        """Runs all answers to their ends."""
+        """Runs all completions to their ends."""
         async for _ in self:
             pass
 
@@ -270,18 +274,18 @@ class Answer:
         models.spans.answered(self, time.time_ns())
 
     async def close(self) -> None:
-        """Ends what is under way, and lets go of the model."""
+        """Cancels what is running and releases the model."""
         await self._held.aclose()
 
 
 def has_grammar(wanted: GenerationRequest) -> bool:
-    """Whether a grammar is compiled for the answers."""
+    """Whether the request needs a grammar compiled: for structured output or a forced tool call."""
     forced = isinstance(wanted.prompt, Turn) and wanted.prompt.call is not None
     return forced or wanted.kwargs.get("grammar") is not None
 
 
 def check_counts(wanted: GenerationRequest) -> None:
-    """A Problem where too many answers are asked for, or fewer made than given."""
+    """Raises a Problem where the request wants too many completions, or best_of is less than n."""
     made, prompts = wanted.made, len(wanted.prompts)
     if not 1 <= wanted.n <= MAX_COMPLETIONS or made > MAX_COMPLETIONS:
         raise Problem("invalid", f"n is {wanted.n}, best_of {made}: 1 to {MAX_COMPLETIONS} are made", "n")

@@ -1,5 +1,5 @@
-"""The ASGI application: every router that is found, errors in the shape of their API flavour, models closed
-at the end.
+"""The ASGI application: includes every router, writes errors in the shape of their API flavour, and closes
+the models at shutdown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def _nothing_changed() -> list[str]:
 def create_app(
     models: Models, settings: ServerSettings, reload: Callable[[], Awaitable[list[str]]] = _nothing_changed
 ) -> FastAPI:
-    """The application over these models. reload: reads the configuration again, and says what changed."""
+    """The application over these models. reload: reads the configuration again and returns what changed."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -50,7 +50,7 @@ def create_app(
             task.cancel()
         await models.close()
 
-    # Its OpenAPI document has a route of its own, native/document.py.
+    # native/document.py serves the OpenAPI document.
     app = FastAPI(
         title="Satchel",
         version=version("satchel"),
@@ -92,7 +92,7 @@ def _connections(settings: ServerSettings) -> Connections:
 
 
 async def _allowed(request: Request) -> None:
-    """The role once more, of the route that was found: should the guard ever have taken another for it."""
+    """Checks the caller's role again with the route that was matched, in case the guard matched another."""
     check_role(getattr(request.scope["endpoint"], "role", ADMIN), caller_of(request).role)
 
 
@@ -112,12 +112,12 @@ async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """The first thing that pydantic found, by the path of its field."""
+    """The first validation error of pydantic, with the path of its field."""
     if not isinstance(error, RequestValidationError):
         raise error
     first = error.errors()[0]
     where, *loc = first["loc"] or ("body",)
-    # Behind "query" and "path" stand their names alone.
+    # For "query" and "path", loc holds the parameter's name only.
     param = _path(_within(error.body, loc, first["type"] == "missing") if where == "body" else loc)
     message = str(first["msg"]).removeprefix("Value error, ")
     told = f"{param}: {message}" if param else message
@@ -132,7 +132,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 def _within(body: object, loc: Sequence[int | str], missing: bool) -> list[int | str]:
-    """The part of a place that leads into the body: pydantic puts the names of alternatives between."""
+    """The parts of pydantic's loc that are keys of the body: loc also holds the names of union members."""
     found: list[int | str] = []
     for at, part in enumerate(loc):
         if isinstance(part, int):
@@ -148,6 +148,6 @@ def _within(body: object, loc: Sequence[int | str], missing: bool) -> list[int |
 
 
 def _path(parts: list[int | str]) -> str:
-    """messages[0].role"""
+    """A loc as a path such as messages[0].role."""
     text = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts)
     return text.removeprefix(".")

@@ -1,5 +1,5 @@
-"""A request (`GenerationRequest`) in the terms of one model: texts as its tokens, forced calls as a grammar
-of its tool-call format, adapters by their names. What the model cannot do is a Problem that names the field.
+"""Resolves a `GenerationRequest` against one model: tokenizes texts, writes a forced call as a grammar of the
+model's tool-call format, and finds adapters by name. A Problem names the field that the model cannot serve.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from satchel.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.server.problem import Problem
 
 T = TypeVar("T")
-CUT = 16  # contexts of text that are tokenized where all but one are cut out of it
-FRESH = "\0fresh"  # a salt that nobody else has: nothing that is cached is found
+CUT = 16  # a prompt that may be truncated is tokenized up to this many times the context's length
+FRESH = "\0fresh"  # stands for a random salt: the request finds nothing in the prefix cache
 
 
 def generate_kwargs(
     model: Model, wanted: GenerationRequest, caller: Caller, adapters: Mapping[int, float] | None
 ) -> GenerateKwargs:
-    """The request's options as this model and this caller may have them. adapters: where it names none."""
+    """The keyword arguments of generate() for this model and caller.
+
+    adapters: the scales used where the request names none.
+    """
     kwargs: GenerateKwargs = {**wanted.kwargs}
     kwargs["salt"] = _salt(kwargs.get("salt", ""), caller)
     kwargs["client"], kwargs["weight"] = caller.client, caller.share
@@ -54,12 +57,12 @@ def generate_kwargs(
         kwargs["grammar"] = call_grammar(model, wanted.prompt)
     _check_grammar(model, kwargs.get("grammar"), wanted.grammar_field or "tools")
     if wanted.best_of > wanted.n:
-        kwargs["logprobs"] = max(0, kwargs.get("logprobs", -1))  # by which they are compared
+        kwargs["logprobs"] = max(0, kwargs.get("logprobs", -1))  # best_of ranks completions by them
     return kwargs
 
 
 def _salt(asked: str, caller: Caller) -> str:
-    """Another's cache is out of reach."""
+    """The salt of the prefix cache, prefixed with the caller's: no caller reaches another's cached blocks."""
     own = secrets.token_hex(16) if asked == FRESH else asked
     return f"{caller.salt}/{own}" if caller.salt else own
 
@@ -76,7 +79,9 @@ def _sampling(model: Model, sampling: Sampling, words: Sequence[tuple[str, float
 
 
 def _check_grammar(model: Model, grammar: Spec | None, field: str) -> None:
-    """Compiles the grammar, which stays cached for the answers. Problem: it is wrong."""
+    """Compiles the grammar into the cache, where generation finds it. Raises a Problem where it
+    is invalid.
+    """
     if grammar is None:
         return
     try:
@@ -95,7 +100,7 @@ def _check_ids(model: Model, name: str, ids: Sequence[int]) -> None:
 
 
 def named_adapters(model: Model, scales: Mapping[int, float]) -> dict[str, float]:
-    """Scales by name, of adapters by their place."""
+    """Adapter scales by name. scales: by the adapter's index."""
     names = list(model.adapters.lora) if model.adapters else []
     bad = next((i for i in scales if not 0 <= i < len(names)), None)
     if bad is not None:
@@ -126,8 +131,9 @@ def call_grammar(model: Model, turn: Turn) -> ToolCallGrammar:
 
 
 def limited(model: Model, wanted: GenerationRequest, work: Callable[[], T]) -> T:
-    """The result of the work, in which no text has more tokens than the prompt may: those that the context
-    holds, or CUT times as many where what is too long is cut. PromptTooLong, by its bytes alone if they tell.
+    """Runs the work with a limit on the tokens of each text: the context's length, or CUT times that where
+    the request truncates long prompts. Raises PromptTooLong, before tokenizing where the byte count already
+    proves it.
     """
     cut = wanted.kwargs.get("on_overflow") == "truncate-middle" or any(
         isinstance(prompt, Text) and prompt.last for prompt in wanted.prompts
@@ -156,7 +162,7 @@ def ids_of(model: Model, text: Text) -> list[int]:
 
 
 def joined(model: Model, parts: Sequence[int | str], special: bool) -> list[int]:
-    """The ids of texts and ids in turn; a begin token stands before a text that comes first."""
+    """The token ids of a mix of texts and ids; a text that comes first gets the BOS token."""
     ids: list[int] = []
     for at, part in enumerate(parts):
         if isinstance(part, int):
@@ -169,7 +175,7 @@ def joined(model: Model, parts: Sequence[int | str], special: bool) -> list[int]
 
 
 def with_hole(model: Model, text: Text) -> list[int]:
-    """A prompt whose answer stands between two texts, for vocabularies that have the tokens for it."""
+    """A fill-in-the-middle (FIM) prompt; a Problem where the vocabulary has no FIM tokens."""
     tokenizer, specials = model.tokenizer, model.tokenizer.specials
     pre, suf, mid = specials.fim_pre, specials.fim_suf, specials.fim_mid
     if pre is None or suf is None or mid is None:
@@ -187,7 +193,7 @@ def with_hole(model: Model, text: Text) -> list[int]:
 
 
 def _files(model: Model, files: Sequence[tuple[str, str]]) -> list[int]:
-    """Other files of the project, as models that fill holes were shown them."""
+    """Other files of the project in the repository-level FIM format."""
     tokenizer, specials = model.tokenizer, model.tokenizer.specials
     if not files:
         return []

@@ -1,4 +1,4 @@
-"""The likeliest answers that a beam search finds."""
+"""Beam search for a request: the n sequences with the best scores."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from satchel.server.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Beams:
-    """found: the n best. prompt: its token ids."""
+    """The result of a beam search."""
 
     model: Model
     name: str
-    prompt: Sequence[int]
-    found: Sequence[Beam]
+    prompt: Sequence[int]  # token ids
+    found: Sequence[Beam]  # the n best, best first
 
     def text(self, beam: Beam) -> str:
-        """What a beam says, its end token aside."""
+        """The text of a beam without its end token."""
         ids = beam.ids[:-1] if beam.finish == "stop" else beam.ids
         stream = self.model.tokenizer.stream(start=False)
         return stream.feed(ids) + stream.flush()
 
 
 async def search(models: Models, wanted: GenerationRequest, caller: Caller, length_penalty: float) -> Beams:
-    """Of so many beams as answers are made, the n best. A Problem for what no beam search can do."""
+    """Searches with `wanted.made` beams and returns the n best. Raises a Problem for an option that beam
+    search does not support.
+    """
     _check(wanted.kwargs)
     if wanted.others:
         raise Problem("unsupported", "use_beam_search takes one prompt", "use_beam_search")

@@ -1,9 +1,9 @@
-"""Bodies of requests: their shape is bounded before they are parsed, they are parsed and validated once, off
-the event loop, and all that are under way share one budget of memory.
+"""Request bodies: their shape is checked before they are parsed, they are parsed and validated once, and all
+bodies in flight share one memory budget.
 
-Invariant: no body is parsed that has more than MOST_DEPTH levels, MOST_CONTAINERS lists and objects,
-MOST_STRINGS texts or MOST_ELEMENTS values, or before the budget has the memory for it. What is larger than
-INLINE is never looked at, parsed or validated on the loop.
+Invariant: a body is parsed only if it has at most MOST_DEPTH levels, MOST_CONTAINERS lists and objects,
+MOST_STRINGS strings and MOST_ELEMENTS values, and after the budget has reserved its memory. A body larger
+than INLINE is scanned, parsed and validated in a thread, never on the event loop.
 """
 
 from __future__ import annotations
@@ -30,20 +30,24 @@ from satchel.server.problem import Problem
 MOST_DEPTH = 100
 MOST_CONTAINERS = 1 << 17
 MOST_STRINGS = 1 << 18
-MOST_ELEMENTS = 1 << 20  # token ids of a request are such
-INLINE = 1 << 14  # bytes of a body that is parsed on the loop, in some milliseconds
-# Bytes of memory that a body takes from its arrival to its answer: for each of its own, and for its parts, as
-# measured. What is no larger than INLINE is not counted: the number of connections bounds it.
+MOST_ELEMENTS = 1 << 20  # values, among them the token ids of a prompt
+INLINE = 1 << 14  # bytes of a body that is parsed on the event loop, which takes a few milliseconds
+# Measured memory of a body from its arrival to its answer, in bytes: per byte of the body, per list or
+# object, per string, per value. A body of at most INLINE bytes is not counted: the number of connections
+# bounds it.
 FACTOR, CONTAINER, STRING, ELEMENT = 8, 256, 96, 40
-PIECE = 1 << 20  # bytes that are looked at in one go
+PIECE = 1 << 20  # bytes that are scanned at a time
 QUOTE, BACKSLASH, COMMA = b'"\\,'
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 Bytes = npt.NDArray[np.uint8]
-JSON = "json"  # where a request's state holds the parsed body
+JSON = "json"  # the key of a request's state that holds the parsed body
 
 
 class BodyBudget:
-    """Memory for the bodies of all requests under way. most: bytes; one key has half of them at most."""
+    """The memory budget for the bodies of all requests in flight.
+
+    most: bytes in all. One key gets at most half of them.
+    """
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
@@ -53,7 +57,7 @@ class BodyBudget:
         return BodyReservation(self, user)
 
     def take(self, user: str, count: int) -> None:
-        """A Problem (503) where so many bytes more are not to be had."""
+        """Reserves `count` bytes for the user. Raises a Problem (503) where the budget does not have them."""
         own = self._by_user[user] + count
         if self.taken + count > self.most or (user and own > self.most // 2):
             whose = "yours" if user and own > self.most // 2 else "all"
@@ -70,18 +74,18 @@ class BodyBudget:
 
 
 class BodyReservation:
-    """One request's reservation in the budget: it grows with the body's bytes as they come."""
+    """One request's reservation in the budget. It grows as the body arrives."""
 
     def __init__(self, budget: BodyBudget, user: str) -> None:
         self._budget, self._user, self._count = budget, user, 0
 
     def grow(self, size: int) -> None:
-        """size: bytes of the body so far. A Problem where the budget is spent."""
+        """Reserves for a body of `size` bytes so far. Raises a Problem where the budget is spent."""
         if size > INLINE:
             self.cover(size * FACTOR)
 
     def cover(self, count: int) -> None:
-        """At least so many bytes of memory. A Problem where the budget is spent."""
+        """Raises the reservation to at least `count` bytes. Raises a Problem where the budget is spent."""
         if count > self._count:
             self._budget.take(self._user, count - self._count)
             self._count = count
@@ -93,7 +97,9 @@ class BodyReservation:
 
 
 async def parsed(body: bytes, pools: Pools, user: str, held: BodyReservation) -> Any:
-    """The value of a body; a Problem where it is none, where it has too many parts, or no memory is left."""
+    """The parsed value of a body. Raises a Problem where it is not JSON, exceeds a limit of its shape, or
+    does not fit the memory budget.
+    """
     if len(body) <= INLINE:
         return read_body(body)
     held.cover(await pools.run("body", partial(check_shape, body), user))
@@ -101,7 +107,9 @@ async def parsed(body: bytes, pools: Pools, user: str, held: BodyReservation) ->
 
 
 def read_body(body: bytes) -> Any:
-    """The value of a JSON text that every reader reads alike (H01, H02), of bounded shape; else a Problem."""
+    """The value of a strict JSON text (no duplicate keys, no NaN) within the limits of shape;
+    else a Problem.
+    """
     check_shape(body)
     return _parse(body)
 
@@ -125,9 +133,11 @@ def _parse(body: bytes) -> Any:
 
 
 def check_shape(body: bytes) -> int:
-    """The bytes of memory that the body's value takes. A Problem for one of too many parts, or too deep: told
-    from its bytes in one pass, which releases the interpreter. Where the body is no JSON, it counts at least
-    what a parser would meet before its error.
+    """Bytes of memory that the body's value takes. Raises a Problem where it has too many parts or is too
+    deep.
+
+    One pass over the bytes in numpy, which releases the GIL. Of a body that is not valid JSON it counts at
+    least the parts that a parser would create before its error.
     """
     data = np.frombuffer(body, np.uint8)
     scan = _Scan()
@@ -142,11 +152,11 @@ def check_shape(body: bytes) -> int:
 
 
 class _Scan:
-    """Counts over the bytes so far; a piece may end anywhere."""
+    """Counts the parts of a JSON text piece by piece; a piece may end anywhere."""
 
     def __init__(self) -> None:
         self.depth = self.deepest = self.containers = self.commas = self.quotes = 0
-        self._inside = False  # of a text
+        self._inside = False  # whether the last piece ended inside a string
         self._slashes = 0  # backslashes at the end of the last piece
 
     @property
@@ -178,13 +188,14 @@ class _Scan:
             self.depth += int(depths[-1])
 
     def _real_quotes(self, data: Bytes) -> npt.NDArray[np.intp]:
-        """Places of the quotes that no backslash escapes: an even run of them stands before each."""
+        """Indexes of unescaped quotes: the run of backslashes before each has an even length."""
         quotes = np.flatnonzero(data == QUOTE)
         others = data != BACKSLASH
         if self._slashes == 0 and bool(others.all()):
             return quotes
         places = np.arange(len(data), dtype=np.int32)
-        # Of each byte, the last one up to it that is no backslash; those of the last piece stand before it.
+        # last[i]: the last index <= i that is not a backslash; -1 where the run goes back into the last
+        # piece.
         last = np.maximum.accumulate(np.where(others, places, np.int32(-1)))
         before = np.where(quotes > 0, last[quotes - 1], -1)
         runs = quotes - 1 - before + np.where(before < 0, self._slashes, 0)
@@ -195,22 +206,22 @@ class _Scan:
 
 
 class _Read(Request):
-    """A request whose body was read and validated."""
+    """A request whose body has been read and validated."""
 
     def __init__(self, request: Request, value: Any) -> None:
         super().__init__(request.scope, request.receive)
         self._value = value
 
     async def body(self) -> bytes:
-        return b"-"  # something: FastAPI asks for the value then
+        return b"-"  # not empty, so that FastAPI calls json()
 
     async def json(self) -> Any:
         return self._value
 
 
 class BodyRoute(APIRoute):
-    """A route whose body the guard has parsed. It is validated in a thread where it is not small; what
-    FastAPI validates then is the model already.
+    """A route whose body the guard has parsed. A body larger than INLINE is validated in a thread; FastAPI
+    then gets the validated model, which costs it nothing to validate again.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -236,7 +247,7 @@ class BodyRoute(APIRoute):
 
 
 def _validated(field: Any, value: Any) -> tuple[Any, Any]:
-    """The body as its route has it, and what is wrong with it."""
+    """The body as the route's pydantic model, and the validation errors."""
     made, errors = field.validate(value, {}, loc=("body",))
     if isinstance(made, Body):
         made.prepare()

@@ -1,11 +1,11 @@
-"""All connections of a server: how many there may be, in all and of one client, and which one gives way when
-a newcomer finds no seat.
+"""The server's connection table: limits on connections in total and per client, and the choice of the
+connection that is closed when a new one finds no seat.
 
-A connection in which a request is being answered never gives way. Each of the others can be closed at any
-time: it is idle, its request is incomplete, or its client does not read. So an attacker that only holds
-connections open displaces his own, and a newcomer is always let in. When all seats are taken by requests
-under way, newcomers get one of a few spare seats, on which health probes are answered and all else is told to
-come later. Runs on the event loop's thread alone.
+A connection whose request is being answered is never closed for another. Every other connection can be closed
+at any time: it is idle, its request is incomplete, or its client does not read. So an attacker that only
+holds connections open displaces its own, and a new connection is always accepted. When requests in flight
+hold all seats, a new connection gets one of a few spare seats, which answer health probes and refuse
+everything else with 503. All methods run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ from typing import Protocol
 from satchel.server.log import LOG
 
 SPARE = 16  # seats for health probes when all others are taken
-REBUILD = 0.05  # seconds until connections that can give way are looked for again where there were none
+REBUILD = 0.05  # seconds before the next search after one that found no connection that can give way
 TICK = 0.5  # seconds between two checks of all deadlines
 CUTS = ("header", "body", "idle", "write", "pipelined", "room", "descriptors", "broken")
 
-Rank = tuple[int, float]  # what gives way first is smallest
+Rank = tuple[int, float]  # the smallest rank gives way first
 
 
 class Holder(Protocol):
-    """What has a seat."""
+    """The object that uses a seat: a TLS handshake, then an HTTP connection."""
 
     def rank(self, now: float) -> Rank | None:
-        """None: it does not give way."""
+        """The order in which connections give way; None while this one must not be closed."""
 
     def check(self, now: float) -> None:
-        """Cuts itself where a deadline has passed."""
+        """Cuts the connection where a deadline has passed."""
 
     def cut(self, reason: str) -> None:
-        """Closes without waiting. reason: one of CUTS."""
+        """Closes the connection without waiting. reason: one of CUTS."""
 
 
 class Seat:
-    """A connection's place. client: as `client_of` names it; "" for Unix sockets and trusted proxies, which
-    have no limit of their own. spare: health probes alone are answered. holder: None until there is one.
+    """A connection's entry in the table.
+
+    client: as `client_of` names it; "" for Unix sockets and trusted proxies, which have no limit per client.
+    home: the client of the connection itself, where `client` is that of a proxied request.
+    spare: the seat answers health probes only.
     """
 
     __slots__ = ("client", "closed", "holder", "home", "since", "spare")
@@ -56,15 +59,19 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """most: connections with a regular seat. each: of one client; above it his own give way."""
+    """Limits on regular seats."""
 
-    most: int
-    each: int
+    most: int  # in total
+    each: int  # per client; above it, one of the client's own connections gives way
 
 
 class Connections:
-    """The seats. cuts: connections closed by the server, by reason. refused: requests that found only a spare
-    seat. tick: seconds between two checks. clock: gives the seconds by which all deadlines are kept.
+    """The table of seats.
+
+    cuts: number of connections that the server closed, by reason.
+    refused: number of requests that found only a spare seat.
+    tick: seconds between two checks of the deadlines.
+    clock: returns the time in seconds by which deadlines are measured.
     """
 
     def __init__(
@@ -76,9 +83,9 @@ class Connections:
         self._seats: set[Seat] = set()
         self._spares: dict[Seat, None] = {}
         self._clients: defaultdict[str, set[Seat]] = defaultdict(set)
-        # By client ("": of all): seats that can give way, the next one last, and when there were none.
-        self._queues: dict[str, list[Seat]] = {}
-        self._none: dict[str, float] = {}
+        # By client, "" for all clients.
+        self._queues: dict[str, list[Seat]] = {}  # seats that can give way, the next one last
+        self._none: dict[str, float] = {}  # the time at which a search found none
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -86,7 +93,9 @@ class Connections:
         return len(self._seats) + len(self._spares)
 
     def admit(self, client: str) -> Seat:
-        """A seat for a new connection: a regular one, if need be of one that gives way, or a spare one."""
+        """A seat for a new connection: a free regular one, that of a connection which gives way, or a spare
+        one.
+        """
         now = self.clock()
         self._watch()
         room = not client or self._room(client, len(self._clients[client]) >= self.limits.each, now)
@@ -105,7 +114,7 @@ class Connections:
         return seat
 
     def enter(self, seat: Seat, client: str) -> bool:
-        """Counts a request that a proxy passed on for the client whose it is. False: he has too many."""
+        """Counts a proxied request for its client. False where the client has too many connections."""
         now = self.clock()
         if seat.spare or not self._room(client, len(self._clients[client]) >= self.limits.each, now):
             return False
@@ -114,24 +123,24 @@ class Connections:
         return True
 
     def leave(self, seat: Seat) -> None:
-        """The request that entered is over: the connection is the proxy's again."""
+        """Ends a proxied request: the connection counts for the proxy again."""
         if seat.client != seat.home:
             self._forget(seat)
             seat.client = seat.home
 
     def release(self, seat: Seat) -> None:
-        """The connection is closed and nothing of it runs any more."""
+        """Frees the seat of a connection that is closed and whose request has ended."""
         seat.closed = True
         self._seats.discard(seat)
         self._spares.pop(seat, None)
         self._forget(seat)
 
     def make_room(self, reason: str) -> bool:
-        """Closes one connection that can give way; whether there was one."""
+        """Closes one connection that can give way. Returns whether there was one."""
         return self._give_way("", self.clock(), reason)
 
     def check(self) -> None:
-        """Cuts what is behind its deadline. A check that fails keeps no other from being made."""
+        """Cuts connections past their deadline. An exception in one check does not stop the others."""
         now = self.clock()
         for seat in (*self._seats, *self._spares):
             if seat.holder is not None:
@@ -161,7 +170,9 @@ class Connections:
         return False
 
     def _queue(self, client: str, now: float) -> list[Seat]:
-        """Ranks the seats once more: each look at all of them must find some, or is not repeated soon."""
+        """Ranks the seats again. A search that finds none is not repeated for REBUILD seconds, which bounds
+        its cost under a flood of connections.
+        """
         if now - self._none.get(client, float("-inf")) < REBUILD:
             return []
         if len(self._queues) + len(self._none) > self.limits.most:  # of clients that are gone
@@ -173,8 +184,8 @@ class Connections:
         return queue
 
     def _ranked(self, seats: Iterable[Seat], now: float) -> list[Seat]:
-        """Those that can give way, last the one that does so first: of the client with most connections, and
-        of these the one with the smallest rank.
+        """Seats that can give way, the next one last: the client with most connections first, and of one
+        client the smallest rank first.
         """
         found = [(rank, seat) for seat in seats if (rank := _rank(seat, now)) is not None]
         found.sort(key=lambda pair: (-len(self._clients.get(pair[1].client, ())), pair[0]), reverse=True)
@@ -193,7 +204,7 @@ class Connections:
                 del self._clients[seat.client]
 
     def _watch(self) -> None:
-        """Checks deadlines from now on, for as long as there are connections."""
+        """Starts the timer of the deadline checks, which runs while there are connections."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self.tick, self._ring)
 

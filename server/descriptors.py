@@ -1,5 +1,5 @@
-"""File descriptors of the server's process: the soft limit is raised at the start, and the number of
-connections stays below it, so that models, worker pipes and pulls always find descriptors.
+"""File descriptor limits: the server raises its soft limit at start, and limits its connections so that
+descriptors remain for models, worker pipes and pulls.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from satchel.server.log import LOG
 if sys.platform != "win32":
     import resource
 
-ENOUGH = 1 << 16  # the soft limit is raised no further: some programs walk over all descriptors
-SUNDRY = 32  # pulls, saved states, logs, traces
-EACH_MODEL = 8  # its file, and the pipes of its worker process
-FEWEST = 4  # connections with which a server makes sense
+ENOUGH = 1 << 16  # the highest soft limit to set: some programs loop over all descriptors up to the limit
+SUNDRY = 32  # descriptors for pulls, saved states, logs and traces
+EACH_MODEL = 8  # descriptors per model: its file, and the pipes of its worker process
+FEWEST = 4  # the fewest connections with which the server starts
 
 
 def raised_limit() -> int | None:
-    """The soft limit of open files after it was raised as far as the hard limit allows; None: no limit."""
+    """Raises the soft limit of open files towards the hard limit, and returns it; None: no limit."""
     if sys.platform == "win32":
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -36,7 +36,7 @@ def raised_limit() -> int | None:
 
 
 def in_use() -> int:
-    """Descriptors that are open now."""
+    """The number of open descriptors of this process."""
     for folder in (Path("/proc/self/fd"), Path("/dev/fd")):
         if folder.is_dir():
             return sum(1 for _ in folder.iterdir())
@@ -44,8 +44,10 @@ def in_use() -> int:
 
 
 def connections_below(limit: int | None, wanted: int, kept: int, models: int) -> int:
-    """How many connections of the `wanted` fit below `limit` descriptors beside those in use, `kept` ones for
-    health probes, and those of `models` models and pulls. RequestError where almost none do.
+    """The number of connections, at most `wanted`, that fit below `limit` descriptors.
+
+    Subtracted are the descriptors in use, `kept` ones for health probes, and those of `models` models and of
+    pulls. RequestError where fewer than FEWEST remain.
     """
     if limit is None:
         return wanted

@@ -35,7 +35,8 @@ MOST_TOKENS = 1 << 31
 MOST_NAMES = 1024  # entries of a list of tokens or words
 MOST_FIELDS = 1024  # of an object with declared fields
 MOST_MESSAGES = 10_000
-MOST_BREAKERS, BREAKER = 32, 40  # of DRY, and characters of one: each is looked for in the whole vocabulary
+# DRY sequence breakers, and characters of one: each is searched for in the whole vocabulary.
+MOST_BREAKERS, BREAKER = 32, 40
 
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MOST_NAMES)]

@@ -1,5 +1,5 @@
-"""An API flavour (OpenAI, Anthropic, Ollama): its paths, and the shape of its errors. The packages beside
-this file define them.
+"""API flavours (OpenAI, Anthropic, Ollama): their URL paths and the shape of their errors. Each package
+beside this file may define one as `FLAVOUR`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ApiFlavour:
-    """prefixes: beginnings of paths; the longest that fits decides, and "" takes the rest. error(problem,
-    request id): the HTTP status and the body. late(problem): the event as which an error stands in a stream
-    that has begun. header: requests that bring it are the flavour's own, whatever their path. id_header:
-    where its clients look for the request's id, which stands in x-request-id too.
-    """
+    """One API flavour."""
 
     name: str
-    prefixes: Sequence[str]
-    error: Callable[[Problem, str], tuple[int, JsonObject]]
-    late: Callable[[Problem], bytes]
-    header: str = ""
-    id_header: str = "x-request-id"
+    prefixes: Sequence[str]  # of paths; the longest match wins, and "" matches every path
+    error: Callable[[Problem, str], tuple[int, JsonObject]]  # (problem, request id) -> HTTP status and body
+    late: Callable[[Problem], bytes]  # an error as an event of a stream that has begun
+    header: str = ""  # a request with this header belongs to the flavour, whatever its path
+    id_header: str = "x-request-id"  # the response header of the request id, beside x-request-id
 
 
 def packages() -> Iterator[ModuleType]:
@@ -47,7 +43,7 @@ def flavours() -> tuple[ApiFlavour, ...]:
 
 
 def flavour_of(path: str, headers: Container[str] = ()) -> ApiFlavour:
-    """The flavour of a request, by its headers and path."""
+    """The flavour of a request, found by its headers, then by its path."""
     marked = (f for f in flavours() if f.header and f.header in headers)
     if (found := next(marked, None)) is not None:
         return found
@@ -58,7 +54,7 @@ def flavour_of(path: str, headers: Container[str] = ()) -> ApiFlavour:
 
 
 def routed() -> Iterator[ModuleType]:
-    """Modules of the packages that have a router, by name."""
+    """The modules of the packages that have a `router`, in the order of their names."""
     for package in packages():
         for found in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{found.name}")

@@ -1,5 +1,5 @@
-"""What stands before every route: which callers and roles are let in, from where, and how large and deep a
-body may be. Plain ASGI, so that nothing of a request is parsed before it is allowed.
+"""ASGI middleware before every route: checks the Host and Origin, the API key and its role, and the size and
+shape of the body. It is plain ASGI, so that no part of a request is parsed before the request is allowed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from satchel.server.problem import Problem
 from satchel.server.roles import ADMIN, PUBLIC, USER, Role, RoleTable, check_role, is_local
 from satchel.server.settings import LOOPBACK, ServerSettings
 
-OWN_SITES = ("", "none", "same-origin")  # Sec-Fetch-Site of programs, of typed addresses, and of our own page
+# Values of Sec-Fetch-Site: of programs, of typed addresses, and of the server's own page.
+OWN_SITES = ("", "none", "same-origin")
 
 
 class RequestGuard:
-    """Lets a request through, with `caller` in its state, or answers with an error of its API flavour."""
+    """Passes a request on with `caller` in its state, or answers with an error of its API flavour."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, roles: RoleTable) -> None:
         self.app, self.settings, self._roles = app, settings, roles
         self._keys = settings.keys
-        # Where no key tells friend from foe, the name must: another name is a page that had its own changed.
+        # Without keys, the Host header is checked against DNS rebinding: a foreign page's name would point
+        # here.
         self._hosts = frozenset(settings.hosts or (() if self._keys else LOOPBACK))
         self._bodies = BodyBudget(settings.most_bodies)
 
@@ -54,7 +56,7 @@ class RequestGuard:
                     if body:
                         pools = scope["app"].state.models.pools
                         scope["state"][JSON] = (await parsed(body, pools, caller.user, held), len(body))
-                        del body  # its value alone is needed from here on
+                        del body  # only the parsed value is needed from here on
             except Problem as problem:
                 await refuse(flavour, problem, number, send)
                 return
@@ -64,7 +66,7 @@ class RequestGuard:
                 held.release()
 
     def _check_origin(self, headers: Headers) -> None:
-        """A web page of another site can make a browser send requests here: its Host or its Origin tells."""
+        """Refuses requests that a web page of another site makes through the browser, by Host and Origin."""
         host = headers.get("host", "")
         if self._hosts and _name(host) not in self._hosts:
             line = f"the host {host!r:.100} is not one of this server's: start it with --allowed-host"
@@ -76,8 +78,8 @@ class RequestGuard:
             raise Problem("forbidden", line)
 
     def _check_site(self, scope: Scope, headers: Headers, needed: Role) -> None:
-        """A browser says of each request whether a page of another site made it, of those too that bring no
-        Origin: images, forms, links. Of them only a link to a page of ours is followed.
+        """Refuses cross-site requests without an Origin header (images, forms, links), by Sec-Fetch-Site.
+        Only a link to a public page is followed.
         """
         site = headers.get("sec-fetch-site", "")
         if site in OWN_SITES or headers.get("origin") in self.settings.origins:
@@ -141,7 +143,9 @@ def _large(most: int) -> Problem:
 
 
 def _role_of(given: str, keys: Mapping[str, Role]) -> Role | None:
-    """The key's role, None for no key, in a time that tells nothing of the keys."""
+    """The key's role, None for an unknown key. Takes constant time, so that timing reveals nothing of the
+    keys.
+    """
     data, found = given.encode("utf-8", "surrogateescape"), None
     for key, role in keys.items():
         if hmac.compare_digest(data, key.encode()):
@@ -157,7 +161,7 @@ def _name(host: str) -> str:
 
 
 def _behind_body(receive: Receive, read: bool) -> Receive:
-    """What a route receives: no body, where it was read; then whether the client is gone."""
+    """`receive` for the route: an empty body where the guard has read it, then the client's disconnect."""
 
     async def following() -> Message:
         nonlocal read
@@ -170,7 +174,7 @@ def _behind_body(receive: Receive, read: bool) -> Receive:
 
 
 async def refuse(flavour: ApiFlavour, problem: Problem, number: str, send: Send) -> None:
-    """The answer to a request that goes no further."""
+    """Sends the problem as the response."""
     status, body = flavour.error(problem, number)
     data = json.dumps(body, ensure_ascii=False).encode()
     headers = {

@@ -1,5 +1,7 @@
-"""The server's log: lines for users, or JSON objects for programs. Prompts and keys are never in it by
-themselves, a message is one line, and no client can fill a disk with it: what repeats is counted instead.
+"""The server's log: lines for users, or JSON objects for programs.
+
+The server never logs prompts or keys unless an error message quotes them. A message is one line, and repeated
+messages are counted instead of written, so that no client can fill the disk.
 """
 
 from __future__ import annotations
@@ -17,23 +19,23 @@ from typing import Any, TextIO
 LOG = logging.getLogger("satchel.server")
 
 WINDOW = 10.0  # seconds in which repeated lines are counted
-SAME = 10  # lines of one text in a window
-ORIGIN = 50  # lines of one place in the program in a window
-KEPT = 1024  # texts that are counted; above it the place alone counts
+SAME = 10  # lines of the same text written per window
+ORIGIN = 50  # lines from the same source line written per window
+KEPT = 1024  # texts that are counted; beyond them, only the source line is
 LONGEST = 4096  # characters of a message
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def one_line(text: str) -> str:
-    """The text without line ends and other control characters, with which a client could write lines of its
-    own, and cut where it is very long.
+    """The text with control characters escaped, so that a client cannot forge log lines, and truncated to
+    LONGEST characters.
     """
     safe = CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     return safe if len(safe) <= LONGEST else f"{safe[:LONGEST]}... ({len(safe):,} characters)"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; what a record has as `facts` stands beside its message."""
+    """One JSON object a line; a record's `facts` are keys beside its message."""
 
     def format(self, record: logging.LogRecord) -> str:
         made: dict[str, Any] = {
@@ -50,7 +52,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level and message, with the seconds of a request."""
+    """Time, level and message; a request's line ends with its seconds and id."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # logging's name
         record.message = one_line(record.message)
@@ -66,20 +68,18 @@ class TextFormatter(logging.Formatter):
 
 @dataclass(slots=True)
 class Count:
-    """Lines of one text, or of one place in the program, since `began`. left_out: those not written, and the
-    last of them.
-    """
+    """Lines of one text, or from one source line, in a window."""
 
     began: float
     written: int = 0
-    left_out: int = 0
-    last: logging.LogRecord | None = None
+    left_out: int = 0  # lines that were not written
+    last: logging.LogRecord | None = None  # the last line that was not written
 
 
 class Limited(logging.StreamHandler[TextIO]):
-    """Writes lines, of which each text comes SAME times in a window and each place in the program ORIGIN
-    times; the others are counted, and at the window's end a line tells how many there were. A line about an
-    answer of a model is always written: it cost the model's time, which is limited elsewhere.
+    """A rate-limited handler: per window it writes SAME lines of each text and ORIGIN lines from each source
+    line. It counts the others, and writes the count when the window ends. A line about a completion is always
+    written: completions cost model time, which is limited elsewhere.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -89,13 +89,13 @@ class Limited(logging.StreamHandler[TextIO]):
         self._timer: threading.Timer | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Under the handler's lock, as logging calls it."""
+        """Called by logging under the handler's lock."""
         self.end_windows()
         if "model" in getattr(record, "facts", ()) or self._is_written(record):
             super().emit(record)
 
     def close(self) -> None:
-        """At the end of the program: what was left out is told."""
+        """Writes the counts of lines left out; called when the program ends."""
         self.acquire()
         try:
             if self._timer is not None:
@@ -106,7 +106,7 @@ class Limited(logging.StreamHandler[TextIO]):
         super().close()
 
     def end_windows(self, every: bool = False) -> None:
-        """Tells what windows that are over left out."""
+        """Writes the counts of windows that are over. every: of open windows too."""
         now = self._clock()
         while self._counts:
             key, count = next(iter(self._counts.items()))
@@ -117,7 +117,7 @@ class Limited(logging.StreamHandler[TextIO]):
                 super().emit(_summary(count.last, count.left_out, now - count.began))
 
     def _is_written(self, record: logging.LogRecord) -> bool:
-        """Counts the record."""
+        """Counts the record, and returns whether it is within both limits."""
         now = self._clock()
         keys: list[tuple[tuple[object, ...], int]] = [((record.pathname, record.lineno), ORIGIN)]
         text = (record.name, record.levelno, _text(record))
@@ -151,10 +151,10 @@ class Limited(logging.StreamHandler[TextIO]):
 
 
 def _text(record: logging.LogRecord) -> str:
-    """What the line says, short enough to be kept."""
+    """The message, truncated to be a key."""
     try:
         return record.getMessage()[:200]
-    except Exception:  # wrong arguments of a library's line: logging itself tells of it
+    except Exception:  # a library's message does not fit its arguments: logging reports that itself
         return str(record.msg)[:200]
 
 
@@ -164,7 +164,7 @@ def _summary(last: logging.LogRecord, count: int, seconds: float) -> logging.Log
 
 
 def set_up(level: str, as_json: bool) -> None:
-    """Sends to stderr what the package logs, and the warnings of all libraries."""
+    """Sends the package's log and the warnings of all libraries to stderr."""
     handler = Limited(sys.stderr)
     handler.setFormatter(
         JsonFormatter() if as_json else TextFormatter("%(asctime)s %(levelname)s %(message)s")

@@ -1,5 +1,5 @@
-"""What the engines and HTTP counted, as Prometheus reads it. Collected when it is asked for; a token costs
-nothing here.
+"""Prometheus metrics of the engines and of HTTP. They are collected per scrape; generation does
+no work here.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from satchel.server.alias import Alias
 from satchel.server.connections import CUTS, Connections
 from satchel.server.watch import OTHER, HttpTraffic
 
-MOST_MODELS = 100  # that have labels of their own; the sums of all others stand as OTHER
+MOST_MODELS = 100  # models with a label value of their own; all others are summed as OTHER
 FINISHES = frozenset(("stop", "length", "cancelled", "deadline", "error"))
 
-# name: what it is; of EngineStats, by the same names
+# Counters and gauges: a field of EngineStats, and its help text.
 TOTALS = {
     "prompt_tokens": "Prompt tokens of finished requests",
     "cached_tokens": "Of these, found in the prefix cache",
@@ -45,7 +45,7 @@ NOW = {
     "host_blocks": "Cache blocks in host memory",
     "host_bytes": "Bytes of cache in host memory",
 }
-LLAMA = {  # llama-server's names, for dashboards that were made for it
+LLAMA = {  # llama-server's metric names, so that its dashboards work
     "llamacpp:prompt_tokens_total": "prompt_tokens",
     "llamacpp:tokens_predicted_total": "generated_tokens",
     "llamacpp:requests_processing": "running",
@@ -54,9 +54,12 @@ LLAMA = {  # llama-server's names, for dashboards that were made for it
 
 
 class Counts(Collector):
-    """engines: what each loaded model counted, by name. loaded: whether each model is. Every label has a
-    bounded set of values, whatever clients send and however many models there are. What the event loop
-    changes is copied here, so that any thread may collect.
+    """A snapshot of all counters, as a Prometheus collector.
+
+    engines: the counters of each loaded model, by name. loaded: whether each model is loaded.
+
+    Every label has a bounded set of values, whatever clients send and however many models there are. The
+    constructor copies what the event loop changes, so that any thread may collect.
     """
 
     def __init__(
@@ -164,7 +167,7 @@ class Counts(Collector):
 
 
 def labelled(engines: Mapping[str, EngineStats]) -> dict[str, EngineStats]:
-    """The first MOST_MODELS by name, and the sums of all others as OTHER."""
+    """The stats of the first MOST_MODELS models by name, and of all others summed as OTHER."""
     names = list(engines)
     kept = {name: engines[name] for name in names[:MOST_MODELS]}
     others = [engines[name] for name in names[MOST_MODELS:]]
@@ -172,7 +175,7 @@ def labelled(engines: Mapping[str, EngineStats]) -> dict[str, EngineStats]:
 
 
 def summed(parts: Sequence[EngineStats]) -> EngineStats:
-    """Counts added up, of at least one engine."""
+    """The sum of the stats of one or more engines."""
     made: dict[str, Any] = {}
     for field in fields(EngineStats):
         values = [getattr(part, field.name) for part in parts]
@@ -186,13 +189,13 @@ def summed(parts: Sequence[EngineStats]) -> EngineStats:
 
 
 def _merged(parts: Sequence[Distribution]) -> Distribution:
-    """Histograms of the same bounds as one."""
+    """The sum of histograms that have the same bounds."""
     counts = tuple(sum(column) for column in zip(*(p.counts for p in parts), strict=True))
     return Distribution(parts[0].bounds, counts, sum(p.total for p in parts))
 
 
 def add(family: HistogramMetricFamily, labels: list[str], found: Distribution) -> None:
-    """The histogram with its counts added up, as Prometheus has them."""
+    """Adds the histogram with cumulative counts, as Prometheus defines buckets."""
     buckets, seen = [], 0
     for bound, count in zip((*found.bounds, float("inf")), found.counts, strict=True):
         seen += count
@@ -201,7 +204,7 @@ def add(family: HistogramMetricFamily, labels: list[str], found: Distribution) -
 
 
 def rendered(counts: Counts) -> bytes:
-    """In Prometheus's text form."""
+    """The metrics in Prometheus's text format."""
     registry = CollectorRegistry()
     registry.register(counts)
     return generate_latest(registry)

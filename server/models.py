@@ -1,5 +1,5 @@
-"""The models that a server knows, by name: loaded when asked for, leased while requests use them, unloaded
-when nobody does for long or another needs the memory.
+"""The server's models by name: loaded on the first request, leased by requests, and unloaded after an idle
+time or when another model needs the memory.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from satchel.server.problem import Problem
 from satchel.server.telemetry import SpanRecorder
 
 UNLOADED, LOADING, READY, FAILED = "unloaded", "loading", "loaded", "failed"
-LOOK = 0.5  # seconds between two looks for models that nobody uses
+LOOK = 0.5  # seconds between two checks for idle models
 
 
 class ServedModel:
-    """A model by name. done, total: bytes of a load under way. users: requests that use it now. keep: seconds
-    without a request until it is unloaded, 0: it stays. adapters: scales of LoRA adapters, by their place,
-    for requests that name none; None: as they were loaded. slots: tokens, and the salt, of the last request
-    of a caller (its salt) that named each: no key sees those of another.
+    """A model by name, loaded or not.
+
+    done, total: bytes read so far, and in all, of a load in progress.
+    users: the number of requests that use it now.
+    keep: idle seconds until it is unloaded; 0: never.
+    adapters: LoRA scales by index for requests that name none; None: as they were loaded.
+    slots: (caller's salt, slot id) -> (tokens, salt) of the last request in that slot; a caller sees its own.
     """
 
     def __init__(self, served: Served) -> None:
@@ -42,21 +45,21 @@ class ServedModel:
 
     @property
     def created(self) -> int:
-        """When its file was last changed, in seconds; 0 where there is none."""
+        """The modification time of its file, in seconds since 1970; 0 without a file."""
         with suppress(OSError):
             return int(self.path.stat().st_mtime)
         return 0
 
     @property
     def size(self) -> int:
-        """Bytes of its file; 0 where there is none."""
+        """The size of its file in bytes; 0 without a file."""
         with suppress(OSError):
             return self.path.stat().st_size
         return 0
 
     @property
     def coming(self) -> bool:
-        """Whether a load is under way, or about to be without anyone's request."""
+        """Whether the model is loading, or will be preloaded without a request."""
         return self.state == LOADING or (self.served.preload and not self.tried)
 
     @property
@@ -65,7 +68,7 @@ class ServedModel:
 
     @property
     def expires(self) -> float | None:
-        """Seconds until it is unloaded; None: it stays, or is not loaded."""
+        """Seconds until the model is unloaded; None where it stays loaded or is not loaded."""
         return max(0.0, self.keep - self.idle_seconds) if self.keep and self.state == READY else None
 
     async def loaded(self) -> AsyncModel:
@@ -89,7 +92,7 @@ class ServedModel:
         self.done, self.total = done, total
 
     async def unload(self) -> None:
-        """Frees the model; requests that use it end with an error."""
+        """Unloads the model; requests in progress end with an error."""
         async with self._lock:
             model, self.model, self.state = self.model, None, UNLOADED
             self.slots.clear()
@@ -99,8 +102,9 @@ class ServedModel:
 
 
 class Lease:
-    """A model in use by one request. name: as it is listed. wanted: as the request named it. failed: set by
-    the request where the engine failed it.
+    """The use of a model by one request.
+
+    name: as GET /models lists it. wanted: as the request named it. failed: set where the engine failed.
     """
 
     def __init__(self, entry: ServedModel, model: AsyncModel, wanted: str, alias: Alias | None) -> None:
@@ -110,8 +114,10 @@ class Lease:
 
 
 class Models:
-    """All entries; the first is the default. budget: bytes of model files that are loaded at once, 0: no
-    limit. pools: threads for what requests have done beside the engine.
+    """All models of the server; the first is the default.
+
+    budget: the limit on the sum of loaded model files, in bytes; 0: none.
+    pools: threads for work of requests outside the engine.
     """
 
     def __init__(self, catalog: Catalog, budget: int = 0, spans: SpanRecorder | None = None) -> None:
@@ -124,12 +130,12 @@ class Models:
         self._leaving: set[asyncio.Task[None]] = set()
 
     def drain(self) -> None:
-        """The server is told to stop: from now on it is not ready."""
+        """Called when the server is told to stop: readiness probes fail from now on."""
         self.draining = True
 
     def entry(self, name: str) -> ServedModel:
-        """The entry of this name; "" is the default, and an alias stands for its heaviest version. A Problem
-        where there is none.
+        """The entry of this name; "" is the default, an alias gives its version with the largest weight. A
+        Problem where no model has the name.
         """
         if not name and self.entries:
             return next(iter(self.entries.values()))
@@ -144,8 +150,8 @@ class Models:
 
     @asynccontextmanager
     async def use(self, name: str, user: str = "") -> AsyncIterator[Lease]:
-        """The model of this name, kept until it is given back. user: has the same version of an alias each
-        time.
+        """Leases the model of this name, loading it where needed. user: gets the same version of an alias
+        each time.
         """
         alias = self.aliases.get(name)
         entry = self.entries[alias.choose(user)] if alias else self.entry(name)
@@ -167,8 +173,8 @@ class Models:
 
     @asynccontextmanager
     async def look(self, name: str) -> AsyncIterator[Lease]:
-        """The model of this name as it is now, for requests that change nothing: it is not loaded for them,
-        and does not stay longer. A load under way is waited for. A Problem where the model is not loaded.
+        """Leases the model without loading it or extending its idle time, for requests that only read state.
+        Waits for a load in progress. A Problem where the model is not loaded.
         """
         entry = self.entry(name)
         while entry.model is None and entry.coming:
@@ -183,7 +189,9 @@ class Models:
             entry.users -= 1
 
     async def _make_room(self, entry: ServedModel) -> None:
-        """Unloads what was used longest ago until this one fits. A Problem where all others are in use."""
+        """Unloads idle models, least recently used first, until this one fits the budget. A Problem where all
+        others are in use.
+        """
         if not self.budget:
             return
         while self._taken(entry) + entry.size > self.budget:
@@ -201,20 +209,20 @@ class Models:
         return sum(e.size for e in self._others(entry))
 
     async def tend(self) -> None:
-        """Unloads what nobody used for long, for ever."""
+        """Unloads idle models in an endless loop."""
         while True:
             await asyncio.sleep(LOOK)
             await self.unload_idle()
 
     async def unload_idle(self) -> None:
-        """Unloads each model that no request used for as long as it is kept."""
+        """Unloads each model whose idle time is over."""
         for entry in list(self.entries.values()):
             if entry.state == READY and entry.keep and not entry.users and entry.idle_seconds > entry.keep:
                 await entry.unload()
 
     async def preload(self) -> None:
-        """Loads what is to be there from the start, one after the other; what fails is logged, and tried
-        again when it is asked for.
+        """Loads the models marked `preload`, one after the other. A failure is logged; the next request for
+        the model tries again.
         """
         for entry in list(self.entries.values()):
             if entry.served.preload:
@@ -226,8 +234,10 @@ class Models:
                     LOG.error("%s: %s", entry.name, error)
 
     def change(self, catalog: Catalog) -> list[str]:
-        """Takes over another catalog while requests go on, and says what changed. A model that is gone, or is
-        loaded otherwise now, ends when its last request has. What requests added stays.
+        """Switches to another catalog while requests go on, and returns what changed.
+
+        A model that was removed, or whose options changed, is unloaded after its last request. Models that
+        requests added stay.
         """
         added = {n: e.served for n, e in self.entries.items() if e.served.added}
         wanted, told = {**added, **catalog.models}, []
@@ -250,7 +260,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether what is to be there from the start was loaded, or failed."""
+        """Whether every model marked `preload` has been loaded, or has failed to load."""
         return all(e.tried for e in self.entries.values() if e.served.preload)
 
     async def close(self) -> None:

@@ -1,9 +1,8 @@
-"""Threads of the server, apart by kind of work, and shared out among users.
+"""Thread pools of the server, one per kind of work, divided fairly among users.
 
-Invariant: a kind of work never waits for another kind, however long that one takes; a user holds at most its
-share of the threads of a kind, and users who wait get their turns one after the other. What waits is bounded:
-beyond it a request is refused at once (503). Work that was begun runs to its end, and holds its thread until
-then, also where its client is gone.
+Invariants: one kind of work never waits for another kind; a user holds at most half of the threads of a kind,
+and waiting users take turns (round-robin). The queue is bounded: beyond it a call is refused at once (503).
+Work that has started runs to its end and holds its thread until then, even if its client has disconnected.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """threads: of all users together. waiting: calls that may wait for one of them."""
+    """The size of a pool."""
 
     threads: int
-    waiting: int = 1024
+    waiting: int = 1024  # calls that may wait for a thread
 
 
-# Those that compute hold the interpreter, so few threads do; those that wait for the engine or the net are
-# more.
+# Work that computes in Python holds the GIL, so few threads suffice; work that waits for the engine or the
+# network has more.
 SIZES: Mapping[str, Size] = {
     "body": Size(2),  # bodies of requests: read and validated
     "prompt": Size(4),  # templates rendered, prompts tokenized
     "grammar": Size(2),  # grammars compiled
-    "check": Size(2),  # finished answers judged
+    "check": Size(2),  # finished completions checked against their grammar
     "text": Size(4),  # tokenize, detokenize, count
     "response": Size(2),  # large answers written as JSON
     "embed": Size(8),
     "rerank": Size(8),
     "score": Size(4),  # log-probabilities of prompts, beam searches
-    "file": Size(4),  # looked at, hashed, copied, deleted
+    "file": Size(4),  # files read, hashed, copied, deleted
     "pull": Size(4, 16),
     "document": Size(1),
 }
@@ -56,12 +55,12 @@ class TaskPool:
         self.share = max(1, size.threads // 2)  # threads that one key may hold
         self._threads = ThreadPoolExecutor(size.threads, f"satchel-{name}")
         self._running: Counter[str] = Counter()
-        # Users whose work waits, the next one first.
+        # Waiting calls by user, the next user first.
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def run(self, work: Callable[[], T], user: str = "") -> T:
-        """The result of the work. user: "" where the server has no keys, and no share is kept then. A Problem
-        where too much waits.
+        """Runs the work in a thread and returns its result. user: "" where the server has no keys, which
+        lifts the limit per user. A Problem where the queue is full.
         """
         await self._enter(user)
         loop = asyncio.get_running_loop()
@@ -99,7 +98,7 @@ class TaskPool:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn had come
+            if turn.done() and not turn.cancelled():  # it already holds a thread
                 self._leave(user)
             else:
                 self._forget(user, turn)
@@ -113,7 +112,9 @@ class TaskPool:
             self._waiting.pop(user, None)
 
     def _leave(self, user: str) -> None:
-        """A thread is free: the next user who may have it gets it, and goes to the end of the line."""
+        """Passes a free thread to the next user below its share, and moves that user to the end
+        of the queue.
+        """
         self._running[user] -= 1
         if not self._running[user]:
             del self._running[user]
@@ -132,13 +133,13 @@ class TaskPool:
 
 
 class Pools:
-    """All kinds, by name."""
+    """The task pools by kind of work."""
 
     def __init__(self, sizes: Mapping[str, Size] = SIZES) -> None:
         self._pools = {name: TaskPool(name, size) for name, size in sizes.items()}
 
     async def run(self, kind: str, work: Callable[[], T], user: str = "") -> T:
-        """The result of work of a kind, done in one of its threads."""
+        """Runs the work in a thread of this kind and returns its result."""
         return await self._pools[kind].run(work, user)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Errors of requests, independent of the API flavour, which writes each in its own shape."""
+"""Errors of requests, independent of the API flavour; each flavour writes them in its own shape."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.formats.tokenizer import TooManyTokens
 from satchel.runtime.api.refusals import Busy, PromptTooLong, QueueFull
 
-# An absolute path up to its last part.
+# The folders of an absolute path, without its last part.
 FOLDERS = re.compile(r"(?<![#\w./~-])/(?:[^\s/:'\"]+/)+(?=[^\s/:'\"])")
-# kind: HTTP status. None is 501, which clients take for a fault of the moment and try again.
+# HTTP status by kind. None is 501: clients retry a 501.
 KINDS = {
     "invalid": 400,
     "context": 400,
@@ -36,17 +36,14 @@ KINDS = {
 
 @dataclass
 class Problem(Exception):
-    """kind: a key of KINDS. param: the field that is wrong, as a path such as messages[0].role. code: a word
-    for programs, "" for the kind's own. retry_after: seconds, where trying again makes sense. numbers: what
-    belongs to it, by name.
-    """
+    """An error that a client gets as a response."""
 
-    kind: str
+    kind: str  # a key of KINDS
     message: str
-    param: str | None = None
-    code: str = ""
-    retry_after: int | None = None
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    param: str | None = None  # the path of the invalid field, such as messages[0].role
+    code: str = ""  # the machine-readable code; "": the flavour's code for the kind
+    retry_after: int | None = None  # seconds; None where a retry is of no use
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # further fields of the error object
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -57,19 +54,19 @@ class Problem(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """A client that heard when to come again does; one that cannot succeed is told not to try."""
+        """Retry-After where a retry can succeed; x-should-retry: false on other server errors."""
         if self.retry_after is not None:
             return {"Retry-After": str(self.retry_after)}
         return {"x-should-retry": "false"} if self.status >= 500 else {}
 
 
 def without_paths(text: str) -> str:
-    """A line without the folders of files, which are nobody's business; JSON pointers stay."""
+    """The text without the folders of file paths, which clients must not see; JSON pointers stay."""
     return FOLDERS.sub("", text)
 
 
 def problem_of(error: Exception) -> Problem:
-    """What the library's error is to a client. Texts of errors that nobody foresaw stay in the log."""
+    """The Problem for an exception. The text of an unexpected exception goes to the log only."""
     text = without_paths(str(error))
     match error:
         case Problem():

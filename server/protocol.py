@@ -1,9 +1,10 @@
-"""uvicorn's HTTP/1.1 protocol with deadlines. In each phase of a connection something is due, and a
-connection that is behind is cut: the header of a request, its body at a least rate, the next request of an
-idle connection, and the reading of what the server wrote.
+"""uvicorn's HTTP/1.1 protocol with a deadline in every phase of a connection.
 
-Phases are found by looking at the state that uvicorn and h11 keep, at every tick of `Connections`: nothing
-has to be armed or disarmed, so no order of events can leave a connection without a deadline.
+A connection is cut when the request header is late, the body comes below a minimum rate, an idle connection
+stays too long, or the client reads the response below a minimum rate.
+
+The phase is derived from the state of uvicorn and h11 at every tick of `Connections`. No timer is armed or
+disarmed, so no order of events can leave a connection without a deadline.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from satchel.server.guard import refuse
 from satchel.server.problem import Problem
 from satchel.server.settings import ServerSettings
 
-SLICE = 1 << 14  # bytes read by h11 in one turn of the loop: small chunks cost 7 us each
+SLICE = 1 << 14  # bytes that h11 parses per turn of the event loop: small HTTP chunks cost 7 us each
 MOST_HEADERS = 128
-UNSENT = 1 << 16  # bytes of an answer that the kernel keeps unsent
-STALLED = 1.0  # seconds after which a client that does not read can give way
+UNSENT = 1 << 16  # bytes of a response that the kernel buffers unsent
+STALLED = 1.0  # seconds after which a connection whose client does not read can give way
 HEALTH = frozenset(("/health", "/healthz", "/readyz", "/v1/health"))
 LATE, MANY = (
     b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n" % status
@@ -38,7 +39,7 @@ LATE, MANY = (
 
 
 class Wire:
-    """A transport that counts what is written, and whose reading stops while either side wants it to."""
+    """A transport that counts written bytes, and pauses reading while any of several parties asks for it."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -64,7 +65,7 @@ class Wire:
 
 
 class Deadlines(H11Protocol):
-    """One connection. seat: its place, where it was admitted before its TLS handshake."""
+    """One HTTP connection. seat: given where the connection was admitted before its TLS handshake."""
 
     def __init__(
         self,
@@ -82,17 +83,17 @@ class Deadlines(H11Protocol):
         self._settings, self._connections, self._proxies, self._seat = settings, connections, proxies, seat
         self._inner = cast(ASGIApp, self.app)
         self.app = cast(Any, self._admitted)
-        self._coming = bytearray()  # received, and not yet given to h11
-        self._again = False  # h11 gets more of it in the next turn
+        self._coming = bytearray()  # received, not yet passed to h11
+        self._again = False  # whether _feed is scheduled for the next turn of the loop
         self._requests = self._received = self._lines = 0
         self._running = self._lost = False
-        # The phase when it was last looked at; since when, and with how many bytes received.
+        # The phase and request number at the last look; its start time, and the bytes received by then.
         self._phase: tuple[str, int] = ("header", 0)
         self._since, self._base = 0.0, 0
-        self._window: tuple[float, int] | None = None  # of writing: when it began, bytes sent by then
-        self._pace = (0.0, 0)  # of a body: when the window began, bytes received by then
+        self._window: tuple[float, int] | None = None  # writing: the window's start, bytes sent by then
+        self._pace = (0.0, 0)  # a body: the window's start, bytes received by then
 
-    # asyncio's side
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._wire = Wire(transport)
@@ -107,7 +108,7 @@ class Deadlines(H11Protocol):
             transport.abort()
         self._seat.holder = self
         self._since = self._seat.since
-        if not (unix or peer):  # reset meanwhile: what it sent must not pass for a local socket's
+        if not (unix or peer):  # already reset: its request must not count as one from a local socket
             transport.abort()
         elif not unix:
             _tune(wire, self._settings.write_seconds)
@@ -126,8 +127,8 @@ class Deadlines(H11Protocol):
             self._feed()
 
     def _feed(self) -> None:
-        """Gives h11 a slice of what came. While an answer is under way nothing is given: the next request
-        waits here, where the size of it is bounded, and the end of the connection is still noticed.
+        """Passes a slice of the received bytes to h11. While a response is in progress the next request waits
+        here, in a bounded buffer, and reading goes on so that a disconnect is noticed.
         """
         self._again = False
         if self._lost or self.transport.is_closing():
@@ -154,7 +155,7 @@ class Deadlines(H11Protocol):
         self._wire.resume_reading("slices")
 
     def _has_many_headers(self, piece: bytes) -> bool:
-        """Counts the lines of a header before h11 parses it: 16,000 fields of 4 bytes take it 35 ms."""
+        """Counts header lines before h11 parses them: it takes 35 ms for 16,000 fields of 4 bytes."""
         if self.conn.their_state is not h11.IDLE:
             return False
         ends = [at for at in (piece.find(b"\n\r\n"), piece.find(b"\n\n")) if at >= 0]
@@ -162,11 +163,11 @@ class Deadlines(H11Protocol):
         self._lines = 0 if ends else lines
         return lines > MOST_HEADERS
 
-    # uvicorn's side
+    # Called by uvicorn
 
     @property
     def _answering(self) -> bool:
-        """Whether a request has come whole whose answer has not gone out."""
+        """Whether a request has been received whole and its response is not complete."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def on_response_complete(self) -> None:
@@ -177,7 +178,7 @@ class Deadlines(H11Protocol):
             self.loop.call_soon(self._feed)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application, behind what the connection's seat allows."""
+        """Calls the application, or refuses the request where the connection's seat does not allow it."""
         seat = self._seat
         if self._lost or seat is None:
             return
@@ -193,7 +194,7 @@ class Deadlines(H11Protocol):
                 scope["state"]["refused"] = problem
             await self._inner(scope, receive, _closing(send))
         except asyncio.CancelledError:
-            # Work for a client that hung up was given up (stream.py): no failure, and nobody to answer.
+            # stream.py cancelled the work because the client hung up: not a failure, and no response is due.
             task = asyncio.current_task()
             if not self._lost or (task is not None and task.cancelling()):
                 raise
@@ -204,10 +205,10 @@ class Deadlines(H11Protocol):
                 self._connections.release(seat)
 
     def _enter(self, scope: Scope, seat: Seat) -> Problem | None:
-        """Finds whose the request is, and what there is against it."""
+        """Sets the request's client address. Returns a Problem where the request must be refused."""
         headers = scope["headers"]
         if not self._trusted:
-            # A proxy that is not trusted stands between: the peer's address says nothing of the client.
+            # The request came through a proxy that is not trusted: the peer's address is not the client's.
             if is_forwarded(headers):
                 scope["client"] = ("forwarded", 0)
         elif forwarded := self._proxies.forwarded(headers):
@@ -220,10 +221,12 @@ class Deadlines(H11Protocol):
             return Problem("busy", line, code="too_many_connections", retry_after=1)
         return None
 
-    # the side of `Connections`
+    # Called by `Connections`
 
     def _now_in(self) -> str:
-        """The phase: closing, answer, body (of a request), rest (of it after its answer), header, idle."""
+        """The phase: closing, answer, body (of a request), rest (of a body after the response),
+        header, idle.
+        """
         if self.transport.is_closing():
             return "closing"
         cycle = self.cycle
@@ -235,14 +238,14 @@ class Deadlines(H11Protocol):
 
     @property
     def _begun(self) -> bool:
-        """Whether a part of the next request has come."""
+        """Whether a part of the next request has been received."""
         return bool(self._coming or self.conn.trailing_data[0])
 
     def rank(self, now: float) -> Rank | None:
-        """Idle connections give way first, then those whose request has not come, and then those whose
-        client does not read; each by its age, bodies and readers by their rate.
+        """Idle connections give way first, then incomplete headers, incomplete bodies, and clients that do
+        not read. Among equals the oldest goes first; of bodies and readers, the slowest.
         """
-        if self._lost:  # its request still runs: else a client could have any number of them by leaving
+        if self._lost:  # keep the seat while the request runs, or a client could start any number and leave
             return None
         phase, since = self._look(now)
         if self._window is not None and now - self._window[0] >= STALLED:
@@ -279,7 +282,7 @@ class Deadlines(H11Protocol):
         self.transport.abort()
 
     def _look(self, now: float) -> tuple[str, float]:
-        """The phase, and since when it was seen. Phases of different requests are different ones."""
+        """The phase and the time at which it was first seen. A new request starts a new phase."""
         phase = (self._now_in(), self._requests)
         if phase != self._phase:
             self._phase, self._since, self._base = phase, now, self._received
@@ -287,7 +290,7 @@ class Deadlines(H11Protocol):
         return phase[0], self._since
 
     def _expire(self, reason: str) -> None:
-        """A late request is told so; a silent connection ends."""
+        """Closes the connection; answers 408 first where a request has begun."""
         self._connections.cuts[reason] += 1
         if self._begun:
             self._wire.write(LATE)
@@ -297,7 +300,7 @@ class Deadlines(H11Protocol):
         return self._wire.written - int(self._wire.get_write_buffer_size())
 
     def _reads_too_slowly(self, now: float) -> bool:
-        """Whether what the server wrote did not go out at the least rate for a whole window."""
+        """Whether the client read below `least_rate` for a whole window."""
         if not self._wire.get_write_buffer_size():
             self._window = None
         elif self._window is None:
@@ -310,8 +313,8 @@ class Deadlines(H11Protocol):
         return False
 
     def _sends_too_slowly(self, now: float, waited: float) -> bool:
-        """Whether a body is late, or much longer on the wire than any may be. A body that the server itself
-        does not take further is not late.
+        """Whether a body comes below `least_rate`, or is much longer than the limit. Time in which the server
+        itself paused reading does not count.
         """
         limits, window = self._settings, self._settings.header_seconds
         if self._received - self._base > 2 * limits.most_body + limits.most_header:
@@ -330,7 +333,7 @@ class Deadlines(H11Protocol):
 
 
 class Refusals:
-    """Answers requests that the connection's seat does not allow, in the shape of their API flavour."""
+    """Middleware that answers requests which the connection's seat refuses, in the shape of their flavour."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -349,7 +352,7 @@ def _is_probe(scope: Scope) -> bool:
 
 
 def _closing(send: Send) -> Send:
-    """The connection ends with this answer."""
+    """`send` with `connection: close` added to the response."""
 
     async def last(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -361,7 +364,7 @@ def _closing(send: Send) -> Send:
 
 
 def _tune(connection: socket.socket, write_seconds: float) -> None:
-    """Bounds what the kernel holds of an answer that is not read, and how long it tries to send it."""
+    """Limits the kernel's buffer of unsent bytes, and the time for which it retries to send them."""
     for name, value in (("TCP_NOTSENT_LOWAT", UNSENT), ("TCP_USER_TIMEOUT", round(2e3 * write_seconds))):
         option = getattr(socket, name, None)
         if option is not None:

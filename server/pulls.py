@@ -1,5 +1,5 @@
-"""What pulls through the server may do: from its registries only, so many at once for each key, and so many
-bytes for each key while the server runs.
+"""Limits on pulls through the server: the allowed registries, concurrent pulls per key, and bytes per key
+while the server runs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from satchel.store.policy import Policy
 
 
 class Pulls:
-    """Bytes are counted by model, so that going on with a pull that was cut costs nothing; what is deleted
-    counts no more. Any thread may ask.
+    """Pull quotas by key. Bytes are counted by model, so that resuming an interrupted pull costs nothing; a
+    deleted model no longer counts. Thread-safe.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -26,7 +26,7 @@ class Pulls:
         self._pulled: dict[str, dict[str, int]] = {}
 
     def check(self, client: str) -> None:
-        """A Problem where the client has too many under way."""
+        """Raises a Problem where the client has too many pulls in progress."""
         if self._running[client] >= self._settings.pulls:
             raise Problem("busy", self._full, code="too_many_pulls", retry_after=10)
 
@@ -36,7 +36,7 @@ class Pulls:
 
     @contextmanager
     def begun(self, client: str) -> Iterator[Policy]:
-        """A pull of the client. RequestError where others came between check() and this."""
+        """Counts a pull of the client while it runs. RequestError where other pulls started since check()."""
         with self._lock:
             if self._running[client] >= self._settings.pulls:
                 raise RequestError(self._full)
@@ -60,7 +60,7 @@ class Pulls:
             pulled[name] = size
 
     def deleted(self, name: str) -> None:
-        """The model's files are gone."""
+        """Gives back the bytes of a model that was deleted."""
         with self._lock:
             for pulled in self._pulled.values():
                 pulled.pop(name, None)

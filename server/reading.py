@@ -1,4 +1,4 @@
-"""Methods that generate nothing (embeddings, rerankings, scores), run in a thread with a model of a name."""
+"""Runs the model's non-generating methods (embedding, reranking, scoring, tokenizing) in threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_TOKENS = 1 << 18
 
 
 async def written(request: Request, make: Callable[[], object]) -> JSONResponse:
-    """A response that may be large: made, and written as JSON, in a thread."""
+    """Builds a large JSON response in a thread."""
     return await in_pool(request, "response", lambda: JSONResponse(make()))
 
 
@@ -30,15 +30,16 @@ def _limited(work: Callable[[Model, str], T], model: Model, salt: str) -> T:
 
 
 def most_tokens(context: int) -> int:
-    """Of one text that is read, counted, or cut to what a model takes."""
+    """The most tokens of one text that is embedded, counted or truncated."""
     return max(MOST_TOKENS, CUT * context)
 
 
 async def with_model(
     request: Request, name: str, work: Callable[[Model, str], T], kind: str = "text"
 ) -> tuple[str, T]:
-    """The name under which the model is listed, and what the work gives. The work gets the model and the salt
-    of the caller; kind: its pool of threads. A client that hangs up is not waited for.
+    """Runs work(model, caller's salt) in a thread; returns the model's listed name and the result.
+
+    kind: the thread pool. The call is cancelled where the client hangs up.
     """
     caller = caller_of(request)
 

@@ -1,5 +1,5 @@
-"""Reads the configuration again while requests go on: in a thread, one reading at a time, for files of the
-store may have to be hashed whole. The event loop only takes the result over.
+"""Reloads the configuration while requests go on. The catalog is read in a thread, one reload at a time,
+because files of the store may have to be hashed; the event loop only switches to the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from satchel.server.models import Models
 
 
 class Reload:
-    """read: the catalog as it stands now, checked; called in a thread."""
+    """Reloads the catalog. read: returns the current catalog, checked; it is called in a thread."""
 
     def __init__(self, read: Callable[[], Catalog], models: Models) -> None:
         self._read, self._models = read, models
@@ -23,8 +23,8 @@ class Reload:
         self._signalled: set[asyncio.Task[None]] = set()
 
     async def __call__(self) -> list[str]:
-        """What changed. Callers that ask while a reading goes on share the next one, which sees all that was
-        written before. SatchelError or OSError where it cannot be read; all stays as it was then.
+        """Reloads, and returns what changed. Calls during a reload share the next one, which sees every
+        change made before them. On SatchelError or OSError the old catalog stays.
         """
         if self._next is None:
             self._next = asyncio.create_task(self._again())
@@ -39,7 +39,7 @@ class Reload:
         return told
 
     def by_signal(self) -> None:
-        """By a signal nobody hears an error: it goes to the log."""
+        """Starts a reload from a signal handler; an error goes to the log."""
         task = asyncio.create_task(self._logged())
         self._signalled.add(task)
         task.add_done_callback(self._signalled.discard)

@@ -1,4 +1,4 @@
-"""What a route takes from its request: the models, the settings, and the caller."""
+"""Accessors that routes use on a request: the models, the settings, the caller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def models_of(request: Request) -> Models:
 
 
 async def in_pool(request: Request, kind: str, work: Callable[[], T]) -> T:
-    """The result of work of a kind, done in a thread for this caller; see pools.py."""
+    """Runs the work in the thread pool of this kind for this caller (pools.py)."""
     return await models_of(request).pools.run(kind, work, caller_of(request).user)
 
 
@@ -37,7 +37,7 @@ def caller_of(request: Request) -> Caller:
 
 
 def reload_of(request: Request) -> Callable[[], Awaitable[list[str]]]:
-    """Reads the configuration again, and says what changed."""
+    """The function that reloads the configuration and returns what changed."""
     return cast("Callable[[], Awaitable[list[str]]]", request.app.state.reload)
 
 
@@ -58,7 +58,7 @@ def id_of(request: Request) -> str:
 
 
 def unknown_fields(request: Request, body: Body) -> list[str]:
-    """A line for each field that nobody declared; a Problem where the server is strict."""
+    """A warning for each unknown field of the body; a Problem instead with --strict-fields."""
     if body.unknown and settings_of(request).strict_fields:
         raise Problem(
             "invalid", f"unknown field: {', '.join(body.unknown):.200}", body.unknown[0], "unknown_field"

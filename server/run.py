@@ -1,5 +1,5 @@
-"""Runs the application under uvicorn until it is told to stop: by SIGINT or SIGTERM it drains, by a second
-one it cuts; by SIGHUP it reads its configuration again.
+"""Runs the application under uvicorn. SIGINT or SIGTERM drains the server, a second one ends it at once;
+SIGHUP reloads the configuration.
 """
 
 from __future__ import annotations
@@ -41,18 +41,20 @@ BACKLOG = 2048
 
 
 def listen(host: str, port: int, settings: ServerSettings) -> socket.socket:
-    """A socket that is bound. RequestError where the address is taken, or open to others without a key."""
+    """A listening socket. RequestError where the address is in use, or reachable from outside
+    without a key.
+    """
     if is_unix(host):
         return listen_unix(Path(host))
     if not is_own(host) and not settings.keys:
         raise RequestError(f"--host {host} is open to others: give a key with --api-key, or take 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named so, asyncio turns Nagle's algorithm off, which would hold back small answers for 40 ms.
+    # asyncio turns Nagle's algorithm off only for IPPROTO_TCP; it would delay small responses by 40 ms.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
-        made.listen(BACKLOG)  # now: clients that connect before all is ready wait
+        made.listen(BACKLOG)  # clients that connect before the server is ready wait
     except OSError as error:
         made.close()
         raise RequestError(f"{host}:{port}: {error.strerror}: take another --port") from None
@@ -60,7 +62,7 @@ def listen(host: str, port: int, settings: ServerSettings) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """A Unix socket that is bound, for its owner and group. RequestError where another server has it."""
+    """A listening Unix socket for its owner and group. RequestError where another server listens on it."""
     if not hasattr(socket, "AF_UNIX"):
         raise RequestError(f"--host {path}: this system has no Unix sockets: take 127.0.0.1")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -69,7 +71,7 @@ def listen_unix(path: Path) -> socket.socket:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
                     raise OSError(errno.EADDRINUSE, "Address already in use")
-            path.unlink()  # of a server that was killed
+            path.unlink()  # left behind by a server that was killed
         before = os.umask(0o117)
         try:
             made.bind(str(path))
@@ -83,17 +85,17 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def check_files(catalog: Catalog) -> None:
-    """The error of a file that is none, before anything listens."""
+    """Opens every model file once, so that an invalid one is an error before the server listens."""
     for served in catalog.models.values():
-        if not served.stored:  # those were checked when they were pulled
+        if not served.stored:  # the store checked its files when it pulled them
             open_gguf(served.path).close()
 
 
 def run_server(read: Callable[[], Catalog], budget: int, settings: ServerSettings) -> None:
-    """Serves until it is told to stop. read: the catalog as it stands now; asked again for a reload."""
+    """Serves until a signal stops it. read: returns the current catalog; called again for a reload."""
     catalog = read()
     check_files(catalog)
-    Proxies(settings.trusted_proxies)  # a wrong one is an error before anything listens
+    Proxies(settings.trusted_proxies)  # an invalid one is an error before the server listens
     if is_unix(settings.host) and settings.ollama_port is not None:
         raise RequestError("--ollama-port: a Unix socket has no port: give --host an address")
     ports = [settings.port, *([] if settings.ollama_port is None else [settings.ollama_port])]
@@ -109,8 +111,8 @@ def run_server(read: Callable[[], Catalog], budget: int, settings: ServerSetting
 
 
 def config_of(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
-    """As uvicorn has it. h11 reads HTTP whatever else is installed: it holds to the limit of a header.
-    Connections are limited by our protocol, which knows proxies too; it upgrades none.
+    """uvicorn's configuration. The protocol is based on h11 even where httptools is installed, because h11
+    enforces the limit of a header. `Deadlines` limits connections and handles proxy headers itself.
     """
     make = partial(
         Deadlines,

@@ -1,5 +1,5 @@
-"""A shadow: another version of a model gets the same request, later and less urgently; its answer goes
-nowhere but into the comparison of the two.
+"""Shadow requests: another version of a model gets the same request afterwards, at a lower priority. Its
+completion is compared with the first one and then dropped.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from satchel.server.generation import Caller, GenerationRequest
     from satchel.server.models import Models
 
-LESS_URGENT = 10  # levels of priority below the request that is compared
-WHOLE = ("stop", "length")
+LESS_URGENT = 10  # levels of priority below the original request
+WHOLE = ("stop", "length")  # finish reasons of complete completions
 
 _running: set[asyncio.Task[None]] = set()
 
 
 def follow(models: Models, answer: Answer, caller: Caller, alias: Alias) -> None:
-    """Begins the comparison, where there is a whole answer to compare with."""
+    """Starts the shadow request where there is one complete completion to compare with."""
     reply = answer.replies[0] if len(answer.replies) == 1 else None
     if reply is None or reply.stats.finish not in WHOLE or not alias.shadows():
         return

@@ -1,5 +1,5 @@
-"""Answers that come bit by bit over HTTP: events or lines, a sign of life in a silence, an end when the
-client is gone.
+"""Streaming responses over HTTP: server-sent events or NDJSON, with pings during silence; generation is
+cancelled when the client disconnects.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from satchel.server.problem import problem_of
 T = TypeVar("T")
 
 PING_SECONDS = 15.0
-PATIENCE = 10.0  # seconds in which what fails is an ordinary error; then the client hears that all is well
+PATIENCE = 10.0  # seconds in which a failure still gets an HTTP error status; after that the stream begins
 LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 
 
 def dumps(data: Any) -> str:
-    """JSON on what every client takes for one line."""
+    """JSON on one line, also for clients that split at Unicode line separators."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return text if text.isascii() else text.translate(LINE_ENDS)
 
 
 def event(data: Any, kind: str = "") -> bytes:
-    """A server-sent event with JSON; kind: its name, where the API names events."""
+    """A server-sent event with JSON data. kind: the event's name, "" for none."""
     text = dumps(data)
     return (f"event: {kind}\ndata: {text}\n\n" if kind else f"data: {text}\n\n").encode()
 
@@ -47,8 +47,10 @@ def line(data: Any) -> bytes:
 
 
 class Stream(Response):
-    """Sends what the iterator yields, each bit at once. close is awaited at the end, whatever the end is; a
-    client that hangs up ends the iterator. ping: bytes to send in a silence, b"" for none.
+    """A response that sends each chunk of an iterator at once.
+
+    A client that hangs up ends the iterator. close: awaited at the end in every case. ping: bytes to send
+    during silence, b"" for none.
     """
 
     def __init__(
@@ -87,14 +89,14 @@ class Stream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _keep_alive(self, send: Send) -> None:
-        """Each bit is whole, so a ping between two of them disturbs none."""
+        """Sends pings. Each chunk holds whole events, so a ping between two of them is safe."""
         while self._ping:
             await asyncio.sleep(self._silence)
             if self._ping and time.monotonic() - self._at >= self._silence:
                 await send({"type": "http.response.body", "body": self._ping, "more_body": True})
 
     async def _late(self, path: str) -> AsyncIterator[bytes]:
-        """The bits; an error among them as the API flavour's event."""
+        """The chunks of the iterator; an exception becomes an error event of the API flavour."""
         try:
             async for bit in self._bits:
                 yield bit
@@ -105,13 +107,13 @@ class Stream(Response):
 
 
 async def hung_up(receive: Receive) -> None:
-    """Returns when the client is gone."""
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; the work is cancelled where the client hangs up meanwhile."""
+    """The work's result. The work is cancelled where the client hangs up."""
     task, gone = asyncio.create_task(work), asyncio.create_task(hung_up(request.receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -124,7 +126,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 class Closing(Protocol):
-    """What a stream tells of."""
+    """The source of a stream, which the stream closes at its end."""
 
     async def close(self) -> None: ...
 
@@ -142,8 +144,10 @@ async def stream_of(
     ping: bytes = b": ping\n\n",
     ping_seconds: float = PING_SECONDS,
 ) -> Stream:
-    """A stream of what the work gives. What fails before the first words is raised here, unless they are long
-    in coming: then the stream begins without them. early: bits to send until then, which begin it at once.
+    """A streaming response of the work's result.
+
+    A failure of the work within PATIENCE seconds is raised here; after that the stream begins and reports it
+    as an event. early: chunks to send before the result is there; the first one begins the stream.
     """
     task, gone = asyncio.create_task(work), asyncio.create_task(hung_up(request.receive))
     told: asyncio.Task[bytes] | None = asyncio.create_task(early.get()) if early else None
@@ -184,7 +188,7 @@ async def _coming(
 
 
 async def _drop(task: asyncio.Task[A]) -> None:
-    """Ends the work, or what it gave."""
+    """Cancels the work, or closes its result."""
     if not task.done():
         task.cancel()
     with suppress(Exception, asyncio.CancelledError):

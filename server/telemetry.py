@@ -1,5 +1,5 @@
-"""OpenTelemetry spans: one for each request, and in it those of its queue, prefill and decode. Off unless the
-environment names where they go (OTEL_EXPORTER_OTLP_ENDPOINT); the extra `telemetry` brings the packages.
+"""OpenTelemetry spans: one per request, with child spans for queue, prefill and decode. Off unless the
+environment sets OTEL_EXPORTER_OTLP_ENDPOINT; the extra `telemetry` installs the packages.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 NS = 10**9
 
-# What is known of the request at hand beside its HTTP: for its line in the log.
+# Facts about the current request for its log line: model, token counts, finish reason.
 FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 
 
 def from_environment() -> SpanRecorder:
-    """Spans that go where the environment says, or nowhere. RequestError where it says so and packages are
-    missing.
+    """A recorder that exports to the environment's endpoint, or one that does nothing. RequestError where an
+    endpoint is set and the packages are missing.
     """
     if not any(os.environ.get(name) for name in VARIABLES):
         return SpanRecorder(None)
@@ -42,15 +42,15 @@ def from_environment() -> SpanRecorder:
 
 
 class SpanRecorder:
-    """Begins and ends spans of OpenTelemetry; without a tracer it does nothing."""
+    """Starts and ends OpenTelemetry spans. Without a tracer it records no spans."""
 
     def __init__(self, tracer: Tracer | None) -> None:
         self.tracer = tracer
 
     @contextmanager
     def request(self, method: str, headers: Mapping[str, str], facts: dict[str, Any]) -> Iterator[None]:
-        """The span of a request, in the trace that its traceparent names. facts: become its attributes at the
-        end.
+        """The span of a request, in the trace that its traceparent header names. facts: the span's
+        attributes, set when the request ends.
         """
         token = FACTS.set(facts)
         try:
@@ -69,8 +69,8 @@ class SpanRecorder:
             FACTS.reset(token)
 
     def answered(self, answer: Answer, now: int) -> None:
-        """Notes an answer that has ended, at `now` in nanoseconds since 1970: for the log, and as spans of
-        its parts.
+        """Records a finished completion for the log, and the spans of its phases. now: nanoseconds since
+        1970.
         """
         facts = FACTS.get()
         if not answer.replies or facts is None:

@@ -1,5 +1,5 @@
-"""Counts, times and logs every request, refused ones too: the outermost layer. What is said in a request
-never reaches the log unless the server was told so.
+"""The outermost middleware: counts, times and logs every request, including refused ones. It does not log the
+contents of requests.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from satchel.server.flavour import flavour_of
 from satchel.server.log import LOG
 from satchel.server.telemetry import SpanRecorder
 
-OTHER = "other"  # for what clients make up: names of theirs must not fill the memory
+OTHER = "other"  # replaces unknown methods and paths, so that clients cannot fill the memory with names
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
 @dataclass
 class HttpTraffic:
-    """What went over HTTP. requests: by route, method and status, of which there are only so many: routes
-    and statuses are the server's, methods those of METHODS and OTHER. first_byte, whole: seconds by route.
-    active: requests under way.
+    """HTTP counters and latency histograms. The keys are bounded: routes and statuses are the server's,
+    methods are those of METHODS and OTHER.
     """
 
-    requests: Counter[tuple[str, str, int]] = field(default_factory=Counter)
-    first_byte: dict[str, Histogram] = field(default_factory=dict)
-    whole: dict[str, Histogram] = field(default_factory=dict)
-    active: int = 0
+    requests: Counter[tuple[str, str, int]] = field(default_factory=Counter)  # by route, method and status
+    first_byte: dict[str, Histogram] = field(default_factory=dict)  # seconds, by route
+    whole: dict[str, Histogram] = field(default_factory=dict)  # seconds, by route
+    active: int = 0  # requests in flight
 
     def add(self, route: str, method: str, status: int, first: float, whole: float) -> None:
         self.requests[route, method, status] += 1
@@ -41,7 +40,7 @@ class HttpTraffic:
 
 
 class Watch:
-    """Gives each request its id, and notes what became of it."""
+    """Gives each request its id, and records its outcome."""
 
     def __init__(self, app: ASGIApp, traffic: HttpTraffic, spans: SpanRecorder) -> None:
         self.app, self.traffic, self.spans = app, traffic, spans

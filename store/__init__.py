@@ -1,6 +1,6 @@
-"""The model store: names of models to files of this machine, and how files get here.
+"""The model store: maps model names to local files, and downloads models.
 
-`Store` is the face; the commands and the server use nothing else of this package.
+`Store` is the interface of this package.
 """
 
 from satchel.store.store import Store

@@ -1,4 +1,6 @@
-"""What `show` tells of a model, read from its header; of that, only the chat template is tried out."""
+"""The details of a model that `show` prints, read from the GGUF header. Only the chat template
+is executed.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,24 @@ FILL = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """context, embedding: numbers, 0 where the file does not say. template: the source, "" for none; family:
-    the grammar in which it writes tool calls, "" for none. capabilities: Ollama's words.
-    """
+    """The details of one model. Numbers are 0 and texts "" where the file does not say."""
 
     name: str
     path: str
     size: int
     architecture: str
     parameters: int
-    context: int
-    embedding: int
+    context: int  # trained context length in tokens
+    embedding: int  # embedding length
     quantization: str
     licence: str
-    template: str
-    family: str
-    capabilities: tuple[str, ...]
+    template: str  # source of the chat template
+    family: str  # tool-call format of the template (formats/chat/families)
+    capabilities: tuple[str, ...]  # in Ollama's terms
 
 
 def read_details(path: Path, name: str = "", licence: str = "") -> Details:
-    """Opens the file (of a split set, any part). ModelError where it is no GGUF file."""
+    """Reads a GGUF file, or any part of a split set. ModelError where it is not GGUF."""
     with open_gguf(path) as gguf:
         meta = gguf.metadata
         arch = meta.get_str("general.architecture", "")
@@ -63,7 +63,7 @@ def _capabilities(gguf: GGUF, arch: str, able: tuple[str, ...]) -> tuple[str, ..
 
 
 def _template(gguf: GGUF, template: str) -> tuple[str, tuple[str, ...]]:
-    """(family of calls, capabilities) of a chat template. One that can't be read has none."""
+    """(tool-call format, capabilities) of a chat template; empty for an invalid template."""
     from satchel.formats.chat.detect import detect
     from satchel.formats.template import from_metadata
 

@@ -1,4 +1,4 @@
-"""Digests that a model's file must have: those that the store pinned when it was pulled, or a manifest's."""
+"""Expected digests of a model's files, from the store's lock file or from a manifest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ STORE = "store"
 
 
 def digests_of(path: Path, wanted: str) -> tuple[tuple[str, str, str], ...]:
-    """(algorithm, digest, name), as Options.digests has them. wanted: "store", or the path of a manifest.
-    RequestError where the store knows none of the file, or the manifest cannot be read.
+    """(algorithm, digest, name) tuples for Options.digests. wanted: "store", or the path of a manifest.
+
+    RequestError where the store has no digest of the file, or the manifest cannot be read.
     """
     from satchel.formats.gguf.digest import read_manifest
 

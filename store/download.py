@@ -1,7 +1,7 @@
-"""One file from a server: ranges in parallel, resumed from a journal, hashed while it comes.
+"""Downloads one file: byte ranges in parallel, resumable by a journal, hashed during the download.
 
-Invariant: `download` returns only when the file at `target` has the size and digest that were asked for; what
-was interrupted lies there with its journal, and goes on the next time unless the server's file changed.
+Invariant: `download` returns only when the file at `target` has the expected size and digest. An interrupted
+download stays there with its journal and is resumed by the next call, unless the server's file changed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from satchel.store.web import HttpResponse, Interrupted, Web, check_status
 
 MAGIC = b"GGUF"
 CONTENT_RANGE = re.compile(r"bytes (\d{1,16})-(\d{1,16})/(\d{1,16})")
-RESTARTS = 2  # how often a file may change under a download before that is an error
+RESTARTS = 2  # times that a file may change on the server during a download
 
 
 class Changed(Exception):
-    """The server's file is no longer the one that was begun."""
+    """The server's file changed since the download began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came: `etag` as the server named this version of it, "" where it does not."""
+    """A downloaded file."""
 
     size: int
     sha256: str
-    etag: str
+    etag: str  # the server's ETag of this version; "" without one
 
 
 def journal_of(target: Path) -> Path:
@@ -48,7 +48,7 @@ def journal_of(target: Path) -> Path:
 
 
 def download(web: Web, remote: Remote, target: Path, pace: Pace, watch: Watch | None = None) -> Fetched:
-    """Gets the file into `target`, going on with what lies there. RequestError where it cannot be had."""
+    """Downloads the file to `target`, resuming what is there. RequestError where that fails."""
     reason = Changed()
     for _ in range(RESTARTS + 1):
         try:
@@ -68,7 +68,7 @@ def discard(target: Path) -> None:
 def _once(web: Web, remote: Remote, target: Path, pace: Pace, watch: Watch | None) -> Fetched:
     identity, ranges = probe(web, remote, pace)
     if not ranges:
-        discard(target)  # what cannot be asked for in parts cannot be resumed
+        discard(target)  # without range requests the download cannot be resumed
     journal = Journal(journal_of(target), identity)
     resumed = journal.spans.total > 0
     try:
@@ -93,7 +93,7 @@ def _once(web: Web, remote: Remote, target: Path, pace: Pace, watch: Watch | Non
 
 
 def probe(web: Web, remote: Remote, pace: Pace) -> tuple[Identity, bool]:
-    """What the server has now, and whether it can be asked for in parts."""
+    """The identity of the server's current file, and whether the server supports range requests."""
     attempt = 0
     while True:
         try:
@@ -126,7 +126,7 @@ def _identify(remote: Remote, answer: HttpResponse) -> Identity:
 
 
 def _content_range(remote: Remote, answer: HttpResponse) -> tuple[int, int, int]:
-    """(first byte, end, size) of a part. RequestError where the server does not say."""
+    """(first byte, end, file size) of a Content-Range header. RequestError where it is missing or invalid."""
     said = answer.headers.get("content-range", "")
     found = CONTENT_RANGE.fullmatch(said)
     if found is None:
@@ -145,7 +145,7 @@ def _check_room(remote: Remote, target: Path, needed: int) -> None:
 
 
 def _wait(remote: Remote, pace: Pace, error: Interrupted, failed: int, done: int) -> float:
-    """Seconds until the next try. RequestError where the server asks for more than anybody waits."""
+    """Seconds until the next try. RequestError where the server asks for more than `pace.longest`."""
     if error.after > pace.longest:
         raise _given_up(remote, f"{error}, and asks for {error.after:.0f} s until the next try", done)
     return max(error.after, pace.pause * float(2 ** max(0, failed - 1)))
@@ -157,7 +157,9 @@ def _given_up(remote: Remote, reason: object, done: int) -> RequestError:
 
 
 class DownloadThreads:
-    """The threads of one download. They share `_lock`, and stop when one fails or the caller leaves."""
+    """The worker threads of one download. They share `_lock`, and stop when one fails or the
+    caller leaves.
+    """
 
     def __init__(
         self,
@@ -180,9 +182,11 @@ class DownloadThreads:
         self._done, self._closed = journal.spans.total, False
 
     def run(self, watch: Watch | None) -> Fetched:
-        """Fetches what is missing, and hashes it all behind the workers, who write it out of order."""
+        """Downloads the missing ranges. Workers write out of order; this thread hashes the
+        contiguous front.
+        """
         count = min(self._pace.workers if self._ranges else 1, len(self._pieces))
-        # Daemons: a worker that waits for a silent server must not keep the program from ending.
+        # Daemon threads: a worker that waits for a silent server must not block the program's exit.
         workers = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
         try:
             for worker in workers:
@@ -194,11 +198,11 @@ class DownloadThreads:
                 if worker.ident is not None:
                     worker.join(2.0)
             with self._lock:
-                self._closed = True  # a worker that still waits for its server notes nothing any more
+                self._closed = True  # a worker that is still waiting adds nothing to the journal any more
 
     def _hash(self, watch: Watch | None) -> str:
         digest, hashed, size = hashlib.sha256(), 0, self._identity.size
-        # Unbuffered: what lies behind the front now is not what will lie there.
+        # Unbuffered: bytes after the front are not written yet, so they must not be read ahead.
         with self._target.open("rb", buffering=0) as file:
             while True:
                 with self._lock:
@@ -222,7 +226,7 @@ class DownloadThreads:
                     self._news.wait(0.5)
 
     def _check_magic(self, head: bytes) -> None:
-        """A web page or an archive is not downloaded to its end."""
+        """Raises ModelError for a file that does not begin as GGUF, such as a web page."""
         if not head.startswith(MAGIC):
             discard(self._target)
             raise ModelError(f"{self._remote.file}: expected a GGUF file, got {explain_magic(head[:512])}")
@@ -243,7 +247,7 @@ class DownloadThreads:
             self._news.set()
 
     def _fetch(self, file: IO[bytes], piece: DownloadRange) -> None:
-        """Gets one piece, by as many connections as it takes."""
+        """Downloads one range, with a new connection after each failure."""
         failed = 0
         while piece.at < piece.end and not self._stop.is_set():
             before = piece.at
@@ -258,7 +262,7 @@ class DownloadThreads:
                 self._stop.wait(_wait(self._remote, self._pace, error, failed, self._done))
 
     def _receive(self, file: IO[bytes], piece: DownloadRange) -> None:
-        """What one connection brings. Interrupted where that is less than was asked for."""
+        """Receives bytes of a range over one connection. Interrupted where it ends early."""
         headers = {"range": f"bytes={piece.at}-{piece.end - 1}"} if self._ranges else {}
         drip = Drip(self._pace)
         with self._web.open(self._remote.url, headers=headers, token=self._remote.token) as answer:
@@ -299,7 +303,7 @@ class DownloadThreads:
             raise Interrupted(f"expected bytes from {piece.at}, the server sends those from {start}")
 
     def _note(self, start: int, end: int) -> int:
-        """Enters written bytes into the journal; gives `end`."""
+        """Adds written bytes to the journal. Returns `end`."""
         with self._lock:
             if start < end and not self._closed:
                 self._journal.add(start, end)
@@ -310,14 +314,14 @@ class DownloadThreads:
 
 @dataclass(slots=True)
 class DownloadRange:
-    """The byte range of one worker; `at` advances as bytes come."""
+    """The byte range of one worker. `at` advances as bytes arrive."""
 
     at: int
     end: int
 
 
 class Drip:
-    """Watches that a connection brings something, where each read alone would be in time."""
+    """Detects a connection below the minimum rate, even if each single read is within its timeout."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace, self._since, self._bytes = pace, time.monotonic(), 0

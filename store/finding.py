@@ -1,4 +1,4 @@
-"""Which of the models a name means: the one of that full name, or the only one of a shorter name."""
+"""Resolves a full or shortened model name to one entry of the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ SHOWN = 12
 
 
 def matching(text: str, entries: Sequence[StoredModel]) -> list[StoredModel]:
-    """The entries of one place that the text may mean, of the strictest rule that any of them meets."""
+    """The entries of one place that match the text, by the strictest rule that any of them meets: the full
+    name, the name without its scheme, the repository, then the short name. Of several, the default
+    quantization wins.
+    """
     wanted = {text, *_spelled(text)}
     repos = tuple(f"{name}{end}" for name in wanted for end in (":", "/"))
     exact = [entry for entry in entries if entry.name in wanted]
@@ -28,7 +31,7 @@ def matching(text: str, entries: Sequence[StoredModel]) -> list[StoredModel]:
 
 
 def the_one(text: str, found: Sequence[StoredModel]) -> StoredModel:
-    """The entry. RequestError where there are several."""
+    """The only entry. RequestError where there are several."""
     if len(found) > 1:
         names = ", ".join(sorted(entry.name for entry in found)[:SHOWN])
         raise RequestError(f"{text!a}: expected the name of one model, got one of {len(found)}: {names}")
@@ -36,7 +39,7 @@ def the_one(text: str, found: Sequence[StoredModel]) -> StoredModel:
 
 
 def nothing_found(text: str, entries: Iterable[StoredModel]) -> SatchelError:
-    """The error for a name that no model has."""
+    """The error for an unknown name."""
     name = parse(text)
     if not isinstance(name, LocalName):
         return RequestError(f"{text}: not in the store; `satchel pull {name}` gets it")
@@ -49,7 +52,7 @@ def nothing_found(text: str, entries: Iterable[StoredModel]) -> SatchelError:
 
 
 def _spelled(text: str) -> set[str]:
-    """The full name that the text is short for, where it is a name of a server."""
+    """The full names that the text can stand for, as a name of a hub or registry."""
     name = parse(text)
     if isinstance(name, HubName | OllamaName | WebName):
         return {str(name)}
@@ -60,7 +63,7 @@ def _spelled(text: str) -> set[str]:
 
 
 def _bare(name: str) -> str:
-    """A name without what stands before the colon: hf, ollama, lmstudio."""
+    """A name without its scheme (hf, ollama, lmstudio)."""
     scheme, colon, rest = name.partition(":")
     return rest if colon and scheme in ("hf", "ollama", "lmstudio") else name
 
@@ -74,7 +77,7 @@ def _bare_starts(entry: StoredModel, repos: tuple[str, ...]) -> bool:
 
 
 def _short(entry: StoredModel) -> set[str]:
-    """Short names: the repository's, with and without the quantization, and the file's."""
+    """Short names of an entry: the repository's, with and without the quantization, and the file's."""
     match = NAME.fullmatch(entry.path.name)
     found = {match["prefix"] if match else entry.path.stem, entry.path.name}
     if _is_hub(entry.name):

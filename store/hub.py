@@ -1,7 +1,7 @@
-"""Hugging Face's API: which files a repository has, and which of them a name asks for.
+"""The Hugging Face Hub's API: lists a repository's files, and selects those of a model name.
 
-One answer lists all files with sizes and digests at one commit; everything is fetched from that commit, so a
-repository that changes meanwhile cannot mix two versions.
+One response lists all files with sizes and digests at one commit. All files are fetched from that commit, so
+a repository that changes meanwhile cannot mix two versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_QUANT = "Q4_K_M"
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-LISTED = 40  # names in an error
+LISTED = 40  # names shown in an error
 FILES_LIMIT = 100_000
 
 
@@ -35,7 +35,7 @@ class HubFile:
 
 
 def resolve(name: HubName, web: Web, environ: Mapping[str, str]) -> RemoteModel:
-    """What the hub has for the name. RequestError where that is nothing, or several files."""
+    """The hub's files for the name. RequestError where there are none, or several models."""
     base, token = hub_endpoint(environ), hub_token(environ)
     found = web.json(f"{base}/api/models/{name.repo}?blobs=true", token=token)
     commit, licence, files = read_repository(found, name)
@@ -56,14 +56,16 @@ def resolve(name: HubName, web: Web, environ: Mapping[str, str]) -> RemoteModel:
 
 
 def full_name(name: HubName, path: str) -> str:
-    """The name under which a file is kept: with its quantization, or with its path where it tells none."""
+    """The name under which a file is stored: with its quantization, or with its path where the file's name
+    has none.
+    """
     if name.file or not quant_of(path):
         return str(HubName(name.repo, file=path))
     return str(HubName(name.repo, quant_of(path)))
 
 
 def read_repository(raw: Any, name: HubName) -> tuple[str, str, list[HubFile]]:
-    """(commit, licence, GGUF files) of the hub's answer."""
+    """(commit, licence, GGUF files) of the hub's response."""
     if not isinstance(raw, dict) or not isinstance(raw.get("siblings"), list):
         raise RequestError(f"{name}: expected a list of files from the hub, got something else")
     commit, listed = raw.get("sha"), raw["siblings"]
@@ -86,7 +88,7 @@ def _is_gguf(path: object) -> bool:
 def _file(entry: dict[str, Any], name: HubName) -> HubFile:
     path = "/".join(file_parts(entry["rfilename"], entry["rfilename"]))
     large = entry.get("lfs")
-    if not isinstance(large, dict):  # small files lie in git itself, which tells no sha256
+    if not isinstance(large, dict):  # small files are in git itself, without a sha256
         return HubFile(path, check_size(entry.get("size"), f"{name}: {path}"))
     digest = large.get("sha256", large.get("oid"))
     digest = check_digest(f"sha256:{digest}" if isinstance(digest, str) else digest, f"{name}: {path}")
@@ -94,11 +96,13 @@ def _file(entry: dict[str, Any], name: HubName) -> HubFile:
 
 
 def choose(name: HubName, files: Sequence[HubFile]) -> list[HubFile]:
-    """The files that are the model: one, or all parts of a set. RequestError with what there is otherwise."""
+    """The file of the model, or all parts of its split set. RequestError lists the choices where it is
+    unclear.
+    """
     sets: dict[str, list[HubFile]] = {}
     for file in files:
         sets.setdefault(set_name(file.path), []).append(file)
-    # Images are read by files of their own, which are no language model.
+    # Multimodal projectors and importance matrices are GGUF files, but not language models.
     models = {key: found for key, found in sets.items() if not is_projector(key)}
     if name.file:
         models = {key: found for key, found in sets.items() if name.file in (key, *(f.path for f in found))}
@@ -113,7 +117,7 @@ def choose(name: HubName, files: Sequence[HubFile]) -> list[HubFile]:
 
 
 def set_name(path: str) -> str:
-    """The path without the number of a part: the same for all parts of a set."""
+    """The path without the part's number: the same for all parts of a split set."""
     match = PART.fullmatch(path)
     return f"{match['prefix']}-of-{match['count']}.gguf" if match else path
 
@@ -123,7 +127,7 @@ def is_projector(path: str) -> bool:
 
 
 def _whole_set(name: HubName, files: list[HubFile]) -> list[HubFile]:
-    """The parts in order, after none was found to be missing."""
+    """The parts in order. RequestError where one is missing."""
     match = PART.fullmatch(files[0].path)
     if match is None:
         return files

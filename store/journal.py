@@ -1,7 +1,7 @@
-"""What of a file is there already: spans of bytes, and the journal beside a part file that survives kill -9.
+"""The journal of a partial download: which byte ranges of the file are written. It survives kill -9.
 
-The journal is lines of text: first what is downloaded, then `start end` for each span that was written to the
-part file before its line was. A line that was cut, and all behind it, counts as not written.
+The journal is a text file: the first line identifies the download, each further line `start end` is a range
+that was written to the file before the line was. A torn line and all lines after it are ignored.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from satchel.formats.gguf.atomic import write_all
 
-LARGEST = 1 << 50  # bytes; a size above it is an error of the server
+LARGEST = 1 << 50  # bytes; a larger size is treated as a server's error
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What makes two downloads the same file. etag, sha256: "" where the server tells none."""
+    """The identity of a file on a server. etag, sha256: "" where the server gives none."""
 
     url: str
     size: int
@@ -28,19 +28,19 @@ class Identity:
 
     @property
     def lasting(self) -> bool:
-        """Whether a later download can be known to be of the same file."""
+        """Whether a later download can be recognized as the same file."""
         return bool(self.etag or self.sha256)
 
 
 class ByteRanges:
-    """A set of bytes, kept as sorted spans that neither touch nor overlap."""
+    """A set of byte offsets, stored as sorted ranges that neither touch nor overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> None:
-        """Adds bytes start..end (end not included)."""
+        """Adds the bytes from start up to end (exclusive)."""
         if start >= end:
             return
         first = bisect_left(self._ends, start)
@@ -56,11 +56,11 @@ class ByteRanges:
 
     @property
     def front(self) -> int:
-        """How many bytes from the beginning are there without a gap."""
+        """The number of bytes from the beginning without a gap."""
         return self._ends[0] if self._starts and self._starts[0] == 0 else 0
 
     def gaps(self, size: int, piece: int) -> Iterator[tuple[int, int]]:
-        """What is missing up to `size`, in pieces of at most `piece` bytes."""
+        """The missing ranges up to `size`, in pieces of at most `piece` bytes."""
         at = 0
         for start, end in [*zip(self._starts, self._ends, strict=True), (size, size)]:
             while at < min(start, size):
@@ -70,7 +70,7 @@ class ByteRanges:
 
 
 class Journal:
-    """The journal's file, open for adding lines; `spans` is what it says."""
+    """An open journal file. spans: the ranges in it."""
 
     def __init__(self, path: Path, identity: Identity) -> None:
         self.spans = ByteRanges()
@@ -84,7 +84,7 @@ class Journal:
             write_all(self._file, json.dumps(asdict(identity)).encode() + b"\n")
 
     def add(self, start: int, end: int) -> None:
-        """Notes bytes that the part file has."""
+        """Adds a range that has been written to the file."""
         write_all(self._file, b"%d %d\n" % (start, end))
         self.spans.add(start, end)
 
@@ -93,13 +93,13 @@ class Journal:
 
 
 def read_journal(path: Path) -> tuple[Identity, ByteRanges] | None:
-    """What a journal says; None where there is none that can be read."""
+    """The contents of a journal; None where it is missing or invalid."""
     known = _read(path)
     return known and known[:2]
 
 
 def _read(path: Path) -> tuple[Identity, ByteRanges, int] | None:
-    """The same, and how many bytes of the file were read: from the first line on that is none, nothing is."""
+    """The contents of a journal, and the number of its bytes up to the first invalid line."""
     try:
         *lines, _torn = path.read_bytes().split(b"\n")
         identity = Identity(**json.loads(lines[0]))
@@ -121,13 +121,13 @@ def _read(path: Path) -> tuple[Identity, ByteRanges, int] | None:
 
 
 def _is_sound(identity: Identity) -> bool:
-    """Whether its fields are of their types, and the size is one of a file."""
+    """Whether the fields have their types and the size is in range."""
     texts = (identity.url, identity.etag, identity.sha256)
     whole = all(isinstance(text, str) for text in texts)
     return whole and type(identity.size) is int and 0 < identity.size <= LARGEST
 
 
 def _cut(path: Path, size: int) -> None:
-    """Ends the file where reading it ended, so that the next line begins a line and is read."""
+    """Truncates the journal to its valid lines, so that the next line is not appended to a torn one."""
     with path.open("r+b") as file:
         file.truncate(size)

@@ -1,8 +1,8 @@
-"""models.lock: what each model is, pinned when it is pulled: URL, size, sha256, licence, template's hash.
+"""models.lock pins each model when it is pulled: URL, size, sha256, licence, and the chat template's hash.
 
-Invariant: a file that is opened by the store has the digest that the lock file says. It is hashed again
-whenever its size, times or inode differ from those with which it was last hashed; those are kept beside the
-lock file, for they are true on this machine alone.
+Invariant: a file that the store opens has the digest in the lock file. It is hashed again whenever its size,
+times or inode differ from those of the last hashing. Those stamps are in a file beside the lock file, because
+they are valid on this machine only.
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ Hashing = Callable[[int, int], None]  # (bytes done, bytes in all)
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A file: its path below the store, or an absolute one, which the store reads and never writes.
+    """A pinned file."""
 
-    etag: of a server that tells no digest, by which a new version is known.
-    """
-
-    path: str
+    path: str  # relative to the store, or absolute for a file outside of it, which is never written
     size: int
     sha256: str
     url: str = ""
-    etag: str = ""
+    etag: str = ""  # identifies the version where the server gives no digest
 
     @property
     def own(self) -> bool:
@@ -48,12 +45,12 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A model: its name, its files in order. template: sha256 of the chat template, "" for none."""
+    """A pinned model."""
 
     name: str
-    files: tuple[Pinned, ...]
+    files: tuple[Pinned, ...]  # of a split set in order
     licence: str = ""
-    template: str = ""
+    template: str = ""  # sha256 of the chat template; "" for none
 
     @property
     def size(self) -> int:
@@ -61,14 +58,14 @@ class Locked:
 
 
 class LockFile:
-    """The lock file of a store's folder. Read anew each time, so that what others pull is seen."""
+    """The lock file of a store. It is read again for each call, to see pulls of other processes."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.path = root, root / "models.lock"
         self._stamps = root / ".stamps.json"
 
     def read(self) -> dict[str, Locked]:
-        """The models by name. RequestError where the file is no lock file."""
+        """The models by name. RequestError where the lock file is invalid."""
         import tomllib
 
         try:
@@ -97,7 +94,7 @@ class LockFile:
         return self.root / file.path
 
     def check(self, model: Locked, hashing: Hashing | None = None) -> list[Path]:
-        """The model's files, after each was found to be what was pinned. RequestError where one is not."""
+        """Verifies the model's files and returns their paths. RequestError where one differs from its pin."""
         stamps = self._read_stamps()
         paths = [self.location(file) for file in model.files]
         fresh = False
@@ -120,7 +117,7 @@ class LockFile:
         return paths
 
     def stamp(self, model: Locked) -> None:
-        """Notes that the files were just hashed and found right."""
+        """Records that the files were just hashed and match their pins."""
         stamps = self._read_stamps()
         for file in model.files:
             stamps[file.path] = [*self._stamp(model, self.location(file)), file.sha256]
@@ -160,7 +157,7 @@ class LockFile:
         return {"name": model.name, "licence": model.licence, "template": model.template, "file": files}
 
     def _model(self, raw: Any) -> Locked:
-        """A table that a hand or another machine may have written."""
+        """Parses a model's table, which is untrusted: a user or another machine may have written it."""
         if not isinstance(raw, dict) or not isinstance(raw.get("file"), list) or not raw["file"]:
             raise self._wrong("model: expected a name and files, got something else")
         texts = [raw.get(key, "") for key in ("name", "licence", "template")]
@@ -192,7 +189,9 @@ class LockFile:
         return {}
 
     def _write_stamps(self, stamps: dict[str, list[int | str]]) -> None:
-        """Losing stamps costs a hash, never a right answer: a store that is read-only has none."""
+        """Writes the stamps; errors are ignored. Without stamps, as in a read-only store, files are hashed
+        again.
+        """
         text = json.dumps(stamps).encode()
         with suppress(RequestError):
             replace_files([(self._stamps, lambda file: write_all(file, text))])
@@ -220,9 +219,8 @@ def renamed(model: Locked, name: str) -> Locked:
 
 @contextmanager
 def guard(root: Path, what: str, *, wait: bool = True) -> Iterator[bool]:
-    """One process and thread at a time works on `what`; the others wait, or with `wait` off are given False.
-
-    A lock that a dead process left is free.
+    """A lock on `what` across processes and threads. Yields True with the lock held; with wait=False, yields
+    False where another holds it. A lock of a dead process is free.
     """
     from filelock import FileLock, Timeout
 
@@ -239,6 +237,6 @@ def guard(root: Path, what: str, *, wait: bool = True) -> Iterator[bool]:
     try:
         yield True
     finally:
-        for _ in range(2):  # the second does nothing, but where the file system failed to unlock
+        for _ in range(2):  # the second call has an effect only where the file system failed to unlock
             with suppress(OSError):
                 lock.release(force=True)

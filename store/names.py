@@ -1,7 +1,6 @@
-"""A model's name as users write it, read into what it is: of a hub, an address, an Ollama registry, or a
-local name.
+"""Parses model names: of the Hugging Face Hub, of an Ollama registry, a URL, or a local name.
 
-Invariant: every part of a parsed name is one safe path component, so a folder made of it stays in the store.
+Invariant: every part of a parsed name is one safe path component, so a path built from it stays in the store.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ OLLAMA_HOST, OLLAMA_SPACE, OLLAMA_TAG = "registry.ollama.ai", "library", "latest
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Windows opens a device where a file has one of these names, whatever its ending.
+# Windows opens a device for a file of one of these names, with any extension.
 DEVICES = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|COM\d|LPT\d)(\..*)?", re.IGNORECASE)
 QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32))"
@@ -29,7 +28,7 @@ QUANT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """`hf:USER/REPO[:QUANT]`, or `hf:USER/REPO/FILE.gguf`. quant and file: "" where none is named."""
+    """`hf:USER/REPO[:QUANT]` or `hf:USER/REPO/FILE.gguf`. quant, file: "" where not given."""
 
     repo: str
     quant: str = ""
@@ -41,7 +40,7 @@ class HubName:
 
 @dataclass(frozen=True, slots=True)
 class WebName:
-    """The https address of one GGUF file. path: safe components below the host."""
+    """The https URL of one GGUF file. path: its safe components after the host."""
 
     url: str
     host: str
@@ -68,7 +67,7 @@ class OllamaName:
 
 @dataclass(frozen=True, slots=True)
 class LocalName:
-    """A path, or a name of what the store already has."""
+    """A path, or the name of a model in the store."""
 
     text: str
 
@@ -80,7 +79,7 @@ Name = HubName | WebName | OllamaName | LocalName
 
 
 def parse(text: str) -> Name:
-    """The name that the text is. RequestError where a part of it could lead astray (D02)."""
+    """Parses a name. RequestError where a part is not a safe path component."""
     if not text or len(text) > LONGEST:
         raise _refused(text, f"expected 1 to {LONGEST} characters, got {len(text)}")
     if "\0" in text:
@@ -96,7 +95,9 @@ def parse(text: str) -> Name:
 
 
 def part(piece: str, whole: str) -> str:
-    """The piece, where it can be one path component on every system. whole: the name in the error."""
+    """Returns the piece if it is a safe path component on every system, else raises RequestError. whole: the
+    name for the error.
+    """
     if not PART.fullmatch(piece) or ".." in piece or piece.endswith(".") or DEVICES.fullmatch(piece):
         wanted = "1 to 200 of A-Z a-z 0-9 . _ + - and no device of Windows"
         raise _refused(whole, f"expected parts of {wanted}, got {piece[:60]!a}")
@@ -104,7 +105,7 @@ def part(piece: str, whole: str) -> str:
 
 
 def file_parts(path: str, whole: str) -> tuple[str, ...]:
-    """The components of a relative path with slashes, each of them safe, the last one a GGUF file's."""
+    """The components of a relative path. RequestError unless all are safe and the last one ends in .gguf."""
     pieces = tuple(part(piece, whole) for piece in path.split("/"))
     if not pieces[-1].lower().endswith(".gguf"):
         raise _refused(whole, f"expected a file that ends in .gguf, got {pieces[-1]!a}")
@@ -112,7 +113,7 @@ def file_parts(path: str, whole: str) -> tuple[str, ...]:
 
 
 def check_digest(digest: object, where: str) -> str:
-    """The 64 hexadecimal digits of a digest `sha256:...`. RequestError where it is anything else (D01)."""
+    """The 64 hexadecimal digits of a digest `sha256:...`. RequestError where it has another form."""
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         shown = digest[:80] if isinstance(digest, str) else digest
         raise RequestError(
@@ -122,7 +123,7 @@ def check_digest(digest: object, where: str) -> str:
 
 
 def web_name(url: str) -> WebName:
-    """The address of a file. RequestError where it is not plainly one."""
+    """Parses the URL of a GGUF file. RequestError for another scheme, credentials, or an unsafe path."""
     if any(ord(c) <= 32 or ord(c) > 126 or c == "\\" for c in url):
         raise _refused(url, "expected an address of printable ASCII (foreign hosts as xn--), got another")
     try:
@@ -143,19 +144,19 @@ def web_name(url: str) -> WebName:
 
 
 def folder_of(host: str, port: int | None) -> str:
-    """The folder's name of a host."""
+    """The folder name of a host."""
     return host.replace(":", "_") + (f"_{port}" if port is not None else "")
 
 
 def is_near(host: str) -> bool:
-    """Whether the host is written as an address of this machine or of a private network."""
+    """Whether the host is localhost or an IP address that is not globally routable."""
     if host == "localhost":
         return True
     return _is_address(host) and not ipaddress.ip_address(host).is_global
 
 
 def quant_of(file: str) -> str:
-    """The quantization that a file's name tells, upper case; "" where it tells none."""
+    """The quantization in a file's name, in upper case; "" without one."""
     found = QUANT.findall(file.rsplit("/", 1)[-1])
     return str(found[-1]).upper() if found else ""
 

@@ -1,8 +1,7 @@
-"""Models that other programs and users keep, read where they lie: folders, and the stores of Hugging Face,
-Ollama and LM Studio.
+"""Models outside of the store, used in place: folders, and the caches of Hugging Face, Ollama and LM Studio.
 
-Nothing here writes. A place that is absent, unreadable or half written has fewer models and is no error;
-what a file holds, the reader checks when it is opened.
+This module only reads. A place that is missing, unreadable or incomplete yields fewer models and is not an
+error. The GGUF reader checks a file when it is opened.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from satchel.store.remote import hub_home
 from satchel.store.stored import StoredModel
 
 Environ = Mapping[str, str]
-DEPTH = 6  # folders below a place in which models are looked for
-SYSTEM_OLLAMA = Path("/usr/share/ollama/.ollama/models")  # of the service that its installer makes
+DEPTH = 6  # levels of folders that are searched for models
+SYSTEM_OLLAMA = Path("/usr/share/ollama/.ollama/models")  # of Ollama's systemd service
 HEX = frozenset("0123456789abcdef")
 
 
 def places(environ: Environ) -> list[tuple[str, Callable[[], Iterator[StoredModel]]]]:
-    """(place, what finds its models), in the order in which a name is looked for."""
+    """(place, function that lists its models), in search order."""
     return [
         ("folder", lambda: _each(named_folders(environ), in_folder)),
         ("huggingface", lambda: in_hub_cache(hub_cache(environ))),
@@ -38,7 +37,7 @@ def places(environ: Environ) -> list[tuple[str, Callable[[], Iterator[StoredMode
 
 
 def named_folders(environ: Environ) -> list[Path]:
-    """The folders of SATCHEL_FOLDERS, separated as those of PATH."""
+    """The folders of SATCHEL_FOLDERS, separated as in PATH."""
     return [Path(f).expanduser() for f in environ.get("SATCHEL_FOLDERS", "").split(os.pathsep) if f]
 
 
@@ -57,14 +56,16 @@ def lmstudio_folders() -> list[Path]:
 
 
 def in_folder(folder: Path) -> Iterator[StoredModel]:
-    """A folder's files, each by its name without the ending."""
+    """The models in a folder, named by file without the suffix."""
     for parts in model_files(folder):
         match = NAME.fullmatch(parts[0].name)
         yield from _entry(match["prefix"] if match else parts[0].stem, "folder", parts)
 
 
 def in_hub_cache(cache: Path) -> Iterator[StoredModel]:
-    """Snapshots that a branch or tag of Hugging Face's cache points to; main, where there are several."""
+    """The models in a Hugging Face cache: of each repository, the snapshot of `main`, else of
+    its first ref.
+    """
     for repo in _subfolders(cache):
         pieces = repo.name.split("--")
         if len(pieces) != 3 or pieces[0] != "models" or not all(PART.fullmatch(p) for p in pieces):
@@ -79,7 +80,7 @@ def in_hub_cache(cache: Path) -> Iterator[StoredModel]:
 
 
 def in_ollama(folder: Path) -> Iterator[StoredModel]:
-    """What the manifests of an Ollama store name."""
+    """The models of an Ollama store, by its manifests."""
     root = folder / "manifests"
     for path in _walk(root, 5):
         pieces = path.relative_to(root).parts
@@ -95,7 +96,7 @@ def in_ollama(folder: Path) -> Iterator[StoredModel]:
 
 
 def in_lmstudio(folder: Path) -> Iterator[StoredModel]:
-    """PUBLISHER/REPO/FILE.gguf, as on the hub that the files came from."""
+    """The models of LM Studio, stored as PUBLISHER/REPO/FILE.gguf."""
     for parts in model_files(folder):
         pieces = parts[0].relative_to(folder).parts
         if len(pieces) < 3 or not all(PART.fullmatch(piece) for piece in pieces):
@@ -105,7 +106,7 @@ def in_lmstudio(folder: Path) -> Iterator[StoredModel]:
 
 
 def model_files(folder: Path) -> Iterator[tuple[Path, ...]]:
-    """The models below a folder by path: one file, or all parts of a set of which none is missing."""
+    """The models below a folder, sorted by path: a file, or all parts of a complete split set."""
     for path in _walk(folder, DEPTH):
         if not path.name.lower().endswith(".gguf") or is_projector(path.name):
             continue
@@ -130,7 +131,7 @@ def _snapshot(repo: Path) -> Path | None:
 
 
 def _entry(name: str, place: str, paths: tuple[Path, ...], digest: str = "") -> Iterator[StoredModel]:
-    """The entry of files that are there; nothing where one is not."""
+    """Yields the entry of a model if all its files exist."""
     try:
         infos = [path.stat() for path in paths]
     except OSError:
@@ -145,7 +146,7 @@ def _each(folders: Iterable[Path], find: Callable[[Path], Iterator[StoredModel]]
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    """Files below a folder in order, links to files included, hidden ones and links to folders left out."""
+    """Files below a folder, sorted; includes links to files, skips hidden files and links to folders."""
     try:
         found = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:

@@ -1,9 +1,9 @@
-"""What a pull may reach and how much it may bring.
+"""Which servers a pull may contact, and how many bytes it may fetch.
 
-A local user names any server, and it may lie in a private network. Clients of a server name the
-configured registries and no other host: a name of another is refused before anything of it is looked up, so
-that the answer tells nothing of the network. Where a registry's redirects lead must be public; what is not
-public and what does not exist are one answer.
+A local user may name any server, including one in a private network. Clients of a Satchel server may name the
+configured registries only: another host is refused before any DNS lookup, so that the error reveals nothing
+about the network (SSRF). Redirects of a registry must lead to public addresses; a private address and a
+missing one give the same error.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ def anything(name: str, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """registries: hosts, or HOST:PORT, that names may say beside the configured ones; None: any host, as a
-    local user has it. admit(model's name, bytes): called before a model is fetched; raises where it is too
-    much.
-    """
+    """The policy of a pull."""
 
-    registries: Sequence[str] | None = None
+    registries: Sequence[str] | None = None  # HOST or HOST:PORT beside the configured ones; None: any host
+    # (model's name, bytes): called before a download; raises where it exceeds a quota
     admit: Admit = anything
 
     @property
     def free(self) -> bool:
-        """Whether names may say any host."""
+        """Whether names may contain any host."""
         return self.registries is None
 
     def check(self, name: Name, environ: Mapping[str, str]) -> None:
-        """RequestError where the name's server is none of the registries. Nothing is looked up for it."""
+        """Raises RequestError where the name's server is not an allowed registry, without a DNS lookup."""
         if self.registries is None or isinstance(name, LocalName | HubName):
             return
         if isinstance(name, OllamaName):
@@ -54,7 +52,7 @@ class Policy:
         )
 
     def trusted(self, environ: Mapping[str, str]) -> list[str]:
-        """Addresses that the operator configured, which may lie in a private network."""
+        """URLs that the operator configured, which may be in a private network."""
         return [hub_endpoint(environ), registry_endpoint(environ)]
 
 

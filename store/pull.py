@@ -1,7 +1,8 @@
-"""Pulling: from a name to files that were fetched, hashed, read by the project's own reader, and pinned.
+"""Pulls a model: downloads its files, hashes them, checks them with the GGUF reader, and pins them in the
+lock file.
 
-Everything is fetched into the folder `.incoming` beside its place. Invariant: a file leaves it when all files
-of the model are whole and the reader took them; until then whatever stood at its place stays.
+Files are downloaded to the folder `.incoming` beside their target. Invariant: they are moved to their targets
+only when all files of the model are complete and the reader accepts them; until then the old files stay.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Pull:
         self.root, self._lock, self._environ, self._pace, self._policy = root, lock, environ, pace, policy
 
     def run(self, name: Name, watch: Watch | None, update: bool) -> Path:
-        """The model's file. RequestError where it can't be had; what was there before stays as it was."""
+        """Pulls the model and returns its file. RequestError where that fails; the old files stay."""
         policy, environ = self._policy, self._environ
         policy.check(name, environ)
         named = [named_server(name, environ)] if policy.free else policy.trusted(environ)
@@ -61,7 +62,9 @@ class Pull:
                 raise RequestError(f"{wanted.name}: can't be stored: {text}") from None
 
     def _have(self, wanted: RemoteModel, web: Web, update: bool) -> Path | None:
-        """The file of a model that is there, as the server has it now. RequestError where that differs."""
+        """The file of a model that is already stored and current. RequestError where the server's file
+        differs and `update` is off.
+        """
         locked = self._lock.read().get(wanted.name)
         if locked is None:
             return self._in_place(wanted)
@@ -71,11 +74,11 @@ class Pull:
             raise _differs(wanted.name)
         try:
             return self._lock.check(locked)[0]
-        except RequestError:  # a file that is gone or was changed here is what pulling again mends
+        except RequestError:  # the file is missing or was changed locally: download it again
             return None
 
     def _in_place(self, wanted: RemoteModel) -> Path | None:
-        """The same model in another program's store."""
+        """The file of the same model in another program's store."""
         first = wanted.files[0].sha256
         size = sum(file.size or 0 for file in wanted.files)
         for _, find in places(self._environ) if first else ():
@@ -85,7 +88,7 @@ class Pull:
         return None
 
     def _same(self, locked: Locked, wanted: RemoteModel, web: Web) -> bool:
-        """Whether the server has what was pulled: by its digests, or by the ETag where it tells none."""
+        """Whether the server's files are the pinned ones, by digest, or by size and ETag without a digest."""
         if len(locked.files) != len(wanted.files):
             return False
         for file, remote in zip(locked.files, wanted.files, strict=True):
@@ -118,12 +121,14 @@ class Pull:
         return targets[0]
 
     def _expected(self, remote: Remote, locked: Locked | None, update: bool) -> Remote:
-        """The file with the digest that the lock file pins, where the server tells none."""
+        """The remote file with the pinned digest where the server gives none."""
         pinned = {file.path: file.sha256 for file in locked.files} if locked and not update else {}
         return remote if remote.sha256 else replace(remote, sha256=pinned.get(remote.file, ""))
 
     def _read(self, wanted: RemoteModel, spares: Sequence[Path]) -> tuple[str, str]:
-        """(sha256 of the chat template, licence) of files that the reader takes. ModelError for others."""
+        """(sha256 of the chat template, licence) of the downloaded files. ModelError where the reader refuses
+        them.
+        """
         try:
             with open_gguf(spares[0]) as gguf:
                 if len(gguf.parts) != len(spares):
@@ -139,7 +144,7 @@ class Pull:
         return digest, str(licence)[:200] if known else ""
 
     def _forget(self, old: Locked) -> None:
-        """Removes files of the model's last version that no model has any more."""
+        """Removes files of the model's old version that no other model uses."""
         kept = {file.path for model in self._lock.read().values() for file in model.files}
         for file in old.files:
             if file.own and file.path not in kept:
@@ -147,7 +152,7 @@ class Pull:
 
 
 def resolve(name: Name, web: Web, environ: Mapping[str, str]) -> RemoteModel:
-    """What the name's server has for it."""
+    """Asks the name's server for the model's files."""
     if isinstance(name, HubName):
         return hub.resolve(name, web, environ)
     if isinstance(name, OllamaName):
@@ -158,7 +163,7 @@ def resolve(name: Name, web: Web, environ: Mapping[str, str]) -> RemoteModel:
 
 
 def named_server(name: Name, environ: Mapping[str, str]) -> str:
-    """The address of the server that the user means by the name: it may be one of a private network."""
+    """The URL of the server that the user named, which may therefore be in a private network."""
     if isinstance(name, HubName):
         return hub_endpoint(environ)
     if isinstance(name, OllamaName):
@@ -174,7 +179,7 @@ def local_name(name: LocalName) -> RequestError:
 
 
 def trusted_hosts(environ: Mapping[str, str]) -> list[str]:
-    """The addresses of SATCHEL_TRUSTED_HOSTS: HOST:PORT, or HOST for https, with commas between."""
+    """The URLs of SATCHEL_TRUSTED_HOSTS, a comma-separated list of HOST (https), HOST:PORT or URL."""
     listed = environ.get("SATCHEL_TRUSTED_HOSTS", "").split(",")
     return [host if "://" in host else f"https://{host}" for host in map(str.strip, listed) if host]
 
@@ -185,7 +190,7 @@ def _pinned(wanted: RemoteModel, found: Sequence[Fetched]) -> tuple[Pinned, ...]
 
 
 def _keep(spare: Path, target: Path) -> None:
-    """Gives a finished file its name. A process that has the old one open keeps it: it is not written to."""
+    """Renames a finished file to its target. A process that has the old file open keeps reading it."""
     with spare.open("rb") as file:
         os.fsync(file.fileno())
     spare.replace(target)

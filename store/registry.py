@@ -1,7 +1,7 @@
-"""Ollama's registry: a manifest names layers by digest, and one of them is the GGUF file.
+"""Ollama's registry protocol: a manifest lists layers by digest, and one of them is the GGUF file.
 
-Nothing but the model and its licence is fetched: the chat template is the one in the file. No token is ever
-asked for or sent, wherever a server's WWW-Authenticate points to.
+Only the model and its licence are fetched; the chat template is the one in the GGUF file. No token is
+requested or sent, even if the server's WWW-Authenticate asks for one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ LAYERS_LIMIT = 64
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """kind: what stands behind KIND in the media type. sha256: 64 hexadecimal digits."""
+    """A layer of a manifest."""
 
-    kind: str
-    sha256: str
+    kind: str  # the media type without KIND: model, license, ...
+    sha256: str  # 64 hexadecimal digits
     size: int
 
 
 def resolve(name: OllamaName, web: Web, environ: Mapping[str, str]) -> RemoteModel:
-    """What the registry has for the name."""
+    """The registry's model file for the name."""
     own = name.host == OLLAMA_HOST
     base = registry_endpoint(environ) if own else f"https://{name.host}"
     place = f"{base}/v2/{name.space}/{name.model}"
@@ -51,7 +51,7 @@ def resolve(name: OllamaName, web: Web, environ: Mapping[str, str]) -> RemoteMod
 
 
 def read_manifest(raw: Any, where: str) -> list[Layer]:
-    """The layers of a manifest. RequestError where one is not what it should be (D01, D03)."""
+    """The layers of a manifest. RequestError where a layer is invalid."""
     listed = raw.get("layers") if isinstance(raw, dict) else None
     if not isinstance(listed, list) or not 1 <= len(listed) <= LAYERS_LIMIT:
         got = len(listed) if isinstance(listed, list) else "none"
@@ -67,7 +67,7 @@ def _layer(entry: Any, where: str) -> Layer:
 
 
 def model_layer(layers: list[Layer], where: str) -> Layer:
-    """The one layer that is the model."""
+    """The model's layer. RequestError unless there is exactly one, without an adapter."""
     models = [layer for layer in layers if layer.kind == "model"]
     if any(layer.kind == "adapter" for layer in layers):
         raise RequestError(f"{where}: made of a model and an adapter, which are not put together here")
@@ -77,7 +77,7 @@ def model_layer(layers: list[Layer], where: str) -> Layer:
 
 
 def _licence(web: Web, place: str, layers: list[Layer]) -> str:
-    """The first line of the licence that says something; "" where there is none."""
+    """The first printable line of the licence; "" without one."""
     found = next((layer for layer in layers if layer.kind == "license"), None)
     if found is None or found.size > LICENCE_LIMIT:
         return ""

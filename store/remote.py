@@ -1,4 +1,4 @@
-"""What a name stands for on its server, before any of it is fetched; the settings that say which server."""
+"""Remote files of a model, and the environment's settings of servers, tokens and offline mode."""
 
 from __future__ import annotations
 
@@ -12,45 +12,38 @@ from satchel.store.names import WebName, web_name
 
 HUB = "https://huggingface.co"
 REGISTRY = "https://registry.ollama.ai"
-INCOMING = ".incoming"  # the folder beside a file's place in which it is fetched
+INCOMING = ".incoming"  # the folder of downloads in progress, beside the target
 OFFLINE = ("SATCHEL_OFFLINE", "HF_HUB_OFFLINE")
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A file to get. file: its path in the store; size and sha256: None and "" where nothing tells them;
-    token: for the url's own origin.
-    """
+    """A file to download."""
 
     url: str
-    file: str
-    size: int | None = None
-    sha256: str = ""
-    token: str = ""
+    file: str  # its path in the store
+    size: int | None = None  # None: unknown
+    sha256: str = ""  # "": unknown
+    token: str = ""  # bearer token, sent to the origin of `url` only
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a file is fetched: `workers` connections take pieces of `piece` bytes and note each `block`.
+    """Parameters of downloads."""
 
-    A connection that brings less than `least` bytes a second over `patience` seconds is dropped; one that
-    breaks is tried again after `pause` seconds, twice that, and so on, `tries` times without a block between.
-    longest: the longest wait in seconds that a server may ask for.
-    """
-
-    workers: int = 4
-    piece: int = 64 << 20
-    block: int = 4 << 20
-    least: int = 1024
+    workers: int = 4  # parallel connections
+    piece: int = 64 << 20  # bytes per range request
+    block: int = 4 << 20  # bytes between two entries of the journal
+    least: int = 1024  # bytes/s: a connection below it for `patience` seconds is dropped
     patience: float = 30.0
-    pause: float = 0.5
-    tries: int = 6
-    longest: float = 120.0
+    pause: float = 0.5  # seconds before the first retry; doubled for each further one
+    tries: int = 6  # failures in a row, without a block received between them
+    longest: float = 120.0  # seconds of Retry-After that are accepted
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model on a server. name: the full name under which it is kept; files: of a split set in order."""
+    """A model on a server. name: its full name in the store. files: of a split set in order."""
 
     name: str
     files: tuple[Remote, ...]
@@ -58,12 +51,12 @@ class RemoteModel:
 
 
 def from_web(name: WebName) -> RemoteModel:
-    """The file of an address; what it is, only the file itself tells."""
+    """The remote model of a URL, with unknown size and digest."""
     return RemoteModel(str(name), (Remote(name.url, "/".join((name.host, *name.path))),))
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
-    """Whether the environment forbids connections."""
+    """Whether the environment turns network access off."""
     return any(environ.get(name, "").lower() not in ("", "0", "false", "no", "off") for name in OFFLINE)
 
 
@@ -72,7 +65,7 @@ def hub_endpoint(environ: Mapping[str, str]) -> str:
 
 
 def registry_endpoint(environ: Mapping[str, str]) -> str:
-    """The server of `ollama:NAME` without a host."""
+    """The server of an `ollama:NAME` without a host."""
     return _endpoint(environ, "SATCHEL_OLLAMA_REGISTRY", REGISTRY)
 
 
@@ -82,7 +75,7 @@ def hub_home(environ: Mapping[str, str]) -> Path:
 
 
 def hub_token(environ: Mapping[str, str]) -> str:
-    """The token of Hugging Face: HF_TOKEN, or the file in which its own program keeps it; "" for none."""
+    """The Hugging Face token: HF_TOKEN, or the token file of Hugging Face's own CLI; "" for none."""
     named = environ.get("HF_TOKEN", "") or environ.get("HUGGING_FACE_HUB_TOKEN", "")
     if not named:
         path = environ.get("HF_TOKEN_PATH", "")
@@ -97,7 +90,7 @@ def hub_token(environ: Mapping[str, str]) -> str:
 
 
 def check_size(size: object, where: str) -> int:
-    """A size that a server tells. RequestError where it is no size of a file (D03)."""
+    """Validates a size given by a server. RequestError where it is not a positive integer up to LARGEST."""
     if type(size) is not int or not 0 < size <= LARGEST:
         raise RequestError(f"{where}: size: expected 1 to {LARGEST} bytes, got {size!r:.40}")
     return size
@@ -106,7 +99,7 @@ def check_size(size: object, where: str) -> int:
 def _endpoint(environ: Mapping[str, str], variable: str, default: str) -> str:
     url = environ.get(variable, "").rstrip("/") or default
     try:
-        web_name(f"{url}/a.gguf")  # the same rules as for an address that is pulled
+        web_name(f"{url}/a.gguf")  # the same checks as for a URL that is pulled
     except RequestError as error:
         raise RequestError(f"{variable}: {error}") from None
     return url

@@ -1,4 +1,4 @@
-"""Asks a server that runs, by Ollama's calls, which models it has loaded, and to let one go."""
+"""A client of a running server: lists its loaded models and unloads one, by Ollama's API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ DEFAULT = "http://127.0.0.1:8080"
 
 
 class ServerClient:
-    """A server by its address (HOST:PORT or a URL; "" for the default). key: its API key, "" for none."""
+    """A client of one server. address: HOST:PORT or a URL, "" for the default. key: an API key,
+    "" for none.
+    """
 
     def __init__(self, address: str = "", key: str = "") -> None:
         text = (address or DEFAULT).rstrip("/")
@@ -21,11 +23,11 @@ class ServerClient:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], address: str = "") -> ServerClient:
-        """The server that SATCHEL_HOST names, where no address is given."""
+        """A client of the given address, else of SATCHEL_HOST."""
         return cls(address or environ.get("SATCHEL_HOST", ""), environ.get("SATCHEL_API_KEY", ""))
 
     def models(self) -> list[dict[str, Any]]:
-        """The loaded models, as /api/ps tells them."""
+        """The loaded models, as /api/ps lists them."""
         found = self._ask("/api/ps")
         models = found.get("models") if isinstance(found, dict) else None
         if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):

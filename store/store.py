@@ -1,6 +1,7 @@
-"""The store's face: what there is, where it lies, pulling, removing and naming it.
+"""The store's interface: lists, finds, pulls, copies and removes models.
 
-Invariant: a file under its own name is whole and was checked; what the lock file pins is what is opened.
+Invariants: a file under its own name is complete and was checked; an opened file has the digest in the lock
+file.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """Models of this machine by name. Cheap to make; holds nothing open; safe to use from several threads.
+    """The models of this machine by name. It is cheap to create, keeps no file open, and is thread-safe.
 
-    root: the folder of its own files; default: $SATCHEL_MODELS or the user's data folder. offline: never
-    open a connection; default: whether SATCHEL_OFFLINE or HF_HUB_OFFLINE is set. environ: where settings
-    are read. pace: how files are fetched. policy: from where, and how much; default: as a local user may.
+    root: the folder of its files; default: $SATCHEL_MODELS or the user's data folder.
+    offline: never open a connection; default: whether SATCHEL_OFFLINE or HF_HUB_OFFLINE is set.
+    environ: the environment variables to read settings from.
+    pace: parameters of downloads.
+    policy: allowed servers and quota of pulls; default: those of a local user.
     """
 
     def __init__(
@@ -46,11 +49,11 @@ class Store:
         self._lock = LockFile(self.root)
 
     def list(self) -> list[StoredModel]:
-        """All models: the store's own first, then those that are read in place, by name."""
+        """All models by name: the store's own first, then those of other places."""
         return [entry for place in self._places() for entry in sorted(place, key=lambda e: e.name)]
 
     def entry(self, name: str) -> StoredModel:
-        """The model of that name, or the file of that path. RequestError where there is none, or several."""
+        """The model of a name, or the file of a path. RequestError where there is none, or several."""
         path, there = Path(name), _is_there(name)
         if there and not path.is_dir():
             return self._of_path(path)
@@ -62,10 +65,10 @@ class Store:
         raise nothing_found(name, self.list())
 
     def find(self, name: str, hashing: Hashing | None = None) -> Path:
-        """The file of a name or path, to be opened: of a split set, its first part.
+        """The file to open for a name or path: of a split set, its first part.
 
-        RequestError where no model has the name (it says how to get one) or where a file is not the one
-        that models.lock pins. A file that was touched since is hashed first: `hashing` is told how far.
+        RequestError where no model has the name, or a file differs from its pin in models.lock. A file that
+        was modified since the last check is hashed first. hashing: called with the progress of that.
         """
         entry = self.entry(name)
         if entry.place == OWN:
@@ -73,9 +76,9 @@ class Store:
         return entry.path
 
     def pull(self, name: str, progress: Watch | None = None, *, update: bool = False) -> Path:
-        """Gets the model unless it is there, and gives its file. A cut pull goes on where it stopped.
+        """Pulls the model unless it is stored, and returns its file. An interrupted pull is resumed.
 
-        update: take a file that differs from the one that was pulled before; without it that is RequestError
+        update: replace the stored file where the server's differs; otherwise a difference is a RequestError
         and the old file stays. progress: see Watch.
         """
         from satchel.store.policy import FREE
@@ -92,8 +95,8 @@ class Store:
         )
 
     def remove(self, name: str) -> StoredModel:
-        """Takes the name away, and its files where no other name has them. RequestError for what lies in
-        another program's folder.
+        """Removes a name, and its files unless another name uses them. RequestError for a model in another
+        program's folder.
         """
         entry = self._own(name, "removed")
         with guard(self.root, self._lock.read()[entry.name].files[0].path):
@@ -109,7 +112,7 @@ class Store:
         return entry
 
     def clean(self) -> int:
-        """Removes what cut pulls left behind, but for those that are under way; gives the bytes."""
+        """Removes the files of interrupted pulls, except pulls in progress. Returns the freed bytes."""
         from satchel.store.download import discard
 
         freed = 0
@@ -141,21 +144,21 @@ class Store:
         return self._entry(locked)
 
     def pinned(self) -> Sequence[str]:
-        """The names of models.lock that can be pulled."""
+        """The names in models.lock that can be pulled."""
         return [name for name in self._lock.read() if not isinstance(parse(name), LocalName)]
 
     def locked(self, entry: StoredModel) -> Locked | None:
-        """What the lock file says of a model; None where it lies elsewhere."""
+        """A model's entry in the lock file; None for a model outside of the store."""
         return self._lock.read().get(entry.name) if entry.place == OWN else None
 
     def _places(self) -> Iterator[Sequence[StoredModel]]:
-        """The models of one place after the other, each looked for when it is asked for."""
+        """The models of each place; a place is searched only when it is iterated."""
         yield [self._entry(model) for model in self._lock.read().values()]
         for _, find in places(self.environ):
             yield tuple(find())
 
     def _named(self, name: str) -> StoredModel | None:
-        """The model that the name means, in the first place that has one."""
+        """The model of a name, from the first place that has one."""
         for place in self._places():
             found = matching(name, place)
             if found:
@@ -168,7 +171,7 @@ class Store:
         return StoredModel(model.name, OWN, paths, model.size, modified, model.files[0].sha256, model.licence)
 
     def _of_path(self, path: Path) -> StoredModel:
-        """A file that was named by its path; one of the store's own is known as that."""
+        """The entry of a file path; for a file of the store, its model's entry."""
         absolute = path.absolute()
         if absolute.is_relative_to(self.root):
             for model in self._lock.read().values():
@@ -193,7 +196,7 @@ class Store:
             yield from sorted(path for path in folder.iterdir() if path.suffix.lower() == ".gguf")
 
     def _prune(self, folder: Path) -> None:
-        """Removes a folder of the store and those above it, as far as they are empty."""
+        """Removes an empty folder of the store and its empty parents."""
         for empty in (folder, *folder.parents):
             if empty == self.root or not empty.is_relative_to(self.root):
                 return
@@ -204,7 +207,7 @@ class Store:
 
 
 def default_root(environ: Mapping[str, str]) -> Path:
-    """The folder of the store's own files."""
+    """The default folder of the store."""
     from platformdirs import user_data_path
 
     named = environ.get("SATCHEL_MODELS", "")
@@ -212,7 +215,7 @@ def default_root(environ: Mapping[str, str]) -> Path:
 
 
 def _is_there(name: str) -> bool:
-    """Whether the text is a path of something; False for what can be no path."""
+    """Whether the path exists; False for an invalid path."""
     try:
         return bool(name) and Path(name).exists()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The values that the store speaks in: a model that is there, and how far a download is."""
+"""Values of the store's interface: a stored model, and the progress of a download."""
 
 from __future__ import annotations
 
@@ -6,44 +6,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-OWN = "store"  # the place of what was pulled; every other place is read, never written
+OWN = "store"  # the place of pulled models; all other places are only read
 
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model that can be loaded.
+    """A model on this machine."""
 
-    name: what `find` takes. place: whose folder it lies in (store, folder, huggingface, ollama, lmstudio).
-    paths: its file, or all parts of a split set in order. size: bytes of all of them. modified: seconds
-    since the epoch. sha256: of the first file, "" where nothing says. licence: "" where nothing says.
-    """
-
-    name: str
-    place: str
-    paths: tuple[Path, ...]
-    size: int
-    modified: float
-    sha256: str = ""
-    licence: str = ""
+    name: str  # as `Store.find` takes it
+    place: str  # store, folder, huggingface, ollama, lmstudio, or file for a path
+    paths: tuple[Path, ...]  # its file, or all parts of a split set in order
+    size: int  # bytes of all parts
+    modified: float  # seconds since 1970
+    sha256: str = ""  # of the first file; "": unknown
+    licence: str = ""  # "": unknown
 
     @property
     def path(self) -> Path:
-        """What is opened: the file, or the first part."""
+        """The file to open: of a split set, the first part."""
         return self.paths[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a pull is. file: what is fetched now; done and total: bytes of it; total 0: not known yet.
+    """The progress of a pull."""
 
-    sha256: the file's, "" where the server does not tell it before.
-    """
-
-    file: str
-    done: int
-    total: int
-    sha256: str = ""
+    file: str  # the file that is being downloaded
+    done: int  # its bytes so far
+    total: int  # its size; 0: not known yet
+    sha256: str = ""  # its digest; "" where the server does not give it
 
 
-# Called often, from one thread at a time; an exception that it raises ends the pull, which can be resumed.
+# Called often, from one thread at a time. An exception in it ends the pull, which can be resumed.
 Watch = Callable[[Progress], None]

@@ -1,8 +1,9 @@
-"""HTTP for the store: one GET at a time, redirects looked at one by one, no private address but those named.
+"""HTTP client of the store: it checks every redirect, and connects to private addresses only if the user
+named them.
 
-httpcore2 is what the hub's and the OpenAI clients send through; used directly, because its network backend is
-the one place where the address that was checked is the address that is connected to. Invariants: a token goes
-to the origin that it was given for alone.
+It uses httpcore2 directly, because only a network backend can connect to exactly the address that was
+checked.
+Invariant: a token is sent only to the origin for which it was given.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from satchel.errors import RequestError
 
 REDIRECTS = 6
 MOVED = (301, 302, 303, 307, 308)
-AGAIN = (408, 425, 429, 500, 502, 503, 504)  # what another try may mend
-JSON_LIMIT = 1 << 24  # bytes of an answer that is read whole
+AGAIN = (408, 425, 429, 500, 502, 503, 504)  # statuses after which a retry may succeed
+JSON_LIMIT = 1 << 24  # bytes of a JSON response
 PORTS = {"https": 443, "http": 80}
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# All that the IANA has given out of IPv6: what else there is, old forms of IPv4 within it too, is no server.
+# The only IPv6 range that IANA has allocated for global unicast; deprecated IPv4-compatible forms are
+# outside.
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-# Within the public range: where clouds serve each machine its own secrets, protocols' own, old relays.
+# Exceptions in the public IPv4 range: cloud metadata (Azure), IETF protocol assignments, 6to4 relays.
 OF_MACHINES = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
 Origin = tuple[str, int]
 
 
 class Interrupted(Exception):
-    """A transfer that broke off and may go well the next time. after: seconds that the server asks for."""
+    """A failed transfer that may be retried. after: seconds that the server asks to wait."""
 
     def __init__(self, reason: str, after: float = 0.0) -> None:
         super().__init__(reason)
@@ -43,7 +45,7 @@ class Interrupted(Exception):
 
 
 class Refused(RequestError):
-    """The server says no, and will say it again. status: its number."""
+    """A permanent refusal by the server. status: the HTTP status."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -52,7 +54,7 @@ class Refused(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response. headers: names in lower case; url: the last one, after redirects."""
+    """A response. headers: names in lower case. url: the final one, after redirects."""
 
     status: int
     headers: Mapping[str, str]
@@ -70,9 +72,11 @@ class HttpResponse:
 
 
 class Web:
-    """Connections to servers. trusted: addresses whose host and port the user named, which may lie
-    in a private network. timeout: seconds in which a connection must be made, or the next bytes must come.
-    silent: an address that is not public and one that does not exist are the same error, which tells neither.
+    """An HTTP client.
+
+    trusted: URLs whose host and port the user named; they may be in a private network.
+    timeout: seconds for connecting, and for each read.
+    silent: a private address and a missing one give the same error, which reveals neither.
     """
 
     def __init__(self, trusted: Iterable[str] = (), *, timeout: float = 30.0, silent: bool = False) -> None:
@@ -82,7 +86,7 @@ class Web:
 
     def close(self) -> None:
         for pool in self._pools.values():
-            with suppress(OSError):  # nothing is lost with a connection that fails to close
+            with suppress(OSError):  # an error while closing a connection does no harm
                 pool.close()
 
     @contextmanager
@@ -95,9 +99,10 @@ class Web:
         method: str = "GET",
         body: bytes | None = None,
     ) -> Iterator[HttpResponse]:
-        """Asks and follows redirects. Interrupted where the line breaks; RequestError where it leads astray.
+        """Sends a request and follows redirects. Interrupted where the connection fails; RequestError for a
+        redirect that is not allowed.
 
-        token: a bearer token for this url's origin; no other host is sent it.
+        token: a bearer token, sent to this URL's origin only.
         """
         first = origin(url)
         for _ in range(REDIRECTS):
@@ -122,7 +127,7 @@ class Web:
         body: object = None,
         limit: int = JSON_LIMIT,
     ) -> Any:
-        """The answer as JSON. Refused for a status of 400 and more; RequestError for no JSON."""
+        """The response as JSON. Refused for a status from 400; RequestError where it is not JSON."""
         data = None if body is None else json.dumps(body).encode()
         sent = {"accept": "application/json", **(headers or {})}
         if data is not None:
@@ -139,7 +144,7 @@ class Web:
             raise RequestError(f"{url}: expected JSON, got {raw[:40]!a}") from None
 
     def _check(self, url: str) -> None:
-        """RequestError where the address is not to be asked, as far as it tells by itself."""
+        """Raises RequestError where the URL itself (before DNS) is not https or names a private address."""
         scheme, (host, port) = urlsplit(url).scheme, origin(url)
         if scheme != "https" and (scheme != "http" or (host, port) not in self._trusted):
             raise RequestError(f"{_short(url)}: expected https://, got {scheme}://; it is not followed")
@@ -165,7 +170,7 @@ class Web:
             raise Interrupted(f"the connection failed: {error or type(error).__name__}") from None
 
     def _pool(self, url: str) -> httpcore2.ConnectionPool:
-        """Connections, straight or through the proxy that the environment names for the address."""
+        """The connection pool for a URL: direct, or through the proxy of the environment."""
         split, host = urlsplit(url), origin(url)[0]
         proxy = getproxies().get(split.scheme, "")
         if proxy and (proxy_bypass(host) or not _may_be_public(host)):
@@ -188,10 +193,10 @@ class Web:
 
 
 class PublicNetworkBackend(httpcore2.SyncBackend):
-    """Connects to public addresses, and to the trusted origins wherever they are.
+    """Connects to public addresses, and to trusted origins at any address.
 
-    The name is looked up once and what was checked is what is connected to, so that a second answer of the
-    name's server cannot lead elsewhere.
+    The name is resolved once, and the connection goes to the checked address, so that a second DNS answer
+    cannot redirect it (DNS rebinding).
     """
 
     def __init__(self, trusted: set[Origin], silent: bool = False) -> None:
@@ -226,7 +231,7 @@ class PublicNetworkBackend(httpcore2.SyncBackend):
 
 
 def public_addresses(host: str, port: int) -> list[str]:
-    """All addresses of the host. RequestError where one of them is not of the public network."""
+    """All addresses of the host. RequestError where one of them is not public."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -239,7 +244,7 @@ def public_addresses(host: str, port: int) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is of the public network, also where an IPv4 address hides in an IPv6 one."""
+    """Whether an address is publicly routable; an IPv4 address embedded in an IPv6 one is checked too."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         hidden = ip.ipv4_mapped or ip.sixtofour
@@ -252,7 +257,7 @@ def is_public(address: str) -> bool:
 
 
 def _may_be_public(host: str) -> bool:
-    """False where the host is written as an address that is not public, in any spelling."""
+    """False where the host is a spelling of an address that is not public."""
     if host == "localhost" or host.endswith(".localhost"):
         return False
     try:
@@ -266,7 +271,7 @@ def _may_be_public(host: str) -> bool:
 
 
 def origin(url: str) -> Origin:
-    """(host, port) of an address. RequestError where it has none."""
+    """(host, port) of a URL. RequestError without a host."""
     try:
         split = urlsplit(url)
         host, port = split.hostname, split.port or PORTS.get(split.scheme, 0)
@@ -278,7 +283,7 @@ def origin(url: str) -> Origin:
 
 
 def check_status(answer: HttpResponse) -> None:
-    """Interrupted where another try may mend it, Refused where the server says no."""
+    """Raises Interrupted for a status that may be retried, Refused for any other from 400."""
     status = answer.status
     if status < 400:
         return
@@ -295,7 +300,7 @@ def check_status(answer: HttpResponse) -> None:
 
 
 def _target(url: str, location: str) -> str:
-    """Where a redirect leads."""
+    """The URL of a redirect. RequestError where it is missing or malformed."""
     if not location:
         raise RequestError(f"{_short(url)}: expected an address in the redirect, got none")
     try:
@@ -322,5 +327,5 @@ def _astray() -> RequestError:
 
 
 def _short(url: str) -> str:
-    """An address without its query, which may hold a signature."""
+    """A URL without its query, which may contain a signature."""
     return url.partition("?")[0][:200]

@@ -1,1 +1,1 @@
-"""What `satchel run` and `satchel chat` share, and the parts of the conversation in a terminal."""
+"""The terminal chat of `satchel chat`, and the parts that it shares with `satchel run`."""

@@ -1,4 +1,4 @@
-"""What a chat says of its model."""
+"""The description of the model at the start of a chat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BILLION, MILLION = 10**9, 10**6
 
 
 def describe(model: Model) -> tuple[str, str, str]:
-    """Name; size and type; where it runs."""
+    """Three lines: the name; architecture, size and type; context and device."""
     formats: Counter[str] = Counter()
     for tensor in model.gguf.tensors.values():
         formats[tensor.format] += prod(tensor.shape)
@@ -29,7 +29,7 @@ def describe(model: Model) -> tuple[str, str, str]:
 
 
 def where(model: Model) -> str:
-    """What computes: the device, or the process that has it."""
+    """The device, or the worker process, that runs the model."""
     if model.options.worker == "process":
         return "an engine in a process of its own"
     info = model.device.info()
@@ -38,5 +38,5 @@ def where(model: Model) -> str:
 
 
 def model_name(model: Model) -> str:
-    """The name in the file, or the file's own."""
+    """general.name of the file's metadata, or the file's name."""
     return model.gguf.metadata.get_str("general.name", "") or model.path.stem

@@ -1,4 +1,4 @@
-"""Files that go with a message: named by /file, or by @FILE in it. Only text, and only so much of it."""
+"""Text files attached to a message by /file, or by @FILE in it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from satchel.errors import RequestError
 
-LARGEST = 1 << 20  # bytes of one file
-MOST = 64  # files that one pattern may name
+LARGEST = 1 << 20  # bytes per file
+MOST = 64  # files per pattern
 MENTION = re.compile(r"""(?<!\S)@(?:"([^"\n]+)"|'([^'\n]+)'|(\S+))""")
-AFTER = ".,;:!?)]}'\""  # what may stand behind a name and be none of it
+AFTER = ".,;:!?)]}'\""  # punctuation that may follow a file name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Attachment:
     text: str
 
     def block(self) -> str:
-        """As it stands in a message: the name, and the text in a fence that the text does not hold."""
+        """The name, and the text in a code fence longer than any fence in the text."""
         longest = max((len(run) for run in re.findall(r"`{3,}", self.text)), default=2)
         fence = "`" * (longest + 1)
         return f"{self.name}:\n{fence}\n{self.text}\n{fence}"
 
 
 def attached(path: Path) -> Attachment:
-    """Reads a file. RequestError in one line for what is no file, too large, empty or no text."""
+    """Reads a file. RequestError where it is not a regular file, too large, empty or not text."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -61,8 +61,8 @@ def _text(path: Path, data: bytes) -> str:
 
 
 def mentioned(text: str) -> tuple[list[Attachment], list[str]]:
-    """The files that @FILE names in a message, and what looks like the name of a file and is none. Other
-    words after an @ are words.
+    """The files that a message names by @FILE, and the names of missing files. A word after @ counts as a
+    missing file only if it is quoted or contains a slash.
     """
     found: dict[Path, Attachment] = {}
     missing: list[str] = []
@@ -77,7 +77,7 @@ def mentioned(text: str) -> tuple[list[Attachment], list[str]]:
 
 
 def _file_of(name: str, exact: bool) -> Path | None:
-    """The file of a name, or of what is left of it without a full stop and the like behind it."""
+    """The file of this name; unless `exact`, also without trailing punctuation."""
     tries = [name] if exact else [name, name.rstrip(AFTER)]
     for text in tries:
         path = Path(text).expanduser() if text else None
@@ -90,12 +90,12 @@ def _file_of(name: str, exact: bool) -> Path | None:
 
 
 def with_files(text: str, files: list[Attachment]) -> str:
-    """The message with its files before it."""
+    """The message with its files in front of it."""
     return "\n\n".join([*(one.block() for one in files), text])
 
 
 def matches(pattern: str) -> list[Path]:
-    """The files that a pattern names, in order of their names."""
+    """The files that match a pattern, sorted by name."""
     whole = str(Path(pattern).expanduser())
     found = sorted(Path(p) for p in glob.iglob(whole, recursive=True))  # noqa: PTH207
     files = [path for path in found if path.is_file()]

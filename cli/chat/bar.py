@@ -1,4 +1,4 @@
-"""A progress bar that comes late: work done within half a second shows none and imports nothing for it."""
+"""A delayed progress bar: work that ends within half a second shows none and does not import rich."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from satchel.cli.console import plain
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-DELAY = 0.5  # seconds without a bar
+DELAY = 0.5  # seconds before the bar appears
 Progressed = Callable[[int, int], None]
 
 
 @contextmanager
 def late_bar(label: str, stream: TextIO, *, in_bytes: bool = False) -> Iterator[Progressed]:
-    """Gives what takes (done, total) of bytes or tokens. A stream that is no terminal gets no bar.
+    """Yields a function that takes (done, total), in bytes or tokens. No bar where the stream is not a
+    terminal.
 
-    The bar leaves the screen when all is done or the block ends.
+    The bar is removed when done reaches total or the block ends.
     """
     with ExitStack() as stack:
         yield _watcher(label, stream, in_bytes, stack) if stream.isatty() else lambda done, total: None

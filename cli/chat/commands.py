@@ -1,4 +1,4 @@
-"""Obeys what begins with a slash, and knows what can be completed of it."""
+"""Runs and completes slash commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_command(text: str) -> bool:
 
 
 def obey(session: Session, text: str) -> None:
-    """Runs a command. RequestError for one that is not known or was given what it does not take."""
+    """Runs a command. RequestError for an unknown command or an argument that it does not take."""
     name, *rest = text[1:].split(maxsplit=1)[:2] or [""]
     rest_text = rest[0].strip() if rest else ""
     found = find(name)
@@ -35,7 +35,7 @@ def obey(session: Session, text: str) -> None:
 
 
 def completions(line: str) -> Iterator[tuple[str, str]]:
-    """What a line that begins with a slash can become, each with a word about it."""
+    """Completions of a command line, each with a short description."""
     name, space, rest = line[1:].partition(" ")
     if not space:
         for known in (*COMMANDS, *ALIASES):
@@ -51,6 +51,6 @@ def completions(line: str) -> Iterator[tuple[str, str]]:
 
 
 def wants_file(name: str) -> bool:
-    """Whether the command of this name, slash and all, is followed by the name of a file."""
+    """Whether the command, named with its slash, takes a file name."""
     command = find(name.removeprefix("/"))
     return name.startswith("/") and command is not None and command.files

@@ -1,6 +1,6 @@
-"""How answers and lines about them look: dim and coloured where a terminal shows it, plain elsewhere.
+"""Styles for answers and status lines: dim and coloured on a terminal, plain elsewhere.
 
-What a model writes goes to a terminal with its control characters made visible, to a file or pipe as it is.
+A model's output goes to a terminal with control characters escaped, to a file or pipe unchanged.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BAR_WIDTH, NEARLY_FULL = 10, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a stream can show. unicode: more than ASCII; cursor: what was written can be written over."""
+    """The capabilities of an output stream."""
 
     terminal: bool = False
     colour: bool = False
-    unicode: bool = True
-    cursor: bool = False
+    unicode: bool = True  # more than ASCII
+    cursor: bool = False  # the cursor can be moved, so that written lines can be redrawn
 
     @classmethod
     def of(cls, stream: TextIO) -> Look:
@@ -37,15 +37,15 @@ class Look:
         return cls(terminal, colour, encoding.startswith("utf"), cursor)
 
     def paint(self, text: str, style: str) -> str:
-        """The text in a style, or alone. An empty text stays empty."""
+        """The text in a style where the stream has colours. An empty text stays empty."""
         return f"{style}{text}{RESET}" if self.colour and text else text
 
     def safe(self, text: str) -> str:
-        """Foreign text that cannot steer the terminal."""
+        """Untrusted text with control characters escaped for a terminal."""
         return CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text) if self.terminal else text
 
     def cut(self, text: str) -> str:
-        """The text as far as one row of the terminal holds it; whole where there is none."""
+        """The text truncated to one row of the terminal; whole where the stream is not a terminal."""
         if not self.terminal:
             return text
         from rich.cells import cell_len, set_cell_size
@@ -57,7 +57,7 @@ class Look:
         return (" · " if self.unicode else " | ").join(part for part in parts if part)
 
     def meter(self, used: int, size: int) -> str:
-        """How full the context is, as a bar and a share."""
+        """The fill level of the context as a bar and a percentage."""
         share = used / size if size else 1.0
         filled = min(BAR_WIDTH, -(-used * BAR_WIDTH // max(1, size)))
         full, empty = ("▰", "▱") if self.unicode else ("#", "-")
@@ -65,19 +65,19 @@ class Look:
 
 
 class AnswerOutput(Protocol):
-    """Takes the pieces of an answer as they are generated."""
+    """A sink for the pieces of an answer as they are generated."""
 
     def begin(self, started: bool) -> None:
-        """Says, before the first piece, whether the answer begins inside of a thinking."""
+        """Called before the first piece. started: the answer begins inside a thinking block."""
 
     def write(self, piece: str) -> None: ...
 
     def finish(self) -> None:
-        """Writes what was held back."""
+        """Writes the pieces that were held back."""
 
 
 class AnswerWriter:
-    """Writes an answer's pieces as they come, each flushed. started: the answer begins inside of <think>."""
+    """Writes each piece of an answer at once. started: the answer begins inside a thinking block."""
 
     def __init__(self, stream: TextIO, look: Look, started: bool = False) -> None:
         self._stream, self._look = stream, look
@@ -85,7 +85,7 @@ class AnswerWriter:
         self.begin(started)
 
     def begin(self, started: bool) -> None:
-        """Says, before the first piece, whether the answer begins inside of a thinking."""
+        """Called before the first piece. started: the answer begins inside a thinking block."""
         self._thinking = ThinkingSplitter(started)
 
     def write(self, piece: str) -> None:
@@ -95,7 +95,7 @@ class AnswerWriter:
             self._put(self._look.safe(piece))
 
     def finish(self) -> None:
-        """Writes what was held back, and a line end where the answer has none."""
+        """Writes the pieces that were held back, and a newline where the answer does not end with one."""
         if self._look.colour:
             self._parts([*self._thinking.flush()])
         if self._last and not self._last.endswith("\n"):

@@ -1,4 +1,4 @@
-"""A text in the user's editor: $VISUAL, $EDITOR, or what is there."""
+"""Opens a text in the user's editor: $VISUAL, $EDITOR, or the first of the usual ones that is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USUAL = ("editor", "nano", "vim", "vi")
 
 
 def edited(text: str) -> str:
-    """The text as the editor left it. RequestError where there is no editor or it failed."""
+    """The text after editing. RequestError where there is no editor or it failed."""
     command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "") or _usual()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "message.md"

@@ -1,6 +1,6 @@
-"""A conversation as a value, and the JSON file it is saved to and loaded from.
+"""A conversation as a value, and the JSON file in which it is saved.
 
-Turns alternate, the user's first. A file is hostile until checked: whatever is wrong with it is one line.
+Turns alternate, the user's first. A loaded file is untrusted: each of its faults gives a one-line error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WHOLE = (*WHOLE_NAMES, "max_tokens")  # settings that are integers
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """A message of the user or the assistant. stopped: the user stopped the answer."""
+    """A message of the user or the assistant. stopped: the user interrupted the answer."""
 
     role: str
     content: str
@@ -37,7 +37,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Settings of a chat session, which /set changes."""
+    """The settings of a chat that /set changes."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = -1
@@ -47,7 +47,9 @@ class ChatSettings:
         return found
 
     def with_value(self, name: str, value: object) -> ChatSettings:
-        """The settings with another value. RequestError where it is of the wrong kind or out of range."""
+        """The settings with one value changed. RequestError where it has the wrong type or is
+        out of range.
+        """
         whole = name in WHOLE
         if name == "seed" and value is None:
             return replace(self, sampling=replace(self.sampling, seed=None))
@@ -72,13 +74,13 @@ class Conversation:
     settings: ChatSettings = field(default_factory=ChatSettings)
 
     def messages(self) -> list[dict[str, str]]:
-        """The form that chat templates read."""
+        """The messages as chat templates read them."""
         first = [{"role": "system", "content": self.system}] if self.system else []
         return first + [{"role": turn.role, "content": turn.content} for turn in self.turns]
 
 
 def save(conversation: Conversation, path: Path) -> None:
-    """Writes the whole file or leaves what was there. A file that is no conversation is not replaced."""
+    """Writes the file atomically. RequestError where the path exists and is not a saved conversation."""
     if path.exists():
         try:
             load(path)
@@ -107,7 +109,7 @@ def save(conversation: Conversation, path: Path) -> None:
 
 
 def load(path: Path) -> Conversation:
-    """A saved conversation. RequestError, with the place, for anything else."""
+    """Reads a saved conversation. RequestError names the invalid field."""
     found = _parsed(path)
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise RequestError(f"{path}: is no conversation that /save wrote")

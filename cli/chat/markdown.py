@@ -1,8 +1,7 @@
-"""Markdown as lines for a terminal, and where an unfinished text can be cut: what stands before the cut will
-look the same whatever comes.
+"""Renders Markdown as terminal lines, and finds the part of an unfinished text whose rendering is final.
 
-Nothing is left out: HTML and images stay as they were written, addresses of links are shown beside their
-text, and a line end is one.
+No text is dropped: HTML and images stay source text, link addresses are shown beside the link's text, and a
+line break in the source is a line break in the output.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from rich.theme import Theme
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
-THEME = "ansi_dark"  # the terminal's own colours
+THEME = "ansi_dark"  # uses the terminal's colours
 STYLES = Theme(
     {
         "markdown.code": "cyan",
@@ -41,7 +40,8 @@ STYLES = Theme(
         "markdown.link_url": "dim",
     }
 )
-GO_ON = ("bullet_list_open", "ordered_list_open", "code_block")  # behind an empty line too
+# blocks that can continue after an empty line
+GO_ON = ("bullet_list_open", "ordered_list_open", "code_block")
 PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
 
 
@@ -54,7 +54,7 @@ class _Heading(Heading):
 
 
 class _CodeBlock(CodeBlock):
-    """Code inside of a list or a quote, which is wrapped with it."""
+    """Code inside a list or a quote, wrapped to its width."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Syntax(
@@ -66,7 +66,7 @@ class _CodeBlock(CodeBlock):
 
 
 class _Item(ListItem):
-    """An item whose lines hang behind its bullet or its number."""
+    """A list item with a hanging indent after its bullet or number."""
 
     def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
         return self._hung(console, options, " • ", "markdown.item.bullet")
@@ -103,24 +103,22 @@ class _Block(Markdown):
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines with their ends; a line ends with a line feed and nothing else."""
+    """The lines with their line feeds. Only a line feed ends a line."""
     return [line for line in re.split(r"(?<=\n)", text) if line]
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What stands at the beginning of a text: so many characters of blocks that are over, or, if `fence` is
-    not empty, an opened fence, whose first line is so long.
-    """
+    """The final part at the beginning of a text: complete blocks, or the opening line of a code fence."""
 
-    length: int = 0
-    fence: str = ""
+    length: int = 0  # characters
+    fence: str = ""  # the fence's marker; "" for complete blocks
     language: str = ""
 
 
 def beginning(text: str) -> Beginning:
-    """What of the text can look no other, whatever comes behind it. A block is over at an empty line, a list
-    when another block stands behind it with a whole line, for until then it may go on.
+    """The part of the text whose rendering cannot change when more text follows. A block is complete at an
+    empty line; a list only when a whole line of another block follows, because until then it can continue.
     """
     whole = text[: text.rfind("\n") + 1]
     tops = [t for t in PARSER.parse(whole) if t.level == 0 and t.map and t.nesting >= 0]
@@ -140,14 +138,14 @@ def beginning(text: str) -> Beginning:
 
 
 class Painter:
-    """Turns text into styled lines. colour: False keeps bold and the like. Lines have no line end."""
+    """Renders text to styled lines without line ends. colour: False keeps bold and other attributes."""
 
     def __init__(self, *, colour: bool = True) -> None:
         self._colour = colour
         self._console = Console(file=io.StringIO(), force_terminal=True, legacy_windows=False, theme=STYLES)
 
     def blocks(self, text: str, width: int) -> list[str]:
-        """The lines of blocks, finished or not, with an empty one between two of them."""
+        """The lines of all blocks, complete or not, with an empty line between two blocks."""
         found: list[str] = []
         for block in _top_level(PARSER.parse(text)):
             lines = self._lines(_Block(block), width)
@@ -155,14 +153,14 @@ class Painter:
         return found
 
     def code(self, text: str, language: str) -> list[str]:
-        """Whole lines of code, for the terminal to wrap: copied from there, they are what was written."""
+        """Highlighted lines of code, unwrapped: the terminal wraps them, so that copied code is unchanged."""
         syntax = Syntax("", language or "text", theme=THEME)
         count = text.count("\n")
         lines = syntax.highlight(text).split("\n", allow_blank=True)[:count]
         return [self._line(line) for line in lines]
 
     def wrapped(self, text: str, width: int) -> list[str]:
-        """Plain text cut into lines of a width."""
+        """Plain text wrapped to a width."""
         return self._lines(Text(text.expandtabs(8), overflow="fold"), width)
 
     def dim(self, text: str) -> str:
@@ -189,7 +187,7 @@ class Painter:
 
 
 def _top_level(tokens: list[Token]) -> Iterator[list[Token]]:
-    """The tokens of each block that stands in no other."""
+    """The tokens of each top-level block."""
     block: list[Token] = []
     for token in tokens:
         block.append(token)
@@ -199,7 +197,7 @@ def _top_level(tokens: list[Token]) -> Iterator[list[Token]]:
 
 
 def _stripped(row: list[Segment]) -> list[Segment]:
-    """Without the spaces at its end."""
+    """The row without trailing spaces."""
     while row and not row[-1].text.strip():
         row = row[:-1]
     if row:

@@ -1,4 +1,4 @@
-"""Where conversations lie: a plain name means a file of the user's own folder, anything else is a path."""
+"""Files of conversations: a plain name is a file in the user's chats folder, anything else is a path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def chats_folder() -> Path:
 
 
 def path_of(text: str, name: str) -> Path:
-    """The file that follows a command, with or without quotes."""
+    """The file path given to a command, with or without quotes."""
     if not text:
         raise RequestError(f"/{name} needs the name of a file")
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
@@ -36,7 +36,7 @@ def conversation_path(text: str, command: str) -> Path:
 
 
 def found_path(text: str, command: str) -> Path:
-    """The file of a conversation that is there: the one of this name, else a file of this name."""
+    """The file of an existing conversation: the saved one of this name, else the file at this path."""
     path = conversation_path(text, command)
     if path.exists() or not NAME.fullmatch(text):
         return path
@@ -47,7 +47,7 @@ def found_path(text: str, command: str) -> Path:
 
 
 def existing_folder(path: Path) -> Path:
-    """The path, whose folder is made if it is the user's own."""
+    """The path; creates the user's chats folder if the path is in it."""
     if path.parent == chats_folder():
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Options of `satchel chat` alone: where the conversation is kept, and for whom it is written."""
+"""Options of `satchel chat` only: the file of the conversation, and the output format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from satchel.cli.groups import option, wrong
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """One or many turns; a session's name; output for users or for programs."""
+    """Single or multiple turns, the session's name, and output for users or programs."""
 
     single: Annotated[bool, option("-st", "--single-turn", help="Leave after one answer.")] = False
     session: Annotated[
@@ -44,7 +44,9 @@ class ChatOptions:
             raise wrong("--resume", "--session is given already")
 
     def file(self) -> Path | None:
-        """Where the conversation is kept, if it is. RequestError where one should go on that is not there."""
+        """The file in which the conversation is kept, or None. RequestError where --resume names a missing
+        one.
+        """
         from satchel.cli.chat.names import conversation_path, existing_folder, found_path
 
         if self.resumed is not None:

@@ -1,6 +1,4 @@
-"""What a chat writes beside the state that it keeps: lines for users, or JSON objects for programs, one a
-line.
-"""
+"""The output of a chat: text for users, or one JSON object per line for programs."""
 
 from __future__ import annotations
 
@@ -20,26 +18,28 @@ if TYPE_CHECKING:
 
 
 class ChatOutput(Protocol):
-    """Where a session's words go."""
+    """The output of a session."""
 
     def start(self, session: Session) -> None:
-        """Before the first turn."""
+        """Writes the description of the model before the first turn."""
 
     def say(self, session: Session, text: str, style: str) -> None:
-        """A line that is no answer."""
+        """Writes a status line."""
 
     def fail(self, session: Session, text: str) -> None:
-        """What could not be done."""
+        """Writes an error."""
 
     def writer(self, session: Session) -> AnswerOutput:
-        """What takes the next answer."""
+        """The sink for the next answer."""
 
     def report_answer(self, session: Session, answer: ChatAnswer) -> None:
-        """Reports on an answer that ended: counts, timings, notes."""
+        """Writes the report of a finished answer: counts, timings, notes."""
 
 
 class TextOutput:
-    """For users: in a chat all is on the screen; in a pipe stdout gets the answers, stderr the rest."""
+    """Output for users. On a terminal everything goes to stdout; in a pipe only answers do, the rest to
+    stderr.
+    """
 
     def start(self, session: Session) -> None:
         if session.interactive:
@@ -71,9 +71,9 @@ class TextOutput:
         if answer.stopped and not answer.text:
             session.say("  stopped before the first word; the message was taken back", DIM)
         rows = [*timings(answer, session.loading)] if session.verbose else []
-        session.loading = 0.0  # it is a part of the first answer's time alone
+        session.loading = 0.0  # only the first answer's time includes loading
         if session.report:
-            session.model.bandwidth()  # of which the report says the share
+            session.model.bandwidth()  # measures the memory bandwidth, of which the report gives the share
             rows += report_rows(answer.reply.report)
         for line in lines(rows):
             session.say(f"  {line}", DIM)
@@ -84,7 +84,7 @@ class TextOutput:
 
 
 def status(session: Session, answer: ChatAnswer) -> str:
-    """Tokens, rate and the context's meter."""
+    """The status line after an answer: tokens, rate, fill level of the context."""
     end = "stopped" if answer.stopped else ""
     if answer.stats.finish == "length" and not answer.stats.reason:
         end = "cut at max_tokens"
@@ -93,14 +93,14 @@ def status(session: Session, answer: ChatAnswer) -> str:
 
 
 def advice(answer: ChatAnswer) -> str:
-    """What can be done about an answer that was cut."""
+    """A hint for an answer that reached a limit."""
     if "the context of" in answer.stats.reason:
         return "; /clear forgets the conversation, /save keeps it"
     return "; /set max_tokens allows more" if answer.stats.finish == "length" else ""
 
 
 class Objects:
-    """For programs: one JSON object a line on stdout, told apart by `event`."""
+    """Output for programs: one JSON object per line on stdout; its `event` names its kind."""
 
     def start(self, session: Session) -> None:
         model = session.model
@@ -125,7 +125,7 @@ class Objects:
 
 
 class PieceWriter:
-    """Each piece as an object, thinking and answer apart."""
+    """Writes each piece as an object, with different events for thinking and answer."""
 
     def __init__(self) -> None:
         self.begin(False)

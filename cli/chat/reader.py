@@ -1,7 +1,7 @@
-"""Where the user's turns come from: a terminal with editing and history, or the lines of a file or pipe.
+"""Readers of the user's turns: from a terminal with editing and history, or from the lines of a file or pipe.
 
-A line that ends with a backslash goes on in the next one; so does text after \"\"\" until the next \"\"\".
-prompt_toolkit is imported for a terminal alone.
+A line that ends with a backslash continues on the next one, and text after \"\"\" until the next \"\"\".
+prompt_toolkit is imported for a terminal only.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PLACEHOLDER = "Ask anything, /help for help"
 
 
 def is_open(text: str) -> bool:
-    """Whether the text began with quotes that are not closed yet."""
+    """Whether the text begins with triple quotes that are not closed yet."""
     text = text.strip()
     return text.startswith(QUOTES) and not (len(text) >= 2 * len(QUOTES) and text.endswith(QUOTES))
 
 
 def unquoted(text: str) -> str:
-    """The text inside of its quotes, or as it is where it has none."""
+    """The text inside its triple quotes; unchanged without quotes."""
     inner = text.strip()
     if not inner.startswith(QUOTES) or is_open(inner):
         return text
@@ -49,7 +49,7 @@ def unquoted(text: str) -> str:
 
 
 def read_lines(stream: TextIO, prompt: Callable[[], None]) -> Iterator[str]:
-    """One turn per line, or per group of lines that belong together. `prompt` is called before each turn."""
+    """One turn per line or per group of continued lines. prompt: called before each turn."""
     held: list[str] = []
     prompt()
     for number, raw in enumerate(stream.buffer, 1):
@@ -67,7 +67,7 @@ def read_lines(stream: TextIO, prompt: Callable[[], None]) -> Iterator[str]:
 
 
 def read_objects(stream: TextIO) -> Iterator[str]:
-    """One turn per line, for programs: an object {"text": TURN}, or the line as it is."""
+    """One turn per line, for programs: an object {"text": TURN}, or plain text."""
     for number, raw in enumerate(stream.buffer, 1):
         line = decoded(raw, f"stdin, line {number}")
         yield _turn_of(line, number) if line.lstrip().startswith("{") else line
@@ -84,9 +84,9 @@ def _turn_of(line: str, number: int) -> str:
 
 
 class PlainReader:
-    """Reads turns line by line from a terminal that can do nothing but show lines, such as an editor's shell.
+    """Reads turns line by line from a terminal without cursor control, such as an editor's shell.
 
-    Ctrl-C begins the message anew; pressed twice it leaves, as Ctrl-D does.
+    Ctrl-C discards the message; pressed twice it leaves, as Ctrl-D does.
     """
 
     def __init__(self, stream: TextIO, say: Callable[[str], None], armed: Callable[[], bool]) -> None:
@@ -113,10 +113,10 @@ class PlainReader:
 
 
 class TerminalReader:
-    """Reads turns with prompt_toolkit: Enter sends, Alt+Enter or a backslash before Enter makes a new line.
+    """Reads turns with prompt_toolkit: Enter sends, Alt+Enter or a backslash before Enter begins a new line.
 
-    Ctrl-C clears what is typed; on an empty line it leaves when pressed twice, and at once where `armed` says
-    that it was pressed already. Ctrl-D leaves. Ctrl-G opens what is typed in an editor.
+    Ctrl-C clears the input; on an empty line it leaves when pressed twice, or at once where `armed` returns
+    True (it was pressed during the answer). Ctrl-D leaves. Ctrl-G opens the input in an editor.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class TerminalReader:
 
 
 def _history(say: Callable[[str], None]) -> History:
-    """The file of earlier turns, readable by its owner alone; in memory where there can be none."""
+    """The history file, readable by its owner only; a history in memory where the file can't be written."""
     from platformdirs import user_state_path
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
@@ -218,7 +218,7 @@ def _history(say: Callable[[str], None]) -> History:
 
 
 def _hint(style: str) -> StyleAndTextTuples:
-    """What stands where nothing is typed yet, if it fits the terminal as it is now."""
+    """The placeholder of an empty input, if it fits the terminal's current width."""
     from prompt_toolkit.application import get_app
 
     fits = get_app().output.get_size().columns > len(PLACEHOLDER) + 3
@@ -226,7 +226,7 @@ def _hint(style: str) -> StyleAndTextTuples:
 
 
 def _is_slash() -> bool:
-    """Whether a command is being typed, which is completed as it is typed."""
+    """Whether the input is a slash command, which is completed while it is typed."""
     from prompt_toolkit.application import get_app
 
     text = get_app().current_buffer.text
@@ -234,8 +234,8 @@ def _is_slash() -> bool:
 
 
 def completer() -> Completer:
-    """Completes commands, their settings and names of conversations; and names of files, behind a command
-    that takes one and behind an @.
+    """Completes commands, settings and names of conversations, and file names after @ and after a command
+    that takes one.
     """
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
     from prompt_toolkit.document import Document
@@ -261,7 +261,9 @@ def completer() -> Completer:
 
 @contextmanager
 def silent(stream: TextIO) -> Iterator[None]:
-    """Keys that are pressed meanwhile do not show up in the answer; they wait for the next prompt."""
+    """Turns terminal echo off: keys pressed during an answer do not appear in it; the next
+    prompt reads them.
+    """
     try:
         import termios
 

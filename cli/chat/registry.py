@@ -1,5 +1,5 @@
-"""What a slash command is. The commands themselves stand in slash/, each a function whose docstring is its
-line in /help.
+"""The registry of slash commands. The commands are in slash/: each is a function whose docstring is its line
+in /help.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ KEYS = (
 
 
 class Leave(Exception):
-    """The user wants to go."""
+    """Raised to end the chat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """usage: what follows the name; line: for /help; words: what can be completed behind the name; files:
-    whether names of files are.
-    """
+    """A slash command."""
 
     run: Run
-    usage: str
-    line: str
-    words: Words | None
-    files: bool
+    usage: str  # its arguments, for /help
+    line: str  # its description, for /help
+    words: Words | None  # completions of its argument
+    files: bool  # whether its argument is completed as a file name
 
 
 COMMANDS: dict[str, Command] = {}
@@ -50,7 +48,7 @@ ALIASES: dict[str, str] = {"?": "help"}
 def command(
     name: str, usage: str = "", *, also: tuple[str, ...] = (), words: Words | None = None, files: bool = False
 ) -> Callable[[Run], Run]:
-    """Registers a command under its name; `also` are other names for it."""
+    """Registers a command under its name. also: its other names."""
 
     def register(run: Run) -> Run:
         COMMANDS[name] = Command(run, usage, (run.__doc__ or "").rstrip("."), words, files)

@@ -1,5 +1,5 @@
-"""An answer as rendered Markdown while it streams: blocks that are over are printed once and for good, and
-only the one at the end is drawn again. Of a fenced block each line is over when it ends.
+"""Renders an answer as Markdown while it streams: complete blocks are printed once, only the last block is
+redrawn. In a fenced code block each complete line is printed once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from satchel.cli.chat.live import Live, Size, terminal_size
 from satchel.cli.chat.markdown import Painter, beginning, lines_of
 from satchel.cli.chat.thinking import ThinkingSplitter
 
-PERIOD = 1 / 30  # seconds between two drawings
-SHARE = 10  # drawing takes a tenth of the time at most
+PERIOD = 1 / 30  # seconds between two redraws, at least
+SHARE = 10  # redraws pause for at least this multiple of the time that the last one took
 
 
 @dataclass(slots=True)
 class Fence:
-    """A fenced block: its marker, its language, the whole lines so far, and how many are printed."""
+    """An open fenced code block."""
 
     marker: str
     language: str
-    code: str = ""
-    shown: int = 0
+    code: str = ""  # its complete lines so far
+    shown: int = 0  # lines of `code` that are printed
 
     def closed_by(self, line: str) -> bool:
         mark = line.strip()
@@ -33,13 +33,13 @@ class Fence:
 
 
 class MarkdownWriter:
-    """Takes an answer's pieces as AnswerWriter does. Thinking is shown dim, as it was written."""
+    """An AnswerOutput that renders Markdown. Thinking is shown dim and unrendered."""
 
     def __init__(self, stream: TextIO, look: Look, size: Size | None = None) -> None:
         self._stream, self._look = stream, look
         self._size = size or (lambda: terminal_size(stream))
         self._painter, self._live = Painter(colour=look.colour), Live(stream, self._size)
-        self._open = ""  # text that is not printed for good
+        self._open = ""  # text that is not printed yet, or only in the live region
         self._fence: Fence | None = None
         self._printed = False
         self._thought = ""
@@ -47,7 +47,7 @@ class MarkdownWriter:
         self.begin()
 
     def begin(self, started: bool = False) -> None:
-        """Says, before the first piece, whether the answer begins inside of a thinking."""
+        """Called before the first piece. started: the answer begins inside a thinking block."""
         self._thinking = ThinkingSplitter(started)
 
     def write(self, piece: str) -> None:
@@ -60,7 +60,7 @@ class MarkdownWriter:
             self._next = after + max(PERIOD, SHARE * (after - now))
 
     def finish(self) -> None:
-        """Prints what is left."""
+        """Prints the rest."""
         for text, thought in self._thinking.flush():
             self._take(self._look.safe(text), thought)
         self._draw(last=True)
@@ -82,7 +82,7 @@ class MarkdownWriter:
         self._open += text
 
     def _draw(self, last: bool = False) -> None:
-        """Prints what is over, and draws the rest anew."""
+        """Prints complete blocks, and redraws the rest."""
         if last and self._open.strip() and not self._open.endswith("\n"):
             self._open += "\n"
         done: list[str] = []
@@ -99,7 +99,7 @@ class MarkdownWriter:
             self._live.draw(done, rest)
 
     def _block(self, done: list[str]) -> bool:
-        """Moves the blocks that are over from the open text to `done`; False where there are none."""
+        """Moves complete blocks from the open text to `done`. False where there are none."""
         found = beginning(self._open)
         text, self._open = self._open[: found.length], self._open[found.length :]
         if found.fence:
@@ -112,7 +112,7 @@ class MarkdownWriter:
         return bool(text)
 
     def _code(self, fence: Fence, done: list[str]) -> bool:
-        """The same for whole lines of a fenced block; True where the block is over."""
+        """Moves complete lines of a fenced block to `done`. True where the block ended."""
         lines = lines_of(self._open)
         while lines and lines[0].endswith("\n"):
             line = lines.pop(0)
@@ -126,11 +126,11 @@ class MarkdownWriter:
         return False
 
     def _fresh(self, fence: Fence) -> list[str]:
-        """Lines of code that were not printed yet."""
+        """The lines of code that are not printed yet."""
         lines = self._painter.code(fence.code, fence.language) if fence.code.count("\n") > fence.shown else []
         found, fence.shown = lines[fence.shown :], fence.code.count("\n")
         return found
 
     def _apart(self, lines: list[str]) -> list[str]:
-        """With an empty line before it where something stands above."""
+        """The lines, with an empty line in front where text is printed above them."""
         return ["", *lines] if lines and self._printed else lines

@@ -1,6 +1,6 @@
-"""A conversation with a model: turns go in, answers come out, and what is said about them goes beside.
+"""A chat session: sends the user's turns to the model, and writes answers and status lines.
 
-The conversation changes only when an answer came: a message that could not be answered leaves it as it was.
+The conversation changes only when an answer arrives: a failed message leaves it unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What all answers have in common beside their drawing. kwargs: fields of GenerateOptions."""
+    """Options of all answers apart from sampling. kwargs: fields of GenerateOptions."""
 
     kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)
     grammar: Spec | None = None
@@ -49,7 +49,7 @@ class How:
 
 @dataclass(slots=True)
 class Totals:
-    """Counts and seconds of all answers of a run."""
+    """Token counts and times over all answers of a run."""
 
     answers: int = 0
     prompt: int = 0
@@ -70,27 +70,24 @@ class Totals:
 
 @dataclass(slots=True)
 class Session:
-    """The state of a chat. interactive: both sides are a terminal; otherwise stdout gets answers alone.
-
-    file: where /save without a name writes; keeps: it is written after each answer. loading: seconds.
-    """
+    """The state of a chat."""
 
     model: Model
     conversation: Conversation
     look: Look
-    interactive: bool
+    interactive: bool  # stdin and stdout are a terminal; otherwise stdout gets answers only
     verbose: bool = False
     markdown: bool = False
     report: bool = False
     how: How = field(default_factory=How)
     out: ChatOutput = field(default_factory=TextOutput)
-    file: Path | None = None
-    keeps: bool = False
-    loading: float = 0.0
-    used: int = 0
+    file: Path | None = None  # where /save without a name writes
+    keeps: bool = False  # save to `file` after each answer
+    loading: float = 0.0  # seconds that loading took
+    used: int = 0  # tokens in the context
     errors: int = 0
-    stopped: bool = False
-    attached: list[Attachment] = field(default_factory=list)
+    stopped: bool = False  # the user interrupted the last answer
+    attached: list[Attachment] = field(default_factory=list)  # files for the next message
     totals: Totals = field(default_factory=Totals)
     _retries: int = 0
     _noted: int = 0
@@ -100,7 +97,9 @@ class Session:
         return self.conversation.settings
 
     def run(self, turns: Iterable[str], *, once: bool = False) -> None:
-        """Answers or obeys each turn until they end, /exit comes, or, with `once`, one was answered."""
+        """Answers each turn or runs its command, until the turns end or /exit; with `once`, for
+        one answer.
+        """
         for text in turns:
             if not text.strip():
                 continue
@@ -116,7 +115,7 @@ class Session:
             except KeyboardInterrupt:
                 if not self.interactive:
                     raise
-                return  # twice, or where no answer was to be stopped
+                return  # pressed twice, or without an answer to stop
             except SatchelError as error:
                 self.fail(str(error))
             self.gap()
@@ -124,7 +123,7 @@ class Session:
                 return
 
     def send(self, text: str) -> None:
-        """One turn of the user, with the files that it names or that were attached, and its answer."""
+        """Sends a turn with the files that it names and the attached ones, and answers it."""
         named, missing = mentioned(text)
         for name in missing:
             self.say(f"@{name} is no file: it is sent as a word", DIM)
@@ -134,17 +133,17 @@ class Session:
         self.attached.clear()
 
     def send_plain(self, text: str) -> None:
-        """The same for a text as it is."""
+        """Sends a turn without reading @FILE names in it."""
         self._retries = 0
         self._ask(self.conversation.turns, text, self.settings.sampling.seed)
 
     def resume(self, turns: tuple[ChatMessage, ...], system: str) -> None:
-        """Goes on with what was said another time."""
+        """Continues with the turns of another conversation."""
         self.conversation = replace(self.conversation, turns=turns, system=system)
         self.used = 0
 
     def regenerate(self) -> None:
-        """Another answer to the last message; a fixed seed counts up, so that it is another one."""
+        """Answers the last message again. A fixed seed is incremented, so that the answer differs."""
         turns = self.conversation.turns
         if not turns:
             raise RequestError("nothing was answered yet")
@@ -181,7 +180,7 @@ class Session:
         if self.keeps and self.file is not None:
             save(self.conversation, self.file)
         if answer.twice or (answer.stopped and not self.interactive):
-            raise KeyboardInterrupt  # a pipe's reader wants an end, not the next line's answer
+            raise KeyboardInterrupt  # in a pipe, Ctrl-C ends the program instead of one answer
 
     def _request(self, asked: Conversation, seed: int | None) -> ChatRequest:
         return ChatRequest(
@@ -205,7 +204,7 @@ class Session:
             return respond(self.model, ids, request, writer)
 
     def say(self, text: str, style: str = "") -> None:
-        """A line that is no answer."""
+        """Writes a status line."""
         self.out.say(self, text, style)
 
     def fail(self, text: str) -> None:
@@ -218,13 +217,13 @@ class Session:
             print()
 
     def tell_notes(self) -> None:
-        """What the model has had to say since the last time."""
+        """Writes the model's notes since the last call."""
         for line in self.model.notes[self._noted :]:
             self.say(f"note: {line}", DIM)
         self._noted = len(self.model.notes)
 
     def begin(self) -> None:
-        """What is said at the start: model, size and type, context, backend."""
+        """Writes the start of a chat: model, size and type, context, device."""
         self.out.start(self)
         self.tell_notes()
         self.gap()

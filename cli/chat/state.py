@@ -1,5 +1,5 @@
-"""What was computed for a conversation, in a file beside its messages: FILE.kv beside FILE. It saves time and
-is never needed, so a chat goes on without one that does not fit.
+"""The saved KV state of a conversation, FILE.kv beside FILE. It only saves prefill time, so a chat goes on
+without a state that does not fit the model.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 
 def beside(path: Path) -> Path:
-    """Where the state of a conversation lies."""
+    """The path of a conversation's state."""
     return path.with_name(path.name + ".kv")
 
 
 def save_state(session: Session, path: Path) -> int:
-    """Writes the state of the session's conversation beside `path`; gives its tokens. Where there is none,
-    an older one goes, which is of what was said before. A file of another kind is not replaced.
+    """Writes the state of the session's conversation beside `path`, and returns its token count.
+
+    Where there is no state to save, an outdated file is removed. RequestError where the file exists and is
+    not a saved state.
     """
     target = beside(path)
     if target.exists() and not _is_state(target):
@@ -41,7 +43,7 @@ def save_state(session: Session, path: Path) -> int:
 
 
 def restore_state(session: Session, path: Path) -> None:
-    """Brings back the state beside `path`, if there is one; says what came, or why it is computed again."""
+    """Restores the state beside `path` if there is one, and reports the result or why prefill is repeated."""
     target = beside(path)
     if not target.exists():
         return
@@ -54,8 +56,8 @@ def restore_state(session: Session, path: Path) -> None:
 
 
 def begin(session: Session, path: Path) -> None:
-    """Goes on with the conversation of a session's file, if it is there. A system prompt that was given now
-    stands above the one in the file, and so do settings.
+    """Loads the conversation of a session's file, if it exists. A system prompt and settings that are given
+    now win over those in the file.
     """
     session.file, session.keeps = path, True
     if not path.exists():
@@ -67,7 +69,7 @@ def begin(session: Session, path: Path) -> None:
 
 
 def end(session: Session, path: Path) -> None:
-    """Keeps conversation and state for the next time."""
+    """Saves conversation and state at the end of a session."""
     try:
         save(session.conversation, path)
         save_state(session, path)

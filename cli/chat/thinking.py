@@ -1,6 +1,6 @@
-"""Tells an answer's thinking from the rest while it streams, as the library's parser does for <think> tags.
+"""Splits an answer into thinking and content while it streams, by <think> tags.
 
-All text but the tags, and white space before the first, comes out again, in order.
+All text comes out in order, except for the tags and white space before the first one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from satchel.formats.chat import ChatParser, Content, Event, Reasoning, Style
 
 
 class ThinkingSplitter:
-    """Feed pieces, get (text, whether it is thinking). started: the prompt ended inside of a <think>."""
+    """Takes pieces, yields (text, whether it is thinking). started: the prompt ends inside <think>."""
 
     def __init__(self, started: bool = False) -> None:
         self._parser = ChatParser(Style(), opening="reasoning" if started else "", trim=False)
@@ -20,7 +20,7 @@ class ThinkingSplitter:
         return _texts(self._parser.feed(piece))
 
     def flush(self) -> Iterator[tuple[str, bool]]:
-        """What was held back as the possible beginning of a tag."""
+        """The text that was held back as a possible beginning of a tag."""
         return _texts(self._parser.finish())
 
 

@@ -81,7 +81,9 @@ def chat(
 
 
 def _run(session: Session, turns: Iterator[str], once: bool, kept: Path | None) -> None:
-    """The conversation, which goes on from a file and is kept there if asked, however it ends."""
+    """Runs the conversation. With a file it is loaded at the start and saved at the end, however the chat
+    ends.
+    """
     if kept is None:
         session.run(turns, once=once)
         return
@@ -95,7 +97,7 @@ def _run(session: Session, turns: Iterator[str], once: bool, kept: Path | None) 
 
 
 def _turns(session: Session, first: str | None, as_json: bool) -> Iterator[str]:
-    """The prompt of the command line, then what the terminal or the pipe gives."""
+    """The user's turns: the prompt of the command line, then those of the terminal or pipe."""
     from satchel.cli.chat.reader import PlainReader, TerminalReader, read_lines, read_objects
 
     if first:

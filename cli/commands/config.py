@@ -1,5 +1,5 @@
-"""`satchel config show [COMMAND]`: what an option is set to, and by what: the default, the file, the
-environment or a flag.
+"""`satchel config show [COMMAND]`: the value of each option and its source: default, file, environment or
+flag.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def config(
 
 
 def values(name: str, flags: list[str]) -> list[dict[str, Any]]:
-    """A row for each option of a command: its value, and what set it."""
+    """A row per option of a command: its value and the source of the value."""
     command = parsed(name)
     context = command.make_context(f"satchel {name}", flags, default_map=configured(name, command))
     rows = []

@@ -1,5 +1,5 @@
-"""satchel convert: a checkpoint's folder, or an adapter's, as one GGUF file. Notes and progress go to stderr;
-the file appears whole.
+"""`satchel convert`: converts a checkpoint or adapter folder to GGUF. Notes and progress go to stderr; the
+file is written atomically.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def convert(
 def opened(
     source: Path, outtype: str, dequantize: bool, extensions: bool, grids: bool, base: Path | None
 ) -> Iterator[Checkpoint | Adapter]:
-    """The folder as what it is."""
+    """Opens the folder as a checkpoint or as an adapter."""
     from satchel.formats.convert.shaping import Shaping
     from satchel.runtime.weights.sources import open_adapter, open_checkpoint
 
@@ -88,7 +88,7 @@ def opened(
 
 
 def write(made: Checkpoint | Adapter, path: Path, total: int, size: int | None) -> list[Path]:
-    """Writes with a bar on a terminal; gives the files."""
+    """Writes the files, with a progress bar on a terminal, and returns their paths."""
     from satchel.formats.convert.write import write_source
 
     done = 0
@@ -109,7 +109,7 @@ def formats(made: Checkpoint | Adapter) -> str:
 
 
 def read_size(text: str) -> int:
-    """Bytes of `300M` or `2G`, decimal as everywhere in GGUF tools."""
+    """Parses a size such as `300M` or `2G` (decimal, as in GGUF tools) to bytes."""
     match = re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)", text.upper())
     if match is None:
         raise wrong("--split-max-size", f"expected a number with K, M or G, got {text!r}")

@@ -1,6 +1,7 @@
-"""`satchel doctor`: does each backend compute right on this machine, and if not, which one command mends it?
+"""`satchel doctor`: checks that each backend computes correctly on this machine, and names a repair where
+not.
 
-Every backend that is found runs a small computation whose answer is known; a name in a list proves nothing.
+Every backend that is found runs a small computation with a known result.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from satchel.runtime.device.device import BackendLibrary
 
 PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
-ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # backends of absent cards
+ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # errors without a GPU
 LOW = 2 << 30  # bytes of free memory below which a small model may not fit
 PACKAGES = ("numpy", "numba", "cffi", "gguf", "tokenizers", "sentencepiece", "jinja2")
 
@@ -68,7 +69,7 @@ def show(check: CheckResult) -> None:
 
 
 def machine() -> dict[str, str]:
-    """What the program stands on, as lines to read."""
+    """The system's facts by name: versions, processor, memory."""
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     total, free = memory()
     low = "; that is little" if 0 < free < LOW else ""
@@ -89,14 +90,14 @@ def version(package: str) -> str:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes in all and available, as Linux counts them; 0 elsewhere."""
+    """(total, available) memory in bytes on Linux; zeros elsewhere."""
     rows = proc("meminfo")
     total, free = (int(rows.get(name, "0").split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
     return total, free
 
 
 def proc(name: str) -> dict[str, str]:
-    """A file of /proc as names and values; nothing where there is no /proc."""
+    """A file of /proc as a mapping; empty without /proc."""
     path = Path("/proc", name)
     pairs = (line.partition(":") for line in path.read_text().splitlines()) if path.exists() else ()
     return {key.strip(): value.strip() for key, _, value in pairs}
@@ -107,7 +108,7 @@ def cores() -> int:
 
 
 def backends() -> Iterator[CheckResult]:
-    """Every library found, the compiled CPU backend even where it is not, and numba."""
+    """Checks every backend library found, the compiled CPU backend even if it is missing, and numba."""
     from satchel.runtime.device.device import libraries
 
     found = libraries()
@@ -121,7 +122,7 @@ def backends() -> Iterator[CheckResult]:
 
 
 def gpus() -> Iterator[CheckResult]:
-    """What an NVIDIA GPU needs, and what was tuned."""
+    """Checks the requirements of NVIDIA GPUs, and the results of `satchel tune`."""
     from satchel.cli.gpus import parts, tunings
     from satchel.runtime.device.device import libraries
 
@@ -137,7 +138,7 @@ def tried(library: BackendLibrary) -> CheckResult:
 
     path = Path(library.path)
     if library.name in ("cuda", "hip", "metal", "sycl") and any(what in library.reason for what in ABSENT):
-        # Most machines have no such card; where there is one, what mends it stands under gpu.
+        # Most machines have no such card; if there is one, the gpu checks give the repair.
         return CheckResult("backend", library.name, NONE, library.reason)
     if library.reason:
         own = path.parent.name == "cext"
@@ -158,7 +159,7 @@ def numba() -> CheckResult:
 
 
 def computed(name: str, backend: Any, mend: str) -> CheckResult:
-    """Opens the backend's first device and lets it compute."""
+    """Opens the backend's first device and runs its self-test."""
     from satchel.runtime.device.device import TEST_ONLY, find_backend
     from satchel.runtime.device.selftest import cache_types, lacking, selftest
 
@@ -183,7 +184,7 @@ def computed(name: str, backend: Any, mend: str) -> CheckResult:
 
 
 def model() -> Iterator[CheckResult]:
-    """The bundled model: is it there, and does it answer?"""
+    """Checks that the bundled model exists and answers."""
     from satchel.cli.options import default_model
     from satchel.runtime.api.model import Model
     from satchel.runtime.sampling import GREEDY
@@ -200,7 +201,7 @@ def model() -> Iterator[CheckResult]:
 
 
 def sandbox() -> Iterator[CheckResult]:
-    """What a process in a worker's sandbox can do: it really tries, and is to be refused each time."""
+    """Checks the worker's sandbox: a process in it attempts forbidden calls, each of which must fail."""
     from satchel.cli.sandboxing import REFUSALS, probe
     from satchel.errors import SatchelError
 
@@ -222,7 +223,7 @@ def sandbox() -> Iterator[CheckResult]:
 
 
 def reinstall() -> str:
-    """The command that installs Satchel anew, from where it was installed."""
+    """The command that reinstalls Satchel from its original source."""
     source, editable = "satchel", ""
     try:
         origin = json.loads(metadata.distribution("satchel").read_text("direct_url.json") or "{}")

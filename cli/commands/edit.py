@@ -1,6 +1,7 @@
-"""`satchel edit FILE`: changes metadata; the file appears whole under its name, or stays as it was.
+"""`satchel edit FILE`: changes metadata atomically.
 
-What would keep the file from loading is refused by the checks of `satchel verify`, made on the new metadata.
+The checks of `satchel verify` run on the new metadata, and refuse a change with which the file would not
+load.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF, Metadata
     from satchel.formats.verify import Finding
 
-SHOWN = 60  # characters of a value
+SHOWN = 60  # characters of a value that are printed
 
 
 def edit(
@@ -105,7 +106,7 @@ def _renamed(text: str) -> tuple[str, str]:
 
 
 def _changes(old: Metadata, new: Metadata) -> list[str]:
-    """A line for each key that differs."""
+    """A line for each changed key."""
     from satchel.formats.gguf.splits import same_value
 
     lines = [f"{key}: {_shown(old, key)} -> removed" for key in old if key not in new]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
 
 POOLINGS = ("none", "mean", "cls", "last")
-SLOTS = 8  # texts that are read together
+SLOTS = 8  # texts per batch
 
 
 @with_options
@@ -77,7 +77,7 @@ def embed(
 
 
 def _texts(texts: list[str] | None, prompt: str | None, file: Path | None, separator: str) -> list[str]:
-    """What to embed, from one source."""
+    """The texts to embed, from one source."""
     if sum((bool(texts), prompt is not None, file is not None)) > 1:
         raise wrong("texts", "given twice: as arguments, by -p or by -f")
     if not separator:

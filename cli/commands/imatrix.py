@@ -1,5 +1,5 @@
-"""satchel imatrix: what a model's weights meet on a text, for `satchel quantize --imatrix`. The file appears
-whole; everything else goes to stderr.
+"""`satchel imatrix`: collects the input statistics of a model's weights on a text, for `satchel quantize
+--imatrix`. The file is written atomically; all output goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from satchel.cli.options import ModelOptions, open_as
 
 TEXT = "The text to run, of the kind that the model is used for; - is stdin."
 MEMORY = "Most MB for what --hessian keeps, half of the free memory by default; the widest inputs go without."
-SHARE_OF_MEMORY = 2  # what is gathered takes at most one part in so many of the free memory
+SHARE_OF_MEMORY = 2  # the statistics take at most 1/SHARE_OF_MEMORY of the free memory
 
 
 @with_options
@@ -74,7 +74,7 @@ def _few(names: list[str]) -> str:
 
 
 class ProgressLine:
-    """Shows progress: one line that a terminal redraws, else one line for each tenth of the text."""
+    """Shows progress: one redrawn line on a terminal, else a line per tenth of the text."""
 
     def __init__(self, total: int) -> None:
         self.started, self.terminal = time.perf_counter(), sys.stderr.isatty()

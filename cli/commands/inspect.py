@@ -53,7 +53,7 @@ def inspect(
         return
     console = Console(soft_wrap=False)
     if not console.is_terminal:
-        # Tables would be cut at 80 columns in a pipe: give them the width that they need.
+        # In a pipe rich truncates tables at 80 columns: give them the width that they need.
         console = Console(width=1000)
     _print_head(console, found)
     _print_metadata(console, found["metadata"])
@@ -66,7 +66,7 @@ def inspect(
 
 
 def _whole(gguf: GGUF, key: str, as_json: bool) -> str:
-    """A value as it is: a string without quotes, an array as a JSON list."""
+    """Prints a raw value: a string without quotes, an array as a JSON list."""
     if key not in gguf.metadata:
         raise RequestError(f"{gguf.path}: {key[:80]!a}: expected a key of the file, got none of that name")
     value = gguf.metadata[key]
@@ -93,14 +93,13 @@ def _histograms(found: list[Histogram], as_json: bool) -> None:
 
 
 def _bar(share: float) -> str:
-    """A bar of the share of the longest one; what is not empty shows."""
+    """A bar of this share of the longest one; a share above 0 is visible."""
     eighths = max(round(share * BAR * 8), int(share > 0))
     return (EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(BAR)
 
 
 def plain(text: str) -> Text:
-    """Foreign text without markup and with its control characters shown: a file must not steer the
-    terminal."""
+    """Untrusted text without rich markup and with control characters escaped."""
     return Text("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 

@@ -30,7 +30,7 @@ def list(
 
 
 def as_row(entry: StoredModel) -> dict[str, Any]:
-    """An entry as JSON has it."""
+    """An entry as a JSON object."""
     return {
         "name": entry.name,
         "place": entry.place,
@@ -60,7 +60,7 @@ def _print(found: Any) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes as the servers of models write them: decimal."""
+    """A size in decimal units, as model servers write it."""
     for unit, power in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= power:
             return f"{count / power:.1f} {unit}"

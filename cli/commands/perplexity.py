@@ -1,5 +1,5 @@
-"""`satchel perplexity`: how well models foresee a text, how far they are from another model, which ending of
-a text they choose. Numbers go to stdout, the rest to stderr.
+"""`satchel perplexity`: perplexity on a text, KL divergence from another model, and accuracy in multiple
+choice. Results go to stdout, the rest to stderr.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHOICE = "Tasks of several endings, HellaSwag-style: JSON lines or six lines a t
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """What is measured."""
+    """The measurements of a run."""
 
     file: Annotated[Path | None, typer.Option("-f", "--file", metavar="TEXT", help=TEXT)] = None
     chunks: Annotated[int, option("--chunks", metavar="N", help="Score N windows; -1: all.")] = -1
@@ -112,7 +112,7 @@ def check_use(paths: list[Path], score: ScoreOptions) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The file as text, but for one line end at its end, which llama.cpp drops too."""
+    """The file's text without one final newline, as in llama.cpp."""
     data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     text = data.decode("utf-8", errors="replace")
     if text.count("\ufffd") > data.count("\ufffd".encode()):
@@ -121,7 +121,7 @@ def read_text(path: Path) -> str:
 
 
 def begin(model: Model) -> int | None:
-    """What stands first in each window: the begin token where the tokenizer adds one."""
+    """The BOS token at the beginning of each window; None where the tokenizer adds none."""
     specials = model.tokenizer.specials
     return specials.bos if specials.add_bos else None
 
@@ -148,7 +148,7 @@ class Measuring:
             return [first, *(self.one(path, base, True) for path in paths[1:])]
 
     def one(self, path: Path, base: Path | None, compare: bool) -> Scored:
-        """One model's numbers. base: written, or with `compare` read."""
+        """Measures one model. base: the file of log-probabilities, written or, with `compare`, read."""
         from satchel.cli.quality.report import Scored
 
         started = time.perf_counter()
@@ -167,7 +167,7 @@ class Measuring:
         return Scored(path, size, bits, context, time.perf_counter() - started, ppl, kld, choices)
 
     def context(self, base: Path | None) -> int:
-        """Tokens of a window: what -c says, or the base's."""
+        """Tokens per window: of -c, or of the base file."""
         if base is None:
             return self.options.load.context or (WINDOW if self.text is not None else 0)
         from satchel.formats.logits import open_logits
@@ -180,7 +180,7 @@ class Measuring:
         return wanted
 
     def measure(self, model: Model, context: int, base: Path | None) -> Perplexity:
-        """Perplexity of the text; with `base`, its log-probabilities are written there."""
+        """Measures the perplexity of the text; with `base`, writes the log-probabilities there."""
         from satchel.runtime.tasks.perplexity import measure, windows, write_base
 
         cut = windows(model.tokenize(self.text or ""), context, self.score.chunks)
@@ -190,7 +190,7 @@ class Measuring:
         return write_base(base, model.engine, cut, vocab, bos, show)
 
     def diverge(self, model: Model, path: Path) -> tuple[Perplexity, Divergence]:
-        """Divergence from a base file."""
+        """Measures the divergence from a base file."""
         from satchel.formats.logits import open_logits
         from satchel.runtime.tasks.perplexity import diverge
 
@@ -217,7 +217,7 @@ def show_notes(model: Model) -> None:
 
 
 def check_text(model: Model, text: str, tokens: Window, base: Path) -> None:
-    """RequestError where the base was made from another text."""
+    """Raises RequestError where the base file is of another text."""
     from satchel.errors import RequestError
 
     if model.tokenize(text)[: len(tokens)] != tokens.tolist():
@@ -225,7 +225,7 @@ def check_text(model: Model, text: str, tokens: Window, base: Path) -> None:
 
 
 class StatusLine:
-    """Shows what is known so far: one line that is drawn again on a terminal, else one for each tenth."""
+    """Shows intermediate results: one redrawn line on a terminal, else a line per tenth."""
 
     def __init__(self, total: int, label: str = "") -> None:
         self.started, self.terminal = time.perf_counter(), sys.stderr.isatty()

@@ -1,6 +1,6 @@
-"""`satchel plan MODEL`: what a model would take on which device, before anything of it is loaded.
+"""`satchel plan MODEL`: the memory that a model would take on each device, without loading it.
 
-Only the file's header is read, but for --check, which runs the model, and --check-tensors.
+Only the file's header is read, except with --check, which runs the model, and --check-tensors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from satchel.runtime.placement.dryrun import DryRun, Share
 
 MIB = 1 << 20
-MARGIN = 32  # context beyond the text of --check
+MARGIN = 32  # tokens of context beyond the text of --check
 
 
 @with_options
@@ -70,7 +70,7 @@ def plan(
 
 @contextmanager
 def dry(options: ModelOptions) -> Iterator[DryRun]:
-    """The model without its weights; file and device are closed afterwards."""
+    """The model's graph and plans without its weights. File and device are closed afterwards."""
     from satchel.formats.gguf import open_gguf
     from satchel.runtime.placement.devices import open_for
     from satchel.runtime.placement.dryrun import dry_run
@@ -87,7 +87,7 @@ def dry(options: ModelOptions) -> Iterator[DryRun]:
 
 
 def collect(run: DryRun, bucket: int, passes: bool) -> dict[str, Any]:
-    """All that is printed, as --json prints it; bucket 0 leaves the steps out."""
+    """The facts that --json prints. bucket: 0 omits the steps."""
     shares = list(run.shares())
     found: dict[str, Any] = {
         "model": str(run.gguf.path),
@@ -172,7 +172,7 @@ def show_placement(facts: dict[str, Any]) -> None:
 
 
 def spans(numbers: list[int]) -> str:
-    """Ascending numbers as ranges: 0-3, 7."""
+    """Formats ascending numbers as ranges: 0-3, 7."""
     found: list[list[int]] = []
     for n in numbers:
         if found and found[-1][1] == n - 1:
@@ -183,7 +183,7 @@ def spans(numbers: list[int]) -> str:
 
 
 def show(facts: dict[str, Any]) -> None:
-    """Tables on stdout; a warning where it does not fit."""
+    """Prints tables to stdout, and a warning where the model does not fit."""
     console = out()
     sizes = (
         f"context {facts['context']} x {facts['slots']}, {facts['cache_type']} cache, {facts['batch']} a step"
@@ -230,12 +230,13 @@ def new_table(first: str, *numbers: str) -> Table:
 
 
 def run_check(options: ModelOptions, text: str) -> list[StepReport]:
-    """Each step of the model on this text, compared. DeviceError at the first that is out of bound."""
+    """Compares each step of the model on this text with numpy. DeviceError at the first one out of bounds."""
     from satchel.formats.gguf import open_gguf
     from satchel.formats.tokenizer import build_tokenizer
     from satchel.runtime.compiler.check import check_steps
 
-    # The context decides how large the states are that the definitions copy: no larger than the text needs.
+    # The numpy definitions copy the states, whose size depends on the context: keep it as small as the text
+    # allows.
     with open_gguf(options.model or default_model()) as gguf:
         count = len(build_tokenizer(gguf.metadata, source=str(gguf.path)).encode(text))
     with open_model(options, context=count + MARGIN, slots=1) as model:

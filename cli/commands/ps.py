@@ -36,7 +36,7 @@ def ps(
 
 
 def row(model: dict[str, Any]) -> tuple[str, str, str, str]:
-    """What a server says of a model, as a table has it."""
+    """A table row of a model in the server's response."""
     from satchel.cli.commands.list import size
 
     count = model.get("size")

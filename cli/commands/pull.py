@@ -45,7 +45,7 @@ def pull(
 
 @contextmanager
 def shown() -> Iterator[Watch | None]:
-    """A bar for each file, with bytes, rate and time left, where stderr is a terminal."""
+    """A progress bar per file, with bytes, rate and time left, where stderr is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

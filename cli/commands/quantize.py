@@ -1,5 +1,5 @@
-"""`satchel quantize`: a model file in smaller formats. Progress and tables go to stderr; the file appears
-whole.
+"""`satchel quantize`: writes a model file in smaller formats. Progress and tables go to stderr; the file is
+written atomically.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _calibration(data: Importance | None, options: ImportanceOptions) -> Calibra
 
 
 def _describe(data: Importance) -> dict[str, str | int]:
-    """The keys by which llama.cpp tells what a file was calibrated with."""
+    """llama.cpp's metadata keys of the importance matrix that was used."""
     found: dict[str, str | int] = {"quantize.imatrix.file": data.path.name}
     if data.origin.datasets:
         found["quantize.imatrix.dataset"] = data.origin.datasets[0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
     from satchel.runtime.tasks.rerank import Ranked
 
-SLOTS = 8  # documents that are read together
+SLOTS = 8  # documents per batch
 Documents = list[tuple[str, str]]  # (where it comes from, its text)
 
 
@@ -75,7 +75,7 @@ def rerank(
 
 
 def _documents(texts: list[str] | None, lines: list[Path] | None, files: list[Path] | None) -> Documents:
-    """All that is to be sorted, with the place where each comes from."""
+    """The documents to sort, with their sources."""
     found = [(f"argument {i}", text) for i, text in enumerate(texts or (), 1)]
     for path in lines or ():
         found += [(f"{path}:{i}", line) for i, line in enumerate(read_text(path).split("\n"), 1)]
@@ -107,7 +107,7 @@ def _print_json(model: Model, found: Sequence[Ranked], asked: Documents) -> None
 
 
 def _print_table(found: Sequence[Ranked], asked: Documents) -> None:
-    """A row for each document; on a terminal texts are cut at its right edge."""
+    """Prints a row per document; on a terminal texts are truncated at its width."""
     from rich.table import Table
     from rich.text import Text
 

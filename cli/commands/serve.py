@@ -58,7 +58,7 @@ def serve(
 
 
 def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
-    """The files by the names under which they are served."""
+    """The files by served name."""
     found: dict[str, Path] = {}
     for i, path in enumerate(files):
         name = alias if alias and i == 0 else path.stem
@@ -73,8 +73,8 @@ def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
 def _catalog(
     named: dict[str, Path], model: ModelOptions, adapters: AdapterOptions, server: ServerOptions
 ) -> Catalog:
-    """All models: those named here and those of the configuration file; where none is named here, those of
-    the store too, and the bundled one where there is no other to begin with.
+    """All served models: those of the command line and of the configuration file. Without any on the command
+    line, also those of the store, and the bundled model where there is no other default.
     """
     from satchel.cli.config import find, read
     from satchel.server.catalog import catalog_of
@@ -101,7 +101,7 @@ def _verified(catalog: Catalog, wanted: str) -> Catalog:
 
 
 def _stored() -> dict[str, Path]:
-    """What the store has. A file that is not the one that was pulled is left out, and the log says so."""
+    """The store's models. A file that differs from its pin is left out and logged."""
     from satchel.server.log import LOG
     from satchel.store import Store
 

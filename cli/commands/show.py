@@ -43,7 +43,7 @@ def show(
 
 
 def lines(details: Details) -> list[str]:
-    """The table for users, without what the file does not say."""
+    """Prints the table for users, without rows that the file has no value for."""
     from satchel.cli.commands.list import size
     from satchel.formats.gguf.labels import size_label
 
@@ -64,7 +64,7 @@ def lines(details: Details) -> list[str]:
 
 
 def _template(details: Details) -> str:
-    """What kind of chat template the file has."""
+    """A description of the file's chat template."""
     if not details.template:
         return "none"
     return f"chat, tool calls as {details.family}" if "tools" in details.capabilities else "chat"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from satchel.formats.gguf.writer import FileLayout
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
-USUAL = 128  # tensors of a part, as gguf-split has it
+USUAL = 128  # tensors per part: gguf-split's default
 
 
 def split(
@@ -61,7 +61,7 @@ def split(
 
 
 def parse_size(text: str) -> int:
-    """Bytes: a number with K, M or G (of 1000) behind it, or none."""
+    """Parses a size in bytes: a number, optionally with K, M or G (powers of 1000)."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMG]?)B?", text.strip().upper())
     found = int(float(match[1]) * UNITS[match[2]]) if match else 0
     if found < 1:
@@ -74,7 +74,7 @@ def _counts(tensors: int, most: int) -> list[int]:
 
 
 def _check_targets(layouts: list[FileLayout], sources: list[Path]) -> None:
-    """Parts that are being read must not be replaced by shorter ones of the same names."""
+    """Raises RequestError where the output would replace the parts that are being read."""
     real = {path.resolve() for path in sources}
     same = next((layout.path for layout in layouts if layout.path.resolve() in real), None)
     if same is not None:

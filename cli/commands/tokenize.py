@@ -1,6 +1,6 @@
-"""`satchel tokenize -m FILE`: text to token ids, as the file's tokenizer makes them.
+"""`satchel tokenize -m FILE`: encodes text to token ids with the file's tokenizer.
 
-Only the file's metadata is read. The text is taken byte for byte: a newline at its end is part of it.
+Only the file's metadata is read. The text is encoded byte for byte, including a newline at its end.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def tokenize(
 
 
 def _read_text(text: str | None, prompt: str | None, file: Path | None, stdin: bool) -> str:
-    """The text of the one source named, stdin where none was; RequestError for two, or for no UTF-8."""
+    """The text of the given source, by default stdin. RequestError for two sources or invalid UTF-8."""
     sources = [
         name
         for name, named in (
@@ -74,7 +74,7 @@ def _read_text(text: str | None, prompt: str | None, file: Path | None, stdin: b
         raise RequestError(f"text: expected one source, got {' and '.join(sources)}; leave one out")
     typed = text if text is not None else prompt
     if typed is not None:
-        # Arguments that are no UTF-8 arrive with their bytes as lone surrogates.
+        # Arguments that are not UTF-8 arrive with their bytes as lone surrogates.
         return _decode("argument", typed.encode("utf-8", "surrogateescape"))
     if file is None:
         return _decode("stdin", sys.stdin.buffer.read())
@@ -99,6 +99,6 @@ def _show(tokenizer: Tokenizer, token: int) -> str:
 
 
 def _write(text: str) -> None:
-    """To stdout as UTF-8, whatever the terminal's encoding."""
+    """Writes to stdout in UTF-8, whatever the terminal's encoding."""
     sys.stdout.buffer.write(text.encode() + b"\n")
     sys.stdout.buffer.flush()

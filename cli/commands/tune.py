@@ -1,6 +1,7 @@
-"""`satchel tune`: which of a device's kernels is fastest for each step of a model, measured and remembered.
+"""`satchel tune`: measures which of a device's kernels is fastest for each step of a model, and saves the
+results.
 
-The table goes to stdout. What was found is used from then on whenever a model is loaded on that device.
+The table goes to stdout. The results are used from then on whenever a model is loaded on that device.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 TOKENS = "1,2,4,8,16,32,64,128,512"
 DEPTHS = "0,2048"
 MOST = 1 << 16
-SLOTS = 128  # at once, at most; more tokens than that are a prompt
+SLOTS = 128  # the largest number of decoding sequences; more tokens are measured as a prompt
 
 
 @with_options
@@ -68,7 +69,7 @@ def tune(
 
 
 def read_sizes(name: str, text: str, least: int) -> list[int]:
-    """Numbers with commas between them, in order."""
+    """Parses a comma-separated list of numbers, sorted."""
     try:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
@@ -81,7 +82,7 @@ def read_sizes(name: str, text: str, least: int) -> list[int]:
 def measured(
     model: Model, device: Device, sizes: list[int], repeats: int, depths: list[int]
 ) -> list[Measured]:
-    """Measures a device and remembers what was found."""
+    """Measures a device and saves the results."""
     from satchel.runtime.tuning import remember
     from satchel.runtime.tuning.measure import measure
 
@@ -125,7 +126,7 @@ def facts(d: DeviceTuning) -> dict[str, Any]:
 
 
 def table(steps: Mapping[str, Tuned]) -> Table:
-    """A row for each class of steps, those that changed marked."""
+    """Prints a row per class of steps, and marks those that changed."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

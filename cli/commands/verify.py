@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from satchel.formats.verify import Finding
     from satchel.runtime.tasks.verify import VerifyReport
 
-SHOWN = 8  # findings of one check and severity; --all and --json show the others
+SHOWN = 8  # findings printed per check and severity; --all and --json print all
 
 
 def verify(
@@ -36,7 +36,7 @@ def verify(
 
     size = model.stat().st_size if model.is_file() else 0
     with progress("reading weights", size) as advance:
-        # Of a set one part's size is known here; the bar shows the share that was read.
+        # Of a split set only one part's size is known here, so the bar shows the share that was read.
         report = check(model, values=values, progress=lambda done, total: advance(size * done // total))
     if as_json:
         typer.echo(json.dumps(described(report), indent=2, allow_nan=False))
@@ -46,7 +46,7 @@ def verify(
 
 
 def described(report: VerifyReport) -> dict[str, Any]:
-    """The report, ready for JSON."""
+    """The report as plain values for JSON."""
     return {
         "path": str(report.path),
         "parts": [str(part) for part in report.parts],

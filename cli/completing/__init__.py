@@ -1,1 +1,1 @@
-"""What a shell can complete of a command line, and the scripts by which bash, zsh and fish ask for it."""
+"""Shell completion: the candidates for a command line, and the scripts for bash, zsh and fish."""

@@ -1,6 +1,6 @@
-"""What can stand at the end of a command line: commands, options, their values, models, files.
+"""Completions of a command line: commands, options, their values, models, files.
 
-Commands are named without importing any; options take the import of one.
+Completing commands imports none of them; completing options imports one command.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Protocol
 
 from satchel.cli.main import HELP, commands, parsed, summary
 
-FILES = ":files"  # what the scripts take as: names of files, as the shell completes them
+FILES = ":files"  # tells the scripts to use the shell's own completion of file names
 
 
 class Parameter(Protocol):
-    """What is asked of an option or argument of typer's."""
+    """The used attributes of typer's options and arguments."""
 
     opts: list[str]
     secondary_opts: list[str]
@@ -23,7 +23,7 @@ class Parameter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompletionCandidate:
-    """A word that fits, and what it is."""
+    """A completion and its description."""
 
     word: str
     about: str = ""
@@ -48,7 +48,7 @@ def _conversations() -> Iterable[str]:
 
 
 def models() -> Iterable[str]:
-    """Names of the models on this machine; nothing is downloaded for it."""
+    """The names of the models on this machine; makes no connection."""
     from satchel.errors import SatchelError
     from satchel.store.store import Store
 
@@ -70,7 +70,7 @@ VALUES: dict[str, Values] = {
     "--resume": _conversations,
     "--session": _conversations,
 }
-OF_FILES = frozenset({"--model", "--draft-model", "--session", "--resume"})  # or a file
+OF_FILES = frozenset({"--model", "--draft-model", "--session", "--resume"})  # options that also take a file
 OR_FILES = frozenset({"cp", "show"})
 ARGUMENTS: dict[str, Values] = {
     "completion": lambda: ("bash", "zsh", "fish"),
@@ -83,7 +83,7 @@ ARGUMENTS: dict[str, Values] = {
 
 
 def candidates(words: Sequence[str]) -> list[CompletionCandidate]:
-    """What fits the last of the words, of which the first is the program."""
+    """The completions of the last word. The first word is the program."""
     current = words[-1] if words else ""
     if len(words) < 3:
         return list(_commands(current))
@@ -115,8 +115,8 @@ def _commands(current: str) -> Iterator[CompletionCandidate]:
 
 
 def _options(current: str, parameters: Iterable[Parameter]) -> Iterator[CompletionCandidate]:
-    """The options that begin so; of one with several names those of two dashes, unless one dash was asked
-    for.
+    """The options that begin with the word. Of an option with several names only those with two dashes,
+    unless the word has one.
     """
     for parameter in parameters:
         names = [n for n in (*parameter.opts, *parameter.secondary_opts) if n.startswith("-")]
@@ -133,7 +133,7 @@ def _parameter(name: str, parameters: Iterable[Parameter]) -> Parameter | None:
 
 
 def _values(parameter: Parameter | None, current: str) -> list[CompletionCandidate]:
-    """What an option takes: a few words, or a file."""
+    """The completions of an option's value: its choices, or files."""
     if parameter is None:
         return []
     known = next((name for name in parameter.opts if name in VALUES), None)

@@ -1,5 +1,5 @@
-"""The script of each shell. All of them ask `satchel completion --words -- LINE...`, which answers with a
-word and what it is on each line, a tab between them.
+"""The completion script of each shell. All call `satchel completion --words -- LINE...`, which prints a word
+and its description per line, separated by a tab.
 """
 
 BASH = r"""# satchel completion for bash: eval "$(satchel completion bash)" in ~/.bashrc

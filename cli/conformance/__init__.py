@@ -1,4 +1,4 @@
-"""What ordinary clients need of a server, as checks that can be aimed at any: `satchel doctor api URL`.
+"""Checks that a server does what common clients need: `satchel doctor api URL`.
 
-A check is a public function of a module in checks/; nothing else has to know of it.
+A check is a public function of a module in checks/, found by its name.
 """

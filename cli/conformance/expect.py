@@ -1,4 +1,4 @@
-"""How a check says what it found: Wrong fails it, Skip says why it could not be made."""
+"""Results of a check: it raises Wrong where it fails, and Skip, with the reason, where it can't be made."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 
 class Wrong(Exception):
-    """The server does not do what clients need."""
+    """The check fails."""
 
 
 class Skip(Exception):
-    """The check can't be made here, and why."""
+    """The check can't be made here; the message gives the reason."""
 
 
 def expect(holds: object, text: str) -> None:
@@ -58,7 +58,7 @@ def _of(value: object, kind: type | None) -> bool:
 
 
 def parsed(text: object, what: str) -> Any:
-    """The JSON of a text."""
+    """The text parsed as JSON. Wrong where it is not JSON."""
     try:
         return json.loads(text)  # type: ignore[arg-type]
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Finds the checks, makes them one after the other, and says of each whether it holds."""
+"""Finds the checks, runs them one after the other, and reports the result of each."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
 
 @dataclass(frozen=True, slots=True)
 class ConformanceCheck:
-    """name: module.function, as users write it: chat.stream-usage. proves: one line."""
+    """A check."""
 
-    name: str
-    proves: str
+    name: str  # module.function, as in chat.stream-usage
+    proves: str  # one line
     make: Callable[[ConformanceTarget], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check found; text: why it failed or was skipped."""
+    """The result of a check. text: why it failed or was skipped."""
 
     name: str
     proves: str
@@ -39,7 +39,7 @@ class Verdict:
 
 
 def found_checks() -> list[ConformanceCheck]:
-    """All checks, module by module, in the order in which they are written."""
+    """All checks, by module, in source order."""
     found = []
     for info in pkgutil.iter_modules(checks.__path__):
         module = importlib.import_module(f"{checks.__name__}.{info.name}")
@@ -52,7 +52,7 @@ def found_checks() -> list[ConformanceCheck]:
 
 
 def chosen(patterns: Sequence[str]) -> list[ConformanceCheck]:
-    """The checks whose names these patterns match: chat, chat.stream*; all without any."""
+    """The checks that match these patterns, such as chat or chat.stream*; all checks without patterns."""
     known = found_checks()
     for pattern in patterns:
         if not any(matches(c.name, pattern) for c in known):
@@ -66,7 +66,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def verdicts(target: ConformanceTarget, wanted: Sequence[ConformanceCheck]) -> Iterator[Verdict]:
-    """Makes the checks, and tells of each as soon as it is made."""
+    """Runs the checks, and reports each result at once."""
     for check in wanted:
         started = time.perf_counter()
         result, text = PASS, ""
@@ -76,8 +76,6 @@ def verdicts(target: ConformanceTarget, wanted: Sequence[ConformanceCheck]) -> I
             result, text = SKIP, str(reason)
         except Wrong as error:
             result, text = FAIL, str(error)
-        except (
-            Exception
-        ) as error:  # of a client that can't read what came, or of a check that did not expect it
+        except Exception as error:  # a client could not read the response, or the check did not expect it
             result, text = FAIL, f"{type(error).__name__}: {error}"
         yield Verdict(check.name, check.proves, result, " ".join(text.split()), time.perf_counter() - started)

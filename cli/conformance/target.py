@@ -1,4 +1,4 @@
-"""The server that is examined, and the ways in which checks ask it: plain HTTP and the official clients."""
+"""The server under test, and the checks' access to it: plain HTTP and the official clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from satchel.errors import RequestError
 if TYPE_CHECKING:
     import httpx
 
-PATIENCE = 120.0  # seconds for an answer
+PATIENCE = 120.0  # timeout of a response, in seconds
 QUESTION = [{"role": "user", "content": "Write two sentences about a small town by the sea."}]
 
 
@@ -28,14 +28,14 @@ class Event:
 
 
 class ConformanceTarget:
-    """A server at a URL. Paths begin with a slash; what comes back is checked for its status and kind."""
+    """The server at a URL. Paths begin with a slash; methods check the status and the content type."""
 
     def __init__(self, url: str, model: str = "", key: str = "") -> None:
         import httpx
 
         bare = url.rstrip("/")
         self.url, self.key = bare.removesuffix("/v1"), key
-        # No proxy: what is examined is the server, and mostly on this machine.
+        # No proxy, which would be tested instead of the server.
         self.http = httpx.Client(base_url=self.url, headers=self.headers, timeout=PATIENCE, trust_env=False)
         self.model = model or self._first_model()
 
@@ -62,24 +62,24 @@ class ConformanceTarget:
         return answer(self.http.get(path))
 
     def post(self, path: str, body: Any) -> Any:
-        """The JSON that comes for a body."""
+        """The JSON response to a POST of this body."""
         return answer(self.http.post(path, json=body))
 
     def able(self, path: str, body: Any) -> Any:
-        """As post(); but where the server answers 400, its model can't do this, and the check is skipped."""
+        """As post(), but skips the check on status 400, where the model does not support it."""
         found = self.http.post(path, json=body)
         if found.status_code == 400:
             raise Skip(f"refused: {short(found.text)}")
         return answer(found)
 
     def refused(self, path: str, body: Any, status: int = 400) -> Any:
-        """The JSON of an error that must come."""
+        """The JSON of an error response with this status, which must come."""
         found = self.http.post(path, json=body)
         expect(found.status_code == status, f"POST {path}: expected HTTP {status}, got {said(found)}")
         return parsed(found.text, "the error")
 
     def events(self, path: str, body: Any) -> list[Event]:
-        """All server-sent events of a streamed answer; the data are JSON but for [DONE]."""
+        """All server-sent events of a stream. The data are JSON except for [DONE]."""
         with self.http.stream("POST", path, json=body | {"stream": True}) as found:
             found.read()
         expect(found.status_code == 200, f"POST {path}: expected a stream, got {said(found)}")
@@ -108,7 +108,7 @@ class ConformanceTarget:
     # what is asked
 
     def chat(self, **fields: Any) -> dict[str, Any]:
-        """The body of a short greedy chat, with these fields beside or in place of its own."""
+        """The body of a short greedy chat request, with these fields added or replaced."""
         return {"model": self.model, "messages": QUESTION, "max_tokens": 24, "temperature": 0, **fields}
 
     def text(self, **fields: Any) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class ConformanceTarget:
 
     @functools.cached_property
     def plain(self) -> dict[str, Any]:
-        """The answer to chat() without anything else; checks compare with it."""
+        """The response to chat() without other fields, with which checks compare."""
         found = self.post("/v1/chat/completions", self.chat())
         content = found["choices"][0]["message"]["content"]
         expect(isinstance(content, str) and content, f"the answer: expected text, got {short(content)}")
@@ -131,7 +131,7 @@ class ConformanceTarget:
 
     @functools.cached_property
     def context(self) -> int:
-        """Tokens of the model's context, where the server tells."""
+        """The model's context length, where the server reports it."""
         for path, keys in (("/v1/models", ("data", 0, "meta", "n_ctx")), ("/props", ("n_ctx",))):
             try:
                 found: Any = self.http.get(path).json()
@@ -149,7 +149,7 @@ class ConformanceTarget:
         return self.openai_client(max_retries=0)
 
     def openai_client(self, max_retries: int, sent: Callable[[Any], None] | None = None) -> Any:
-        """A client of the package openai that tells of each request that it sends."""
+        """A client of the openai package. sent: called with each request."""
         module = self.official("openai")
         http = module.DefaultHttpxClient(trust_env=False, event_hooks={"request": [sent] if sent else []})
         base, key = f"{self.url}/v1", self.key or "none"
@@ -170,7 +170,7 @@ class ConformanceTarget:
 
     @staticmethod
     def official(name: str) -> Any:
-        """The module of an official client; its absence skips the check."""
+        """Imports an official client's package; skips the check where it is missing."""
         try:
             return importlib.import_module(name)
         except ImportError:
@@ -188,7 +188,7 @@ def said(found: httpx.Response) -> str:
 
 
 def blocks(content: bytes) -> list[str]:
-    """The blocks of an event stream. Each byte must be UTF-8, and no line may be outside a block."""
+    """Parses an event stream. All bytes must be UTF-8, and no line may be outside a block."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -215,7 +215,7 @@ def event(block: str) -> Event:
 
 
 def raised(kind: Any, call: Any, what: str) -> Any:
-    """The exception of this kind that a call must raise."""
+    """Calls a function that must raise this exception, and returns the exception."""
     try:
         found = call()
     except kind as error:

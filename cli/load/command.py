@@ -1,4 +1,4 @@
-"""`satchel bench --url`: its options, and the run that they describe."""
+"""`satchel bench --url`: its options and its run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from satchel.cli.load.summary import COLUMNS, summary
 from satchel.cli.tables import writer
 from satchel.errors import RequestError
 
-REQUESTS, CONCURRENCY = 64, 8  # of a load that says neither
+REQUESTS, CONCURRENCY = 64, 8  # defaults
 MEANING = """\
 first: from when a request was due to the first piece of its answer; next: from one piece to the next
 left: clients that went away (--disconnect); refused: 429 or 503; at once: most requests under way together"""
@@ -64,7 +64,7 @@ class UrlOptions:
 
     @property
     def paced(self) -> bool:
-        """Whether requests come at times of their own, and not whenever another ended."""
+        """Whether the load is open: requests are sent at given times, not when an earlier one ends."""
         return bool(self.rate or self.load)
 
     @property
@@ -81,7 +81,7 @@ class UrlOptions:
 
 
 def measure(options: UrlOptions, model: str, prompts: list[int], answers: list[int], output: str) -> int:
-    """Drives the server and prints what came of it; 1 where no answer came."""
+    """Runs the load and prints its summary. Returns 1 where no request succeeded."""
     try:
         import httpx  # noqa: F401
     except ImportError:
@@ -106,7 +106,7 @@ def measure(options: UrlOptions, model: str, prompts: list[int], answers: list[i
 
 
 def run(server: LoadTarget, requests: Iterator[LoadRequest], bounds: Bounds) -> Driven:
-    """Drives the server with a line on the terminal that says how far it is."""
+    """Runs the load with a progress line on the terminal."""
     with err().status(f"satchel: {server.url}: {server.model}") as status:
         counted = itertools.count(1)
 

@@ -1,4 +1,6 @@
-"""Sends a load to a server: each request at its time, no more at once than allowed, until an end comes."""
+"""Runs a load against a server: sends each request at its time, with limited concurrency, until a bound is
+reached.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from satchel.errors import RequestError
 if TYPE_CHECKING:
     import httpx
 
-PATIENCE = 600.0  # seconds without a byte after which an answer is given up
+PATIENCE = 600.0  # seconds without a byte after which a response fails
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """url: with or without the /v1 at its end. model: as the server names it."""
+    """The server under load. url: with or without /v1 at its end. model: the server's name of it."""
 
     url: str
     model: str = ""
@@ -28,7 +30,7 @@ class LoadTarget:
 
     @property
     def base(self) -> str:
-        """Where the OpenAI-style routes begin."""
+        """The base URL of the OpenAI-style routes."""
         bare = self.url.rstrip("/")
         return bare if bare.endswith("/v1") else f"{bare}/v1"
 
@@ -39,9 +41,12 @@ class LoadTarget:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a load ends: after so many requests, or once so many seconds have gone and what was begun is
-    done; 0: no such end. concurrency: most requests under way at once, 0: any number. grace: seconds after
-    the last was sent in which answers must end; 0: as long as it takes.
+    """The bounds of a load. 0 means no bound.
+
+    requests: the number of requests to send.
+    seconds: after which no request is sent; those in flight finish.
+    concurrency: the largest number of requests in flight.
+    grace: seconds after the last request is sent in which responses must end.
     """
 
     requests: int = 0
@@ -52,7 +57,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What came of a load; most: requests that were under way at once. given_up: had no end in the grace."""
+    """The result of a load. most: requests in flight at once, at the peak. given_up: requests that did not
+    end within the grace period.
+    """
 
     outcomes: list[Outcome]
     seconds: float
@@ -62,7 +69,7 @@ class Driven:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time by which requests are due; tests simulate it. now: seconds, monotonic; sleep: waits."""
+    """The clock of a load, which tests simulate. now: monotonic seconds. sleep: waits for seconds."""
 
     now: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -90,7 +97,7 @@ async def drive(
 
 
 class _Load:
-    """One load under way."""
+    """A load in progress."""
 
     def __init__(
         self,
@@ -126,7 +133,9 @@ class _Load:
         return Driven(self.outcomes, seconds, self.most, len(late))
 
     async def turn(self, request: LoadRequest) -> bool:
-        """Waits until the request is due and has a place. False: the load's time is over before that."""
+        """Waits until the request is due and the concurrency allows it. False where the load's time ends
+        first.
+        """
         end = self.start + self.bounds.seconds if self.bounds.seconds else float("inf")
         due = self.start + request.due
         if due >= end:

@@ -1,6 +1,6 @@
-"""What a server is asked, and when: made up at random, or read from a recording.
+"""The requests of a load and their times, random or from a recording.
 
-A load is an iterator of requests in the order of their due times; it may be endless.
+A load is an iterator of requests in order of their due times; it may be endless.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ friend father power hour game line end member law car city community name
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """due: seconds after the start at which it is sent, 0: as soon as there is room. leave: the client goes
-    away after so many pieces of the answer; 0: never.
+    """A request of a load.
+
+    due: seconds after the start at which it is sent; 0: as soon as the concurrency allows.
+    leave: the client disconnects after this many chunks of the response; 0: never.
     """
 
     path: str
@@ -38,8 +40,10 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """Made-up requests: sizes of prompts and answers in tokens, of which each request draws one; a prompt has
-    about so many. rate: mean arrivals a second, as a Poisson process; 0: none waits for its time.
+    """The shape of random requests.
+
+    prompts, answers: sizes in tokens, from which each request draws one; prompts are only about that long.
+    rate: mean arrivals per second of a Poisson process; 0: requests have no times.
     """
 
     prompts: Sequence[int]
@@ -49,7 +53,7 @@ class LoadShape:
 
 
 def made_up(shape: LoadShape, seed: int) -> Iterator[LoadRequest]:
-    """Endless requests of this shape. No two prompts begin alike, so none is found in a cache."""
+    """Endless requests of this shape. All prompts begin differently, so none is found in a prefix cache."""
     draw, due = random.Random(seed), 0.0
     while True:
         due += draw.expovariate(shape.rate) if shape.rate else 0.0
@@ -88,7 +92,7 @@ def _read(where: str, line: str) -> LoadRequest:
 
 
 def with_leavers(requests: Iterator[LoadRequest], share: float, seed: int) -> Iterator[LoadRequest]:
-    """The same, but this share of the clients goes away in the middle of the answer."""
+    """The requests, of which a share disconnects in the middle of the response."""
     draw = random.Random(seed)
     for request in requests:
         length = request.body.get("max_tokens")

@@ -1,6 +1,6 @@
-"""One request to an OpenAI-style server, streamed, with the times at which its pieces came.
+"""One streamed request to an OpenAI-style server, with the arrival times of its chunks.
 
-Nothing raises but cancelling: what goes wrong is part of the outcome.
+Errors become part of the outcome; only cancellation is raised.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ DONE = "[DONE]"
 
 
 class Broken(Exception):
-    """The answer is none: why, in a few words that are alike for like reasons."""
+    """A failed response. The message is short, and equal for equal reasons, so that failures can
+    be counted.
+    """
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a request. Times are seconds of one clock: due, sent, of each piece, ended.
+    """The outcome of a request. All times (due, sent, pieces, ended) are seconds of one clock.
 
-    A piece is an event with text, mostly one token. tokens: as the server counts them, else the pieces.
-    error: empty for an answer that is whole; left: the client went away on purpose.
+    pieces: arrival times of events with text, mostly one token each.
+    tokens: as counted by the server, else the number of pieces.
+    error: "" for a complete response.
+    left: the client disconnected on purpose.
     """
 
     request: LoadRequest
@@ -51,12 +55,12 @@ class Outcome:
 
     @property
     def refused(self) -> bool:
-        """The server had no room and said so."""
+        """Whether the server refused the request as overloaded."""
         return self.status in (429, 503)
 
 
 async def ask(client: httpx.AsyncClient, request: LoadRequest, due: float) -> Outcome:
-    """Sends the request now and reads its answer to the end, or until the client leaves."""
+    """Sends the request and reads its response to the end, or until the client disconnects."""
     import httpx
 
     body = request.body | {"stream": True, "stream_options": {"include_usage": True}}
@@ -91,7 +95,7 @@ async def _read(response: httpx.Response, leave: int, outcome: Outcome) -> None:
 
 
 def _take(data: str, outcome: Outcome) -> None:
-    """Notes what an event brings."""
+    """Records one event of the stream."""
     try:
         event = json.loads(data)
         if error := event.get("error"):
@@ -110,7 +114,7 @@ def _take(data: str, outcome: Outcome) -> None:
 
 
 def written(choice: dict[str, Any]) -> str:
-    """The text of a chunk's choice: of an answer, of thinking, or of a call's arguments."""
+    """The text in a chunk's choice: content, reasoning, or a tool call's arguments."""
     delta = choice.get("delta")
     if delta is None:
         return str(choice.get("text") or "")
@@ -120,7 +124,7 @@ def written(choice: dict[str, Any]) -> str:
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The data of each server-sent event. Comments and other fields are left out."""
+    """The data of each server-sent event; comments and other fields are skipped."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -130,7 +134,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 def message(body: bytes) -> str:
-    """What an error's body says, of any API flavour; else its beginning."""
+    """The message in an error body of any API flavour; else the beginning of the body."""
     try:
         found = json.loads(body)
         error = found.get("error", found)

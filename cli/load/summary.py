@@ -1,4 +1,4 @@
-"""What a load showed, in numbers: counts, rates, and the distribution of what users wait for."""
+"""The summary of a load: counts, rates, and the distribution of latencies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 
 
 def summary(driven: Driven) -> dict[str, Any]:
-    """Times in milliseconds. Answers that the client left count their tokens and times up to there.
+    """The summary as plain values, with times in milliseconds. A response that the client left counts up to
+    there.
 
-    ttft_ms counts from when a request was due, so that waiting for a place is part of it; inter_token_ms is
-    the time between two pieces of an answer.
+    ttft_ms begins when a request is due, so it includes the wait for the concurrency limit. inter_token_ms is
+    the time between two chunks of a response.
     """
     outcomes = driven.outcomes
     failed = [o for o in outcomes if o.error]
@@ -51,7 +52,7 @@ def _ratio(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def spread(seconds: Iterable[float]) -> dict[str, float] | None:
-    """Mean, percentiles and maximum in milliseconds; None of nothing."""
+    """Mean, percentiles and maximum in milliseconds; None without values."""
     ranked = sorted(seconds)
     if not ranked:
         return None
@@ -60,7 +61,7 @@ def spread(seconds: Iterable[float]) -> dict[str, float] | None:
 
 
 def quantile(ranked: Sequence[float], share: float) -> float:
-    """The least value that this share of them does not exceed (nearest rank)."""
+    """The percentile of sorted values by nearest rank."""
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 

@@ -1,1 +1,1 @@
-"""What `satchel perplexity` is made of: how its numbers are said, compared and drawn."""
+"""Reports and plots of `satchel perplexity`."""

@@ -18,7 +18,7 @@ KINDS = ("svg", "png", "pdf")
 
 
 def check_plot(path: Path) -> None:
-    """Wrong use where the ending is no kind of picture; RequestError where matplotlib is missing."""
+    """Raises UsageError for an unsupported image suffix, RequestError where matplotlib is missing."""
     if path.suffix[1:].lower() not in KINDS:
         raise wrong("--plot", f"{path}: expected a name that ends in .{', .'.join(KINDS)}")
     try:
@@ -28,7 +28,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw(path: Path, found: Sequence[Scored]) -> None:
-    """One line for each model, in two fields above each other."""
+    """Draws one line per model in two axes, one above the other."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6), layout="constrained")

@@ -1,4 +1,4 @@
-"""Numbers of `satchel perplexity` as text, as JSON, and several files' in one table."""
+"""Writes the results of `satchel perplexity` as text, as JSON, or several models in one table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PERCENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One model's result. bytes: of its files; bits: of a weight, over all tensors."""
+    """One model's result. bytes: of its files. bits: per weight, over all tensors."""
 
     path: Path
     bytes: int
@@ -72,7 +72,7 @@ def _divergence(kld: Divergence, ppl: Perplexity) -> list[str]:
 
 
 def _by_position(kld: Divergence) -> list[str]:
-    """By position in the window, neighbouring parts put together."""
+    """Divergence by position in the window, with adjacent parts merged."""
     step = -(-len(kld.by_position) // SHOWN)
     said = ["", "tokens of a window   KLD mean   same top"]
     for at in range(0, len(kld.by_position), step):
@@ -95,7 +95,7 @@ def _choices(found: Accuracy) -> list[str]:
 
 
 def to_json(found: Scored) -> dict[str, Any]:
-    """One object; shares are of 1, and the kld_ keys stand only where there is a base."""
+    """One JSON object. Shares are fractions of 1; kld_ keys are present only with a base."""
     from satchel.formats.logits import scored
 
     out: dict[str, Any] = {}

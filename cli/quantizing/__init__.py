@@ -1,1 +1,1 @@
-"""What `satchel quantize` is made of: its options, the bar and tables, the budget and its report."""
+"""The parts of `satchel quantize`: options, progress and tables, the size budget and its report."""

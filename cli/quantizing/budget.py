@@ -1,4 +1,6 @@
-"""`satchel quantize --target-size`: searches, writes the file, measures it, tells prediction and truth."""
+"""`satchel quantize --target-size`: searches formats, writes the file, and compares predicted and measured
+divergence.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class TextWindows:
 
 
 def spend(job: QuantizeJob, mix: MixOptions, options: BudgetOptions) -> None:
-    """Chooses formats for the size that was asked for; then as with a type. The report comes last."""
+    """Chooses formats for the requested size, quantizes as with a type, and writes the report."""
     from satchel.cli.quantizing.page import PageFacts, write_page
     from satchel.runtime.budget.probe import Prober
 
@@ -95,7 +97,7 @@ def _texts(gguf: GGUF, options: BudgetOptions) -> TextWindows:
     cut = windows(tokenizer.encode(read_text(options.text)), size)
     specials = tokenizer.specials
     bos = specials.bos if specials.add_bos else None
-    # Spread over the whole text, since neighbours are alike; every other one is kept back.
+    # Windows spread over the whole text, because adjacent ones are similar; every other one is held out.
     count = min(2 * options.windows, len(cut))
     spread = cut[[i * len(cut) // count for i in range(count)]]
     tried = spread[::2]
@@ -139,7 +141,7 @@ def _search(
 
 
 def _nearest(found: FormatSearchResult) -> Recipe:
-    """The recipe whose base holds most weights: its number stands for the file's type."""
+    """The recipe whose base format has most weights: its number becomes general.file_type."""
     import numpy as np
 
     from satchel.formats.quantize import find_recipe
@@ -156,7 +158,7 @@ def _nearest(found: FormatSearchResult) -> Recipe:
 def _measure(
     written: Path, threads: int, texts: TextWindows, base: Path, judge: Path, found: FormatSearchResult
 ) -> Divergence:
-    """The finished file's divergence, and what was predicted, on stderr."""
+    """Measures the finished file's divergence, and prints it with the prediction to stderr."""
     from satchel.formats.logits import open_logits
     from satchel.runtime.budget.probe import measure_file
 
@@ -171,7 +173,7 @@ def _measure(
 
 
 def recipes(job: QuantizeJob, found: FormatSearchResult) -> dict[str, tuple[int, float]]:
-    """File bytes and predicted divergence of the named recipes that the search can tell of."""
+    """(file bytes, predicted divergence) of the named recipes that the search covers."""
     from satchel.formats.quantize import QuantizeOptions
     from satchel.quant.recipes import RECIPES
 
@@ -202,7 +204,7 @@ def _write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def _bar(label: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar with what is at work and the time left; without a terminal, a line for each tenth."""
+    """A progress bar with the current task and the time left; without a terminal, a line per tenth."""
     console = err()
     if not console.is_terminal:
         yield _Lines()
@@ -218,7 +220,7 @@ def _bar(label: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 class _Lines:
-    """Counts on stderr, with the time left."""
+    """Progress counts on stderr, with the time left."""
 
     def __init__(self) -> None:
         self.total = self.tenth = 0

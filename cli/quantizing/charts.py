@@ -18,7 +18,7 @@ Scale = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with a name. kind: a class of the page's style."""
+    """A labelled point. kind: a CSS class of the page."""
 
     x: float
     y: float
@@ -52,7 +52,7 @@ def number(value: float) -> str:
 def _frame(
     x: Scale, y: Scale, across: Sequence[float], up: Sequence[float], names: tuple[str, str]
 ) -> list[str]:
-    """Grid lines with their numbers, and what the axes mean."""
+    """The grid lines with their numbers, and the axis labels."""
     out = []
     for v in up:
         at = y(v)
@@ -93,7 +93,7 @@ def _up(low: float, high: float) -> Scale:
 def curve(
     title: str, line: Sequence[tuple[float, float]], marks: Sequence[Mark], names: tuple[str, str]
 ) -> str:
-    """A line and marked points; the second axis is logarithmic."""
+    """A line with marked points. The y axis is logarithmic."""
     xs = [p[0] for p in line] + [m.x for m in marks]
     ys = [v for v in [*(p[1] for p in line), *(m.y for m in marks)] if v > 0]
     low, high = min(ys), max(ys)
@@ -110,7 +110,7 @@ def curve(
 
 
 def _marks(marks: Sequence[Mark], x: Scale, y: Scale) -> list[str]:
-    """Points, and their names to the right, moved down where they would lie on each other."""
+    """Points with labels to their right, moved down where labels would overlap."""
     out, last = [], -math.inf
     for mark in sorted(marks, key=lambda m: y(m.y)):
         across, down = x(mark.x), y(mark.y)
@@ -130,7 +130,7 @@ def stacks(
     kinds: Sequence[str],
     names: tuple[str, str],
 ) -> str:
-    """One bar for each column, made of the parts of each kind."""
+    """Stacked bars: one bar per column, one part per kind."""
     high = max((sum(parts.values()) for _, parts in columns), default=0) or 1.0
     y = _up(0, high)
     slot = (WIDTH - LEFT - RIGHT) / max(1, len(columns))
@@ -157,7 +157,7 @@ def stacks(
 
 
 def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], names: tuple[str, str]) -> str:
-    """One line for each kind; both axes are plain."""
+    """One line per kind. Both axes are linear."""
     xs = [p[0] for s in series.values() for p in s]
     ys = [p[1] for s in series.values() for p in s]
     if not xs:

@@ -20,7 +20,7 @@ FORMAT = "PATTERN=FORMAT"
 
 @dataclass(frozen=True, slots=True)
 class MixOptions:
-    """Which format each tensor gets."""
+    """Options for the format of each tensor."""
 
     pure: Annotated[bool, option("--pure", help="One format for every matrix.")] = False
     requantize: Annotated[
@@ -46,7 +46,7 @@ class MixOptions:
     ] = None
 
     def rules(self, type_name: str) -> Rules:
-        """The named type with these options' rules before its own."""
+        """The rules of the named type, with these options' rules before its own."""
         from satchel.formats.quantizing.rules import Rules, find_recipe, is_rules_file, read_rules
 
         named = read_rules(Path(type_name)) if is_rules_file(type_name) else Rules(find_recipe(type_name))
@@ -145,7 +145,7 @@ class BudgetOptions:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The candidates by name. A wrong name is wrong use."""
+        """The candidate formats. UsageError for an unknown name."""
         from satchel.formats.quantizing.plan import writable
 
         names = [n.strip().lower() for n in (self.candidates or "").split(",") if n.strip()]
@@ -156,7 +156,9 @@ class BudgetOptions:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: a number with K, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (of 1024), B or not behind it."""
+    """Parses a size in bytes: a number with K, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (of 1024), then
+    optionally B.
+    """
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]I?|)B?\s*", text.upper())
     if found is None or float(found[1]) <= 0:
         raise wrong("--target-size", f"{text}: expected a size as in 3.2GB, 900MiB or 26375936")

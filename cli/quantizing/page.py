@@ -47,7 +47,9 @@ background:color-mix(in srgb,rgb(var(--many)) var(--p),rgb(var(--few)))}
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """Contents of the page. recipes: file bytes and predicted divergence by name; seconds: in all."""
+    """The contents of the page. recipes: (file bytes, predicted divergence) by name. seconds: of the whole
+    run.
+    """
 
     model: str
     text: str
@@ -138,14 +140,14 @@ def _against_size(facts: PageFacts) -> str:
         marks.append(Mark(at, facts.measured.kld_mean, "measured", "measured"))
     if not marks:
         return ""
-    # Far beyond the files that are told of, the line only flattens what matters.
+    # Clip the line far beyond the shown files, where it would only flatten the rest.
     least, widest = min(m.y for m in marks) / 2, 1.1e6 * max(m.x for m in marks)
     line = [(s.nbytes / 1e6, s.kld) for s in found.steps if s.kld > least and s.nbytes < widest]
     return curve("Divergence against size", line, marks, ("MB", "nats a token"))
 
 
 def _map(rows: tuple[TensorChoice, ...], kinds: list[str]) -> str:
-    """Layers down, kinds across; a cell is bluer the more bits it has."""
+    """A heat map of bits per weight: layers as rows, kinds of tensors as columns."""
     cells = {(layer_of(row.name), kind_of(row.name)): row for row in rows}
     shown = [k for k in kinds if any(layer >= 0 and kind == k for layer, kind in cells)]
     low, high = min(r.bits for r in rows), max(r.bits for r in rows)

@@ -1,4 +1,4 @@
-"""One run of quantizing: what is planned is shown, the room it needs is there, what is written is told."""
+"""One quantization run: shows the plan, checks the disk space, writes the file, and reports the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QuantizeJob:
-    """What is read and where it goes. metadata: keys that the file gets besides the source's."""
+    """The source, the target and the options of a run. metadata: keys added to the source's."""
 
     source: Source
     target: Path
@@ -43,11 +43,11 @@ class QuantizeJob:
         )
 
     def first_file(self, settings: QuantizeOptions) -> Path:
-        """What is opened to read the whole result."""
+        """The path to open for reading the result: of a split set, the first part."""
         return self.plan(settings).files[0][0]
 
     def run(self, settings: QuantizeOptions) -> QuantizeReport:
-        """Writes the file, or with `dry` only shows what it would be."""
+        """Writes the file; with `dry` only shows the plan."""
         planned = self.plan(settings)
         if self.awq and self.calibration is not None:
             from satchel.formats.quantizing.awq import possible_mappings
@@ -84,7 +84,7 @@ class QuantizeJob:
         return dict(self.metadata or {})
 
     def _make_room(self, planned: Dry) -> None:
-        """Removes what a killed run left behind. RequestError where the disk is too small."""
+        """Removes temporary files of killed runs. RequestError where the disk space does not suffice."""
         from satchel.formats.gguf.atomic import find_abandoned
 
         for path, _ in planned.files:

@@ -1,4 +1,4 @@
-"""What the user sees of quantizing: a bar that names the tensor at work, one line for each kind of tensor."""
+"""The output of quantization: a progress bar with the current tensor, and a table by kind of tensor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Chat answers told apart: thinking, text and tool calls, whatever way a model's template writes them.
+"""Parses chat answers into reasoning, content and tool calls, in the format that a model's template uses.
 
-`detect` finds a template's Style, a ChatParser gives events while the answer streams, `fit` checks what
-goes in.
+`detect` finds a template's Style, a ChatParser yields events while the answer streams, and `fit` checks the
+conversation that goes into the prompt.
 """
 
 from satchel.formats.chat.conversation import continued, fit, parted

@@ -1,6 +1,6 @@
-"""Tool calls written as JSON: objects that hold name and arguments, or a name in front of the arguments.
+"""Parses tool calls written as JSON: objects with name and arguments, or a name before the arguments.
 
-Arguments go out as they come, as written; a call ends only when they were one whole JSON object.
+Arguments are streamed as written. A call ends only when its arguments are one complete JSON object.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ NAME_MOST = 256  # characters of a tool's name
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Members of a call's object. ids: an id that the model writes; the call waits for it. wrappers: members
-    that hold a list of calls. known: the name must be a given tool's, else it is no call, which is no error.
-    """
+    """The keys of a call's JSON object in one format."""
 
     names: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
-    ids: tuple[str, ...] = ()
-    wrappers: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()  # keys of the id that the model writes; the call's events wait for it
+    wrappers: tuple[str, ...] = ()  # keys of a list of calls
     ignored: tuple[str, ...] = ("type",)
-    known: bool = False
+    known: bool = False  # an object counts as a call only if it names a given tool; otherwise it is text
 
 
 def value(reader: AnswerReader, stream: bool = False) -> Steps[str]:
-    """The text of the JSON value that comes next. stream: it goes out as arguments meanwhile."""
+    """Reads the next JSON value and returns its text. stream: also emits it as arguments."""
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
     walker, taken = Walker(), list[str]()
@@ -50,7 +48,7 @@ def value(reader: AnswerReader, stream: bool = False) -> Steps[str]:
 
 
 def string(reader: AnswerReader) -> Steps[str]:
-    """The JSON string that comes next, decoded."""
+    """Reads the next JSON string and returns it decoded."""
     raw = yield from value(reader)
     if not raw.startswith('"'):
         raise Malformed(f"a string was expected, {raw[:40]!r} came")
@@ -58,7 +56,7 @@ def string(reader: AnswerReader) -> Steps[str]:
 
 
 def arguments(reader: AnswerReader) -> Steps[None]:
-    """An object, streamed; or text that holds one, or null, given out as an object."""
+    """Reads arguments: an object, which is streamed, or a string that contains one, or null."""
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
     if reader.peek() == "{":
@@ -68,7 +66,7 @@ def arguments(reader: AnswerReader) -> Steps[None]:
 
 
 def as_object(raw: str) -> str:
-    """Arguments that were read whole, as the text of an object."""
+    """The text of an object, from arguments that were read whole."""
     if raw.startswith('"'):
         raw = str(json.loads(raw)) or "{}"
         walker = Walker()
@@ -84,7 +82,7 @@ def as_object(raw: str) -> str:
 
 
 def calls(reader: AnswerReader, keys: Keys) -> Steps[None]:
-    """One call's object, or a list of them."""
+    """Reads one call's object, or a list of them."""
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
     if reader.peek() != "[":
@@ -95,7 +93,7 @@ def calls(reader: AnswerReader, keys: Keys) -> Steps[None]:
 
 
 def listed(reader: AnswerReader, keys: Keys) -> Steps[None]:
-    """Calls up to the list's end, the opening bracket aside."""
+    """Reads the calls of a list after its opening bracket."""
     if (yield from reader.skip()) and reader.peek() == "]":
         raise Malformed("the list of calls is empty")
     while True:
@@ -120,7 +118,9 @@ class _Call:
 
 
 def call(reader: AnswerReader, keys: Keys) -> Steps[None]:
-    """One object; its call begins as soon as the name is known, or at its end where it may bring an id."""
+    """Reads one call's object. The call begins as soon as its name is known, or at its end where it can have
+    an id.
+    """
     found = _Call()
     if keys.known and (yield from reader.skip()) and reader.peek() != "{":
         raise Malformed
@@ -176,7 +176,7 @@ def _member(reader: AnswerReader, keys: Keys, found: _Call, key: str) -> Steps[N
 
 
 def _function(reader: AnswerReader, keys: Keys, found: _Call) -> Steps[None]:
-    """{"function": {"name": ..., "arguments": ...}}, or "function" in the place of "name"."""
+    """Reads the value of "function": an object with name and arguments, or the name itself."""
     if (yield from reader.skip()) and reader.peek() == "{":
         reader.take(1)
         yield from _members(reader, keys, found)
@@ -201,7 +201,7 @@ def _check(reader: AnswerReader, keys: Keys, name: str) -> None:
 
 
 def bare(reader: AnswerReader, keys: Keys, separators: str = ";,") -> Steps[None]:
-    """Calls without a marker: objects that name a given tool, one after another."""
+    """Reads calls without a marker: one or more objects that name a given tool."""
     first = True
     while True:
         if first or ((yield from reader.skip()) and reader.peek() in "{["):
@@ -213,16 +213,16 @@ def bare(reader: AnswerReader, keys: Keys, separators: str = ";,") -> Steps[None
             reader.start()
             reader.take(1)
             if not (yield from reader.skip()) or reader.peek() not in "{[":
-                raise Malformed  # the separator goes out as text
+                raise Malformed  # the separator becomes text
 
 
 def named(reader: AnswerReader, name: str, made: str = "") -> Steps[None]:
-    """The arguments of a call whose name is known. made: the id that the model gave it."""
+    """Reads the arguments of a call whose name is known. made: the id that the model wrote."""
     yield reader.begin(name, made)
     yield from arguments(reader)
     yield reader.end()
 
 
 def dumped(found: Any) -> str:
-    """JSON text for arguments that the model wrote in another form."""
+    """The JSON text of arguments that the model wrote in another syntax."""
     return json.dumps(found, ensure_ascii=False)

@@ -1,6 +1,7 @@
-"""A conversation checked as a whole: results answer calls, ids are those that the template can write.
+"""Checks a conversation as a whole: tool results match calls, and ids have the form that the template
+requires.
 
-Invariant: after `fit` every call has an id, each result the id and the name of a call before it.
+Invariant: after `fit` every call has an id, and each result has the id and name of an earlier call.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from satchel.formats.template.messages import Message, Plain, read_messages
 
 
 def fit(messages: Sequence[Mapping[str, Any]], form: str = "") -> list[Message]:
-    """The messages, checked; ids in the family's form. RequestError, with the place, for a result without its
-    call, a call answered twice, or two calls of one id. A result without an id belongs to the first call that
-    has none yet.
+    """The checked messages, with ids in the family's form. A result without an id belongs to the first call
+    without a result.
+
+    RequestError, with the place, for a result without its call, two results of a call, or two calls with one
+    id.
     """
     read = read_messages(messages, Plain())
     waiting: dict[str, str] = {}  # names by id, of calls that have no result yet
@@ -66,7 +69,7 @@ def _result(message: Message, where: str, waiting: dict[str, str], answered: set
 
 
 def fit_id(given: str, form: str) -> str:
-    """The id, or one made from it where the family wants nine letters or digits."""
+    """The id, or one derived from it where the family requires nine letters or digits."""
     if form != "letters9" or (len(given) == 9 and given.isascii() and given.isalnum()):
         return given
     number = int.from_bytes(hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest())
@@ -74,8 +77,8 @@ def fit_id(given: str, form: str) -> str:
 
 
 def parted(messages: Sequence[Message], opening: str, closing: str) -> list[Message]:
-    """The same, the thinking of an assistant's text that begins with the marker `opening` apart from what was
-    said: an answer is often given back as it was written, and markers in text are text.
+    """The messages with the reasoning split off from assistant texts that begin with the marker `opening`:
+    clients often send an answer back as it was written, and the template would treat its markers as text.
     """
     return [_parted(message, opening, closing) for message in messages]
 
@@ -93,7 +96,7 @@ def _parted(message: Message, opening: str, closing: str) -> Message:
 
 
 def continued(messages: Sequence[Message]) -> Message | None:
-    """The last message, if it is an assistant's words that an answer can go on from."""
+    """The last message, if it is an assistant's text that the answer can continue."""
     last = messages[-1]
     if last["role"] != "assistant" or "tool_calls" in last:
         return None

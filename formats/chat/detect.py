@@ -1,6 +1,6 @@
-"""Finds a template's style by what it does: it renders a call and a thought, and the families read them back.
+"""Detects a template's style: renders a tool call and a thought, and lets each family parse them.
 
-Invariant: a family that is chosen by rendering gives back exactly the call that was rendered.
+Invariant: a family that is chosen by rendering parses exactly the call that was rendered.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,40}\]")
 
 
 def detect(template: ChatTemplate, tokens: Collection[str] = ()) -> Style:
-    """The style of a template. tokens: special tokens of the vocabulary, where the template is silent."""
+    """The style of a template. tokens: the vocabulary's special tokens, used where the template renders no
+    call.
+    """
     family, begin = _family(template)
     silent = family == "spoken" and template.supports_tools
     trained = _trained(frozenset(tokens), template.source) if silent else None
@@ -73,15 +75,16 @@ def _rendered(
 
 
 def _after(before: str, whole: str) -> str:
-    """What `whole` has behind what both begin with."""
+    """`whole` without the common prefix of both texts."""
     pairs = enumerate(zip(before, whole, strict=False))
     return whole[next((i for i, (a, b) in pairs if a != b), min(len(before), len(whole))) :]
 
 
 def _family(template: ChatTemplate) -> tuple[str, str]:
-    """The family's name, and which of its markers the template writes."""
+    """The family's name, and the marker of it that the template writes."""
     asked = _rendered(template, [_USER], tools=True)
-    # A marker tells more than what may begin any answer; of that, Python's bracket tells most.
+    # Try markers first: they are more specific than calls without one; of those, the most specific opening
+    # first.
     narrow = sorted(families(), key=lambda name: len(families()[name].opens) or len(_NAME))
     ways = [*((name, False) for name in families()), *((name, True) for name in narrow)]
     for given, content in ((_GIVEN, ""), (_GIVEN, None), (_LEAST, ""), (_LEAST, None)):
@@ -98,8 +101,8 @@ def _family(template: ChatTemplate) -> tuple[str, str]:
 
 
 def _trained(tokens: frozenset[str], source: str) -> tuple[str, str] | None:
-    """The family whose markers the vocabulary has as tokens, or the template speaks of, where it shows tools
-    and no call: its model was trained on what the template leaves out. Of several, the one with most markers.
+    """The family whose markers are tokens of the vocabulary or occur in the template, for a template that
+    renders tools but no calls. Of several families, the one with most markers.
     """
     known = {marker for family in families().values() for marker in family.markers if len(marker) > 3}
     tokens |= {marker for marker in known if marker in source}
@@ -112,13 +115,13 @@ def _trained(tokens: frozenset[str], source: str) -> tuple[str, str] | None:
 
 
 def _begin(family: str, text: str) -> str:
-    """The family's marker that comes first in a text, or what tells the form of its calls."""
+    """A text of `tells` that identifies the form of the calls, else the family's first marker in the text."""
     told = next((tell for tell in families()[family].tells if tell in text), "")
     return told or min((b for b in families()[family].begins if b in text), key=text.index, default="")
 
 
 def _reads(name: str, body: str, bare: bool, given: Mapping[str, Any]) -> bool:
-    """Whether this family reads the rendered call as what it was. bare: without a marker, else behind one."""
+    """Whether the family parses the rendered call correctly. bare: without a marker."""
     family = families()[name]
     starts = [at for begin in family.begins if (at := body.find(begin)) >= 0]
     if bare:
@@ -129,7 +132,7 @@ def _reads(name: str, body: str, bare: bool, given: Mapping[str, Any]) -> bool:
     parser = ChatParser(Style(family=name), tools=[_TOOL])
     found = Collected().add_all([*parser.feed(body[min(starts) :]), *parser.finish()])
     read = [(call.name, json.loads(call.arguments)) for call in found.tool_calls]
-    if given is _LEAST:  # some templates write numbers as texts
+    if given is _LEAST:  # some templates write numbers as strings
         return [(called, {key: str(v) for key, v in values.items()}) for called, values in read] == [
             (_NAME, {key: str(v) for key, v in given.items()})
         ]
@@ -148,7 +151,7 @@ def _thinking(template: ChatTemplate, style: Style, tokens: frozenset[str]) -> S
 
 
 def _shown_thought(template: ChatTemplate, style: Style) -> Style | None:
-    """The markers around a thought that the template writes, if it does."""
+    """The style with the markers that the template writes around a thought; None if it writes none."""
     before = _rendered(template, [_USER], tools=False)
     message = {"role": "assistant", "content": _SAID, "reasoning_content": _THOUGHT}
     body = _after(before, _rendered(template, [_USER, message], tools=False))
@@ -171,14 +174,16 @@ def _marked(style: Style, opening: str, closing: str, spaces: tuple[str, str, st
 
 
 def _spaced(template: ChatTemplate, style: Style) -> Style:
-    """The white space beside the markers, as prompts have it that open the thinking, or end it at once."""
+    """The style with the white space beside the markers, from prompts that open the thinking or end it at
+    once.
+    """
     before = _rendered(template, [_USER], tools=False)
     for value in (False, True):
         more = dict.fromkeys(style.switches, value)
         prompt = _after(before, _rendered(template, [_USER], tools=False, prompt=True, **more))
         _, opened, rest = prompt.rpartition(style.open)
         inner, closed, tail = rest.partition(style.close)
-        # Words behind a marker: the prompt speaks of thinking, and doesn't begin or end it there.
+        # Text after a marker: the prompt mentions thinking, but does not begin or end it there.
         if opened and closed and not inner.strip() and not tail.strip():
             middle = len(inner) // 2
             return replace(style, lead=inner[:middle], between=inner[middle:], tail=tail)

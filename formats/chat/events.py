@@ -1,6 +1,6 @@
-"""What a chat parser says while an answer streams, and the message that its events add up to.
+"""Events of a chat parser, and the message that they add up to.
 
-Invariant: the same answer gives the same message however it was cut into pieces.
+Invariant: the same answer gives the same message however it is split into pieces.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """A piece of what the model thought before it answered."""
+    """A piece of the model's reasoning."""
 
     text: str
 
@@ -26,7 +26,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class CallBegin:
-    """A tool call begins. index: its place among the calls that began, from 0."""
+    """The beginning of a tool call. index: from 0, counting all calls that began."""
 
     index: int
     id: str
@@ -35,7 +35,7 @@ class CallBegin:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """A piece of the call's arguments: JSON text, as the model wrote it."""
+    """A piece of the call's arguments: JSON text as the model wrote it."""
 
     index: int
     text: str
@@ -43,21 +43,21 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The call is whole: its arguments are one JSON object."""
+    """The end of a complete call: its arguments are one JSON object."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallBroken:
-    """The call that began is none: all of it follows as content, with a note."""
+    """The retraction of a malformed call: its whole text follows as content, with a note."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a user should know of the answer's form."""
+    """A remark for the user about the answer's format."""
 
     text: str
 
@@ -67,14 +67,14 @@ Event = Reasoning | Content | CallBegin | CallArguments | CallEnd | CallBroken |
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """arguments: the text of a JSON object."""
+    """A complete tool call. arguments: the text of a JSON object."""
 
     id: str
     name: str
     arguments: str
 
     def message(self) -> dict[str, Any]:
-        """The form that conversations have it in."""
+        """The call as an entry of a message's tool_calls."""
         return {
             "id": self.id,
             "type": "function",
@@ -83,7 +83,7 @@ class ToolCall:
 
 
 class Collected:
-    """The message so far. tool_calls holds whole calls only. Two are equal whose messages are."""
+    """The message so far. tool_calls has complete calls only. Two objects with equal messages are equal."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -134,7 +134,7 @@ class Collected:
         return self
 
     def message(self) -> dict[str, Any]:
-        """The assistant's message, to be put into the conversation for its next turn."""
+        """The assistant's message for the conversation's next turn."""
         said: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning:
             said["reasoning_content"] = self.reasoning
@@ -145,7 +145,7 @@ class Collected:
 
 
 def _joined(parts: list[str]) -> str:
-    """The parts as one text, which then is the only part."""
+    """Joins the parts in place and returns the text."""
     if len(parts) > 1:
         parts[:] = ["".join(parts)]
     return parts[0] if parts else ""

@@ -1,6 +1,6 @@
-"""A family: how models write tool calls. One small file each in families/, found by its name.
+"""A family is one format of tool calls. Each is a file in families/, found by its name.
 
-Invariant: a family states its markers and one grammar; nothing here asks for a model's name.
+A family defines its markers and one grammar. It never depends on a model's name.
 """
 
 from __future__ import annotations
@@ -18,27 +18,23 @@ Grammar = Callable[[AnswerReader, str], Steps[None]]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """begins: markers that open calls. marks: others that may be tokens. calls(reader, begin): what follows.
+    """One format of tool calls."""
 
-    bare: calls may open an answer without a marker; one of `opens` must come first then (any for ""). ids:
-    the form of a call's id, "" or "letters9". order: a family that can be mistaken for others comes after
-    them. whole(reader, opening): the grammar of whole answers, where thinking and text have their own form;
-    then `prefill` gives what stands before an answer's text, or its reasoning, that is to be continued.
-    thought: what stands before its thinking, behind it, and behind that until the answer begins. tells: texts
-    inside of a call, each of which tells a form of its own.
-    """
-
-    begins: tuple[str, ...]
-    calls: Grammar
-    marks: tuple[str, ...] = ()
-    bare: bool = False
-    opens: str = "{"
-    ids: str = ""
-    order: int = 0
+    begins: tuple[str, ...]  # markers that open calls
+    calls: Grammar  # (reader, begin): parses the calls after the marker `begin`
+    marks: tuple[str, ...] = ()  # further markers that may be tokens
+    bare: bool = False  # calls may begin an answer without a marker
+    opens: str = "{"  # characters with which such a call begins; "": any
+    ids: str = ""  # the form of a call's id: "" or "letters9"
+    order: int = 0  # detection order: a family that can be mistaken for others comes after them
+    # (reader, opening): the grammar of complete answers, for formats that mark reasoning and text
+    # differently.
     whole: Grammar | None = None
+    # With `whole`: the text before an answer that continues (reasoning, content).
     prefill: Callable[[str | None, str], str] | None = None
+    # texts before reasoning, after it, and from there to the answer
     thought: tuple[str, str, str] | None = None
-    tells: tuple[str, ...] = ()
+    tells: tuple[str, ...] = ()  # texts inside calls, each of which identifies a variant of the format
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -47,7 +43,7 @@ class Family:
 
 @cache
 def families() -> dict[str, Family]:
-    """All of them by name, in the order in which they are tried."""
+    """All families by name, in detection order."""
     package = import_module("satchel.formats.chat.families")
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     found: dict[str, Family] = {

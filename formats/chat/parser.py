@@ -1,7 +1,7 @@
-"""ChatParser: an answer as it streams, told apart into thinking, text and tool calls.
+"""ChatParser splits a streamed answer into reasoning, content and tool calls.
 
-Invariant: no part of a marker goes out before it is clear that it is none, and nothing but markers, and white
-space beside them, is left out of the texts.
+Invariants: text that may be the beginning of a marker is held back until that is decided; only markers, and
+white space beside them, are missing from the texts.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ LETTERS = string.ascii_letters + string.digits
 
 
 def new_id(form: str = "") -> str:
-    """An id for a call: nine letters or digits, or "call_" and 24 of them."""
+    """A random call id: nine letters or digits, or "call_" and 24 of them."""
     count, lead = (9, "") if form == "letters9" else (24, "call_")
     return lead + "".join(secrets.choice(LETTERS) for _ in range(count))
 
 
 class ChatParser:
-    """Feed pieces, get events. tools: those that may be called; with none, calls are text.
+    """Takes pieces of an answer and yields events.
 
-    opening: "" for an answer from its start, "reasoning" or "content" where the prompt began one. tokens: the
-    style's markers that the vocabulary has as tokens; they count only where `feed` is told of them. trim:
-    white space beside markers is left out. hold: a call's events come when it is whole, so that none is taken
-    back. ids: makes an id for each call.
+    tools: the tools that may be called; without any, calls are text.
+    opening: "" for an answer from its start, "reasoning" or "content" where the prompt began one.
+    tokens: the style's markers that are tokens of the vocabulary; they count only where `feed` marks them.
+    trim: drop white space beside markers.
+    hold: emit a call's events when it is complete, so that no call is retracted.
+    ids: creates an id for each call.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class ChatParser:
         self._over = False
 
     def feed(self, text: str, mark: bool = False, shown: bool = True) -> list[Event]:
-        """More of the answer. mark: the text is a marker that came as its token; shown: readers see it."""
+        """Adds a piece of the answer. mark: the piece is a marker's token. shown: its text is visible to
+        readers.
+        """
         self._reader.push(text, mark, shown)
         return self._run()
 
     def finish(self) -> list[Event]:
-        """The answer is over: what was held back, and what its end means."""
+        """Ends the answer; returns the last events, including text that was held back."""
         self._reader.ended = True
         events = self._run()
         self._over = True
@@ -81,7 +85,7 @@ class ChatParser:
 
 
 def schemas(tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
-    """Parameters by the tools' names."""
+    """The parameter schemas by tool name."""
     found: dict[str, Mapping[str, Any]] = {}
     for tool in tools or ():
         function = tool.get("function", tool)
@@ -101,7 +105,7 @@ def _answer(reader: AnswerReader, style: Style, opening: str) -> Steps[None]:
     if unmarked and unmarked.bare and opening != "content":
         yield from _bare(reader, unmarked.calls, unmarked.opens)
     begins = family.begins if family else ()
-    # A marker of its own can't be spoken of by accident, so it opens thinking anywhere.
+    # Ordinary text cannot contain a marker's token, so the token opens reasoning anywhere.
     later = (style.open,) if reader.is_token(style.open) else ()
     while (marker := (yield from reader.until((*begins, *later), Content))) is not None:
         if marker in begins and family:
@@ -111,7 +115,7 @@ def _answer(reader: AnswerReader, style: Style, opening: str) -> Steps[None]:
 
 
 def _opens(reader: AnswerReader, style: Style) -> Steps[bool]:
-    """Whether the answer begins with thinking; white space before it is text otherwise."""
+    """Whether the answer begins with reasoning. If not, the white space before it is content."""
     reader.start()
     if (yield from reader.at(style.open)):
         return True
@@ -152,7 +156,7 @@ def _guarded(
 
 
 class _Trim:
-    """Leaves white space out where thinking, text and calls meet; that at the answer's end stays."""
+    """Drops white space between reasoning, content and calls; keeps it at the answer's end."""
 
     def __init__(self) -> None:
         self._kind: type[Content] | type[Reasoning] | None = None
@@ -186,7 +190,9 @@ class _Trim:
 
 
 class Hold:
-    """Keeps a call's events until it ends; those of a broken one are dropped, as its text follows."""
+    """Holds a call's events until it ends. Events of a malformed call are dropped; its text follows as
+    content.
+    """
 
     def __init__(self) -> None:
         self._held: list[Event] | None = None

@@ -1,7 +1,7 @@
-"""The text of an answer as it comes, for grammars that are written as if all of it were there.
+"""The input of the tool-call grammars: a streamed answer that they read as if it were complete.
 
-A grammar is a generator: it yields events, and None where it must wait for more. Invariant: what it finds
-depends on the whole answer alone, never on where the pieces were cut.
+A grammar is a generator: it yields events, and None where it must wait for more text. Invariant: the result
+depends on the whole answer only, not on how it is split into pieces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPACES = " \t\r\n"
 
 
 class Malformed(Exception):
-    """What began as a call is none. note: why, for the user; "" where no one need know."""
+    """The text that began as a call is not a call. note: the reason for the user; "" for none."""
 
     def __init__(self, note: str = "") -> None:
         super().__init__(note)
@@ -30,7 +30,7 @@ class Malformed(Exception):
 
 @dataclass(slots=True)
 class _Run:
-    """Plain text, or a marker that came as a token. shown: it is text where it means nothing."""
+    """Plain text, or a marker's token. shown: a marker that has no meaning here becomes text."""
 
     text: str
     mark: bool = False
@@ -38,9 +38,11 @@ class _Run:
 
 
 class AnswerReader:
-    """tokens: markers that the vocabulary has as tokens of their own; they count as such, never as text.
+    """A buffer of the answer with the primitives of the grammars.
 
-    tools: parameters (JSON schema) by name. new_id: an id for each call that brings none.
+    tokens: markers that are tokens of the vocabulary; they are recognized as tokens only, never in text.
+    tools: parameter schemas (JSON schema) by tool name.
+    new_id: creates an id for a call without one.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class AnswerReader:
         self._calls, self._open = 0, False
 
     def push(self, text: str, mark: bool = False, shown: bool = True) -> None:
-        """More of the answer. mark: a marker that came as its token; text that looks alike is plain."""
+        """Adds a piece of the answer. mark: it is a marker's token; equal text without the token is plain."""
         if not text:
             return
         runs = self._runs
@@ -68,10 +70,10 @@ class AnswerReader:
     def is_token(self, marker: str) -> bool:
         return marker in self._tokens
 
-    # What stands in front
+    # Reading
 
     def more(self) -> Steps[bool]:
-        """Waits for plain text. False in front of a marker's token, and at the end."""
+        """Waits for plain text. False before a marker's token and at the end."""
         while True:
             if self._runs and not self._runs[0].mark and self._at == len(self._runs[0].text):
                 self._runs.popleft()
@@ -87,7 +89,7 @@ class AnswerReader:
         return self._runs[0].text[self._at]
 
     def rest(self) -> tuple[str, int]:
-        """The plain text in front, after `more`, and where in it the next character is."""
+        """The buffered plain text, after `more`, and the index of the next character."""
         return self._runs[0].text, self._at
 
     def take(self, count: int) -> str:
@@ -97,12 +99,12 @@ class AnswerReader:
         return text
 
     def back(self, count: int) -> None:
-        """Puts back what the last `take` took of plain text."""
+        """Puts back `count` characters of the last `take`."""
         self._at -= count
         self._raw[-1] = self._raw[-1][:-count]
 
     def skip(self) -> Steps[bool]:
-        """Passes over white space; False as `more` gives it."""
+        """Skips white space. Returns as `more`."""
         while (yield from self.more()):
             text, at = self.rest()
             end = at
@@ -114,7 +116,7 @@ class AnswerReader:
         return False
 
     def expect(self, char: str) -> Steps[None]:
-        """Takes this character, with white space before it."""
+        """Takes this character after optional white space. Malformed where another one comes."""
         if not (yield from self.skip()):
             raise Malformed("it is not complete")
         if self.peek() != char:
@@ -122,7 +124,9 @@ class AnswerReader:
         self.take(1)
 
     def at(self, *markers: str) -> Steps[str | None]:
-        """Takes the marker that comes next, after white space; None, and only that space taken, for none."""
+        """Takes one of the markers after optional white space; None, with only the white space taken, if none
+        comes.
+        """
         if not (yield from self.skip()):
             if self._runs and self._runs[0].text in markers:
                 return self._take_mark()
@@ -140,9 +144,9 @@ class AnswerReader:
     def until(
         self, markers: Collection[str], wrap: Callable[[str], Event], most: int = 0
     ) -> Steps[str | None]:
-        """Gives out the text before the first of the markers, and takes that one. None: none came.
+        """Emits the text before the first of the markers, and takes the marker. None where none comes.
 
-        most: Malformed where more characters come before it; so many are then taken.
+        most: Malformed after this many characters without a marker.
         """
         texts = tuple(sorted(m for m in markers if m not in self._tokens))
         pattern, longest = _pattern(texts)
@@ -175,7 +179,7 @@ class AnswerReader:
                 yield None
 
     def text_until(self, *markers: str, most: int = 0) -> Steps[tuple[str, str | None]]:
-        """The text before the first of the markers, and which it was. Malformed where it is `most` long."""
+        """The text before the first of the markers, and that marker. most: as in `until`."""
         taken: list[str] = []
         steps = self.until(markers, Content, most)
         while True:
@@ -197,10 +201,10 @@ class AnswerReader:
         self._raw.append(run.text)
         return run.text
 
-    # The call at hand
+    # The current call
 
     def start(self, begin: str = "") -> None:
-        """A call may start here: from here on its text is kept."""
+        """Marks the possible start of a call: its text is kept from here on."""
         self._raw, self._open = [begin], False
 
     def begin(self, name: str, made: str = "") -> CallBegin:
@@ -218,7 +222,7 @@ class AnswerReader:
         return CallEnd(self._calls - 1)
 
     def broken(self, why: Malformed) -> Steps[None]:
-        """What was kept of the call goes out as content."""
+        """Retracts the call, and emits its text as content."""
         if self._open:
             yield CallBroken(self._calls - 1)
         raw = "".join(self._raw)
@@ -236,7 +240,7 @@ def _pattern(texts: tuple[str, ...]) -> tuple[re.Pattern[str] | None, int]:
 
 
 def _held(text: str, at: int, longest: int, markers: Collection[str]) -> int:
-    """Where the end of the text begins that may be the beginning of a marker."""
+    """The index of the longest suffix of the text that may be the beginning of a marker."""
     for start in range(max(at, len(text) - longest + 1), len(text)):
         tail = text[start:]
         if any(m.startswith(tail) for m in markers):

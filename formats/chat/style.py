@@ -1,6 +1,6 @@
-"""A model's style: how it marks its thinking and how it writes tool calls.
+"""The style of a model: its reasoning markers and its tool-call format.
 
-A value, found out once for each template (detect.py) and used by every parser, prefill and budget.
+It is detected once per template (detect.py), and used by parsers, prefill and reasoning budgets.
 """
 
 from __future__ import annotations
@@ -27,26 +27,19 @@ PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """family: the name of the calls' grammar, "" where calls stay text; begin: which of its markers the
-    template writes before calls, or which of its `tells` in them, "" for none. open, close: around thinking.
+    """How a model marks its reasoning and writes tool calls."""
 
-    thinks: the template is made for a model that thinks. lead, between, tail: what the template writes
-    behind `open`, before `close` and behind it. switches: template variables that turn thinking on and off.
-    efforts: the template reads reasoning_effort. spoken: earlier calls stand in the prompt as `spoken` writes
-    them, so an answer may have that form as well.
-    """
-
-    family: str = ""
-    open: str = PAIRS[0][0]
-    close: str = PAIRS[0][1]
-    thinks: bool = False
-    lead: str = "\n"
-    between: str = "\n"
-    tail: str = "\n\n"
-    switches: tuple[str, ...] = ()
-    efforts: bool = False
-    begin: str = ""
-    spoken: bool = False
+    family: str = ""  # name of the tool-call format; "": calls stay text
+    open: str = PAIRS[0][0]  # marker before reasoning
+    close: str = PAIRS[0][1]  # marker after reasoning
+    thinks: bool = False  # the template is for a reasoning model
+    lead: str = "\n"  # white space after `open`
+    between: str = "\n"  # white space before `close`
+    tail: str = "\n\n"  # white space after `close`
+    switches: tuple[str, ...] = ()  # template variables that turn reasoning on and off
+    efforts: bool = False  # the template reads reasoning_effort
+    begin: str = ""  # the family's marker that the template writes before calls, or its `tells` in them
+    spoken: bool = False  # the prompt has earlier calls as `spoken` JSON, so answers may have that form too
 
     @property
     def calls(self) -> Family | None:
@@ -54,13 +47,13 @@ class Style:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Every text that means something to the parser, where it is a token."""
+        """Every marker of the parser that may be a token."""
         return (self.open, self.close, *(self.calls.markers if self.calls else ()))
 
     def prefill(self, reasoning: str | None, content: str, opened: bool) -> str:
-        """What follows the generation prompt where the answer goes on from these texts.
+        """The text after the generation prompt for an answer that continues these texts.
 
-        opened: that prompt opened the thinking already. reasoning None: there was none, "": an empty one.
+        reasoning: None for none, "" for empty reasoning. opened: the prompt already opens the reasoning.
         """
         family = self.calls
         if family and family.prefill:

@@ -1,6 +1,6 @@
-"""Tool calls whose arguments are tags: a value is text, and the tool's schema says what type it has.
+"""Parses tool calls whose arguments are tags: a value is text, and the tool's schema gives its type.
 
-The values become one JSON object, in the order in which they came.
+The values become one JSON object, in their order.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }  # fmt: skip
 NESTING = 32
-BRANCHES = 5000  # as many as a schema may hold where it is enforced
-LITERAL_MOST = 1 << 16  # characters of a value that is read as Python has it
-# Strings of Python's; each character is looked at once.
+BRANCHES = 5000  # branches of a schema that are searched; the limit of structured output
+LITERAL_MOST = 1 << 16  # characters of a value that is parsed as a Python literal
+# Python string literals, matched in linear time.
 _STRING = re.compile(r"(['\"])(?:(?!\1)[^\\]|\\.)*(?:\1|\\?\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """<function=NAME> <parameter=KEY> VALUE </parameter> </function>, by their literal parts."""
+    """The literal parts of <function=NAME> <parameter=KEY> VALUE </parameter> </function> in one format."""
 
     name_end: str
     parameter: str
@@ -41,7 +41,7 @@ class Tags:
 
 
 def tagged(reader: AnswerReader, tags: Tags) -> Steps[None]:
-    """One call, from behind what opens its name."""
+    """Reads one call after the opening of its name."""
     name, found = yield from reader.text_until(tags.name_end, most=NAME_MOST)
     if found is None:
         raise Malformed("it is not complete")
@@ -68,7 +68,7 @@ def _parameter(reader: AnswerReader, tags: Tags, members: Members) -> Steps[None
 
 
 class Members:
-    """The arguments' object in the making: each `add` gives the JSON that it adds."""
+    """Builds the arguments' object: each `add` returns the JSON text that it appends."""
 
     def __init__(self, reader: AnswerReader, name: str) -> None:
         self._root = reader.tools.get(name, {})
@@ -77,12 +77,12 @@ class Members:
         self._keys: set[str] = set()
 
     def add(self, key: str, text: str, ending: str = "") -> str:
-        """ending: what stood behind the key; string="true" there tells the type."""
+        """Appends a member. ending: the text after the key, where string="true" gives the type."""
         text = text.removeprefix("\n").removesuffix("\n")
         return self.put(key, as_json(text, ("string",) if 'string="true"' in ending else self.kinds(key)))
 
     def put(self, key: str, value: str) -> str:
-        """value: JSON text."""
+        """Appends a member. value: JSON text."""
         if key in self._keys:
             raise Malformed(f"the argument {key[:40]!r} came twice")
         lead = ", " if self._keys else "{"
@@ -101,7 +101,7 @@ class Members:
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """What a schema that is a reference into `root` stands for; {} where that leads nowhere."""
+    """Resolves a schema's $ref into `root`; {} for a dangling reference."""
     for _ in range(NESTING):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             return schema
@@ -114,7 +114,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def kinds_of(schema: Any, root: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """The types that a schema allows; () where it doesn't say. root: where its references lead."""
+    """The types that a schema allows; () where it doesn't say. root: the schema that its $refs refer to."""
     found: dict[str, None] = {}
     for one in branches(schema, root or {}):
         kinds = one.get("type")
@@ -128,9 +128,7 @@ def kinds_of(schema: Any, root: Mapping[str, Any] | None = None) -> tuple[str, .
 
 
 def branches(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The schemas of which a value satisfies one, each once: `anyOf` and `oneOf` taken apart. At most
-    BRANCHES are looked at.
-    """
+    """The alternatives of a schema (`anyOf`, `oneOf`, nested), each once. At most BRANCHES are visited."""
     waiting, seen = [schema], set[int]()  # the next one last
     looked = 0
     while waiting and (looked := looked + 1) <= BRANCHES:
@@ -146,7 +144,9 @@ def branches(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
 
 
 def as_json(text: str, kinds: tuple[str, ...]) -> str:
-    """The text as a JSON value of one of these types, or of any for (); as a string where it is none."""
+    """The text as a JSON value of one of these types (of any type for ()); a JSON string where
+    it is not one.
+    """
     if kinds == ("string",):
         return _dumped(text)
     raw = text.strip()
@@ -162,7 +162,7 @@ def as_json(text: str, kinds: tuple[str, ...]) -> str:
 
 
 def _literal(raw: str, text: str) -> str:
-    """JSON of a list or an object that is written as Python prints it; the text as a string for none."""
+    """The JSON of a list or object in Python syntax; the text as a JSON string where it is not one."""
     try:
         value = ast.literal_eval(raw) if raw[:1] in ("[", "{") and len(raw) <= LITERAL_MOST else None
         return json.dumps(value, ensure_ascii=False, allow_nan=False) if value else _dumped(text)
@@ -182,7 +182,9 @@ def _dumped(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """<arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ... </tool_call>, by their literal parts."""
+    """The literal parts of <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ... </tool_call> in one
+    format.
+    """
 
     key: str
     key_end: str
@@ -196,7 +198,7 @@ class Pairs:
 
 
 def paired(reader: AnswerReader, pairs: Pairs, members: Members, marker: str | None) -> Steps[None]:
-    """The arguments of a call that began, to its end. marker: `key` or `end`, which was taken already."""
+    """Reads the arguments of a call up to its end. marker: `key` or `end`, already taken."""
     while marker == pairs.key:
         key, closed = yield from reader.text_until(pairs.key_end, most=NAME_MOST)
         if closed is None or (yield from reader.at(pairs.value)) is None:
@@ -213,9 +215,9 @@ def paired(reader: AnswerReader, pairs: Pairs, members: Members, marker: str | N
 
 
 def pythonic(reader: AnswerReader, begun: str = "", most: int = 1 << 20) -> Steps[str]:
-    """The text of one Python expression in brackets, or up to the end of a call; nothing of it is run.
+    """Reads the text of one Python expression in brackets, or of a call, without evaluating it.
 
-    begun: an opening bracket that was taken already.
+    begun: an opening bracket that was already taken.
     """
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
@@ -237,7 +239,7 @@ def pythonic(reader: AnswerReader, begun: str = "", most: int = 1 << 20) -> Step
 
 
 def python_calls(text: str) -> list[tuple[str, str]]:
-    """Names and arguments (JSON) of f(a=1), m.f(a=1) or a list of them. Malformed for anything else."""
+    """(name, arguments as JSON) of f(a=1), m.f(a=1) or a list of calls. Malformed for anything else."""
     try:
         tree = ast.parse(_STRING.sub(_escaped, text.strip()), mode="eval").body
         found = tree.elts if isinstance(tree, ast.List) else [tree]
@@ -247,8 +249,8 @@ def python_calls(text: str) -> list[tuple[str, str]]:
 
 
 def python_listed(reader: AnswerReader, begun: str = "", known: bool = False) -> Steps[None]:
-    """Calls of Python's, a list or one. known: each must name a given tool, else it is no call, which is no
-    error. begun: as `pythonic` has it.
+    """Reads one or a list of Python calls. known: each must name a given tool, otherwise the text is content.
+    begun: as in `pythonic`.
     """
     try:
         found = python_calls((yield from pythonic(reader, begun)))
@@ -263,12 +265,12 @@ def python_listed(reader: AnswerReader, begun: str = "", known: bool = False) ->
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """A string as Python reads it, where templates write line ends as they are."""
+    """A string literal with its raw newlines escaped: templates write them unescaped."""
     return found[0].replace("\r", "\\r").replace("\n", "\\n")
 
 
 class _Json(ast.NodeTransformer):
-    """JSON's names for what Python calls True, False and None."""
+    """Accepts JSON's true, false and null as Python's True, False and None."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant({"true": True, "false": False, "null": None}[node.id])
@@ -276,7 +278,7 @@ class _Json(ast.NodeTransformer):
 
 def _python_call(node: ast.expr) -> tuple[str, str]:
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and len(node.args) == 1:
-        node = node.args[0]  # Gemma prints what a call gives
+        node = node.args[0]  # Gemma writes print(call(...))
     if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
         raise ValueError("calls with named arguments were expected")
     values = {keyword.arg: ast.literal_eval(_Json().visit(keyword.value)) for keyword in node.keywords}

@@ -1,4 +1,4 @@
-"""A style's markers as tokens of a vocabulary, and the answer's tokens on their way to a parser."""
+"""Maps a style's markers to tokens of a vocabulary, and feeds an answer's tokens to a parser."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TAG = re.compile(r"<[^<>\s]{1,80}>|\[[^\[\]\s]{1,80}\]|｜[^｜\s]{1,80}｜|◁[
 
 
 def special_texts(tokenizer: Tokenizer) -> frozenset[str]:
-    """Texts of the tokens that text is cut at."""
+    """The texts of control and user-defined tokens, at which text is split."""
     vocab = tokenizer.vocab
     return frozenset(vocab.tokens[i] for i in vocab.ids_of(Kind.CONTROL, Kind.USER_DEFINED))
 
 
 def marker_ids(tokenizer: Tokenizer, style: Style) -> dict[int, str]:
-    """The markers that are one token each, by id."""
+    """The markers that are single tokens, by id."""
     vocab = tokenizer.vocab
     kinds = (Kind.CONTROL, Kind.USER_DEFINED)
     ids = ((vocab.index.get(text), text) for text in style.markers)
@@ -30,9 +30,8 @@ def marker_ids(tokenizer: Tokenizer, style: Style) -> dict[int, str]:
 
 
 def guard_of(tokenizer: Tokenizer, source: str) -> MarkerGuard:
-    """What keeps user text from becoming a token that means something to the chat: a control token, or a
-    user-defined one that is a marker of a family or of thinking, or stands as a tag in the template. source:
-    the template's text.
+    """A guard that keeps user text from becoming a control token, or a user-defined token that is a marker of
+    a family or of reasoning, or a tag in the template. source: the template's text.
     """
     return tokenizer.guard(_tags(source))
 
@@ -41,24 +40,24 @@ def guard_of(tokenizer: Tokenizer, source: str) -> MarkerGuard:
 def _tags(source: str) -> frozenset[str]:
     known = {marker for family in families().values() for marker in family.markers}
     known |= {marker for pair in PAIRS for marker in pair} | set(TAG.findall(source))
-    # A marker of signs or of letters alone is an ordinary piece in some vocabularies.
+    # A marker of only punctuation or only letters is an ordinary piece in some vocabularies.
     return frozenset(m for m in known if any(map(str.isalpha, m)) and not m.isalpha())
 
 
 class TokenFeed:
-    """Takes each token with the text that it adds; gives events for as much of the text as was let through.
+    """Takes tokens with their texts, and returns events for the text that has been released.
 
-    Text is let through in order, by `show`, once no stop string can begin in it. Markers go with the text
-    around them, those that readers don't see as soon as all text before them went.
+    `show` releases text in order, once no stop string can begin in it. Markers are passed on with the text
+    around them; hidden markers as soon as all text before them is released.
     """
 
     def __init__(self, parser: ChatParser, markers: dict[int, str]) -> None:
         self._parser, self._markers = parser, markers
         self._waiting: deque[tuple[str, str]] = deque()  # plain text, or the marker that it is
-        self._begun = 0  # characters of the marker in front that were let through
+        self._begun = 0  # released characters of the first waiting marker
 
     def token(self, token: int, text: str) -> None:
-        """text: what this token adds to the answer, "" for a token that is not shown."""
+        """Adds a token. text: the text that it adds to the answer, "" for a hidden token."""
         marker = self._markers.get(token)
         if marker is None:
             self.text(text)
@@ -73,7 +72,7 @@ class TokenFeed:
             self._waiting.append((text, ""))
 
     def show(self, count: int) -> list[Event]:
-        """So many characters more were let through."""
+        """Releases `count` more characters."""
         events: list[Event] = []
         waiting, count = self._waiting, count + self._begun
         self._begun = 0
@@ -91,6 +90,6 @@ class TokenFeed:
         return events
 
     def finish(self) -> list[Event]:
-        """The answer is over; what was not let through is none of it."""
+        """Ends the answer. Text that was not released is dropped."""
         cut = self._waiting[0][0][: self._begun] if self._begun else ""
         return [*self._parser.feed(cut), *self._parser.finish()]

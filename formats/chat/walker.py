@@ -1,6 +1,7 @@
-"""Follows one JSON value (RFC 8259) through text that comes in pieces, one pass, without building it.
+"""An incremental JSON validator (RFC 8259): follows one value through pieces of text in one pass, without
+building it.
 
-Invariant: `feed` takes the value's characters up to its end or to its first error, whatever the pieces.
+Invariant: `feed` consumes the value's characters up to its end or its first error, however the text is split.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class Walker:
-    """done: the value is whole. error: why it is no JSON, or ""."""
+    """The state of the validator. done: the value is complete. error: why the text is not JSON, or ""."""
 
     def __init__(self) -> None:
         self.done, self.error = False, ""
@@ -31,7 +32,7 @@ class Walker:
         self._word = ""
 
     def feed(self, text: str, at: int = 0) -> int:
-        """Where in the text the value, or what is right of it, ends."""
+        """Consumes text from `at`; returns the index after the value, or after its valid part."""
         while at < len(text) and not self.done and not self.error:
             if self._string:
                 at = self._in_string(text, at)
@@ -42,7 +43,7 @@ class Walker:
         return at
 
     def close(self) -> None:
-        """Nothing follows: a number may end here, anything else is not complete."""
+        """Ends the text: completes a number; any other open value is an error."""
         if self._word:
             self._end_word()
         if not self.done and not self.error:
@@ -96,7 +97,7 @@ class Walker:
             self._ended()
 
     def _ended(self) -> None:
-        """A value, or a name, is whole."""
+        """Called when a value or a name is complete."""
         if self._wants == "colon":
             return
         self._wants = "next"

@@ -1,4 +1,4 @@
-"""Checkpoints of other formats as sources of GGUF tensors: safetensors, PyTorch, ONNX, GPTQ, AWQ, FP8, LoRA.
+"""Converts checkpoints (safetensors, PyTorch, ONNX, GPTQ, AWQ, FP8, LoRA) to sources of GGUF tensors.
 
-Nothing is imported here: an architecture's file sees `mapping` alone.
+This file imports nothing, because architecture files import `mapping` only.
 """

@@ -1,6 +1,6 @@
-"""A checkpoint's folder as a source: its tensors under GGUF's names, in GGUF's order and row order.
+"""A Hugging Face checkpoint folder as a `Source`: its tensors with GGUF's names, order and row order.
 
-Opening reads headers, configuration and vocabulary; numbers are read when a tensor's chunks are asked for.
+Opening reads headers, configuration and vocabulary. Tensor data is read when `chunks` is iterated.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from satchel.formats.convert.vocabulary import read_vocabulary
 from satchel.formats.gguf import Metadata, Typed, ValueType
 from satchel.formats.gguf.types import DEFAULT_ALIGNMENT
 
-# general.file_type: ggml's number for a file whose matrices are mostly of this format.
+# general.file_type: ggml's number of the format that most matrices of a file have.
 FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "bf16": 32}
 QUANTIZATION_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A tensor of the source, as SourceTensor wants it. origin: the checkpoint's names for it."""
+    """A SourceTensor of a checkpoint. origin: the names of the checkpoint's tensors that it is made of."""
 
     name: str
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Shaped:
 
 
 class Checkpoint:
-    """An open folder; a satchel.formats.source.Source. notes: lines about what is odd or was changed."""
+    """An open checkpoint folder; a satchel.formats.source.Source. notes: lines about oddities and changes."""
 
     alignment = DEFAULT_ALIGNMENT
 
@@ -82,7 +82,7 @@ class Checkpoint:
         return self.tensors["token_embd.weight"].shape[0]
 
     def _types(self) -> dict[str, Any]:
-        """Keys about the formats: ggml's number of the one that most bytes have, and types of our own."""
+        """Metadata about formats: general.file_type, by the largest share of bytes, and extension types."""
         sizes: dict[str, int] = {}
         for tensor in self.tensors.values():
             if len(tensor.shape) > 1:
@@ -98,7 +98,7 @@ class Checkpoint:
         return values
 
     def chunks(self, name: str, size: int = CHUNK) -> Iterator[memoryview]:
-        """See Source. ModelError where a number is NaN or infinite, or the file can't be read any more."""
+        """See Source. ModelError where a value is NaN or infinite, or the file can't be read."""
         if self._container is None:
             raise ValueError(f"{self.path}: closed")
         yield from pieces(self._rows[name], size)

@@ -1,8 +1,8 @@
-"""Integer codes under scales, as checkpoints keep them, joined into blocks of GGUF that decode to the same
-numbers.
+"""Repacks integer codes with scales (GPTQ, AWQ, compressed-tensors) into GGUF blocks that decode to the same
+values.
 
-A grid is x = scale * (code - zero), scale and zero shared by groups along a row. `choose` names the smallest
-format whose blocks hold a grid exactly, tried on its numbers, not assumed.
+A grid is x = scale * (code - zero), with scale and zero shared by groups along a row. `choose` returns the
+smallest format that represents a grid exactly, by checking its actual scales and zeros.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ EXTENSIONS = ("f8_e4m3", "f8_e5m2", "i8_g128")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """scale, zero: [rows, groups] float32 and int16; group: numbers that share one; bits: of a code, which is
-    0 .. 2^bits - 1 before its zero is taken off.
-    """
+    """The affine quantization x = scale * (code - zero) of a matrix."""
 
-    scale: F32
-    zero: Codes
-    group: int
-    bits: int
+    scale: F32  # (rows, groups) float32
+    zero: Codes  # (rows, groups) int16
+    group: int  # values per scale and zero
+    bits: int  # a code is in 0 .. 2^bits - 1
 
     @property
     def lowest(self) -> int:
@@ -42,9 +40,9 @@ class Grid:
 
 
 def choose(grid: Grid, extensions: bool = True) -> str:
-    """The format that holds every number of the grid exactly; "" where none does.
+    """The smallest format that represents every value of the grid exactly; "" where none does.
 
-    extensions: allow the types that are Satchel's own.
+    extensions: allow Satchel's extension types.
     """
     if not np.isfinite(grid.scale).all():
         return ""
@@ -68,13 +66,13 @@ def choose(grid: Grid, extensions: bool = True) -> str:
 
 
 def _is_half(x: F32) -> bool:
-    """Whether every number is one of float16, to the bit."""
+    """Whether every value is exactly representable in float16."""
     with np.errstate(over="ignore"):
         return bool((x.astype(np.float16).astype(np.float32) == x).all())
 
 
 def join(grid: Grid, codes: Codes, target: str) -> Blocks:
-    """Blocks [rows, row / block] of codes [rows, row] as stored, in a format that `choose` named."""
+    """Packs stored codes (rows, K) into blocks (rows, K / block) of a format that `choose` returned."""
     fmt = FORMATS[target]
     blocks = np.empty((codes.shape[0], codes.shape[1] // fmt.block), fmt.dtype)
     each = grid.group // fmt.block
@@ -96,16 +94,15 @@ def join(grid: Grid, codes: Codes, target: str) -> Blocks:
 
 
 def numbers(grid: Grid, codes: Codes) -> F32:
-    """scale * (code - zero) [rows, row] in float32, for grids that no format holds."""
+    """Dequantizes: scale * (code - zero), (rows, K) float32, for grids that no format represents exactly."""
     scale, zero = np.repeat(grid.scale, grid.group, axis=1), np.repeat(grid.zero, grid.group, axis=1)
     result: F32 = scale * (codes - zero).astype(np.float32)
     return result
 
 
 def unpack(words: npt.NDArray[Any], bits: int) -> Codes:
-    """Codes [n, m * 32 / bits] of little-endian 32-bit words [n, m], the lowest bits first.
-
-    Three bits run across words; others divide a word.
+    """Codes (n, m * 32 / bits) of little-endian 32-bit words (n, m), lowest bits first. Codes of 3 bits cross
+    word boundaries.
     """
     raw = np.ascontiguousarray(words).view(np.uint8).reshape(words.shape[0], -1)
     if bits == 8:

@@ -1,6 +1,6 @@
-"""config.json as GGUF metadata, by an architecture's table of keys: numbers, rotary scaling, guards.
+"""Converts config.json to GGUF metadata by an architecture's mapping: numbers, RoPE scaling, checks.
 
-A key that changes what the model computes is carried over or refused, never dropped.
+A key that changes the model's computation is converted or refused, never silently dropped.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from satchel.formats.convert.mapping import ArchMapping, Config, ConfigCheck, Ke
 from satchel.formats.convert.seeing import is_seeing, text_config, text_mapping
 
 INT_MAX = (1 << 31) - 1
-LAYERS_MAX = 512  # as the runtime's
+LAYERS_MAX = 512  # the runtime's limit
 Factors = Mapping[str, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What config.json says. values: metadata under full names; factors: divisors of the rotary frequencies
-    [n_rot / 2] by GGUF's name of the tensor; notes: lines about what is odd.
-    """
+    """The converted config.json."""
 
     arch: str
     mapping: ArchMapping
     config: Config
-    values: dict[str, Any]
-    factors: Factors
-    notes: tuple[str, ...] = ()
+    values: dict[str, Any]  # metadata by full key
+    factors: Factors  # divisors of the RoPE frequencies, (n_rot / 2,), by GGUF's tensor name
+    notes: tuple[str, ...] = ()  # lines about oddities
 
     def uint(self, key: str, default: int = 0) -> int:
-        """A number of this model by GGUF's key without the architecture; of one a layer the largest."""
+        """An integer by GGUF's key without the architecture; of a per-layer list the largest."""
         value = self.values.get(f"{self.arch}.{key}", default)
         return int(max(value) if isinstance(value, list) else value)
 
 
 def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) -> ArchMapping:
-    """The mapping of the config's class, or of its text model. ModelError names those that are known."""
+    """The mapping for the config's model class, or for its text model. ModelError lists the supported
+    classes.
+    """
     classes = config.get("architectures")
     names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
     for mapping in (m for m in mappings if m.only(config)):
@@ -67,7 +67,7 @@ def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) ->
 
 
 def read_config(path: Path, mappings: Sequence[ArchMapping]) -> ModelConfig:
-    """The model that `path`, a config.json, describes. ModelError names file, key, expected and got."""
+    """Converts a config.json. ModelError names the file, the key, the expected and the found value."""
     config: Config = read_json(path)
     mapping = find_mapping(path, config, mappings)
     notes = []
@@ -89,7 +89,7 @@ def read_config(path: Path, mappings: Sequence[ArchMapping]) -> ModelConfig:
 
 
 class _Reader:
-    """Values of one config with their ranges, gathered under GGUF's names."""
+    """Reads one config with range checks, and collects the values under GGUF's keys."""
 
     def __init__(self, path: Path, config: Config, arch: str) -> None:
         self.path, self.config, self.arch = path, config, arch
@@ -107,7 +107,7 @@ class _Reader:
         self.values[f"{self.arch}.{key}"] = value
 
     def number(self, value: object, key: str, kind: type[int] | type[float], low: float = 0.0) -> Any:
-        """`value`, which stands at `key`, as a finite number above 0 (from `low`); a whole one for int."""
+        """`value` (of `key`) as a finite positive number of at least `low`; an integer where kind is int."""
         exact = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if kind is int and exact and low <= value <= INT_MAX and value == int(value) and value > 0:  # type: ignore[operator, call-overload]
             return int(value)  # type: ignore[call-overload]
@@ -134,7 +134,7 @@ class _Reader:
             raise self.fault(" or ".join(key.sources), "a number", "nothing", "the checkpoint is incomplete")
 
     def head_dim(self) -> int:
-        """Numbers of a head, checked against the others; written where the config states it."""
+        """The size of a head, checked against the other dimensions; written where the config has it."""
         width, heads = (self.values[f"{self.arch}.{k}"] for k in ("embedding_length", "attention.head_count"))
         if self.values[f"{self.arch}.block_count"] > LAYERS_MAX:
             got = self.values[f"{self.arch}.block_count"]
@@ -151,8 +151,8 @@ class _Reader:
 
 
 def _rope(reader: _Reader, head_dim: int, mapping: ArchMapping) -> Factors:
-    """Rotary base, size and scaling. Transformers 5 keeps all of it in rope_parameters, one for each kind of
-    layer where they differ; older ones in rope_theta and rope_scaling.
+    """Reads RoPE base, dimensions and scaling. Transformers 5 has them in rope_parameters, one object per
+    layer type where they differ; older versions in rope_theta and rope_scaling.
     """
     config = reader.config
     stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -177,7 +177,7 @@ def _rope(reader: _Reader, head_dim: int, mapping: ArchMapping) -> Factors:
 
 
 def _rotary_dims(reader: _Reader, stated: Mapping[str, Any], head_dim: int, mapping: ArchMapping) -> int:
-    """n_rot: how many numbers of a head RoPE rotates."""
+    """n_rot: the number of dimensions of a head that RoPE rotates."""
     found = stated.get(
         "partial_rotary_factor", reader.config.get("partial_rotary_factor", mapping.partial_rotary_factor)
     )
@@ -197,8 +197,8 @@ def _unscaled(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Fact
 
 
 def _dynamic(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
-    """NTK scaling: with `alpha` (Hunyuan) a larger base for all lengths; else for texts that are longer than
-    the trained context, which are not run.
+    """Dynamic NTK scaling. With `alpha` (Hunyuan) it is a larger base at all lengths; otherwise it only
+    changes texts beyond the trained context, which the runtime does not run.
     """
     alpha = stated.get("alpha")
     if alpha is not None:
@@ -221,7 +221,7 @@ def _linear(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factor
 
 
 def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
-    """YaRN; GGUF's attn_factor multiplies 1 + 0.1 ln(factor), which is what a config means that has none."""
+    """YaRN. GGUF's attn_factor multiplies 1 + 0.1 ln(factor), the default of a config without a factor."""
     factor = reader.number(stated.get("factor"), "rope factor", float, 1e-6)
     reader.put("rope.scaling.type", "yarn")
     reader.put("rope.scaling.factor", factor)
@@ -250,8 +250,8 @@ def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
 
 
 def _check_ramp(reader: _Reader, head_dim: int, original: int, slow: float) -> None:
-    """Where even the fastest pair rotates less than `slow` times in the original context, the ramp ends
-    before it begins, and formulas that are else the same differ.
+    """Refuses a YaRN ramp that ends before it begins: even the fastest pair rotates less than `slow` times in
+    the original context. There the implementations of otherwise equal formulas differ.
     """
     base, rotations = reader.values[f"{reader.arch}.rope.freq_base"], original / (2 * math.pi * slow)
     end = head_dim * math.log(rotations) / (2 * math.log(base)) if base > 1 else 0.0
@@ -275,8 +275,8 @@ def _attention_factor(reader: _Reader, stated: Mapping[str, Any], factor: float,
 
 
 def _llama3(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
-    """Llama 3.1's scaling as divisors of the frequencies: 1 for waves shorter than original / high, `factor`
-    for those longer than original / low, a smooth blend between.
+    """Llama 3.1's scaling as divisors of the frequencies: 1 for wavelengths below original / high, `factor`
+    above original / low, a smooth interpolation between.
     """
     factor, low, high = (
         reader.number(stated.get(key), key, float, 1e-6)
@@ -296,7 +296,7 @@ def _llama3(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factor
 
 
 def _longrope(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
-    """LongRoPE: divisors for contexts up to the original one, and others for longer ones."""
+    """LongRoPE: one set of divisors for contexts up to the original length, another for longer ones."""
     config = reader.config
     trained = reader.number(
         config.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings"),

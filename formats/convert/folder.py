@@ -1,5 +1,5 @@
-"""Finds the weights of a checkpoint's folder: one file or shards under an index, of the first kind that is
-there. What is no kind of ours is refused by name, with the way to one that is.
+"""Finds the weights in a checkpoint folder: one file, or shards with an index, of the first supported format.
+Unsupported formats are refused by name, with a hint how to convert them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from satchel.formats.convert.stored import Container, Stored
 from satchel.formats.gguf.check import quote
 
 SAVE = "load it with its own library and save it with save_pretrained(folder, safe_serialization=True)"
-# Endings of weights that are not read, what they are, and the way to safetensors.
+# File pattern of an unsupported format, its name, and the way to safetensors.
 REFUSED: tuple[tuple[str, str, str], ...] = (
     (
         "*.h5",
@@ -43,8 +43,9 @@ ADAPTER = "adapter_model.bin"
 
 
 def open_folder(folder: Path) -> Container:
-    """Every stored tensor by name. ModelError where there are no weights, a shard is missing, or a file is
-    malformed."""
+    """Opens all stored tensors by name. ModelError without weights, with a missing shard or a
+    malformed file.
+    """
     single, index = folder / KINDS[0], folder / f"{KINDS[0]}.index.json"
     if index.is_file() or single.is_file() or list(folder.glob("*.safetensors")):
         return _open_safetensors(_files(folder, KINDS[0], "*.safetensors"))
@@ -67,7 +68,7 @@ def open_folder(folder: Path) -> Container:
 
 
 def _files(folder: Path, name: str, pattern: str) -> dict[Path, set[str] | None]:
-    """Files by path, each with the tensors that the index puts into it, None where there is no index."""
+    """The files by path, each with the tensors that the index assigns to it; None without an index."""
     index = folder / f"{name}.index.json"
     if index.is_file():
         return _indexed(folder, index)
@@ -118,7 +119,7 @@ def _open_safetensors(files: Mapping[Path, set[str] | None]) -> Container:
 def gather(
     files: Mapping[Path, set[str] | None], read: Callable[[Path], Mapping[str, Stored]]
 ) -> dict[str, Stored]:
-    """The tensors of all files, which must be those of the index, each in one file."""
+    """The tensors of all files. ModelError where one is missing from its file, or is in two files."""
     found: dict[str, Stored] = {}
     for path, wanted in files.items():
         tensors = read(path)

@@ -1,6 +1,6 @@
-"""FP8 checkpoints: eight-bit float codes with a scale for the tensor, each row, or each tile of it.
+"""FP8 checkpoints: 8-bit float codes with a scale per tensor, per row, or per tile.
 
-Codes and scales are kept as they are in Satchel's own types of 128 codes under a float32 scale.
+Codes and scales are kept unchanged in Satchel's extension types: blocks of 128 codes with a float32 scale.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from satchel.quant import FORMATS
 from satchel.quant.format import F32
 
 KINDS = {"F8_E4M3": "f8_e4m3", "F8_E5M2": "f8_e5m2"}
-# Spellings of the scale that multiplies a code, by where they come from (DeepSeek's is no inverse either).
+# Names of the scale that multiplies a code. DeepSeek's weight_scale_inv is not an inverse either.
 SCALES = ("weight_scale_inv", "weight_scale")
 FLOATS = ("F16", "BF16", "F32")
 BLOCK = 128
 
 
 def fp8(tensors: Mapping[str, Stored], config: Mapping[str, Any], extensions: bool) -> Iterator[Logical]:
-    """Every `<base>.weight` of FP8 with its scale. ModelError where the scale's shape fits no layout."""
+    """Yields every FP8 `<base>.weight` with its scale. ModelError where the scale's shape fits no layout."""
     for name, weight in tensors.items():
         if weight.dtype not in KINDS:
             continue
@@ -40,7 +40,7 @@ def fp8(tensors: Mapping[str, Stored], config: Mapping[str, Any], extensions: bo
 
 
 def _tile(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows and columns under one scale."""
+    """(rows, columns) of a tile with one scale."""
     size = config.get("weight_block_size") or [BLOCK, BLOCK]
     if isinstance(size, list) and len(size) == 2 and all(type(n) is int and n > 0 for n in size):
         return size[0], size[1]
@@ -48,7 +48,7 @@ def _tile(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _expand(weight: Stored, scale: Stored | None, tile: tuple[int, int]) -> tuple[F32, int, int]:
-    """(scales [rows' tiles, columns' tiles], rows of a tile, columns of a tile)."""
+    """(scales (row tiles, column tiles), rows per tile, columns per tile)."""
     rows, columns = weight.shape
     if scale is None:
         return np.ones((1, 1), np.float32), rows, columns
@@ -118,13 +118,13 @@ def _join(weight: Stored, tiles: F32, high: int, name: str, first: int, last: in
 
 
 def _codes(blocks: Array) -> Array:
-    """The field behind the scale, whatever its name."""
+    """The codes of blocks: the field after the scale."""
     codes: Array = blocks[(blocks.dtype.names or ())[-1]]
     return codes
 
 
 def _values(name: str) -> F32:
-    """(256,) what each code stands for, by the format's own definition."""
+    """(256,): the value of each code, by the format's decode."""
     fmt = FORMATS[name]
     block = np.zeros(2, fmt.dtype)
     block["d"], _codes(block)[...] = 1, np.arange(256, dtype=np.uint8).reshape(2, BLOCK)

@@ -1,5 +1,5 @@
-"""What a file says of itself and of talking to it: name, license, chat templates; from the config, the model
-card's head and the template files.
+"""The general.* metadata (name, licence) and the chat templates, from config.json, the model card's YAML head
+and the template files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TEMPLATE = "tokenizer.chat_template"
 
 
 def general(folder: Path, model: ModelConfig) -> dict[str, Any]:
-    """general.* of the file."""
+    """The general.* metadata."""
     values: dict[str, Any] = {"general.architecture": model.arch, "general.type": "model"}
     values["general.name"] = _name(folder, model)
     return values | _card(folder / "README.md")
 
 
 def _name(folder: Path, model: ModelConfig) -> str:
-    """The last part of where the checkpoint came from, else the folder's own name."""
+    """The last component of the config's _name_or_path, else the folder's name."""
     stated = model.config.get("_name_or_path")
     if isinstance(stated, str) and stated.strip("./ ") and stated.isprintable():
         return stated.rstrip("/").rsplit("/", 1)[-1][:200]
@@ -39,7 +39,7 @@ def _name(folder: Path, model: ModelConfig) -> str:
 
 
 def _card(path: Path) -> dict[str, Any]:
-    """License fields of a model card's YAML head."""
+    """The licence fields of a model card's YAML head."""
     if not path.is_file():
         return {}
     text = read_text(path, CARD_LIMIT)
@@ -50,8 +50,8 @@ def _card(path: Path) -> dict[str, Any]:
 
 
 def chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The default template and named ones. A file beside the configuration counts before tokenizer_config's
-    entry (`config`), as in transformers."""
+    """The default and the named chat templates. A template file wins over the entry of tokenizer_config.json
+    (`config`), as in transformers."""
     named: dict[str, str] = {}
     stated = config.get("chat_template")
     if isinstance(stated, str):

@@ -1,8 +1,7 @@
-"""Floats that are codes in disguise: weights of quantization-aware training lie on Q4_0's grid, and their
-codes are found again.
+"""Recovers Q4_0 codes from float weights: models of quantization-aware training store floats on Q4_0's grid.
 
-A tensor becomes Q4_0 only where every number of it, decoded and rounded as it was stored, is the same (the
-sign of a zero aside).
+A tensor becomes Q4_0 only if decoding and rounding to the stored type gives every stored value again (apart
+from the sign of zero).
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from satchel.quant.format import F32, Blocks
 from satchel.quant.pack import join_nibbles
 
 BLOCK = 32
-SAMPLE = 8  # rows that decide whether the whole is tried
-CHUNK = 1 << 20  # numbers tried at a time
+SAMPLE = 8  # rows that are tested before the whole tensor is
+CHUNK = 1 << 20  # values tested at a time
 NOTE = "floats on Q4_0's grid: their codes are kept"
 
 
 def on_grid(tensor: Logical) -> Logical:
-    """The tensor as q4_0 where that loses nothing, else as it is."""
+    """The tensor as q4_0 where that is lossless, else unchanged."""
     columns = tensor.shape[-1]
     if len(tensor.shape) < 2 or columns % BLOCK or not tensor.rows:
         return tensor
     rows = tensor.open()
     picks = np.unique(np.linspace(0, tensor.rows - 1, SAMPLE).astype(int)).tolist()
-    # A few blocks settle nearly every tensor of plain floats.
+    # The first blocks of a few rows rule out nearly every tensor of plain floats.
     if any(
         find(tensor.format, rows(i, i + 1)[:, :width]) is None for width in (4 * BLOCK, None) for i in picks
     ):
@@ -55,11 +54,11 @@ def _blocks(tensor: Logical, stored: Array) -> Blocks:
 
 
 def find(name: str, stored: Array) -> Blocks | None:
-    """q4_0 blocks [n, row / 32] whose numbers, rounded to format `name`, are `stored` [n, row]; None where
-    there are none.
+    """q4_0 blocks (n, K / 32) whose values, rounded to format `name`, equal `stored` (n, K); None where there
+    are none.
 
-    The largest number of a block is scale * c for some code c of -8 .. 7; each c is tried, with the float16
-    scales on both sides of the quotient, since the stored number may itself be rounded.
+    The largest magnitude of a block is scale * c for some code c in -8 .. 7. Each c is tried, with the
+    float16 scales next to the quotient, because the stored value may itself be rounded.
     """
     fmt = FORMATS[name]
     x = fmt.decode(stored).reshape(-1, BLOCK)
@@ -83,14 +82,14 @@ def find(name: str, stored: Array) -> Blocks | None:
 
 
 def _step(x: F32, step: int) -> Array:
-    """The float16 nearest to x, or the one `step` further from zero."""
+    """The float16 nearest to x, moved by `step` representable values away from zero."""
     with np.errstate(over="ignore"):
         half = x.astype(np.float16)
     return (half.view(np.int16) + np.int16(step)).view(np.float16)
 
 
 def _try(name: str, x: F32, scale: Array) -> tuple[Array, Array]:
-    """(whether scale * code, rounded to the format, is x for codes in range, those codes + 8) by block."""
+    """By block: (whether scale * code, rounded to the format, equals x for codes in range, codes + 8)."""
     fmt = FORMATS[name]
     wide = scale.astype(np.float32)[:, None]
     with np.errstate(all="ignore"):

@@ -1,5 +1,5 @@
-"""What hybrid models have in common in a checkpoint: delta nets between layers that attend with a gate (Qwen
-3-Next and 3.5), and Mamba-2's nets.
+"""Mapping rules of hybrid models: gated delta nets between layers of gated attention (Qwen 3-Next and 3.5),
+and Mamba-2 layers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DELTA_KEYS = (
 
 
 def delta_extra(reader: ConfigReader) -> None:
-    """Which layers attend, and the values of all heads."""
+    """Puts ssm.inner_size and full_attention_interval."""
     config = reader.config
     heads, size, layers = (
         reader.number(config.get(key), key, int, 1)
@@ -70,7 +70,7 @@ def _kinds(layers: int, period: int) -> list[str]:
 
 
 _NET = f"{_LAYER}linear_attn."
-# As Qwen 3.5 has its delta nets: a matrix for each part, whose heads GGUF wants in tiled order.
+# Qwen 3.5's delta nets: one matrix per part. GGUF stores their heads in tiled order (see nets.py).
 TILED_NET = unneeded(
     Rule(f"{_NET}in_proj_qkv", "blk.{i}.attn_qkv", suffixes=("weight",), made="tiled_mix"),
     Rule(f"{_NET}in_proj_z", "blk.{i}.attn_gate", suffixes=("weight",), made="tiled"),
@@ -82,7 +82,7 @@ TILED_NET = unneeded(
     Rule(f"{_NET}norm", "blk.{i}.ssm_norm", suffixes=("weight",)),
     Rule(f"{_NET}out_proj", "blk.{i}.ssm_out", suffixes=("weight",), made="tiled_columns"),
 )
-# The same with groups and their heads as they are, and the two projections of Qwen 3-Next taken apart.
+# Qwen 3-Next's delta nets: the fused projections are split, and heads keep their order.
 JOINED_NET = unneeded(
     Rule(f"{_NET}in_proj_qkvz", "blk.{i}.attn_qkv", suffixes=("weight",), made="joined_mix"),
     Rule(f"{_NET}in_proj_qkvz", "blk.{i}.attn_gate", suffixes=("weight",), made="joined_gate"),
@@ -96,7 +96,7 @@ JOINED_NET = unneeded(
 
 
 def mamba_net_rules(prefix: str) -> tuple[Rule, ...]:
-    """Mamba-2's net, whose tensors have names that begin so."""
+    """The rules of a Mamba-2 layer. prefix: of its tensors' names."""
     return (
         Rule(f"{prefix}in_proj", "blk.{i}.ssm_in"),
         Rule(f"{prefix}conv1d.weight", "blk.{i}.ssm_conv1d.weight", suffixes=("",), made="taps"),
@@ -113,7 +113,9 @@ MORE_TOKENS = r"mtp\..*"  # layers that predict further tokens
 
 
 def sections_extra(reader: ConfigReader) -> None:
-    """As delta_extra, and how rotary pairs go to time, height and width, which are one in a text."""
+    """As delta_extra, and puts rope.dimension_sections: the RoPE pairs for time, height and width (M-RoPE),
+    which are equal for text.
+    """
     delta_extra(reader)
     stated = reader.config.get("rope_parameters") or reader.config.get("rope_scaling") or {}
     sections = stated.get("mrope_section") or [11, 11, 10]

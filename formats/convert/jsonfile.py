@@ -1,4 +1,4 @@
-"""JSON files of a checkpoint: read within a limit, objects only, with errors that name file and key."""
+"""Reads JSON files of a checkpoint with a size limit and errors that name the file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from satchel.errors import ModelError
 from satchel.formats.gguf.check import quote
 
-LIMIT = 1 << 28  # bytes: a vocabulary of a million tokens has a third of it
+LIMIT = 1 << 28  # bytes: three times what a vocabulary of a million tokens takes
 AGAIN = "the file is damaged: download it again"
 
 
 def read_json(path: Path, limit: int = LIMIT) -> dict[str, Any]:
-    """The object in the file. ModelError where it can't be read, is too long, or is no JSON object."""
+    """The JSON object in a file. ModelError where it can't be read, is too large, or is not a JSON object."""
     value = _value(path, limit)
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, got {quote(str(value))}; {AGAIN}")
@@ -22,7 +22,7 @@ def read_json(path: Path, limit: int = LIMIT) -> dict[str, Any]:
 
 
 def read_list(path: Path) -> list[Any]:
-    """As read_json, of a file that holds a list."""
+    """As read_json, for a JSON list."""
     value = _value(path, LIMIT)
     if not isinstance(value, list):
         raise ModelError(f"{path}: expected a JSON list, got {quote(str(value))}; {AGAIN}")
@@ -37,7 +37,7 @@ def _value(path: Path, limit: int) -> Any:
 
 
 def read_optional(path: Path) -> dict[str, Any]:
-    """As read_json, and nothing where there is no such file."""
+    """As read_json; {} where the file does not exist."""
     return read_json(path) if path.is_file() else {}
 
 

@@ -1,7 +1,7 @@
-"""A checkpoint's tensor as what it means: rows of one block format, whatever it was made of.
+"""Logical tensors of a checkpoint: rows of one block format, however they are stored.
 
-A plain tensor is one stored array; a quantized one is codes, scales and more, joined here into blocks whose
-values are exactly those that the checkpoint's own formula gives, unless its note says otherwise.
+A plain tensor is one stored array. A quantized tensor is stored as codes, scales and more; here it becomes
+blocks with exactly the values of the checkpoint's own formula, unless its note says otherwise.
 """
 
 from __future__ import annotations
@@ -24,27 +24,23 @@ from satchel.quant.threads import SafeThreadPool
 Rows = Callable[[int, int], Array]
 CHUNK = 1 << 23  # bytes
 THREADS = min(4, os.cpu_count() or 1)
-# Bits that are all set in a NaN or an infinity: a look at them is several times as fast as decoding.
+# Exponent masks: all bits are set in NaN and infinity. Testing them is several times faster than decoding.
 EXPONENTS = {"bf16": (np.uint16, 0x7F80), "f16": (np.uint16, 0x7C00), "f32": (np.uint32, 0x7F800000)}
 PLAIN = {"BF16": "bf16", "F16": "f16", "F32": "f32", "F64": "f32"}
 
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """shape: outermost dimension first; format: a name of satchel.quant.FORMATS. open: begins reading and
-    gives rows(first, last) -> blocks [last - first, row / block], where all dimensions but the last make the
-    rows. note: what was kept of a quantized tensor, or lost. tensors: the names it was made of. checked: its
-    rows were seen to be finite while they were made.
-    """
+    """One logical tensor."""
 
     name: str
-    shape: tuple[int, ...]
-    format: str
-    open: Callable[[], Rows]
-    tensors: tuple[str, ...]
-    where: str
-    note: str = ""
-    checked: bool = False
+    shape: tuple[int, ...]  # outermost dimension first; all but the last make the rows
+    format: str  # a name of satchel.quant.FORMATS
+    open: Callable[[], Rows]  # starts reading; returns rows(first, last) -> blocks (last - first, K / block)
+    tensors: tuple[str, ...]  # names of the stored tensors that it is made of
+    where: str  # the file, for errors
+    note: str = ""  # what was kept or lost of a quantized tensor
+    checked: bool = False  # `open` checks already that the rows are finite
 
     @property
     def rows(self) -> int:
@@ -60,7 +56,7 @@ class Logical:
 
 
 def plain(stored: Stored) -> Logical:
-    """A tensor of floats as it is; float64 becomes float32. ModelError for another type, or an empty one."""
+    """A float tensor unchanged; float64 becomes float32. ModelError for another type or an empty tensor."""
     if stored.dtype not in PLAIN:
         wanted = ", ".join(PLAIN)
         raise ModelError(
@@ -84,7 +80,7 @@ def plain(stored: Stored) -> Logical:
 
 
 def _flat_rows(stored: Stored, first: int, last: int) -> Array:
-    """Rows of a tensor whose outer dimensions are taken together; only the outer ones touched are read."""
+    """Rows of a tensor with its outer dimensions flattened. Reads only the outer slices that contain them."""
     if len(stored.shape) < 2:
         rows = stored.read(0, stored.rows).reshape(1, -1)[first:last]
     else:
@@ -96,8 +92,9 @@ def _flat_rows(stored: Stored, first: int, last: int) -> Array:
 
 
 def retyped(tensor: Logical, target: str, note: str = "") -> Logical:
-    """The tensor in another format, each row decoded and encoded. ModelError where a number is not finite or
-    does not fit."""
+    """The tensor decoded and encoded in another format. ModelError where a value is not finite
+    or overflows.
+    """
     if target == tensor.format:
         return tensor
     encode = FORMATS[target].encode
@@ -123,7 +120,7 @@ def _finite(tensor: Logical, target: str, blocks: Array) -> F32:
 
 
 def transposed(stored: Stored) -> Stored:
-    """A matrix [K, N] as [N, K]; it is read whole when its first rows are asked for, and let go with them."""
+    """A matrix (K, N) as (N, K). It is read whole at the first access and freed after its last rows."""
     kept: list[Array] = []
 
     def read(first: int, last: int) -> Array:
@@ -135,10 +132,10 @@ def transposed(stored: Stored) -> Stored:
 
 
 def pieces(tensor: Logical, size: int) -> Iterator[memoryview]:
-    """The tensor's bytes in pieces of up to `size`, of whole rows where a row is no longer. ModelError where
-    a number is NaN or infinite.
+    """The tensor's bytes in pieces of up to `size`, of whole rows where a row fits. ModelError where a value
+    is NaN or infinite.
 
-    Threads read and encode a few parts ahead of the one that is being written.
+    Threads read and encode a few parts ahead of the consumer.
     """
     rows, each = tensor.open(), max(1, size // max(tensor.row_bytes, 1))
     spans = [(first, min(first + each, tensor.rows)) for first in range(0, tensor.rows, each)]

@@ -1,7 +1,7 @@
-"""PEFT's LoRA adapters as a source of GGUF adapter tensors: `<name>.lora_a` [rank, in], `<name>.lora_b`
-[out, rank], as llama.cpp reads them.
+"""PEFT's LoRA adapters as a source of GGUF adapter tensors: `<name>.lora_a` (rank, in), `<name>.lora_b`
+(out, rank), as llama.cpp reads them.
 
-A runtime adds alpha / rank * B A to the weight, so alpha is chosen such that this is PEFT's own factor.
+A runtime adds alpha / rank * B A to the weight, so alpha is written such that this equals PEFT's factor.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NAME = re.compile(
 )
 RANK_LIMIT = 1 << 14
 AGAIN = "other adapters than plain LoRA are not supported"
-# Of a weight that becomes two, gate before up, each has its half of B's rows, and all of A.
+# A fused gate_up weight becomes two: each gets its half of B's rows, and all of A.
 HALVES = {"first_rows": partial(half_of_rows, which=0), "second_rows": partial(half_of_rows, which=1)}
-# Keys of adapter_config.json that change the arithmetic, and the values that leave it LoRA's.
+# Keys of adapter_config.json that change the computation, and their values in plain LoRA.
 GUARDS: Mapping[str, tuple[Any, ...]] = {
     "use_dora": (False, None),
     "fan_in_fan_out": (False, None),
@@ -50,7 +50,7 @@ GUARDS: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What an adapter needs to know of its model: heads are numbers of heads by GGUF's key."""
+    """The base model of an adapter. heads: numbers of heads by GGUF's key."""
 
     arch: str
     mapping: ArchMapping
@@ -59,7 +59,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One module's two factors."""
+    """The factors A and B of one module."""
 
     place: MappedTensor
     a: Stored
@@ -110,7 +110,9 @@ class Adapter:
             raise self._fault("alpha_pattern", "one alpha for all modules", self.config["alpha_pattern"])
 
     def _alpha(self) -> float:
-        """What divided by the rank is PEFT's factor: alpha / r, or, rank-stabilized, alpha / sqrt(r)."""
+        """The alpha for which alpha / rank is PEFT's factor: lora_alpha / r, or lora_alpha / sqrt(r) with
+        rsLoRA.
+        """
         alpha, rank = self.config.get("lora_alpha"), self.config.get("r")
         number = isinstance(alpha, int | float) and not isinstance(alpha, bool) and math.isfinite(alpha)
         if not number or not isinstance(alpha, int | float) or alpha <= 0:
@@ -158,7 +160,7 @@ class Adapter:
     def _places(
         self, base: str, half: Mapping[str, Stored], embedding: bool
     ) -> Iterator[tuple[MappedTensor, Pair]]:
-        """A module's factors for each of the model's tensors that are made of its weight."""
+        """A module's factors for each GGUF tensor that is made of its weight."""
         any_half = next(iter(half.values()))
         places = list(self.base.mapping.places(f"{base}.weight"))
         changed = [p for p in places if p.expert is None and p.rule.made in ("", *HALVES)]
@@ -182,7 +184,7 @@ class Adapter:
         yield from ((place, Pair(place, a, b, embedding)) for place in places)
 
     def chunks(self, name: str, size: int = CHUNK) -> Iterator[memoryview]:
-        """See Source. ModelError where a number is NaN or infinite."""
+        """See Source. ModelError where a value is NaN or infinite."""
         yield from pieces(self._rows[name], size)
 
     def close(self) -> None:

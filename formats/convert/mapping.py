@@ -1,8 +1,7 @@
-"""How a Hugging Face checkpoint of one architecture becomes GGUF: tables that the architecture's own file
-states, made of the parts that stand here.
+"""Mappings from Hugging Face checkpoints to GGUF. Each architecture's file defines one as MAPPING, from the
+parts in this module.
 
-A table holds names alone. {i} in a name is a layer's number, {e} an expert's or
-a head's.
+In tensor names, {i} is the number of a layer, {e} that of an expert or head.
 """
 
 from __future__ import annotations
@@ -18,23 +17,20 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A number of config.json under GGUF's name: `sources` are its spellings, the first that is there counts.
+    """A number of config.json and its GGUF key."""
 
-    target: after "<arch>.". default: GGUF's target whose value stands in for a missing one; optional: may be
-    absent.
-    """
-
-    target: str
-    sources: tuple[str, ...]
+    target: str  # the GGUF key after "<arch>."
+    sources: tuple[str, ...]  # names in config.json; the first that is present counts
     kind: type[int] | type[float] = int
-    default: str = ""
+    default: str = ""  # the target whose value is used where the number is missing
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigCheck:
-    """A key of config.json whose value changes what the model computes: only `allowed` is known. A key that
-    is missing means `absent`."""
+    """A key of config.json that changes the model's computation. Only the values `allowed` are supported; a
+    missing key means `absent`.
+    """
 
     key: str
     allowed: tuple[Any, ...]
@@ -42,7 +38,7 @@ class ConfigCheck:
 
 
 class ConfigReader(Protocol):
-    """The config.json being converted, as the function of an architecture sees it (see config.py)."""
+    """The interface of config.py's reader for an architecture's `extra` function."""
 
     config: Config
     values: dict[str, Any]
@@ -59,21 +55,16 @@ class ConfigReader(Protocol):
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensors `source`.weight and `source`.bias become `target`.weight and .bias.
-
-    heads: GGUF's key of the number of heads whose rows go from rotary halves to rotary neighbours. needed:
-    the weight must be there. suffixes: what of the two there may be; ("",): both names are whole. made: a
-    change of the numbers or their order, by its name in shaping.py. stack: GGUF's key of how many {e} there
-    are.
-    """
+    """Maps the tensors `source`.weight and `source`.bias to `target`.weight and `target`.bias."""
 
     source: str
     target: str
+    # GGUF's key of the head count, where RoPE pairs (i, i + n_rot/2) are permuted to (2i, 2i + 1).
     heads: str = ""
-    needed: bool = True
-    suffixes: tuple[str, ...] = ("weight", "bias")
-    made: str = ""
-    stack: str = "expert_count"
+    needed: bool = True  # whether the weight is required
+    suffixes: tuple[str, ...] = ("weight", "bias")  # possible suffixes; ("",): the names are complete
+    made: str = ""  # the transformation of the tensor, by its name in shaping.py
+    stack: str = "expert_count"  # GGUF's key of the number of {e}
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -91,9 +82,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class MappedTensor:
-    """The target of a checkpoint's tensor: its name in GGUF, the rule that maps it, and the expert's number
-    where it is one of a stack.
-    """
+    """The GGUF name of a checkpoint's tensor, the rule that maps it, and the expert's number in a stack."""
 
     name: str
     rule: Rule
@@ -102,37 +91,28 @@ class MappedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ArchMapping:
-    """What an architecture's file states as MAPPING.
+    """The conversion of one architecture's checkpoints."""
 
-    classes: of config.json's `architectures`; model_type: its other name. arch: what the file calls itself; a
-    function where the config decides. ignored: patterns of tensors that hold nothing of the model. left_out:
-    of such that hold what answers do without, said in a note. extra: puts what no Key can say. rope: whether
-    heads have RoPE; partial: it may rotate a part of a head; partial_rotary_factor: which part, where the
-    config is silent. head_dim: whether heads are all of one size, as config.json says or as they divide the
-    width. whole: whether the borders of YaRN's ramp are whole pairs. renames: (pattern, replacement) that
-    bring names of the checkpoint to those of the rules. seeing: classes that read pictures too and whose text
-    model this is (seeing.py); flat: some of these have its configuration in their own. defaults: what their
-    configurations leave out. only: of the classes' configurations those that it says.
-    """
-
-    classes: tuple[str, ...]
-    model_type: str
-    arch: str | Callable[[Config], str]
+    classes: tuple[str, ...]  # in config.json's `architectures`
+    model_type: str  # used where config.json has no `architectures`
+    arch: str | Callable[[Config], str]  # general.architecture; a function where it depends on the config
     rules: tuple[Rule, ...]
     keys: tuple[Key, ...]
     guards: tuple[ConfigCheck, ...] = ()
+    # Patterns of tensors that are not weights.
     ignored: tuple[str, ...] = (r".*\.rotary_emb\.inv_freq", r".*\.attn\.(masked_bias|bias)")
-    left_out: tuple[str, ...] = ()
-    extra: Callable[[ConfigReader], None] | None = None
+    left_out: tuple[str, ...] = ()  # patterns of weights that generation does not need; a note reports them
+    extra: Callable[[ConfigReader], None] | None = None  # converts what no Key can express
     rope: bool = True
-    partial: bool = False
-    partial_rotary_factor: float = 1.0
-    head_dim: bool = True
-    whole: bool = True
-    renames: tuple[tuple[str, str], ...] = ()
-    seeing: tuple[str, ...] = ()
-    flat: bool = False
-    defaults: Config = field(default_factory=dict)
+    partial: bool = False  # RoPE may rotate a part of each head
+    partial_rotary_factor: float = 1.0  # that part, where the config does not say
+    head_dim: bool = True  # all heads have one size: head_dim of the config, or hidden_size / heads
+    whole: bool = True  # the ends of YaRN's ramp are rounded to whole pairs
+    renames: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) for names before the rules apply
+    seeing: tuple[str, ...] = ()  # multimodal classes with this text model (seeing.py)
+    flat: bool = False  # some of them have the text model's configuration at the top level
+    defaults: Config = field(default_factory=dict)  # values that their configurations omit
+    # whether the mapping applies to a config of its classes
     only: Callable[[Config], bool] = lambda config: True
 
     def arch_of(self, config: Config) -> str:
@@ -144,13 +124,11 @@ class ArchMapping:
         return name
 
     def place(self, name: str) -> MappedTensor | None:
-        """Where the checkpoint's tensor of this name goes, the first of its places; None where no rule knows
-        it.
-        """
+        """The first target of a checkpoint's tensor; None where no rule matches."""
         return next(self.places(name), None)
 
     def places(self, name: str) -> Iterator[MappedTensor]:
-        """All places of the checkpoint's tensor of this name: several rules may take their part of it."""
+        """All targets of a checkpoint's tensor: several rules may each take a part of it."""
         name = self.renamed(name)
         for rule in self.rules:
             if match := rule.pattern.fullmatch(name):
@@ -166,7 +144,7 @@ class ArchMapping:
         return any(re.fullmatch(pattern, name) for pattern in self.left_out)
 
     def needed(self, layers: int, experts: int) -> Iterator[str]:
-        """The names of the weights that a checkpoint of so many layers and experts must have."""
+        """The names of the weights that a checkpoint with this many layers and experts must have."""
         for rule in self.rules:
             if not rule.needed:
                 continue
@@ -178,7 +156,7 @@ class ArchMapping:
 
 _HEADS, _KV_HEADS = "attention.head_count", "attention.head_count_kv"
 
-# The outside of every decoder: embeddings, last norm, head (which tied embeddings replace).
+# Tensors outside of layers: embeddings, final norm, head (missing with tied embeddings).
 OUTSIDE = (
     Rule("model.embed_tokens", "token_embd", suffixes=("weight",)),
     Rule("model.norm", "output_norm", suffixes=("weight",)),
@@ -195,7 +173,7 @@ ATTENTION = (
     Rule(f"{_ATTENTION}v_proj", "blk.{i}.attn_v"),
     Rule(f"{_ATTENTION}o_proj", "blk.{i}.attn_output"),
 )
-# The same where GGUF's architecture rotates pairs (2i, 2i+1) and the checkpoint pairs (i, i + n_rot/2).
+# For architectures whose RoPE pairs are (2i, 2i+1) in GGUF and (i, i + n_rot/2) in the checkpoint.
 ATTENTION_NEIGHBOURS = (
     Rule(f"{_ATTENTION}q_proj", "blk.{i}.attn_q", heads=_HEADS),
     Rule(f"{_ATTENTION}k_proj", "blk.{i}.attn_k", heads=_KV_HEADS),
@@ -214,7 +192,7 @@ EXPERTS = (
         for name in ("gate", "up", "down")
     ),
 )
-# Experts as Mixtral has them, each of the size of a dense feed-forward.
+# Mixtral's experts, each of the size of a dense feed-forward.
 _SPARSE = "model.layers.{i}.block_sparse_moe."
 MIXTRAL_EXPERTS = (
     Rule(f"{_SPARSE}gate", "blk.{i}.ffn_gate_inp", suffixes=("weight",)),
@@ -227,25 +205,25 @@ SHARED_EXPERTS = tuple(
     Rule(f"{_MLP}shared_experts.{name}_proj", f"blk.{{i}}.ffn_{name}_shexp")
     for name in ("gate", "up", "down")
 )
-# What is added to the router's scores where experts are picked, and only there.
+# The bias of the router's scores for the selection of experts; it does not change their weights.
 SCORE_BIAS = Rule(
     f"{_MLP}gate.e_score_correction_bias", "blk.{i}.exp_probs_b.bias", needed=False, suffixes=("",)
 )
 
 
 def unneeded(*rules: Rule) -> tuple[Rule, ...]:
-    """The same rules for tensors that some layers lack: which, the architecture says when it is built."""
+    """The rules with needed=False, for tensors that only some layers have."""
     return tuple(replace(rule, needed=False) for rule in rules)
 
 
-# Norms around both parts of a layer.
+# Norms before and after both attention and feed-forward.
 FOUR_NORMS = (
     Rule("model.layers.{i}.input_layernorm", "blk.{i}.attn_norm", suffixes=("weight",)),
     Rule("model.layers.{i}.post_attention_layernorm", "blk.{i}.post_attention_norm", suffixes=("weight",)),
     Rule("model.layers.{i}.pre_feedforward_layernorm", "blk.{i}.ffn_norm", suffixes=("weight",)),
     Rule("model.layers.{i}.post_feedforward_layernorm", "blk.{i}.post_ffw_norm", suffixes=("weight",)),
 )
-# Gate and up in one tensor, the gate's rows first, which GGUF keeps as ffn_up.
+# Gate and up fused in one tensor, the gate's rows first; GGUF stores it as ffn_up.
 FUSED_SWIGLU = (Rule(f"{_MLP}gate_up_proj", "blk.{i}.ffn_up"), Rule(f"{_MLP}down_proj", "blk.{i}.ffn_down"))
 LLAMA_BODY = (*OUTSIDE, *NORMS, *ATTENTION_NEIGHBOURS, *SWIGLU)
 DENSE_BODY = (*OUTSIDE, *NORMS, *ATTENTION, *SWIGLU)
@@ -259,7 +237,7 @@ DENSE_KEYS = (
     Key(_KV_HEADS, ("num_key_value_heads",), default=_HEADS),
     Key("attention.layer_norm_rms_epsilon", ("rms_norm_eps",), float),
 )
-# The same of models whose norms take the mean away.
+# DENSE_KEYS for models with LayerNorm.
 CENTERED_KEYS = (
     *DENSE_KEYS[:-1],
     Key(
@@ -277,7 +255,7 @@ LOCAL_EXPERT_KEYS = (
     Key("expert_count", ("num_local_experts",)),
     Key("expert_used_count", ("num_experts_per_tok",)),
 )
-# Granite's factors: on embeddings, on what a layer's parts add, on scores, under the logits.
+# Granite's factors: of embeddings, residual branches, attention scores, and the divisor of logits.
 FACTOR_KEYS = (
     Key("embedding_scale", ("embedding_multiplier",), float, optional=True),
     Key("residual_scale", ("residual_multiplier",), float, optional=True),
@@ -296,8 +274,8 @@ COHERE_KEYS = (*CENTERED_KEYS, Key("logit_scale", ("logit_scale",), float))
 
 
 def listed_windows(reader: ConfigReader, period: object) -> None:
-    """Puts which layers have the window: as `layer_types` lists them, else all but the last of each
-    `period`.
+    """Puts the layers with a sliding window: those in `layer_types`, else all but the last of
+    each `period`.
     """
     layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
     names = ("full_attention", "sliding_attention")
@@ -311,9 +289,7 @@ def listed_windows(reader: ConfigReader, period: object) -> None:
 
 
 def check_layers(reader: ConfigReader, kind: Callable[[int], object], key: str = "layer_types") -> None:
-    """Refuses a list of the layers' kinds that says another one of a layer than kind(i), which is
-    computed.
-    """
+    """Refuses a config whose list of layer types differs from kind(i), which the runtime computes."""
     listed = reader.config.get(key)
     if listed is None:
         return
@@ -326,17 +302,17 @@ def check_layers(reader: ConfigReader, kind: Callable[[int], object], key: str =
 
 
 def every_second_near(reader: ConfigReader) -> None:
-    """The first layer has the window, the second none, and so on."""
+    """Checks that layers alternate between sliding-window and full attention, beginning with the window."""
     check_layers(reader, lambda i: ("sliding_attention", "full_attention")[i % 2])
 
 
 def all_see_all(reader: ConfigReader) -> None:
-    """No layer has a window."""
+    """Checks that all layers have full attention."""
     check_layers(reader, lambda i: "full_attention")
 
 
 def none_near(reader: ConfigReader) -> None:
-    """No window is smaller than the context, in models where nothing else says whether it is used."""
+    """Checks that the sliding window, if any, is not smaller than the context."""
     seen, context = (reader.config.get(key) for key in ("sliding_window", "max_position_embeddings"))
     whole = isinstance(seen, int) and isinstance(context, int) and seen >= context
     if seen is not None and not whole:
@@ -344,7 +320,7 @@ def none_near(reader: ConfigReader) -> None:
 
 
 def with_bias(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """The same rules for tensors that may all have a bias, as norms that take the mean away do."""
+    """The rules with optional biases for all tensors except the embeddings, as LayerNorm has them."""
     kept = (rule.target == "token_embd" for rule in rules)
     return tuple(
         rule if keep else replace(rule, suffixes=("weight", "bias"))
@@ -353,5 +329,5 @@ def with_bias(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 def plus_one(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """The same rules, where what the checkpoint has of a norm is what its weight is more than 1."""
+    """The rules for checkpoints that store the weights of norms minus 1."""
     return tuple(replace(rule, made="plus_one") if "norm" in rule.target else rule for rule in rules)

@@ -1,5 +1,7 @@
-"""MXFP4 checkpoints (gpt-oss): blocks of 32 four-bit floats, two to a byte, beside their scales. Codes and
-scales are kept as they are; GGUF has the codes of a block's two halves in one byte.
+"""MXFP4 checkpoints (gpt-oss): blocks of 32 four-bit floats, two per byte, and their scales.
+
+Codes and scales keep their values. The checkpoint stores neighbouring codes in one byte, GGUF codes i and i +
+16.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ BLOCKS, SCALES = "_blocks", "_scales"
 
 
 def mxfp4(tensors: Mapping[str, Stored]) -> Iterator[Logical]:
-    """Every `<name>_blocks` (..., K / 32, 16) with `<name>_scales` (..., K / 32), as a tensor (..., K)."""
+    """Yields `<name>_blocks` (..., K / 32, 16) with `<name>_scales` (..., K / 32) as tensors (..., K)."""
     for name, blocks in tensors.items():
         if not name.endswith(BLOCKS):
             continue

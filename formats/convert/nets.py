@@ -1,7 +1,8 @@
-"""Tensors of layers that keep a state: decay rates, convolutions, and heads in GGUF's order.
+"""Transformations of recurrent layers' tensors (Mamba-2, gated delta net): decay rates, convolutions, head
+order.
 
-Checkpoints keep heads that share keys side by side. So does GGUF's qwen3next; qwen35 has the first head of
-each group, then the second of each ("tiled").
+Checkpoints store heads that share keys (a group) next to each other, and so does GGUF's qwen3next. GGUF's
+qwen35 stores the first head of each group, then the second of each, and so on ("tiled").
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ FLOATS = ("f32", "f16", "bf16")
 
 
 def taps(tensor: Logical, model: ModelConfig) -> Logical:
-    """[C, 1, K] as [C, K]."""
+    """A depthwise convolution (C, 1, K) as (C, K)."""
     if len(tensor.shape) != 3 or tensor.shape[1] != 1:
         raise _odd(tensor, "channels of one row")
     return replace(tensor, shape=(tensor.shape[0], tensor.shape[2]))
 
 
 def decay(tensor: Logical, model: ModelConfig) -> Logical:
-    """-exp of the logarithms [H] that the checkpoint has."""
+    """-exp(A_log), (H,)."""
     return _vector(tensor, lambda x: -np.exp(x), tensor.shape)
 
 
@@ -55,20 +56,20 @@ def by_group(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def joined_mix(tensor: Logical, model: ModelConfig) -> Logical:
-    """Rows of queries, keys and values of all groups, of rows that go group by group: a group's query, its
-    key, its heads' values and their gates.
+    """The rows of Q, K and V of all groups. The fused rows are stored by group: its query, its key, the
+    values of its heads, and their gates.
     """
     q, k, v, _ = _by_part(tensor, model)
     return _rows(tensor, np.concatenate([part.reshape(-1) for part in (q, k, v)]))
 
 
 def joined_gate(tensor: Logical, model: ModelConfig) -> Logical:
-    """The gates of the same rows."""
+    """The rows of the gates of the same fused projection."""
     return _rows(tensor, _by_part(tensor, model)[3].reshape(-1))
 
 
 def _by_part(tensor: Logical, model: ModelConfig) -> list[Array]:
-    """Numbers of the rows of each part, [G, rows]."""
+    """The row indexes of each part (query, key, values, gates), each (groups, rows)."""
     groups, keys, inner = (model.uint(f"ssm.{key}") for key in ("group_count", "state_size", "inner_size"))
     if not groups or len(tensor.shape) != 2 or tensor.shape[0] != 2 * (groups * keys + inner):
         raise _odd(tensor, f"queries, keys, values and gates of {groups} groups")
@@ -77,7 +78,7 @@ def _by_part(tensor: Logical, model: ModelConfig) -> list[Array]:
 
 
 def tiled_mix(tensor: Logical, model: ModelConfig) -> Logical:
-    """Rows of queries and keys, then of values in tiled order; the same of a convolution [C, 1, K]."""
+    """Rows of Q and K unchanged, rows of V in tiled order; also for a convolution (C, 1, K)."""
     shared = 2 * model.uint("ssm.group_count") * model.uint("ssm.state_size")
     if len(tensor.shape) == 3:
         tensor = taps(tensor, model)
@@ -88,7 +89,7 @@ def tiled_mix(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def tiled(tensor: Logical, model: ModelConfig) -> Logical:
-    """Rows of all heads, or a vector of one number a head, in tiled order."""
+    """The rows of all heads, or a vector with one element per head, in tiled order."""
     order = tiled_order(model, tensor.shape[0])
     if len(tensor.shape) == 1:
         return _vector(tensor, lambda x: x[order], tensor.shape)
@@ -100,7 +101,9 @@ def tiled_decay(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def tiled_columns(tensor: Logical, model: ModelConfig) -> Logical:
-    """The same of columns; codes of several columns become bfloat16."""
+    """The columns of all heads in tiled order; a block format becomes bfloat16, because blocks
+    span columns.
+    """
     base = tensor if tensor.format in FLOATS else retyped(tensor, "bf16", "columns reordered: as bf16")
     order = tiled_order(model, tensor.shape[-1])
 
@@ -112,7 +115,7 @@ def tiled_columns(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def tiled_order(model: ModelConfig, size: int) -> Array:
-    """Which of `size` numbers, of all heads group by group, stands where in tiled order."""
+    """The permutation of `size` elements from order by group to tiled order."""
     heads, groups = model.uint("ssm.time_step_rank"), model.uint("ssm.group_count")
     if not heads or not groups or heads % groups or size % heads:
         raise ModelError(
@@ -123,7 +126,7 @@ def tiled_order(model: ModelConfig, size: int) -> Array:
 
 
 def _rows(tensor: Logical, order: Array) -> Logical:
-    """Some of the tensor's rows, in this order."""
+    """The tensor's rows with these indexes."""
 
     def open_rows() -> Rows:
         rows = tensor.open()
@@ -140,7 +143,7 @@ def _rows(tensor: Logical, order: Array) -> Logical:
 
 
 def _vector(tensor: Logical, change: Callable[[Array], Array], shape: tuple[int, ...]) -> Logical:
-    """A few numbers, changed as a whole."""
+    """A small tensor, transformed as a whole in float32."""
     base = retyped(tensor, "f32")
 
     def open_rows() -> Rows:

@@ -1,7 +1,7 @@
-"""Decoder models exported to ONNX: the weights alone, recovered by name.
+"""Reads the weights of decoder models exported to ONNX, and recovers the checkpoint's names.
 
-Exporters keep the names of embeddings, norms and biases; a product's weight is often renamed and transposed,
-but the product's own name still says which layer it belongs to.
+Exporters keep the names of embeddings, norms and biases. The weight of a MatMul is often renamed and
+transposed, but the node's name still gives its layer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from satchel.formats.convert.logical import transposed
 from satchel.formats.convert.stored import DTYPES, Array, Container, Stored
 from satchel.formats.gguf.check import quote
 
-# TensorProto's numbers of types.
+# Data types by TensorProto's number.
 TYPES = {1: "F32", 7: "I64", 10: "F16", 11: "F64", 16: "BF16", 17: "F8_E4M3", 19: "F8_E5M2"}
-# Where a tensor without raw_data has its numbers, one each.
+# The repeated field with the values of a tensor without raw_data.
 FIELDS = {
     "F32": "float_data",
     "I64": "int64_data",
@@ -34,7 +34,7 @@ FIELDS = {
 }
 FLOATS = ("F32", "F16", "F64", "BF16")
 PREFERRED = ("model.onnx", "decoder_model_merged.onnx", "decoder_model.onnx")
-# How exporters spell what a checkpoint calls otherwise.
+# Exporters' names, and the checkpoint's.
 ALIASES = (
     (re.compile(r"\.(MatMul|Gemm|Add)(?=\.(weight|bias)$)"), ""),
     (re.compile(r"^(model\.)+"), "model."),
@@ -110,7 +110,7 @@ class _Graph:
                     " safetensors"
                 )
             name = _canonical(source)
-        # A tied head multiplies by the embeddings themselves, which stand there already.
+        # A tied head multiplies by the embeddings, which are found already.
         if name not in found:
             found[name] = stored if flipped else transposed(stored)
 

@@ -1,7 +1,8 @@
-"""Integer checkpoints: GPTQ, AWQ and compressed-tensors, each as codes and a grid, then as blocks of GGUF.
+"""Integer checkpoints (GPTQ, AWQ, compressed-tensors): read as codes with a grid, then repacked as GGUF
+blocks.
 
-What no block holds exactly (columns in an order of their own, scales out of float16's range) becomes 16-bit
-floats, and the tensor's note says so.
+A tensor that no block format represents exactly (act-order columns, scales out of float16's range) becomes
+16-bit floats, and its note says so.
 """
 
 from __future__ import annotations

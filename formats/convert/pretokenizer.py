@@ -1,8 +1,8 @@
-"""Names the pre-tokenizer of a BPE vocabulary: the row of our table that cuts every probe as the checkpoint's
-own does.
+"""Identifies the pre-tokenizer of a BPE vocabulary: the row of the table that splits every probe text as the
+checkpoint's own pre-tokenizer does.
 
-Regular expressions that look different may cut alike, so they are compared by what they do. The probes hold
-every kind of character that any row treats apart, alone and mixed.
+Different regular expressions can split equally, so they are compared by their results. The probes contain
+every kind of character that a row distinguishes, alone and mixed.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ RANDOM = 1500  # probes
 
 @cache
 def probes() -> tuple[str, ...]:
-    """Texts to be cut: sentences, each character of each script alone, and mixtures that never change."""
+    """The probe texts: sentences, single characters of each script, and random mixtures with a fixed seed."""
     rng = random.Random(20240229)
     mixed = ("".join(rng.choices(ALPHABET, k=rng.randint(1, 14))) for _ in range(RANDOM))
     return (*SENTENCES, *ALPHABET, *mixed)
 
 
 def find_pretokenizer(path: Path, tokenizer: Any, data: Any, ignore_merges: bool) -> str:
-    """GGUF's name for how the library's `tokenizer` cuts words. ModelError prints the patterns where no row
-    of the table cuts alike."""
+    """GGUF's name of the library tokenizer's pre-tokenizer. ModelError shows its patterns where no row of the
+    table splits equally.
+    """
     own = tokenizer.pre_tokenizer
     if own is not None:
         wanted = [_cuts(own, text) for text in probes()]
@@ -69,8 +70,8 @@ def find_pretokenizer(path: Path, tokenizer: Any, data: Any, ignore_merges: bool
 
 
 def candidates(ignore_merges: bool) -> Iterator[tuple[str, PreTokenizer]]:
-    """Each way of cutting once, under its preferred name. Whether a begin token is added is no part of it: a
-    file says that by itself.
+    """The distinct rows of the table, each under its preferred name. add_bos is ignored: the file has a key
+    for it.
     """
     names: dict[tuple[str, ...], str] = {}
     for name in (*PREFERRED, *PRETOKENIZERS):

@@ -1,5 +1,5 @@
-"""Which tensors of a checkpoint belong together: plain ones, and the schemes of quantized ones by what
-config.json calls them.
+"""Groups the stored tensors of a checkpoint into logical ones: plain tensors, and quantized ones by the
+scheme in config.json.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from satchel.formats.convert.mxfp4 import mxfp4
 from satchel.formats.convert.packed import awq, compressed, gptq
 from satchel.formats.convert.stored import Stored
 
-# Scales of activations and of the KV cache: they serve other runtimes' arithmetic and hold no weight.
+# Scales of activations and of the KV cache, which are not weights.
 SIDE = re.compile(r".*\.(input_scale|output_scale|input_zero_point|k_scale|v_scale|q_scale|activation_scale)")
 METHODS = ("gptq", "awq", "fp8", "compressed-tensors", "mxfp4")
 
 
 def quantization(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The checkpoint's own words on how it was quantized; empty where it was not."""
+    """The checkpoint's quantization config; empty where it is not quantized."""
     found = config.get("quantization_config") or config.get("compression_config")
     if found is None:
         found = read_optional(folder / "quantize_config.json")
@@ -36,7 +36,7 @@ def quantization(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
 def logicals(
     tensors: Mapping[str, Stored], config: Mapping[str, Any], where: Path, *, extensions: bool
 ) -> Iterator[Logical]:
-    """Every tensor of the checkpoint as what it means.
+    """The logical tensors of the checkpoint.
 
     config: as quantization() gives it. extensions: keep FP8 and grouped INT8 in Satchel's own types.
     ModelError for a scheme that is not known, and for what belongs to no tensor.

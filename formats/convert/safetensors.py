@@ -1,5 +1,5 @@
-"""Reads safetensors files as if they were hostile: every number of the header is compared with the file's
-size before it is used, and rows are copied by read calls, never through a mapping.
+"""Reads safetensors files, which are untrusted: every number of the header is checked against the file's size
+before it is used, and rows are copied by read calls, not through a mapping.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from satchel.formats.convert.stored import DTYPES, Array, Stored
 from satchel.formats.gguf.check import NUMBER_LIMIT, quote
 from satchel.formats.gguf.opened import OPEN_FLAGS
 
-HEADER_LIMIT = 100_000_000  # bytes: the format's own limit
+HEADER_LIMIT = 100_000_000  # bytes: the limit of the format
 DIMS_LIMIT = 8
 AGAIN = "the file is damaged or no safetensors file: download it again"
 
@@ -89,7 +89,7 @@ class SafetensorsFile:
         return entries
 
     def _unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """JSON lets a name stand twice, and parsers disagree which one counts: it is refused."""
+        """Refuses duplicate names: JSON allows them, and parsers disagree which one counts."""
         entries = dict(pairs)
         if len(entries) < len(pairs):
             seen: set[str] = set()

@@ -1,5 +1,5 @@
-"""Checkpoints that read pictures beside text: the part that reads and writes text is a model of its own, and
-that alone is converted. Its configuration and tensors are brought to the names of a text model.
+"""Multimodal checkpoints: only their text model is converted. Its configuration and tensors are renamed to
+those of a text-only model.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from satchel.errors import ModelError
 from satchel.formats.convert.mapping import ArchMapping, Config
 
-# Where the text model's tensors stand: as published, and as transformers 5 saves them.
+# Prefixes of the text model's tensors: as published, and as transformers 5 saves them.
 RENAMES = (
     (r"^language_model\.model\.", "model."),
     (r"^model\.language_model\.", "model."),
     (r"^language_model\.lm_head\.", "lm_head."),
 )
-# Parts that make numbers of pictures and sounds.
+# Encoders of images and audio.
 PARTS = (
     r"(model\.)?(vision_tower|vision_model|visual|audio_tower|audio_model|embed_vision|embed_audio)\..*",
     r"(model\.)?(multi_modal_projector|mm_projector|vision_language_adapter|patch_merger)\..*",
@@ -27,20 +27,20 @@ KEYS = ("vision_config", "audio_config", "visual", "vision_tower", "image_size",
 
 
 def is_seeing(config: Config) -> bool:
-    """Whether a configuration is of a model that reads pictures or sound."""
+    """Whether a configuration is of a multimodal model (images or audio)."""
     return any(key in config for key in KEYS)
 
 
 def text_mapping(mapping: ArchMapping) -> ArchMapping:
-    """The mapping for a checkpoint whose text model it is a mapping of."""
+    """The mapping for a multimodal checkpoint, from that of its text model."""
     return replace(
         mapping, renames=(*RENAMES, *mapping.renames), ignored=(*mapping.ignored, *PARTS), seeing=()
     )
 
 
 def text_config(path: Path, config: Config, mapping: ArchMapping) -> Config:
-    """The text model's configuration: what it states, then what the whole states, then what its family means
-    where neither does.
+    """The text model's configuration: its own values, then those of the top level, then the family's
+    defaults.
     """
     inner = config.get("text_config", config if mapping.flat else None)
     if not isinstance(inner, Mapping):
@@ -54,14 +54,14 @@ def text_config(path: Path, config: Config, mapping: ArchMapping) -> Config:
         part["tie_word_embeddings"] for part in (outer, inner) if part.get("tie_word_embeddings") in (0, 1)
     }
     if len(tied) > 1:
-        # Both are written, and which counts has changed with the library: what tensors there are decides.
+        # Both levels have the key, and which one counts depends on the library's version: the tensors decide.
         del stated["tie_word_embeddings"]
     return {**stated, **_positions(stated), "architectures": [mapping.classes[0]]}
 
 
 def _positions(stated: Config) -> Config:
-    """Rotary settings without sections, whose pairs are rotated by a picture's row, column and time: of text
-    all three are its position.
+    """RoPE settings without M-RoPE sections: they rotate pairs by time, row and column of an image, which are
+    all equal to the position of a text token.
     """
     found: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):

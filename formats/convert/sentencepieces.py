@@ -1,5 +1,5 @@
-"""tokenizer.model: pieces, scores and types of a SentencePiece vocabulary, read from its protocol buffer
-within bounds. The sentencepiece library is asked first whether it is one.
+"""Reads tokenizer.model: pieces, scores and types of a SentencePiece vocabulary, from its protocol buffer,
+with limits. The sentencepiece library first checks that the file is valid.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
 LIMIT = 1 << 28
 AGAIN = "the file is damaged or no SentencePiece model: download it again"
 BPE = 2
-# The buffer's piece types are GGUF's but for their names.
+# The piece types have GGUF's numbers.
 TYPES = {1: Kind.NORMAL, 2: Kind.UNKNOWN, 3: Kind.CONTROL, 4: Kind.USER_DEFINED, 5: Kind.UNUSED, 6: Kind.BYTE}
 
 
 class _Malformed(ValueError):
-    """The bytes are no protocol buffer."""
+    """The bytes are not a valid protocol buffer."""
 
 
 def read_sentencepiece(path: Path, *, required: bool) -> tuple[Table, dict[str, Any]] | None:

@@ -1,5 +1,5 @@
-"""What a folder of sentence-transformers says of vectors: modules.json and the settings of its pooling. A
-part that would change vectors and that no key of GGUF says is refused by name.
+"""Reads the pooling of a sentence-transformers folder from modules.json. A module that would change the
+vectors and has no GGUF key is refused by name.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json, read_list, read_optional
 
 MODES = {"mean": 1, "cls": 2, "lasttoken": 3}  # GGUF's pooling_type
-RANKS = 4  # pooling_type of a reranker, whose folder need not say more
-# Older settings have a flag for each.
+RANKS = 4  # pooling_type of a reranker
+# Older settings have a flag per mode.
 FLAGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -25,8 +25,8 @@ HARMLESS = ("Transformer", "Normalize", "Dropout")  # vectors are normalized whe
 
 
 def read_pooling(folder: Path) -> int | None:
-    """GGUF's number of how rows become a vector; None where the folder does not say. ModelError for a module
-    or a mode that is not known here.
+    """GGUF's pooling_type; None where the folder does not say. ModelError for an unsupported
+    module or mode.
     """
     path, found = folder / "modules.json", None
     if not path.is_file():

@@ -1,6 +1,6 @@
-"""From a checkpoint's tensors to GGUF's: names, stacked experts, rows in GGUF's rotary order, formats.
+"""Transforms a checkpoint's tensors to GGUF's: names, stacked experts, rows in GGUF's RoPE order, formats.
 
-What is missing, unknown or of another shape than its siblings is an error that names the checkpoint's tensor.
+A tensor that is missing, unknown or of a wrong shape is an error that names the checkpoint's tensor.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ FLOATS = ("f32", "f16", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """What the written formats should be. outtype: one of OUTTYPES; auto keeps what the checkpoint has.
-    dequantize: quantized tensors become bf16. extensions: allow types of Satchel's own. grids: look for
-    floats that lie on a grid of four bits, and keep them as codes.
+    """The output formats.
+
+    outtype: one of OUTTYPES; auto keeps the checkpoint's formats.
+    dequantize: quantized tensors become bf16.
+    extensions: allow Satchel's extension types.
+    grids: detect floats on a 4-bit grid and store them as q4_0 (grid.py).
     """
 
     outtype: str = "auto"
@@ -75,8 +78,8 @@ def assemble(
 def _without_predictions(
     path: Path, model: ModelConfig, tensors: Iterable[Logical]
 ) -> tuple[list[Logical], list[str]]:
-    """The tensors without those of layers behind the last one that predict further tokens (DeepSeek V3's
-    MTP), and a note where there are any.
+    """The tensors without multi-token prediction layers (DeepSeek V3's MTP), and a note where
+    there are any.
     """
     count, layers = model.config.get("num_nextn_predict_layers"), model.uint("block_count")
     more = count if isinstance(count, int) and count > 0 else 0
@@ -139,8 +142,7 @@ def _shape(
 
 
 def _formatted(name: str, tensor: Logical, shaping: Shaping) -> Logical:
-    """The tensor in the format that the file should have. Vectors and routers are float32, as every runtime
-    reads them."""
+    """The tensor in its output format. Vectors and routers become float32, as runtimes expect."""
     shape = tensor.shape
     if not is_quantizable(name, shape):
         return retyped(tensor, "f32")
@@ -159,8 +161,8 @@ def _decoded(tensor: Logical, target: str) -> Logical:
 
 
 def neighbours(tensor: Logical, heads: int) -> Logical:
-    """Rows of each head from the order (first half, second half) to pairs of neighbours: 0, d/2, 1, d/2 + 1,
-    ... A bias is a row of its own and is permuted alike.
+    """Permutes the rows of each head from RoPE pairs (i, i + d/2) to adjacent pairs: 0, d/2, 1, d/2 + 1, ...
+    A bias is permuted alike.
     """
     size = tensor.shape[0]
     if heads < 1 or size % (2 * heads):
@@ -191,7 +193,7 @@ def reordered(tensor: Logical, order: Array) -> Logical:
 
 
 def plus_one(tensor: Logical, model: ModelConfig) -> Logical:
-    """A norm's weight, of which the checkpoint has what it is more than 1."""
+    """A norm's weight, which the checkpoint stores minus 1."""
     base = retyped(tensor, "f32")
 
     def open_rows() -> Rows:
@@ -202,7 +204,7 @@ def plus_one(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def after_padding(tensor: Logical, model: ModelConfig) -> Logical:
-    """Rows of places without those of the padding token and what stands before it."""
+    """Position embeddings without the rows up to the padding token's id (RoBERTa)."""
     skipped = 1 + int(model.config.get("pad_token_id", 1))
     if tensor.shape[0] <= skipped:
         raise ModelError(
@@ -216,7 +218,7 @@ def after_padding(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def transposed(tensor: Logical, model: ModelConfig) -> Logical:
-    """A matrix that the checkpoint keeps [K, N], as [N, K]; vectors stay as they are."""
+    """A matrix (K, N) of the checkpoint as (N, K); vectors are unchanged."""
     if len(tensor.shape) != 2:
         return tensor
     base = tensor if tensor.format in FLOATS else retyped(tensor, "f16", "transposed: as f16")
@@ -239,7 +241,7 @@ def flat(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def grouped_qkv(tensor: Logical, model: ModelConfig) -> Logical:
-    """Q, K and V of all heads, from rows that go group by group: a KV head's queries, its key, its value."""
+    """Fused rows of all Q, then K, then V, from rows by group: a KV head's queries, its key, its value."""
     heads, kv = (model.uint(f"attention.head_count{suffix}") for suffix in ("", "_kv"))
     size = tensor.shape[0]
     if kv < 1 or heads % kv or size % (heads + 2 * kv):
@@ -253,9 +255,7 @@ def grouped_qkv(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def latent_keys(tensor: Logical, model: ModelConfig) -> Logical:
-    """Of a matrix whose rows are each head's unpacked key and value, the keys' part as it is absorbed into
-    queries: [heads, rank, key].
-    """
+    """The key part of MLA's kv_b_proj, transposed for absorption into the queries: (heads, rank, key)."""
     heads, key, value = _latent(tensor, model)
     base = tensor if tensor.format in FLOATS else retyped(tensor, "bf16", "transposed: as bf16")
     rank = tensor.shape[1]
@@ -269,14 +269,14 @@ def latent_keys(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def latent_values(tensor: Logical, model: ModelConfig) -> Logical:
-    """The values' part of the same matrix: [heads, value, rank]."""
+    """The value part of MLA's kv_b_proj: (heads, value, rank)."""
     heads, key, value = _latent(tensor, model)
     order = np.arange(tensor.shape[0]).reshape(heads, -1)[:, key:].reshape(-1)
     return replace(reordered(tensor, order), shape=(heads, value, tensor.shape[1]))
 
 
 def _latent(tensor: Logical, model: ModelConfig) -> tuple[int, int, int]:
-    """Heads, and the numbers of a head's key that know no position and of its value."""
+    """(heads, dimensions of a head's key without RoPE, dimensions of its value)."""
     heads, n_rot = model.uint("attention.head_count"), model.uint("rope.dimension_count")
     key, value = (model.uint(f"attention.{part}_length_mla") for part in ("key", "value"))
     if len(tensor.shape) != 2 or tensor.shape[0] != heads * (key - n_rot + value):
@@ -340,7 +340,7 @@ def constant(name: str, values: Array, where: str) -> Logical:
 
 
 def _summary(path: Path, tensors: dict[str, Logical]) -> list[str]:
-    """One line for each thing that happened to quantized tensors."""
+    """One line per note on quantized tensors, with the number of tensors."""
     counts: dict[str, int] = {}
     for tensor in tensors.values():
         if tensor.note:

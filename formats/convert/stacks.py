@@ -1,5 +1,5 @@
-"""Experts that a checkpoint keeps in one tensor, all of them together, gate beside up, inputs before
-outputs: as GGUF's stacks of gate, up and down, outputs before inputs.
+"""Experts stored in one fused tensor (E, inputs, gate and up outputs) as GGUF's stacks of gate, up and down
+(E, outputs, inputs).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A tensor as a checkpoint stores it, whatever the container: rows on demand, under a data type's name.
+"""Stored tensors of a checkpoint, independent of the container: rows are read on demand.
 
-Names of types are safetensors'. What a container's reader hands out was checked against its file.
+Type names are those of safetensors. A container's reader checks its tensors against the file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Stored:
         return self.shape[0] if self.shape else 1
 
     def all(self) -> Array:
-        """Every element [shape] as stored."""
+        """The whole tensor as stored."""
         return self.read(0, self.rows).reshape(self.shape)
 
     def floats(self) -> npt.NDArray[np.float32]:

@@ -1,6 +1,6 @@
-"""PyTorch's .bin files through torch's own loader of weights alone: no code of a file is ever run.
+"""Reads PyTorch's .bin files with torch.load(weights_only=True), which runs no code of the file.
 
-torch is no part of a base install; without it the way is safetensors.
+torch is not part of a base install; without it the error recommends safetensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-# What training scripts put the weights into.
+# Keys under which training scripts store the weights.
 WRAPPERS = ("state_dict", "model", "module")
 
 

@@ -1,6 +1,6 @@
-"""A checkpoint's tokenizer as GGUF's tokenizer.* keys: which file counts, special tokens, chat templates.
+"""Converts a checkpoint's tokenizer to GGUF's tokenizer.* keys: vocabulary, special tokens, chat templates.
 
-tokenizer.model (SentencePiece) counts before tokenizer.json, whose tables were made from it.
+tokenizer.model (SentencePiece) wins over tokenizer.json, which was made from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPECIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A token that a checkpoint adds to its model's own. special: never found in plain text."""
+    """A token added to the model's vocabulary. special: it is not parsed in plain text."""
 
     id: int
     text: str
@@ -42,7 +42,7 @@ class Added:
 
 @dataclass
 class Table:
-    """Tokens being gathered by id; what stays without one becomes a spare entry."""
+    """Tokens collected by id. Ids without a token become spare entries."""
 
     texts: dict[int, str] = field(default_factory=dict)
     kinds: dict[int, Kind] = field(default_factory=dict)
@@ -54,16 +54,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedVocabulary:
-    """values: metadata under full names. notes: lines about what is odd."""
+    """The converted tokenizer. values: metadata by full key. notes: lines about oddities."""
 
     values: dict[str, Any]
     notes: tuple[str, ...]
 
 
 def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> ConvertedVocabulary:
-    """The tokenizer of a checkpoint whose embeddings have so many rows.
+    """Converts the tokenizer of a checkpoint. The embeddings' number of rows bounds its tokens.
 
-    ModelError where there is none, where it is of a kind that GGUF has no name for, or has more tokens than
+    ModelError where there is none, where GGUF has no name for its kind, or where it has more tokens than
     rows.
     """
     settings = read_optional(folder / "tokenizer_config.json")
@@ -86,7 +86,9 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> Conve
 
 
 def _spelt(table: Table, id: int) -> str:
-    """A WordPiece as GGUF has it: U+2581 begins a word, where a checkpoint marks what goes on with ##."""
+    """A WordPiece token in GGUF's form: U+2581 marks the start of a word; the checkpoint marks continuations
+    by ##.
+    """
     text = table.texts[id]
     if table.kinds[id] != Kind.NORMAL or (text.startswith("[") and text.endswith("]")):
         return text
@@ -115,7 +117,7 @@ def _read_table(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> 
 
 
 def added_tokens(folder: Path, settings: Mapping[str, Any]) -> list[Added]:
-    """Tokens that stand beside a SentencePiece model, from whichever file states them."""
+    """The tokens added to a SentencePiece model, from all files that list them."""
     found: dict[int, Added] = {}
     for text, id in read_optional(folder / "added_tokens.json").items():
         if type(id) is int:

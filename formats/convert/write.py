@@ -1,4 +1,4 @@
-"""Writes a source as a GGUF file: tensor by tensor, all of it or nothing."""
+"""Writes a source as a GGUF file, tensor by tensor, atomically."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The GGUF container: a reader that trusts no byte, a writer that leaves nothing half done, typed
-metadata."""
+"""The GGUF container: a reader that checks every byte of the header, an atomic writer, and typed metadata."""
 
 from satchel.formats.gguf.describe import describe
 from satchel.formats.gguf.header import TensorInfo

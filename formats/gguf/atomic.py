@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all: written beside their place, flushed to the disk, then renamed.
+"""Atomic file writes: a file is written to a hidden temporary file beside its target, synced, then renamed.
 
-Only a killed process or a lost machine can leave the hidden temporary file behind; a file under its own name
-is complete. A temporary file is locked while it is written, so what a dead process left can be told apart.
+A file under its own name is therefore complete. Only a killed process or a power failure leaves a temporary
+file behind. The writer locks it, so a file left by a dead process is recognized by its missing lock.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ Fill = Callable[[IO[bytes]], None]
 
 
 def replace_files(files: Sequence[tuple[Path, Fill]]) -> None:
-    """Write each file by its function, then give all of them their names, the first file last.
+    """Writes each file by its function, then renames all of them to their targets, the first file last.
 
-    Whatever goes wrong (an error of `fill`, a full disk, Ctrl-C) removes what was written; the files that
-    stood there before stay, but for those of a set whose renaming was cut in the middle. RequestError where
-    the disk says no.
+    An error of `fill`, a full disk or Ctrl-C removes the temporary files, and the old files stay. Only a
+    crash during the renames can leave a set with old and new files. RequestError where writing fails.
     """
     written: list[tuple[Path, Path]] = []
     path = Path()
@@ -55,7 +54,7 @@ def replace_files(files: Sequence[tuple[Path, Fill]]) -> None:
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
-    """Writes all of it to a file without a buffer, whose own write() may take a part alone."""
+    """Writes all bytes to an unbuffered file, whose own write() may write only a part."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
@@ -81,7 +80,7 @@ def _in_use(path: Path) -> bool:
 
 
 def _lock(file: IO[bytes]) -> bool:
-    """Whether the file is this process's now; it is until it is closed."""
+    """Locks the file until it is closed. False where another process holds the lock, or without flock."""
     if fcntl is None:
         return False
     try:
@@ -92,7 +91,7 @@ def _lock(file: IO[bytes]) -> bool:
 
 
 def _find_target(path: Path) -> Path:
-    """Where a link leads, so that the link stays; a device or folder must not be renamed over."""
+    """The path with symbolic links resolved, so that a link stays. RequestError for a device or folder."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise RequestError(
@@ -110,7 +109,9 @@ def _write_one(spare: Path, fill: Fill) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the renames last; some file systems can't do this, and the data is safe anyway."""
+    """Syncs the folder so that the renames survive a crash. Some file systems can't; the data is
+    safe anyway.
+    """
     with suppress(OSError):
         fd = os.open(folder, os.O_RDONLY)
         try:

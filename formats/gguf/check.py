@@ -1,8 +1,7 @@
-"""The container's rules on names, shapes, types and alignment, in Python integers; reader and writer share
-them.
+"""The container's rules on names, shapes, types and alignment, shared by reader and writer.
 
-A rule raises Violation("expected X, got Y"); the caller knows file and byte and makes the error that users
-see of it.
+A rule raises Violation("expected X, got Y"). The caller, which knows the file and the byte, turns it into the
+error that users see. Sizes are Python integers, so they cannot overflow.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from pathlib import Path
 from satchel.errors import ModelError
 from satchel.formats.gguf.types import REMOVED_TYPES, TENSOR_TYPES, TensorType
 
-KEY_LIMIT = 65_535  # bytes: the format's own limit
-NAME_LIMIT = 63  # bytes: ggml keeps a name in 64 with a closing zero
+KEY_LIMIT = 65_535  # bytes: the limit of the GGUF specification
+NAME_LIMIT = 63  # bytes: ggml stores a name in 64 bytes with a terminating zero
 DIMS_LIMIT = 4
 ALIGNMENT_LIMIT = 1 << 21  # bytes: a huge page
-COUNT_LIMIT = 1 << 20  # keys, or tensors: bounds the memory and the time that a header can cost
-HEADER_LIMIT = 1 << 28  # bytes in front of the tensor data, for the same reason
+COUNT_LIMIT = 1 << 20  # keys, or tensors: bounds the memory and time of parsing a header
+HEADER_LIMIT = 1 << 28  # bytes before the tensor data, for the same reason
 NUMBER_LIMIT = (1 << 63) - 1
-FAULTS_LIMIT = 1000  # bounds the memory that a file of nothing but faults can cost
+FAULTS_LIMIT = 1000  # bounds the memory of a file with many faults
 
 AGAIN = "the file is damaged or no GGUF: download or convert it again"
 
@@ -31,8 +30,13 @@ class Violation(ValueError):
 
 
 class Fault(ModelError):
-    """A ModelError that still knows its parts. subject: a key, a tensor, or a part of the header; at: the
-    byte, or None; reason: "expected X, got Y"; do: what to do."""
+    """A ModelError about one place of a file, with its parts as attributes.
+
+    subject: a key, a tensor, or a part of the header.
+    at: the byte offset, or None.
+    reason: "expected X, got Y".
+    do: what the user can do.
+    """
 
     def __init__(self, source: str, subject: str, at: int | None, reason: str, do: str) -> None:
         shown = subject if len(subject) <= 100 else f"{subject[:97]}..."
@@ -42,18 +46,19 @@ class Fault(ModelError):
 
 
 class Judge:
-    """What a reader asks when a rule is broken that it could read past: this one ends the reading."""
+    """Decides whether a reader continues after a broken rule that it could read past. This one never does."""
 
     def refuse(self, error: ModelError) -> None:
         raise error
 
     def place(self, part: int, key: str, at: int) -> None:
-        """Told where each key stands in its part."""
+        """Called with the byte offset of each key in its part."""
 
 
 class Survey(Judge):
-    """Goes on, and keeps what was wrong: `faults` in the order in which they were met. One of more than
-    FAULTS_LIMIT ends the reading."""
+    """Lets the reader continue and collects its errors in `faults`, in file order. The error after
+    FAULTS_LIMIT of them ends the reading.
+    """
 
     def __init__(self) -> None:
         self.faults: list[ModelError] = []
@@ -73,13 +78,14 @@ STRICT = Judge()
 
 
 def fault(path: Path, what: str, at: int, reason: str, do: str = AGAIN) -> Fault:
-    """The one line that a malformed file ends in. `what` may be a key: those are printable, but up to 64 KB
-    long."""
+    """The one-line error of a malformed file. `what` may be a key, which is printable but up to
+    64 KB long.
+    """
     return Fault(str(path), what, at, reason, do)
 
 
 def quote(text: str | bytes, limit: int = 60) -> str:
-    """Foreign text made safe for one line of a terminal, and short."""
+    """Untrusted text escaped to ASCII for one line of a terminal, and truncated."""
     shown = ascii(text) if isinstance(text, str) else ascii(text.decode("utf-8", "backslashreplace"))
     return shown if len(shown) <= limit else f"{shown[: limit - 4]}...'"
 
@@ -114,8 +120,8 @@ def find_type(number: int) -> TensorType:
 def check_size(shape: Sequence[int], kind: TensorType) -> int:
     """Bytes of a tensor of this shape (outermost dimension first).
 
-    Zero dimensions are allowed, but the others must still fit 63 bits, in elements and in bytes: numpy and C
-    multiply them.
+    A dimension may be 0. The product of the others must still fit 63 bits, in elements and in bytes, because
+    numpy and C multiply them.
     """
     if shape and not 0 <= min(shape) <= max(shape) <= NUMBER_LIMIT:
         raise Violation(f"expected dimensions from 0 to 2^63-1, got {list(shape)}")

@@ -1,9 +1,8 @@
-"""Reads a header front to back, and knows the bytes left: no length is believed before it was compared with
-them.
+"""Reads a header front to back. Every length is compared with the bytes left in the file before it is used.
 
-The bytes are copied by pread, never touched through a mapping: a header that was checked can't change
-afterwards, and a file that is cut meanwhile gives an error instead of a signal. Memory stays within the
-header's size (or the file's).
+The bytes are copied by pread, not read through a mapping: a checked header cannot change afterwards, and a
+file that is truncated meanwhile gives an error instead of SIGBUS. Memory is bounded by the size of the
+header.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ TRUNCATED = "the file is cut short or damaged: download it again"
 
 
 class Cursor:
-    """`data` holds the file's first bytes, as far as they were asked for; `pos` is the next byte to be
-    read."""
+    """data: the file's first bytes, as far as they have been read. pos: the offset of the next
+    byte to parse.
+    """
 
     def __init__(self, fd: int, path: Path, size: int, judge: Judge = STRICT) -> None:
         self.fd, self.path, self.size, self.judge = fd, path, size, judge
@@ -41,7 +41,7 @@ class Cursor:
         return self.size - self.pos
 
     def take(self, count: int, what: str) -> int:
-        """Step over `count` bytes, which are in `data` afterwards; returns where they start."""
+        """Advances over `count` bytes, loads them into `data`, and returns the offset of the first one."""
         start = self.pos
         if start + count > len(self.data):
             self._fill(start, start + count, what)
@@ -55,7 +55,7 @@ class Cursor:
         return int(U64.unpack_from(self.data, self.take(8, what))[0])
 
     def text(self, what: str) -> bytes:
-        """A string with its length in front."""
+        """A length-prefixed string."""
         length = self.u64(what)
         if length > self.left():
             raise fault(
@@ -71,17 +71,20 @@ class Cursor:
             return decode_name(raw, limit)
         except Violation as reason:
             self.judge.refuse(fault(self.path, what, start, str(reason)))
-        return f"{quote(raw)} at byte {start}"  # a name that no file can hold, for what goes on reading
+        return f"{quote(raw)} at byte {start}"  # a unique placeholder, so that a lenient reader can continue
 
     def check_count(self, count: int, at: int, smallest: int, limit: int, what: str) -> None:
-        """Refuse a count (it was read at byte `at`) of things that can't fit into the bytes left."""
+        """Raises a Fault where `count` items (read at byte `at`) of at least `smallest` bytes exceed the
+        bytes left.
+        """
         possible = min(self.left() // smallest, limit)
         if count > possible:
             raise fault(self.path, what, at, f"expected at most {possible}, got {count}")
 
     def strings(self, count: int, what: str) -> array[int]:
-        """Step over `count` strings; string i is data[starts[i] : starts[i + 1] - 8], no Python string is
-        made."""
+        """Advances over `count` strings without creating them: string i is data[starts[i] : starts[i + 1] -
+        8].
+        """
         starts = array("Q")
         append, unpack, data, size = starts.append, U64.unpack_from, self.data, self.size
         pos, have = self.pos, len(data)

@@ -12,12 +12,11 @@ from satchel.errors import ModelError
 from satchel.formats.gguf.reader import GGUF
 from satchel.formats.gguf.values import StringArray, Typed
 
-SHOWN = 8  # elements of an array
+SHOWN = 8  # elements of an array that are shown
 
 
 def describe(gguf: GGUF, *, tensors: bool = True) -> dict[str, Any]:
-    """What the file holds. Arrays show their first elements and their length; numbers that JSON lacks become
-    strings."""
+    """The file's contents. Arrays show their length and first elements; NaN and infinity become strings."""
     return {
         "path": str(gguf.path),
         "version": gguf.version,
@@ -39,7 +38,7 @@ def describe(gguf: GGUF, *, tensors: bool = True) -> dict[str, Any]:
 
 
 def describe_value(value: Typed) -> dict[str, Any]:
-    """Type and value; for an array its length and the first elements, as "value"."""
+    """The value with its type. Of an array: its length, and its first elements as "value"."""
     found = value.value
     if isinstance(found, StringArray):
         shown = [_decode(found, index) for index in range(min(SHOWN, len(found)))]

@@ -1,6 +1,6 @@
-"""Digests of a model's file, of each tensor, and of the model whatever the order of its tensors.
+"""Digests of a model's files, of each tensor, and of the model independent of tensor order and alignment.
 
-Read by read calls, never through the mapping: a file that shrinks meanwhile gives ModelError.
+The bytes are read by read calls, not through the mapping: a file that shrinks meanwhile gives ModelError.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from satchel.quant.threads import SafeThreadPool
 
 ALGORITHMS = ("sha256", "sha1", "sha512", "blake2b", "md5")
 THREADS = 2
-MODEL = "-model"  # ends the name of the algorithm in the model's own line
+MODEL = "-model"  # suffix of the algorithm's name in the manifest line of the model's digest
 LINE = re.compile(r"(?:(?P<algorithm>[a-z0-9-]+)\s+)?(?P<digest>[0-9a-fA-F]{8,128})[ \t]+\*?(?P<name>\S.*)")
 MANIFEST_LIMIT = 1 << 28  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Hexadecimal digests. files: of each part's bytes, by file name; tensors: of each tensor's bytes, by
-    name in file order; model: of what the tensors hold, see `model_digest`."""
+    """Hexadecimal digests of one model."""
 
     algorithm: str
-    files: Mapping[str, str]
-    tensors: Mapping[str, str]
-    model: str
+    files: Mapping[str, str]  # of each part's bytes, by file name
+    tensors: Mapping[str, str]  # of each tensor's bytes, by name in file order
+    model: str  # of all tensors, see `model_digest`
 
     def lines(self, tensors: bool = True) -> list[str]:
-        """As a manifest has them: algorithm, digest, and file, file:tensor, or file for the model."""
+        """Manifest lines: algorithm, digest, and a name (FILE, FILE:TENSOR, or the first FILE
+        for the model).
+        """
         first = next(iter(self.files))
         rows = [(self.algorithm, d, f"{first}:{name}") for name, d in self.tensors.items() if tensors]
         rows += [(self.algorithm, digest, name) for name, digest in self.files.items()]
@@ -45,9 +46,9 @@ class Digests:
 def digest(
     gguf: GGUF, algorithm: str = "sha256", progress: Callable[[int, int], None] | None = None
 ) -> Digests:
-    """Digests of an open file or set, which is read twice: as tensors and as files.
+    """Digests of an open file or set. It is read twice: by tensor and by file.
 
-    progress: called with bytes done and bytes in all, from any thread, one call at a time.
+    progress: called with (bytes done, bytes in all) from any thread, one call at a time.
     """
     if algorithm not in ALGORITHMS:
         raise RequestError(f"algorithm {algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
@@ -64,8 +65,10 @@ def digest(
 def check_digests(
     gguf: GGUF, expected: Sequence[Expected], progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """ModelError where the open file does not have these digests. Lines about other files do not
-    count where some are about this one. The bytes come from the open descriptors, which are mapped later.
+    """Raises ModelError where the open file does not have the expected digests.
+
+    Where some lines name this file, lines about other files are ignored. The bytes are read from the open
+    descriptors, so they are the ones that are used later.
     """
     own = {part.path.name for part in gguf.parts}
     named = [e for e in expected if {Path(e.name).name, Path(e.name.rpartition(":")[0]).name} & own]
@@ -82,9 +85,11 @@ def check_digests(
 
 
 def model_digest(gguf: GGUF, tensors: Mapping[str, str], algorithm: str) -> str:
-    """One digest of all tensors, the same in whatever order, parts or alignment they are stored: that of the
-    lines "NAME TYPE DIMENSIONS DIGEST", sorted by name, dimensions outermost first with x between, each line
-    ended by a newline, in UTF-8."""
+    """One digest of all tensors, independent of their order, parts and alignment.
+
+    It is the digest of the lines "NAME TYPE DIMENSIONS DIGEST\\n" in UTF-8, sorted by name. DIMENSIONS are
+    outermost first, joined by "x".
+    """
     found = hashlib.new(algorithm)
     for name in sorted(tensors):
         info = gguf.tensors[name]
@@ -94,8 +99,8 @@ def model_digest(gguf: GGUF, tensors: Mapping[str, str], algorithm: str) -> str:
 
 
 def data_digest(gguf: GGUF, algorithm: str) -> str:
-    """Of all tensors' bytes in file order, without what stands between: what llama.cpp's gguf-hash calls the
-    file's."""
+    """Digest of all tensors' bytes in file order, without padding: what llama.cpp's gguf-hash prints for the
+    file."""
     found = hashlib.new(algorithm)
     for name in gguf.tensors:
         for chunk in gguf.chunks(name):
@@ -144,8 +149,8 @@ class Expected:
 
 
 def read_manifest(path: Path, usual: str) -> list[Expected]:
-    """The lines of a manifest: of `satchel hash`, of gguf-hash, or of sha256sum and its kin, whose lines name
-    no algorithm (`usual` stands for it)."""
+    """The lines of a manifest written by `satchel hash`, gguf-hash, or sha256sum and the like. `usual` is the
+    algorithm of lines that name none."""
     try:
         if path.stat().st_size > MANIFEST_LIMIT:
             raise RequestError(f"{path}: expected a manifest below {MANIFEST_LIMIT} bytes, got a larger file")
@@ -166,7 +171,7 @@ def read_manifest(path: Path, usual: str) -> list[Expected]:
 
 
 def compare(gguf: GGUF, found: Digests, manifest: Iterable[Expected]) -> list[str]:
-    """Lines about what is not as the manifest says: other digests, tensors that are missing or not listed."""
+    """A line for each difference from the manifest: another digest, a missing or an unlisted tensor."""
     wrong: list[str] = []
     listed: set[str] = set()
     for line in manifest:

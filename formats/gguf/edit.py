@@ -1,7 +1,6 @@
-"""Changes of a file's metadata: values keep their types, and all else stays as it is, byte for byte.
+"""Edits of a file's metadata. Values keep their types, and all other bytes stay as they are.
 
-The keys stand in front of the tensors, so a file is written anew beside its place and then renamed; of a set
-only the first part.
+The metadata precedes the tensors, so the file is rewritten atomically; of a split set only the first part.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from satchel.formats.gguf.writer import lay_out_part, sources, write_layouts
 TYPES: dict[str, ValueType] = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
 TYPES |= {"str": ValueType.STRING}
 FIXED = (*SPLIT_KEYS, ALIGNMENT_KEY)
-FILE_LIMIT = 1 << 26  # bytes of a file that a value is read from
+FILE_LIMIT = 1 << 26  # bytes of a file given as @FILE
 INTEGER = re.compile(r"[+-]?(?:0|[1-9]\d*|0x[0-9a-fA-F]+)")
 FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def parse_assignment(text: str, metadata: Metadata) -> tuple[str, Typed]:
-    """KEY=VALUE or KEY:TYPE=VALUE. The type is the key's own; a new key takes TYPE, or what VALUE looks like.
+    """Parses KEY=VALUE or KEY:TYPE=VALUE. An existing key keeps its type; a new key gets TYPE, or a type
+    inferred from VALUE.
 
-    TYPE: uint8 to float64, bool, string, or one of them with [] behind it for an array, whose VALUE is a JSON
-    list. @FILE as VALUE is the text of a file; @@ begins a text with @.
+    TYPE: uint8 to float64, bool or string; with [] appended for an array, whose VALUE is a JSON list.
+    VALUE: @FILE stands for the text of a file; @@ escapes a text that begins with @.
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -76,7 +76,7 @@ def _from_file(value: str) -> str:
 def _parse(key: str, value: str, kind: ValueType, array: bool) -> Typed:
     if array:
         items = _json_list(key, value)
-        # A float's list may be written with whole numbers in it.
+        # A list of floats may contain integers.
         items = [float(i) if kind in FLOATS and type(i) is int else i for i in items]
         return _typed(key, items, kind)
     if kind is ValueType.STRING:
@@ -132,8 +132,12 @@ def change(
     removes: Iterable[str] = (),
     renames: Iterable[tuple[str, str]] = (),
 ) -> Metadata:
-    """The metadata with keys renamed, then removed, then set; order and place of the others stay. New keys
-    come last. RequestError where a key is not there, is taken, or describes the file itself."""
+    """The metadata with keys renamed, then removed, then set. Other keys keep their order; new keys come
+    last.
+
+    RequestError where a key does not exist, a new name is taken, or a key describes the file itself (split.*,
+    general.alignment).
+    """
     values = {key: metadata.typed(key) for key in metadata}
     for old, new in renames:
         _check_there(old, values, metadata)
@@ -166,9 +170,9 @@ def _check_free(key: str) -> None:
 def write_edited(
     gguf: GGUF, metadata: Metadata, target: Path | None = None, progress: Callable[[int], None] | None = None
 ) -> Path:
-    """Write the file with this metadata, in its own place (of a set, its first part), or as `target`.
+    """Writes the file with this metadata in place (of a set: the first part), or to `target`.
 
-    RequestError where a set should get another name, and where the new file can't be written or read.
+    RequestError where a set is given a target, and where the new file can't be written.
     """
     first = gguf.parts[0]
     if target is not None and len(gguf.parts) > 1:

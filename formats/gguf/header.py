@@ -1,7 +1,7 @@
-"""Parses what stands before the tensor data: magic, counts, metadata, tensor list. Nothing is believed
-unchecked.
+"""Parses the header: magic, counts, metadata and tensor list. Every number is checked before it is used.
 
-The pass is linear in the header's bytes and looks at form alone; what a value means is its reader's affair.
+The pass is linear in the header's bytes and checks form only; the meaning of values is checked by their
+users.
 """
 
 from __future__ import annotations
@@ -46,42 +46,42 @@ from satchel.formats.gguf.types import (
 from satchel.formats.gguf.values import StringArray, Typed
 
 ALIGNMENT_KEY = "general.alignment"
-SMALLEST_KEY = 14  # bytes: length, one letter, type, one byte
-SMALLEST_TENSOR = 25  # bytes: length, one letter, no dimension, type, offset
+SMALLEST_KEY = 14  # bytes: length, a name of one letter, type, a value of one byte
+SMALLEST_TENSOR = 25  # bytes: length, a name of one letter, no dimension, type, offset
 TENSOR_TAILS = tuple(Struct(f"<{dims}QIQ") for dims in range(DIMS_LIMIT + 1))  # dimensions, type, offset
 VALUE_TYPES = {int(kind): kind for kind in ValueType}
-UNKNOWN = "unknown"  # the format of a tensor whose type or size was refused, for what goes on reading
+UNKNOWN = "unknown"  # the format of a tensor with an invalid type or size, for a reader that continues
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor lies. shape: outermost dimension first; offset: bytes from the start of the file of part
-    `part`."""
+    """The type, shape and place of a tensor."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # outermost dimension first
     type_id: int
     format: str
-    offset: int
+    offset: int  # bytes from the start of the file of its part
     nbytes: int
-    part: int = 0
+    part: int = 0  # index in the split set
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One file's header; `end` is where the last tensor's bytes end."""
+    """One file's header."""
 
     version: int
     alignment: int
     metadata: Metadata
     tensors: dict[str, TensorInfo]
     data_offset: int
-    end: int
+    end: int  # offset after the last tensor's bytes
 
 
 class Lazy(NamedTuple):
-    """An array seen but not built: positions in the header, which may still grow (and move) while it is
-    read."""
+    """An array that was parsed but not built. It holds offsets, because the header buffer grows and moves
+    while it is read.
+    """
 
     element: ValueType
     start: int
@@ -90,7 +90,7 @@ class Lazy(NamedTuple):
 
 
 class TensorEntry(NamedTuple):
-    """A tensor as the header lists it; `offset` counts from the start of the data, which is not known yet."""
+    """A tensor as the header lists it. `offset` counts from the start of the data, which is not known yet."""
 
     shape: tuple[int, ...]
     type_id: int
@@ -100,8 +100,8 @@ class TensorEntry(NamedTuple):
 
 
 def parse_header(fd: int, path: Path, size: int, part: int = 0, judge: Judge = STRICT) -> Header:
-    """The header of a regular file of `size` bytes; ModelError with the byte where it breaks a rule, for
-    those rules that can be read past where the judge says so."""
+    """The header of a regular file of `size` bytes. ModelError with the byte offset where it breaks a rule;
+    where the reader could continue after a broken rule, the judge decides."""
     cursor = Cursor(fd, path, size, judge)
     version = _read_version(cursor)
     tensor_count = cursor.u64("number of tensors")
@@ -204,7 +204,7 @@ def _read_array(cursor: Cursor, key: str) -> Lazy:
     if element is ValueType.STRING:
         return Lazy(element, start, count, cursor.strings(count, key))
     cursor.take(count * size, key)
-    # max() of a bytearray walks it in Python; numpy looks at the same bytes without a copy that stays.
+    # max() of a bytearray is a Python loop; numpy reads the same bytes without a copy.
     if element is ValueType.BOOL and count and np.frombuffer(cursor.data, np.uint8, count, start).max() > 1:
         cursor.judge.refuse(fault(cursor.path, key, start, "expected bools of 0 or 1, got other bytes"))
     return Lazy(element, start, count, None)
@@ -226,7 +226,7 @@ def _read_alignment(path: Path, values: dict[str, Typed | Lazy], judge: Judge) -
 
 
 def _read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, TensorEntry]:
-    """The tensor list; tensors must follow each other in the data without gap or overlap."""
+    """The tensor list. Tensors must follow each other in the data without a gap or overlap."""
     entries: dict[str, TensorEntry] = {}
     offset = 0
     for _ in range(count):
@@ -263,7 +263,7 @@ def _read_entry(cursor: Cursor, name: str) -> TensorEntry:
 
 
 def _seal(cursor: Cursor, values: dict[str, Typed | Lazy]) -> Metadata:
-    """The header is whole: fix its bytes and build the arrays as views of them."""
+    """The metadata of a completely read header: copies its bytes, and builds arrays as views of the copy."""
     data = bytes(memoryview(cursor.data)[: cursor.pos])
     source = str(cursor.path)
     sealed = {
@@ -283,7 +283,7 @@ def _build(data: bytes, lazy: Lazy, where: str) -> Typed:
 
 
 def _place(cursor: Cursor, name: str, entry: TensorEntry, data_offset: int, part: int) -> TensorInfo:
-    """A tensor's place in the file, which must hold all of it."""
+    """A tensor's place in the file. ModelError where the file ends before the tensor."""
     offset = data_offset + entry.offset
     if offset + entry.nbytes > cursor.size:
         reason = f"expected data up to byte {offset + entry.nbytes}, got a file of {cursor.size}"

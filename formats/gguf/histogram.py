@@ -1,6 +1,6 @@
-"""How a tensor's values are spread: counts in equal steps, moments, and what is no number.
+"""Histogram of a tensor's values: counts in equal bins, mean and deviation, and the number of NaNs.
 
-The first pass finds the range, the second counts; a chunk of rows is all that is in memory.
+The first pass finds the range, the second counts. Only one chunk of rows is in memory at a time.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ MOST_BINS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """edges: n + 1 limits of the n counts, the last one within its step. count: of all values; nan: NaN or
-    infinite ones, which no count and no moment sees."""
+    """The distribution of one tensor's decoded values."""
 
     name: str
     format: str
     shape: tuple[int, ...]
-    count: int
-    nan: int
+    count: int  # of all values
+    nan: int  # NaN and infinite values, which no bin and no moment includes
     zeros: int
     least: float
     largest: float
     mean: float
     deviation: float
-    edges: tuple[float, ...]
+    edges: tuple[float, ...]  # n + 1 edges of n bins; the last bin includes its upper edge
     counts: tuple[int, ...]
 
 
 def histogram(gguf: GGUF, name: str, bins: int = 40) -> Histogram:
-    """The spread of a tensor's decoded values. RequestError where there is no such tensor, or no number."""
+    """The histogram of a tensor's decoded values. RequestError without such a tensor or a finite value."""
     if not 1 <= bins <= MOST_BINS:
         raise RequestError(f"bins: expected 1 to {MOST_BINS}, got {bins}")
     info = gguf.tensors.get(name)
@@ -74,13 +73,13 @@ def histogram(gguf: GGUF, name: str, bins: int = 40) -> Histogram:
 
 
 def _edges(low: float, high: float, bins: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Equal steps; one value alone stands in the middle of a step of its own size."""
+    """Edges of equal bins; one bin around the value where all values are equal."""
     if low == high:
         half = abs(low) / 2 or 0.5
         return np.array([low - half, high + half])
     edges = low + (high - low) * (np.arange(bins + 1) / bins)
     edges[-1] = high
-    # Values closer to each other than their last digit leave fewer steps.
+    # A range near the precision of float64 gives duplicate edges, hence fewer bins.
     return np.unique(edges)
 
 

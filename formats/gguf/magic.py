@@ -1,4 +1,4 @@
-"""Names what a file is that is no GGUF, by its first bytes: "wrong magic" alone helps nobody."""
+"""Recognizes common files that are not GGUF by their first bytes, for an error that says what the file is."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAGICS: tuple[tuple[bytes, str], ...] = (
     (b"<!DOCTYPE", "a web page (the download went wrong)"),
     (b"<html", "a web page (the download went wrong)"),
 )
-# llama.cpp's formats of 2023, written as little-endian words.
+# llama.cpp's formats of 2023. Their magics were written as little-endian words, hence reversed.
 OLD_MAGICS = ("ggml", "ggmf", "ggjt", "ggla")
 
 
 def explain_magic(head: bytes) -> str:
-    """What `head`, a file's first bytes (512 are enough), looks like."""
+    """The kind of file that begins with `head` (512 bytes are enough)."""
     for magic, meaning in MAGICS:
         if head.startswith(magic) and (magic or not head):
             return meaning

@@ -1,6 +1,8 @@
-"""Metadata as a read-only mapping, with typed access whose errors name key, wanted and found.
+"""Metadata as a read-only mapping with typed getters. Their errors name the key, the expected and the found
+value.
 
-A getter without `default` requires the key. Integers of every width are integers; nothing else is converted.
+A getter without `default` requires the key. Integers of all widths are accepted as integers; no other type is
+converted.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ U32_MAX = (1 << 32) - 1
 
 
 class Needed(Enum):
-    """Stands for "no default": the key must be there."""
+    """The type of NEEDED, the default value that means "the key is required"."""
 
     NEEDED = "needed"
 
@@ -37,7 +39,7 @@ KINDS: dict[Kind, frozenset[ValueType]] = {
 
 
 class Metadata(Mapping[str, Value]):
-    """Keys in the file's order. `source` names the file in errors."""
+    """Metadata values by key, in the file's order. source: names the file in errors."""
 
     __slots__ = ("_values", "source")
 
@@ -46,7 +48,7 @@ class Metadata(Mapping[str, Value]):
 
     @classmethod
     def of(cls, values: Mapping[str, Value | Typed | Sequence[Any]], source: str = "metadata") -> Metadata:
-        """From plain values, each given its usual type (see `typed`)."""
+        """Metadata of plain values, each with its default GGUF type (see `typed`)."""
         return cls({key: typed(value) for key, value in values.items()}, source)
 
     def __getitem__(self, key: str) -> Value:
@@ -62,11 +64,11 @@ class Metadata(Mapping[str, Value]):
         return f"Metadata({self.source}: {len(self)} keys)"
 
     def typed(self, key: str) -> Typed:
-        """The value with its GGUF type; KeyError where the key is missing."""
+        """The value with its GGUF type. KeyError where the key is missing."""
         return self._values[key]
 
     def fault(self, key: str, expected: str, got: object, do: str = "convert the model again") -> Fault:
-        """The error for a value that is legal in the file and wrong for the model."""
+        """The error for a value that is valid GGUF but wrong for the model."""
         return Fault(self.source, key, None, f"expected {expected}, got {got}", do)
 
     def get_uint(
@@ -88,7 +90,7 @@ class Metadata(Mapping[str, Value]):
         low: int = 0,
         high: int = U32_MAX,
     ) -> tuple[int, ...] | D:
-        """`count` integers in low..high: an array of that length, or one integer that stands for all
+        """`count` integers in low..high, from an array of that length or from one integer that is repeated
         (per-layer keys)."""
         wanted = f"{count} integers from {low} to {high}"
         found = self._values.get(key)
@@ -151,8 +153,8 @@ class Metadata(Mapping[str, Value]):
         kind: Kind,
         length: int | None = None,
     ) -> StringArray | NumberArray | D:
-        """An array of `kind`, [length] where one is given. Floats may hold NaN or inf: meaning is the
-        caller's."""
+        """An array of `kind`, with `length` elements where one is given. Floats may be NaN or infinite; the
+        caller checks them."""
         found = self._values.get(key)
         wanted = f"an array of {'' if length is None else f'{length} '}{kind} values"
         if found is None:

@@ -1,8 +1,7 @@
-"""Opens a GGUF file, or the set of files it is a part of: metadata as Python, tensors as views of the mapped
-file.
+"""Opens a GGUF file or a split set: metadata as Python values, tensors as views of the memory-mapped file.
 
-Everything was checked when open_gguf returns: each tensor lies within its file, and C is given no unchecked
-number.
+When open_gguf returns, the header has been checked: each tensor lies within its file, so C code gets no
+unchecked number.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ CHUNK = 1 << 23
 
 
 class Part:
-    """One open file: header, descriptor and mapping. Closing keeps the mapping alive as long as views of it
-    are."""
+    """One open file: header, descriptor and mapping. After close() the mapping lives as long as
+    views of it.
+    """
 
     def __init__(self, file: Path | OpenFile, index: int = 0, judge: Judge = STRICT) -> None:
         self.path = path = file.path if isinstance(file, OpenFile) else file
@@ -69,15 +69,16 @@ class Part:
         return self._fd < 0
 
     def view(self, offset: int, nbytes: int) -> Bytes:
-        """Bytes of the mapped file, read-only; touching them is safe while `check` holds."""
+        """A read-only view of the mapped file. Reading it is safe as long as `check` passes."""
         self.check()
         if self._memory is None:
             raise ValueError(f"{self.path}: closed")
         return self._memory[offset : offset + nbytes]
 
     def check(self) -> None:
-        """ModelError where the file is shorter than when it was opened: touching its end would kill the
-        process."""
+        """Raises ModelError where the file is shorter than when it was opened: reading its end
+        gives SIGBUS.
+        """
         if self.closed:
             raise ValueError(f"{self.path}: closed")
         size = self._info().st_size
@@ -89,8 +90,9 @@ class Part:
 
     @property
     def changed(self) -> bool:
-        """Whether the open file was written since, or its times or place were changed. ModelError where the
-        system cannot tell."""
+        """Whether the file's inode, size or times changed since it was opened. ModelError where
+        fstat fails.
+        """
         return not self.closed and stamp_of(self._info()) != self.stamp
 
     def _info(self) -> os.stat_result:
@@ -100,8 +102,9 @@ class Part:
             raise ModelError(f"{self.path}: can't be read: {error.strerror}; check the disk") from None
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        """Copy bytes of the file by read calls: a file that shrinks meanwhile gives ModelError, never a
-        signal."""
+        """Copies bytes of the file by read calls. A file that shrinks meanwhile gives
+        ModelError, not SIGBUS.
+        """
         if self.closed:
             raise ValueError(f"{self.path}: closed")
         done = 0
@@ -117,8 +120,8 @@ class Part:
             done += count
 
     def forget(self, offset: int, nbytes: int) -> None:
-        """Gives the system's copy of these bytes back, where no process has them mapped: they are read from
-        the disk again when they are asked for. Without effect where the system has no such call."""
+        """Drops these bytes from the page cache where no process has them mapped; a later read goes to the
+        disk. No effect without posix_fadvise."""
         if hasattr(os, "posix_fadvise") and not self.closed:
             with suppress(OSError):
                 os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
@@ -126,18 +129,18 @@ class Part:
     def close(self) -> None:
         self._memory = None
         if self._fd >= 0:
-            with suppress(OSError):  # only read from: there is nothing to lose
+            with suppress(OSError):  # the file was only read: no data can be lost
                 os.close(self._fd)
             self._fd = -1
         if hasattr(self, "mmap"):
-            with suppress(BufferError):  # where views live on, the last of them unmaps the file
+            with suppress(BufferError):  # views exist: the file is unmapped when the last one is freed
                 self.mmap.close()
             del self.mmap
 
 
 def stamp_of(info: os.stat_result) -> Stamp:
-    """Which file it is, and its state: two opens with one stamp see the same bytes. A writer can set back the
-    time of the last write, but not that of the inode's last change.
+    """Identity and state of a file: two opens with equal stamps see the same bytes. A writer can reset mtime,
+    but not ctime.
     """
     return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
@@ -153,17 +156,18 @@ def _kind(mode: int) -> str:
 
 
 class GGUF:
-    """A model file that is open; made by open_gguf.
+    """An open model file, made by open_gguf.
 
-    metadata: the first part's. tensors: in file order, over all parts. warnings: lines about what is odd, yet
-    readable.
+    metadata: of the first part.
+    tensors: in file order, over all parts.
+    warnings: lines about oddities that do not prevent reading.
 
-    A file that another process shortens is the one thing that no check up front can rule out. What holds: the
-    metadata is a private copy; read_into and chunks raise ModelError; raw, array and check() raise ModelError
-    where the file is already shorter. What does not: memory of a view that is touched after the cut, between
-    two checks, gives SIGBUS, which Python can't turn into an error. So code that copies weights uses
-    read_into or copy, and code that computes on views either calls check() before each step or is a device
-    that notices the loss itself (cext/cpu/mapped.c).
+    Another process can truncate the file while it is open. Then the metadata stays valid, because it is a
+    private copy; read_into and chunks raise ModelError; raw, array and check() raise ModelError where the
+    file is already shorter. Reading a view after a truncation that no check has seen gives SIGBUS, which
+    Python can't turn into an error. So code that copies weights uses read_into or copy, and code that
+    computes on views either calls check() before each step or runs on a device that handles SIGBUS
+    (cext/cpu/mapped.c).
     """
 
     def __init__(self, path: Path, parts: tuple[Part, ...], judge: Judge = STRICT) -> None:
@@ -192,9 +196,10 @@ class GGUF:
         return info
 
     def raw(self, name: str) -> Bytes:
-        """The tensor's bytes [..., row bytes] as a read-only view of the mapped file.
+        """The tensor's bytes (..., row bytes) as a read-only view of the mapped file.
 
-        Aligned to what the file says (general.alignment), usually 32, but 1 is legal: C must not assume more.
+        The view is aligned to the file's general.alignment. It is usually 32, but 1 is legal, so C code must
+        not assume more.
         """
         info = self.info(name)
         kind = TENSOR_TYPES[info.type_id]
@@ -202,11 +207,13 @@ class GGUF:
         return self.parts[info.part].view(info.offset, info.nbytes).reshape(*info.shape[:-1], row_bytes)
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """The tensor as numbers [...] or blocks [..., row / block] of its format's dtype, a view as `raw`."""
+        """The tensor as numbers (...) or as blocks (..., row / block) of its format's dtype; a view, as
+        `raw`.
+        """
         return self._shaped(name, self.raw(name))
 
     def copy(self, name: str) -> npt.NDArray[Any]:
-        """What array() gives, of bytes copied by read calls: a file that is cut meanwhile is ModelError."""
+        """As array(), but a copy made by read calls: ModelError where the file is truncated meanwhile."""
         info = self.info(name)
         if not info.nbytes:
             return self.array(name)
@@ -215,7 +222,7 @@ class GGUF:
         return self._shaped(name, data.reshape(*info.shape[:-1], -1))
 
     def _shaped(self, name: str, raw: Bytes) -> npt.NDArray[Any]:
-        """The bytes [..., row bytes] as array() gives them."""
+        """Reinterprets the bytes (..., row bytes) as the array of the tensor's dtype."""
         info = self.info(name)
         fmt = BY_ID.get(info.type_id)
         dtype = PLAIN_DTYPES.get(info.format) if fmt is None else fmt.dtype
@@ -226,16 +233,16 @@ class GGUF:
         return view if info.shape else view.reshape(())
 
     def read_into(self, name: str, out: npt.NDArray[Any]) -> None:
-        """Copy the tensor's bytes into a contiguous array of `nbytes` by read calls, not through the
-        mapping."""
+        """Copies the tensor's bytes into a contiguous array of `nbytes`, by read calls."""
         info = self.info(name)
         if out.nbytes != info.nbytes or not out.flags.c_contiguous:
             raise ValueError(f"{name}: expected a contiguous array of {info.nbytes} bytes, got {out.nbytes}")
         self.parts[info.part].read_into(info.offset, out.reshape(-1).view(np.uint8).data)
 
     def chunks(self, name: str, size: int = CHUNK) -> Iterator[memoryview]:
-        """The tensor's bytes in order, in pieces of up to `size`, read as by read_into. A piece is valid
-        until the next."""
+        """The tensor's bytes in pieces of up to `size`, by read calls. A piece is valid until
+        the next one.
+        """
         info = self.info(name)
         buffer = memoryview(bytearray(min(size, info.nbytes)))
         for start in range(0, info.nbytes, size):
@@ -245,11 +252,13 @@ class GGUF:
 
     @property
     def stamps(self) -> tuple[Stamp, ...]:
-        """Of each part when it was opened."""
+        """The stamp of each part when it was opened."""
         return tuple(part.stamp for part in self.parts)
 
     def check_unchanged(self) -> None:
-        """ModelError where a part was written since it was opened: what was read of it is of two files."""
+        """Raises ModelError where a part was written since it was opened: reads before and after do not
+        match.
+        """
         for part in self.parts:
             if part.changed:
                 raise ModelError(
@@ -258,12 +267,12 @@ class GGUF:
                 )
 
     def check(self) -> None:
-        """ModelError where a part became shorter since it was opened; about a microsecond a part."""
+        """Raises ModelError where a part was truncated since it was opened. Takes about 1 us per part."""
         for part in self.parts:
             part.check()
 
     def close(self) -> None:
-        """Close the files; views that were handed out stay valid."""
+        """Closes the files. Views stay valid."""
         for part in self.parts:
             part.close()
 
@@ -277,12 +286,14 @@ class GGUF:
 
 
 def open_gguf(file: str | Path | OpenFile, judge: Judge = STRICT) -> GGUF:
-    """Open a GGUF file (v2 or v3, little-endian); any part of a split set opens the set. Of a file that is
-    open already its descriptor is taken, and it must be the whole of its set.
+    """Opens a GGUF file (v2 or v3, little-endian); any part of a split set opens the whole set.
 
-    ModelError where the file is missing, no regular file, malformed, or its set is incomplete. Time and
-    memory are linear in the header's bytes; tensor data is mapped and not read. A judge that goes on gets
-    what can be read of a malformed file: its tensors may lie outside of it.
+    file: a path, or an OpenFile, whose descriptor is taken; that must not be a part of a set.
+    judge: one that lets the reader continue gets the readable rest of a malformed file, whose tensors may lie
+    outside of the file.
+
+    ModelError where the file is missing, not a regular file, malformed, or its set is incomplete. Time and
+    memory are linear in the header's bytes; tensor data is mapped, not read.
     """
     path = file.path if isinstance(file, OpenFile) else Path(file)
     parts: list[Part] = []
@@ -303,7 +314,9 @@ def open_gguf(file: str | Path | OpenFile, judge: Judge = STRICT) -> GGUF:
 
 
 def _open_set(paths: list[Path], judge: Judge) -> list[Part]:
-    """All parts of a set; a judge that goes on hears of every part that can't be opened before it ends."""
+    """Opens all parts of a set. The judge gets an error for each part that can't be opened; then the first
+    error ends the reading.
+    """
     parts: list[Part] = []
     missing: ModelError | None = None
     try:

@@ -1,6 +1,6 @@
-"""Sets of files, NAME-00001-of-0000N.gguf: their names and what must agree between their headers.
+"""Split sets, NAME-00001-of-0000N.gguf: the names of parts, and the checks that their headers agree.
 
-A part's path is always made from the path that the user gave; no metadata ever names a file.
+A part's path is always derived from the path that the user gave; metadata never names a file.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from satchel.formats.gguf.values import Typed, pack
 NUMBER_KEY, COUNT_KEY, TENSORS_KEY = "split.no", "split.count", "split.tensors.count"
 SPLIT_KEYS = (NUMBER_KEY, COUNT_KEY, TENSORS_KEY)
 AGAIN = "the parts are of different sets: download them again"
-PARTS_LIMIT = 9_999  # far above any real set, below any limit on open files that could be raised
+PARTS_LIMIT = 9_999  # far above any real set, within reach of the limit on open files
 NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
 def part_path(base: Path, index: int, count: int) -> Path:
-    """Path of part `index` (from 0) of the set that is called `base`, a path without the ending."""
+    """The path of part `index` (from 0) of the set. base: the set's path without the suffix."""
     return base.with_name(f"{base.name}-{index + 1:05d}-of-{count:05d}.gguf")
 
 
 def list_parts(path: Path, metadata: Metadata) -> list[Path]:
-    """The paths of the whole set that this part belongs to; `path` alone where the file is no part."""
+    """The paths of all parts of the set that this file belongs to; only `path` where it belongs to none."""
     if COUNT_KEY not in metadata:
         return [path]
     count = metadata.get_uint(COUNT_KEY, low=1, high=PARTS_LIMIT)
@@ -56,7 +56,9 @@ def warn_of_name(path: Path, metadata: Metadata) -> list[str]:
 def merge_headers(
     paths: Sequence[Path], headers: Sequence[Header], judge: Judge = STRICT
 ) -> tuple[Metadata, dict[str, TensorInfo]]:
-    """One set's metadata (the first part's) and tensors, after the parts were found to belong together."""
+    """The metadata (of the first part) and the tensors of a set. The judge gets an error for each
+    disagreement.
+    """
     first = headers[0].metadata
     tensors: dict[str, TensorInfo] = {}
     for index, (path, header) in enumerate(zip(paths, headers, strict=True)):

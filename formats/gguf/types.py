@@ -1,7 +1,7 @@
-"""GGUF's numbers restated: value types of metadata and (block, bytes) of every tensor type.
+"""GGUF's constants: value types of metadata, and the block size and bytes of every tensor type.
 
-The gguf package is the authority and a test compares both; importing it here would double the time of opening
-a file.
+A test compares them with the gguf package, which is the reference. It is not imported here, because that
+would double the time of opening a file.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ DTYPES: dict[ValueType, np.dtype[Any]] = {
     ValueType.INT64: np.dtype("<i8"),
     ValueType.FLOAT64: np.dtype("<f8"),
 }
-# numpy's letters differ: its "L" is a C long of 8 bytes, struct's "<L" has 4.
+# Not numpy's type letters: its "L" is a C long of 8 bytes, struct's "<L" has 4.
 SCALARS: dict[ValueType, Struct] = {
     kind: Struct("<" + letter) for kind, letter in zip(DTYPES, "BbHhIif?Qqd", strict=True)
 }
 
 
 class TensorType(NamedTuple):
-    """Size of a tensor type: `size` bytes hold `block` elements."""
+    """A tensor type: a block of `block` elements takes `size` bytes."""
 
     name: str
     block: int
@@ -117,18 +117,18 @@ TENSOR_TYPES: dict[int, TensorType] = {
         39: ("mxfp4", 32, 17),
         40: ("nvfp4", 64, 36),
         41: ("q1_0", 128, 18),
-        # Extension types of ours (docs/formats.md), far from the numbers that others count up.
+        # Extension types of Satchel (docs/formats.md), far above the numbers that ggml assigns.
         2001: ("f8_e4m3", 128, 132),
         2002: ("f8_e5m2", 128, 132),
         2003: ("i8_g128", 128, 132),
     }.items()
 }
 EXTENSION_TYPES = frozenset(kind.name for number, kind in TENSOR_TYPES.items() if number > 2000)
-EXTENSIONS_KEY = "satchel.extension_types"  # names those that a file holds
+EXTENSIONS_KEY = "satchel.extension_types"  # lists the extension types in a file
 REMOVED_TYPES = frozenset((4, 5, 31, 32, 33, 36, 37, 38))
 TYPE_IDS: dict[str, int] = {kind.name: number for number, kind in TENSOR_TYPES.items()}
 
-# Plain numbers need no block format of ours to be viewed.
+# Types that numpy can view without a block format.
 PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype("<f4"),
     "f16": np.dtype("<f2"),

@@ -1,6 +1,6 @@
-"""Metadata values with their GGUF types: what is read is what is written again, to the bit.
+"""Metadata values with their GGUF types. A value that is read and written again keeps its exact bytes.
 
-A value is plain Python (bool, int, float, str), a numpy array, or StringArray, which decodes on demand.
+A value is a Python bool, int, float or str, a numpy array, or a StringArray, which decodes on demand.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from satchel.formats.gguf.types import DTYPES, FLOATS, SCALARS, U32, U64, ValueT
 
 
 class StringArray(Sequence[str]):
-    """Strings as they lie in the file, length in front of each; nothing is decoded before it is asked for.
+    """An array of length-prefixed strings, as in the file. A string is decoded when it is accessed.
 
-    data: the bytes; starts: n + 1 positions, string i being data[starts[i] : starts[i + 1] - 8]. A string
-    that is no UTF-8 gives ModelError where it is decoded; `raw` gives its bytes.
+    data: the bytes. starts: n + 1 offsets; string i is data[starts[i] : starts[i + 1] - 8]. Accessing a
+    string that is not valid UTF-8 gives ModelError; `raw` returns its bytes.
     """
 
     __slots__ = ("_data", "_starts", "_where")
@@ -66,7 +66,7 @@ class StringArray(Sequence[str]):
         return f"StringArray({len(self)} strings)"
 
     def tolist(self) -> list[str]:
-        """All of them: a vocabulary of 150,000 takes some 20 ms."""
+        """All strings as a list. A vocabulary of 150,000 tokens takes 20 ms."""
         data = self._data
         try:
             return [data[start : end - 8].decode() for start, end in pairwise(self._starts)]
@@ -78,7 +78,7 @@ class StringArray(Sequence[str]):
         return self._data[self._starts[index] : self._starts[index + 1] - 8]
 
     def packed(self) -> bytes:
-        """The strings as they stand in a file, each with its length in front."""
+        """The strings as in the file, each with its length prefix."""
         return self._data[self._starts[0] - 8 : self._starts[-1] - 8]
 
     def _decode(self, index: int) -> str:
@@ -96,11 +96,11 @@ Value: TypeAlias = bool | int | float | str | NumberArray | StringArray
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A value and its GGUF type; `element` is the type of an array's elements, None for what is no array."""
+    """A value and its GGUF type."""
 
     type: ValueType
     value: Value
-    element: ValueType | None = None
+    element: ValueType | None = None  # the type of an array's elements; None for scalars and strings
 
     @property
     def type_name(self) -> str:
@@ -117,11 +117,10 @@ def encode_text(text: str) -> bytes:
 
 
 def typed(value: Value | Sequence[Any] | Typed, kind: ValueType | None = None) -> Typed:
-    """A value with its type; without `kind` the usual one: bool, uint32 (int32, 64 bits where needed),
-    float32, string.
+    """A value with its GGUF type. kind: the type, or an array's element type.
 
-    `kind` is the element's type where `value` is an array. Lists of Python numbers become int32, float32
-    or bool arrays. RequestError where the value does not fit the type.
+    Without `kind`: bool, float32 or string; uint32 for integers from 0, int32 for negative ones, 64 bits
+    where needed; int32, float32 or bool arrays for lists. RequestError where the value does not fit the type.
     """
     if isinstance(value, Typed):
         return value
@@ -176,14 +175,15 @@ def _number_array(values: Sequence[Any], kind: ValueType | None) -> NumberArray:
             array = np.array(values, DTYPES[kind])
     except (OverflowError, TypeError, ValueError):
         array = None
-    # numpy would cut 1.5 to 1, take True for 1, and make infinity of what is too large for a float.
+    # numpy silently truncates 1.5 to 1, converts True to 1, and turns a float that is too large into
+    # infinity.
     if array is None or array.ndim != 1 or not all(map(partial(_same, kind), values, array.tolist())):
         raise RequestError(f"metadata: expected an array of {kind.name.lower()}, got {quote(repr(values))}")
     return array
 
 
 def _same(kind: ValueType, value: Any, stored: bool | int | float) -> bool:
-    """Whether an array holds the very number, but for a float's rounding."""
+    """Whether the stored number equals the given one, apart from the rounding of floats."""
     if isinstance(value, bool | np.bool_) != (kind is ValueType.BOOL):
         return False
     if not isinstance(value, int | float | np.number | np.bool_):
@@ -194,8 +194,7 @@ def _same(kind: ValueType, value: Any, stored: bool | int | float) -> bool:
 
 
 def pack_scalar(kind: ValueType, value: object) -> bytes:
-    """The bytes of a scalar or string; RequestError where the value is not of this type or out of its
-    range."""
+    """The bytes of a scalar or string. RequestError where the value has another type or is out of range."""
     if kind is ValueType.STRING and isinstance(value, str):
         raw = encode_text(value)
         return U64.pack(len(raw)) + raw
@@ -209,7 +208,7 @@ def pack_scalar(kind: ValueType, value: object) -> bytes:
 
 
 def pack(value: Typed) -> bytes:
-    """A value as it stands in a file after its key: type number, then the bytes."""
+    """A value as it follows its key in a file: the type number, then the bytes."""
     if value.element is None:
         return U32.pack(value.type) + pack_scalar(value.type, value.value)
     head = U32.pack(ValueType.ARRAY) + U32.pack(value.element)

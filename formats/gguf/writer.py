@@ -1,6 +1,6 @@
-"""Writes GGUF v3 files and split sets, tensor by tensor: all of it under its name, or none of it.
+"""Writes GGUF v3 files and split sets atomically, tensor by tensor.
 
-Every rule that the reader holds a file to is held here first, so what is written can be read.
+The writer checks the same rules as the reader (check.py), so every written file can be read.
 """
 
 from __future__ import annotations
@@ -43,15 +43,12 @@ VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """A tensor to be written. shape: outermost dimension first; type: GGUF's number or name ("q4_k").
-
-    data: its bytes, or a function that gives them, at once or in pieces; it is called when the tensor's turn
-    has come.
-    """
+    """A tensor to write."""
 
     name: str
-    shape: tuple[int, ...]
-    type: int | str
+    shape: tuple[int, ...]  # outermost dimension first
+    type: int | str  # GGUF's number or name ("q4_k")
+    # Its bytes, or a function that returns them whole or in pieces; it is called when the tensor is written.
     data: Buffer | Callable[[], Buffer | Iterable[Buffer]]
 
     @property
@@ -75,7 +72,7 @@ class TensorSource:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """The layout of one file to write: the header, and each tensor with its bytes."""
+    """The layout of one file to write: the header, and each tensor with its size in bytes."""
 
     path: Path
     header: bytes
@@ -84,13 +81,13 @@ class FileLayout:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The size of the file in bytes."""
         padded = (nbytes + pad(nbytes, self.alignment) for _, nbytes in self.tensors)
         return len(self.header) + sum(padded)
 
 
 def sources(gguf: GGUF) -> list[TensorSource]:
-    """The tensors of an open file, to be written as they are; copied by read calls (see GGUF)."""
+    """The tensors of an open file as sources for a copy. Their bytes are copied by read calls (see GGUF)."""
     return [
         TensorSource(info.name, info.shape, info.type_id, partial(gguf.chunks, info.name))
         for info in gguf.tensors.values()
@@ -107,14 +104,16 @@ def write_gguf(
     counts: Sequence[int] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """Write one file, or a set of parts of up to `max_size` bytes of tensors each; returns the paths.
+    """Writes one file, or a split set; returns the paths.
 
-    alignment: by default what the metadata says, else 32. Keys that describe the file and not the model
-    (general.alignment, split.*) are written anew. A part holds at least one tensor, however large; `counts`
-    gives the number of tensors of each part instead. progress: called with bytes written. The names appear
-    when everything is on the disk; an error or Ctrl-C before that leaves what was there before. RequestError
-    where the file would be malformed or can't be written; ValueError where a tensor gives other than its
-    bytes.
+    alignment: by default general.alignment of the metadata, else 32.
+    max_size: bytes of tensors per part; a part holds at least one tensor, however large.
+    counts: the number of tensors of each part, instead of max_size.
+    progress: called with the bytes of each write.
+
+    Keys that describe the file (general.alignment, split.*) are rewritten. The files appear under their names
+    when all bytes are on the disk; an error or Ctrl-C before that leaves the old files. RequestError where
+    the file would be malformed or can't be written; ValueError where a tensor yields a wrong number of bytes.
     """
     layouts = lay_out(path, metadata, tensors, alignment=alignment, max_size=max_size, counts=counts)
     write_layouts(layouts, progress)
@@ -127,8 +126,8 @@ def fill_gguf(
     metadata: Mapping[str, Value | Typed | Sequence[Any]],
     tensors: Iterable[TensorSource],
 ) -> None:
-    """Write one file into an open descriptor, which is closed; what stood in it is gone. path: what errors
-    name. RequestError where the disk says no.
+    """Writes one file into an open descriptor, replacing its contents, and closes it. path: names the file in
+    errors. RequestError where writing fails.
     """
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -143,7 +142,7 @@ def fill_gguf(
 def write_layouts(
     layouts: Sequence[FileLayout], progress: Callable[[int], None] | None = None, mode: int | None = None
 ) -> None:
-    """Write these files, all or none. mode: their permissions, where they are not the usual ones."""
+    """Writes these files, all or none. mode: their permissions; None: the default ones."""
     replace_files([(layout.path, partial(_write, layout, progress, mode)) for layout in layouts])
 
 
@@ -156,7 +155,7 @@ def lay_out(
     max_size: int | None = None,
     counts: Sequence[int] | None = None,
 ) -> list[FileLayout]:
-    """The files that write_gguf would write, to the byte; no tensor's data is asked for."""
+    """The exact layout of the files that write_gguf would write. No tensor data is read."""
     path = Path(path)
     values = _typed_values(metadata)
     alignment = _choose_alignment(values, alignment)
@@ -172,7 +171,7 @@ def lay_out(
 def lay_out_part(
     path: Path, values: Mapping[str, Typed], tensors: Iterable[TensorSource], alignment: int
 ) -> FileLayout:
-    """One file with these very keys, those of its set too."""
+    """The layout of one file with exactly these keys, including split.*."""
     sized = _check_tensors(path, tensors)
     return FileLayout(path, _pack_header(path, dict(values), sized, alignment), tuple(sized), alignment)
 
@@ -216,7 +215,7 @@ def _check_tensors(path: Path, tensors: Iterable[TensorSource]) -> list[tuple[Te
 def _cut(
     sized: list[tuple[TensorSource, int]], alignment: int, max_size: int | None
 ) -> list[list[tuple[TensorSource, int]]]:
-    """Tensors in order, a new part where the next one would pass max_size."""
+    """Splits the tensors in order: a new part begins where the next tensor would exceed max_size."""
     parts: list[list[tuple[TensorSource, int]]] = [[]]
     used = 0
     for tensor, nbytes in sized:
@@ -232,7 +231,7 @@ def _cut(
 def _cut_at(
     sized: list[tuple[TensorSource, int]], counts: Sequence[int]
 ) -> list[list[tuple[TensorSource, int]]]:
-    """Parts of so many tensors each."""
+    """Splits the tensors in order into parts of counts[i] tensors."""
     if sum(counts) != len(sized) or min(counts, default=0) < 0:
         raise ValueError(f"expected parts of {len(sized)} tensors in all, got {list(counts)}")
     ends = list(itertools.accumulate(counts))

@@ -1,1 +1,3 @@
-"""The parts of quantizing a file: which format each tensor gets, what rules say, and the encoding of rows."""
+"""Quantization of a file: the choice of each tensor's format, rule files, AWQ scaling, and the encoding of
+rows.
+"""

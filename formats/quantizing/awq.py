@@ -1,6 +1,6 @@
-"""AWQ over a file: the column scales of each mapping, searched when one of its tensors is first encoded.
+"""AWQ over a file: the column scales of each mapping are searched when one of its tensors is first encoded.
 
-The search reads a sample of rows of the mapping's consumers, and only the scales stay in memory.
+The search reads a sample of rows of the mapping's consumers. Only the scales stay in memory.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from satchel.quant.format import F32
 from satchel.quant.gptq import Hessian
 from satchel.quant.pack import quietly
 
-SAMPLE = 64  # rows of each matrix that scales are tried on
+SAMPLE = 64  # rows of each matrix on which scales are tried
 CHUNK = 1 << 20  # elements read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The factors of one tensor. columns: (K,); rows: (rows,); None: 1."""
+    """The factors by which one tensor is multiplied. None: 1."""
 
-    columns: F32 | None = None
-    rows: F32 | None = None
+    columns: F32 | None = None  # (K,)
+    rows: F32 | None = None  # (rows,)
 
     def apply(self, x: F32, first: int) -> F32:
-        """Rows (n, K) of which the first has this number."""
+        """Scales rows x (n, K) of the tensor. first: the number of the first one."""
         if self.rows is not None:
             x = x * self.rows[first : first + len(x), None]
         return x if self.columns is None else x * self.columns
 
     def importance(self, found: F32 | None) -> F32 | None:
-        """Mean squares (..., K) of the columns' inputs once these are divided."""
+        """Mean squares (..., K) of the columns' inputs after their division by the scales."""
         if found is None or self.columns is None:
             return found
         return np.asarray(found / np.square(self.columns), np.float32)
@@ -51,23 +51,23 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSamples:
-    """Samples of one consumer matrix; squares: (K,), the mean squares of its columns."""
+    """Sampled rows of one consumer matrix."""
 
     samples: Sequence[Sample]
-    squares: F32
+    squares: F32  # (K,): mean squares of all its rows' columns
 
 
 def possible_mappings(
     source: Source, choices: Sequence[TensorPlan], calibration: Calibration
 ) -> tuple[AwqMapping, ...]:
-    """The mappings that names and shapes allow; errors as of find_mappings."""
+    """The mappings that tensor names and shapes allow. Errors as in find_mappings."""
     return find_mappings(
         source, choices, {c.name for c in choices if calibration.diagonal(c.name) is not None}
     )
 
 
 class AwqScaling:
-    """The scales of a file's mappings. found: those that were searched; None: the mapping stays unscaled."""
+    """The scales of a file's mappings. found: the search results so far; None: the mapping stays unscaled."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class AwqScaling:
         self.found: dict[AwqMapping, F32 | None] = {}
 
     def scaling(self, choice: TensorPlan) -> Scaling | None:
-        """The factors of a tensor; None: it stays as it is."""
+        """The factors of a tensor; None where it stays unscaled."""
         columns = self._scales(self.consumers.get(choice.name))
         made = self._scales(self.producers.get(choice.name))
         if columns is not None:
@@ -99,7 +99,7 @@ class AwqScaling:
         return Scaling(columns, divided) if len(choice.shape) > 1 else Scaling(divided)
 
     def _scales(self, mapping: AwqMapping | None) -> F32 | None:
-        """Scales of the producers' rows."""
+        """The scales of the producers' rows, searched on first use."""
         if mapping is None:
             return None
         if mapping not in self.found:
@@ -117,7 +117,7 @@ class AwqScaling:
         return best_scales(samples, inputs, weights, mapping.spread, self.pool.map)
 
     def _read(self, choice: TensorPlan) -> ConsumerSamples:
-        """Samples are rows at equal distances; those of a stack go by matrix."""
+        """Samples rows at equal distances; of a stack of matrices, one sample per matrix."""
         found = self.calibration.diagonal(choice.name)
         if found is None:
             raise ValueError(f"{choice.name}: expected importance, got none")
@@ -135,7 +135,7 @@ class AwqScaling:
 
     @quietly
     def _rows(self, choice: TensorPlan, wanted: npt.NDArray[np.intp]) -> tuple[F32, F32]:
-        """Rows by number, in order, (n, K), and the mean squares of all rows' columns (K,)."""
+        """The wanted rows (n, K) in order, and the mean squares of the columns over all rows (K,)."""
         fmt, row = FORMATS[choice.source], choice.shape[-1]
         parts, first, squares = [], 0, np.zeros(row)
         for chunk in self.source.chunks(choice.name, max(1, CHUNK // row) * fmt.row_bytes(row)):

@@ -1,7 +1,8 @@
-"""AWQ's mappings of a layer: which tensors produce an input, and which matrices consume it.
+"""AWQ mappings of a layer: which tensors produce an input, and which matrices consume it.
 
-AWQ multiplies columns of the consumers by scales and divides the producers by them, so the model computes the
-same. A layer with a tensor that is unknown here stays unscaled: the tensor might consume a divided input.
+AWQ multiplies the consumers' columns by scales and divides the producers' rows by them, so the model's
+function is unchanged. A layer with an unknown tensor stays unscaled, because that tensor might consume a
+divided input.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from satchel.formats.source import Source
 from satchel.quant import FORMATS
 from satchel.quant.format import F32
 
-# Architectures of one norm before attention and one before the gated feed-forward part, both read by nothing
-# else.
+# Architectures with one norm before attention and one before the gated feed-forward, whose outputs have no
+# other consumers.
 ARCHITECTURES = frozenset({"llama", "mistral", "qwen2", "qwen3", "qwen3moe"})
-# Producers of an input, and its consumers.
+# Producer of an input: its consumers.
 NORMS = {
     "attn_norm": ("attn_q", "attn_k", "attn_v"),
     "ffn_norm": ("ffn_gate", "ffn_up", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps"),
@@ -34,24 +35,29 @@ LAYER = re.compile(r"blk\.(\d{1,6})\.(.+)")
 
 @dataclass(frozen=True, slots=True)
 class AwqMapping:
-    """producers: tensors whose rows (a norm's numbers) are divided; consumers: matrices whose columns are
-    multiplied. The consumers' columns are (heads, sharing, width), the producers' rows (heads, width): query
-    heads that share a value head share its scales.
+    """Producers and consumers that share scales.
+
+    The producers have heads * width rows, the consumers heads * sharing * width columns: query heads that
+    share a value head (GQA) share its scales.
     """
 
-    producers: tuple[str, ...]
-    consumers: tuple[str, ...]
+    producers: tuple[str, ...]  # tensors whose rows (of a norm: elements) are divided
+    consumers: tuple[str, ...]  # matrices whose columns are multiplied
     heads: int
-    sharing: int
+    sharing: int  # query heads per value head
     width: int
 
     def spread(self, scales: F32) -> F32:
-        """Scales of the consumers' columns (heads * sharing * width,), from those of the producers' rows."""
+        """The scales of the consumers' columns (heads * sharing * width,) from the producers' (heads *
+        width,).
+        """
         shape = self.heads, self.sharing, self.width
         return np.broadcast_to(scales.reshape(self.heads, 1, self.width), shape).reshape(-1)
 
     def pool(self, squares: F32) -> F32:
-        """The mean over what shares a row: (heads * width,) for (heads * sharing * width,)."""
+        """The mean over query heads that share a value head: (heads * sharing * width,) to
+        (heads * width,).
+        """
         shared = squares.reshape(self.heads, self.sharing, self.width)
         return np.asarray(shared.mean(axis=1), np.float32).reshape(-1)
 
@@ -62,8 +68,8 @@ Layer = Mapping[str, TensorPlan]  # by name without the layer: "attn_q.weight"
 def find_mappings(
     source: Source, choices: Sequence[TensorPlan], known: Collection[str]
 ) -> tuple[AwqMapping, ...]:
-    """The mappings that this file allows. known: names of matrices with importance. RequestError: there is
-    none.
+    """The mappings that this file allows. known: names of matrices with importance data. RequestError where
+    there is none.
     """
     arch = source.metadata.get_str("general.architecture", "")
     if arch not in ARCHITECTURES:
@@ -101,7 +107,7 @@ def _after_rows(layer: Layer, heads: int, values: int, known: Collection[str]) -
     for producer, consumer in ROWS.items():
         producers = _there(layer, f"{producer}.weight", f"{producer}.bias")
         consumers = _there(layer, f"{consumer}.weight")
-        # Without a gate, what stands between the two is no product.
+        # Without a gate, an activation stands between the two, and scales do not commute with it.
         if not consumers or not producers or (producer == "ffn_up" and "ffn_gate.weight" not in layer):
             continue
         rows, columns = producers[0].shape[0], consumers[0].shape[-1]
@@ -112,7 +118,7 @@ def _after_rows(layer: Layer, heads: int, values: int, known: Collection[str]) -
 
 
 def _share(heads: int, values: int) -> tuple[int, int]:
-    """Value heads, and query heads for each; zeros where they are no whole number."""
+    """The number of value heads and of query heads per value head; zeros where it is not an integer."""
     return (values, heads // values) if values and heads % values == 0 else (0, 0)
 
 
@@ -131,7 +137,9 @@ def _mapping(
 def _fits(
     producers: list[TensorPlan], consumers: list[TensorPlan], size: int, known: Collection[str]
 ) -> bool:
-    """Whether scaling loses nothing but by the encoding that comes anyway, and something is to be gained."""
+    """Whether the mapping can be scaled: some consumer becomes a block format, and every scaled tensor is
+    either encoded anyway or stored as float32, so scaling adds no rounding of its own.
+    """
     encoded = [c for c in consumers if _encoded(c)]
     return (
         bool(encoded)

@@ -1,4 +1,4 @@
-"""What is known of the columns that a file's matrices meet."""
+"""Calibration data of a file's matrices: statistics of the inputs that multiply their columns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from satchel.quant.gptq import Hessian
 
 
 class Calibration(Protocol):
-    """What is known of the columns that a tensor meets, by its name; None where nothing is."""
+    """Statistics of a tensor's inputs, by its name; None where there are none."""
 
     def diagonal(self, name: str) -> F32 | None:
-        """Mean square of each column's inputs, (K,) or, for a stack of matrices, (stack * K,)."""
+        """The mean square of each column's inputs: (K,), or (stack * K,) for a stack of matrices."""
 
     def hessian(self, name: str) -> Hessian | None:
         """The Hessian of the inputs, for GPTQ."""
@@ -22,7 +22,7 @@ class Calibration(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Diagonals:
-    """A calibration that is a table."""
+    """Calibration with mean squares only, such as an importance matrix."""
 
     table: Mapping[str, F32]
 
@@ -35,7 +35,7 @@ class Diagonals:
 
 @dataclass(frozen=True, slots=True)
 class WithoutGptq:
-    """The diagonals of another calibration: no Hessian, so no GPTQ."""
+    """The mean squares of another calibration without its Hessians, which turns GPTQ off."""
 
     whole: Calibration
 

@@ -1,6 +1,6 @@
-"""Tensors in new formats, some rows at a time on every thread, in the order of the file.
+"""Encodes tensors in new formats: parts of rows run on all threads, and come out in file order.
 
-Rows do not know of each other, so neither the cut nor the number of threads changes a byte.
+Rows are encoded independently, so neither the size of the parts nor the number of threads changes a byte.
 """
 
 from __future__ import annotations
@@ -27,37 +27,35 @@ __all__ = ["Calibration", "Diagonals", "EncodeTask", "TensorEncoder", "WithoutGp
 PART = 1 << 18  # elements that one thread encodes at a time
 GPTQ_ROWS = 256  # rows of a part that GPTQ encodes
 SAMPLE = 1 << 20  # elements of a tensor whose error is measured
-SAFE = 2.0**14  # numbers below this in size overflow no format
+SAFE = 2.0**14  # magnitudes below this overflow no format
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Encoded blocks of some rows. noise, power: squared error and squared norm of the rows of the error
-    sample.
-    """
+    """Encoded blocks of some rows, with their error over a sample of the rows."""
 
     blocks: Blocks
-    noise: float
-    power: float
+    noise: float  # sum of squared errors of the sample
+    power: float  # sum of squares of the sample
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeTask:
-    """How one tensor is encoded. importance: (matrices, K), or (1, K) for all of them. rows: of each matrix
-    of a stack; every: one row in so many is measured. scaling: what the numbers are multiplied by before.
-    """
+    """The parameters of one tensor's encoding; calling it encodes some rows."""
 
-    where: str
+    where: str  # names the tensor in errors
     source: Format
     target: Format
-    importance: F32 | None
+    importance: F32 | None  # (matrices, K), or (1, K) for all matrices
     hessian: Hessian | None
-    rows: int
-    every: int
-    scaling: Scaling | None = None
+    rows: int  # of each matrix of a stack
+    every: int  # one row in `every` is in the error sample
+    scaling: Scaling | None = None  # AWQ factors, applied before encoding
 
     def __call__(self, blocks: Blocks, first: int) -> EncodedRows:
-        """Blocks (n, row / block) of the source; first: number of the first row in the tensor."""
+        """Encodes rows. blocks: (n, row / block) of the source; first: the first row's number in
+        the tensor.
+        """
         x = self.source.decode(blocks)
         if self.scaling is not None:
             x = self.scaling.apply(x, first)
@@ -79,7 +77,7 @@ class EncodeTask:
         )
 
     def _matrices(self, x: F32, first: int) -> Iterator[tuple[F32, int]]:
-        """Rows cut where one matrix of a stack ends, each with its matrix's number."""
+        """The rows split at the ends of a stack's matrices, each piece with its matrix's number."""
         at = 0
         while at < len(x):
             matrix, row = divmod(first + at, self.rows)
@@ -88,7 +86,7 @@ class EncodeTask:
             at = end
 
     def encode(self, x: F32, matrix: int) -> Blocks:
-        """Rows (n, K) of one matrix of a stack."""
+        """Encodes rows (n, K) of one matrix of a stack."""
         importance = None if self.importance is None else self.importance[matrix % len(self.importance)]
         if self.target.encode is None:
             raise RequestError(f"{self.where}: {self.target.name} can only be read; choose another type")
@@ -101,27 +99,29 @@ class EncodeTask:
 
 
 class TensorEncoder:
-    """Gives a tensor's bytes in its new format, and notes its error."""
+    """Yields the bytes of tensors in their new formats. errors: relative RMS error by tensor."""
 
     def __init__(
         self, source: Source, pool: ThreadPoolExecutor, threads: int, calibration: Calibration | None
     ) -> None:
         self.source, self.pool, self.calibration = source, pool, calibration
-        self.ahead = 2 * threads  # parts under way: enough that no thread waits for the disk
+        self.ahead = 2 * threads  # parts in flight: enough that no thread waits for the disk
         self.errors: dict[str, float] = {}
         self.awq: AwqScaling | None = None
 
     def use_awq(self, choices: Sequence[TensorPlan]) -> AwqScaling:
-        """Scales columns of all further tensors where that helps. RequestError: no tensor allows it."""
+        """Turns AWQ scaling on for all further tensors. RequestError where no tensor allows it."""
         if self.calibration is None:
             raise RequestError(f"{self.source.path}: AWQ: expected importance data, got none; make it first")
         for choice in choices:
-            self._importance(choice)  # its error comes before anything is read
+            self._importance(choice)  # raises invalid importance before any tensor is read
         self.awq = AwqScaling(self.source, choices, self.calibration, self.pool)
         return self.awq
 
     def check(self, choices: Sequence[TensorPlan]) -> None:
-        """RequestError before anything is written where a format refuses to go without importance."""
+        """Raises RequestError, before writing, where a target format requires importance and
+        there is none.
+        """
         asked: set[str] = set()
         for choice in choices:
             if choice.changed and choice.target not in asked and self._importance(choice) is None:
@@ -141,7 +141,7 @@ class TensorEncoder:
             self.errors[choice.name] = sqrt(noise / power) if power else 0.0
 
     def blocks(self, choice: TensorPlan) -> Blocks:
-        """The whole tensor at once, without AWQ's scales: (rows, row / block)."""
+        """The whole encoded tensor (rows, row / block), without AWQ scaling."""
         return np.concatenate([piece.blocks for piece in self._encoded(choice, None)])
 
     def _encoded(self, choice: TensorPlan, scaling: Scaling | None) -> Iterator[EncodedRows]:
@@ -181,7 +181,7 @@ class TensorEncoder:
         )
 
     def _importance(self, choice: TensorPlan) -> F32 | None:
-        """(matrices, K), or (1, K) for all of them."""
+        """Importance of the tensor's columns: (matrices, K), or (1, K) for all matrices."""
         found = self.calibration.diagonal(choice.name) if self.calibration else None
         if found is None:
             return None

@@ -1,6 +1,6 @@
-"""Which format each tensor of a file gets: the recipe's, unless a rule by pattern says otherwise.
+"""Chooses the format of each tensor of a file: the recipe's, unless a pattern overrides it.
 
-Decided from names and shapes alone, before anything is read or written.
+The choice depends on names and shapes only, and is made before any tensor is read or written.
 """
 
 from __future__ import annotations
@@ -16,38 +16,30 @@ from satchel.quant import FORMATS, Format
 from satchel.quant.recipes import Recipe, choose_formats, is_quantizable
 
 Override = tuple[str, str]
-HEAD = ("output.weight", "token_embd.weight")  # the second is the head where the first is missing
+HEAD = ("output.weight", "token_embd.weight")  # tied embeddings: the second is the head without the first
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizeOptions:
-    """How the target format of each tensor is chosen.
-
-    overrides: (regular expression, format) pairs; the first that is found in a matrix's name wins over the
-    recipe. pure: the recipe's base format for every matrix. requantize: allow sources that are quantized
-    already, at a loss. leave_output: the output matrix stays as it is. formats: names of tensors with their
-    formats, in place of recipe and overrides for these. importance: whether there is importance data, with
-    which a few recipes choose otherwise.
-    """
+    """How the target format of each tensor is chosen."""
 
     recipe: Recipe
+    # (regular expression, format): the first expression found in a matrix's name wins over the recipe.
     overrides: Sequence[Override] = ()
-    pure: bool = False
-    requantize: bool = False
-    leave_output: bool = False
-    formats: Mapping[str, str] | None = None
-    importance: bool = False
+    pure: bool = False  # every matrix gets the recipe's base format
+    requantize: bool = False  # allow quantized sources, which loses quality
+    leave_output: bool = False  # do not quantize the output matrix
+    formats: Mapping[str, str] | None = None  # formats by tensor name, which win over recipe and overrides
+    importance: bool = False  # whether there is importance data; some recipes then choose other formats
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """The plan of one tensor: its formats and sizes before and after. shape: outermost dimension first;
-    source, target: names of formats.
-    """
+    """The plan of one tensor: its formats and sizes before and after."""
 
     name: str
-    shape: tuple[int, ...]
-    source: str
+    shape: tuple[int, ...]  # outermost dimension first
+    source: str  # name of a format
     target: str
     bytes_before: int
     bytes_after: int
@@ -63,11 +55,10 @@ class TensorPlan:
 
 @dataclass(frozen=True, slots=True)
 class QuantizeReport:
-    """choices: every tensor in file order. errors: root mean square error over root mean square, per tensor
-    encoded, from a sample of rows where the tensor is large.
-    """
+    """The result of quantizing a file."""
 
-    choices: tuple[TensorPlan, ...]
+    choices: tuple[TensorPlan, ...]  # every tensor in file order
+    # By encoded tensor: RMS error / RMS of the values; of a large tensor over a sample of its rows.
     errors: Mapping[str, float]
 
     @property
@@ -84,7 +75,7 @@ class QuantizeReport:
 
 
 def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[TensorPlan, ...]:
-    """What becomes of each tensor. RequestError where a rule or a source does not fit."""
+    """The plan of each tensor. RequestError where an override or a source format does not fit."""
     if not source.tensors:
         raise ModelError(f"{source.path}: expected tensors, got metadata alone; give a model with weights")
     shapes = {name: info.shape for name, info in source.tensors.items() if 0 not in info.shape}
@@ -108,7 +99,7 @@ def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[TensorPlan,
 
 
 def _sharing(source: Source, arch: str) -> int:
-    """How many query heads share a key head, in the first layer; 1 where the file does not say."""
+    """Query heads per key head (GQA) in the first layer; 1 where the file does not say."""
     layers = max(1, source.metadata.get_uint(f"{arch}.block_count", 1))
     heads = source.metadata.get_uints(f"{arch}.attention.head_count", layers, (1,))[0]
     shared = source.metadata.get_uints(f"{arch}.attention.head_count_kv", layers, (heads,))[0]
@@ -116,7 +107,7 @@ def _sharing(source: Source, arch: str) -> int:
 
 
 def head_of(names: Mapping[str, object]) -> str:
-    """The output matrix, which is the embedding where they are tied."""
+    """The name of the output matrix, which is the embedding where they are tied."""
     return HEAD[0] if HEAD[0] in names else HEAD[1]
 
 
@@ -125,7 +116,7 @@ def tensor_bytes(fmt: Format, shape: Sequence[int]) -> int:
 
 
 def writable() -> list[str]:
-    """Names of the formats that a tensor of a file may be given."""
+    """Names of the formats that tensors can be encoded in."""
     return [f.name for f in FORMATS.values() if f.weights and f.encode is not None]
 
 
@@ -143,7 +134,9 @@ def _check_source(source: Source, name: str, format: str, requantize: bool) -> N
 
 
 def find_overrides(shapes: Mapping[str, tuple[int, ...]], overrides: Sequence[Override]) -> dict[str, str]:
-    """Formats asked for by name. Every pattern must find a matrix that its format fits."""
+    """Formats by tensor name, from patterns. RequestError where a pattern matches no matrix or its format
+    does not fit one.
+    """
     chosen: dict[str, str] = {}
     for pattern, target in overrides:
         fmt = FORMATS.get(target.lower())

@@ -1,8 +1,9 @@
-"""What a user names as TYPE: a recipe, a bare format, or a file of rules (TOML or JSON: a base and patterns).
+"""The TYPE argument of quantization: a recipe, a format, or a file of rules (TOML or JSON: a base and
+patterns).
 
 base = "Q4_K_M"             a recipe or a format
 pure = false                optional
-[types]                     optional; the first pattern that is found in a matrix's name wins
+[types]                     optional; the first pattern found in a matrix's name wins
 'attn_v' = "q6_k"
 """
 
@@ -19,13 +20,13 @@ from satchel.formats.quantizing.plan import Override, writable
 from satchel.quant.recipes import RECIPES, Recipe
 
 KEYS = {"base", "pure", "types"}
-NO_NAME = 1024  # general.file_type of mixes that have no number of their own
+NO_NAME = 1024  # general.file_type of mixes without a number in llama.cpp
 LARGEST = 1 << 20  # bytes of a file of rules
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A recipe and what differs from it."""
+    """A recipe and its overrides."""
 
     recipe: Recipe
     overrides: tuple[Override, ...] = ()
@@ -33,8 +34,8 @@ class Rules:
 
 
 def find_recipe(name: str) -> Recipe:
-    """By name, whatever its case; a format that no recipe is named after is the recipe of that one format.
-    RequestError where there is none.
+    """The recipe of this name, in any case. A format without a recipe of its name gives a recipe of that
+    format for all matrices. RequestError for an unknown name.
     """
     recipe = RECIPES.get(name.upper())
     if recipe is not None:
@@ -52,7 +53,7 @@ def is_rules_file(name: str) -> bool:
 
 
 def read_rules(path: Path) -> Rules:
-    """A file of rules. RequestError where it says what no file of rules says."""
+    """Reads a file of rules. RequestError where it is invalid."""
     found = _parse(path)
     extra = sorted(set(found) - KEYS)
     if extra:
@@ -84,14 +85,14 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def write_rules(base: str, types: dict[str, str]) -> str:
-    """The text of a TOML file of rules; types: names of tensors, each a pattern for itself, and formats."""
+    """The text of a TOML file of rules. types: formats by tensor name, written as exact patterns."""
     lines = [f'base = "{base}"', "", "[types]"]
     lines += [f"'^{name.replace('.', chr(92) + '.')}$' = \"{target}\"" for name, target in types.items()]
     return "\n".join(lines) + "\n"
 
 
 def read_type_file(path: Path) -> list[Override]:
-    """Lines of PATTERN=FORMAT; empty lines and those that begin with # mean nothing."""
+    """Reads lines of PATTERN=FORMAT. Empty lines and comments (#) are skipped."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -103,7 +104,7 @@ def read_type_file(path: Path) -> list[Override]:
 
 
 def split_pair(pair: str, where: str) -> Override:
-    """PATTERN=FORMAT in two."""
+    """Splits PATTERN=FORMAT."""
     pattern, equals, target = pair.rpartition("=")
     if not equals or not pattern or not target:
         raise RequestError(f"{where}: {pair}: expected PATTERN=FORMAT, as in ffn_down=q6_k")

@@ -1,8 +1,6 @@
-"""Chat templates: a conversation in, the model's prompt out, by the Jinja template that the model file
-carries.
+"""Chat templates: render a conversation to the model's prompt with the Jinja template of the model file.
 
-The template is hostile code: it runs in a sandbox with a budget, and nothing of Jinja is imported before the
-first use.
+A template is untrusted code: it runs in a sandbox with a budget. Jinja is imported at the first use only.
 """
 
 from satchel.formats.template.chat import CHATML, ChatTemplate, from_metadata

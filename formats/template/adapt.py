@@ -1,7 +1,7 @@
-"""Brings a conversation into the form that a template understands, as its probes tell.
+"""Adapts a conversation to what a template supports, as its probes (probes.py) found out.
 
-Invariant: a message is changed only where the template would refuse it or leave it out, and then nothing of
-it is lost.
+Invariant: a message is changed only where the template would refuse it or leave it out, and its content is
+never lost.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from satchel.formats.template.probes import BESIDE, KINDS, SYSTEM, Probes, call_
 def fit(
     messages: list[Message], tools: list[Message] | None, probes: Probes
 ) -> tuple[list[Message], list[Message] | None, dict[str, Any]]:
-    """The conversation, its tools, and other variables, as this template wants them. RequestError for
-    arguments that are no JSON object.
+    """The messages, the tools and further variables in the form that this template supports. RequestError for
+    call arguments that are not a JSON object.
 
-    - developer becomes system unless the template names that role;
-    - a system message that the template has no place for goes in front of the next user message, an empty
-      line between;
-    - lists of text parts become one text, a line each, unless the template reads lists; text becomes a list
-      of one part where it reads nothing else;
-    - ids hold the tools' names where a template writes those nowhere else;
-    - a call's arguments become an object or JSON text, its empty content None or "", as the template prints
-      them; text beside calls becomes a message of its own where it would hide them;
-    - tools go where the template has its own place for them: another variable, the system message's `tools`,
-      or beside a system message, empty where there was none;
-    - tools, calls and results that the template has no place for are written as JSON into the system message,
-      the assistant's text and a user message.
+    - The developer role becomes system, unless the template names that role.
+    - A system message that the template does not support is put before the next user message, separated by an
+      empty line.
+    - Lists of text parts become one text, a line each, unless the template reads lists; text becomes a list
+    of one part where the template reads lists only.
+    - Call ids contain the tools' names where the template writes the names nowhere else.
+    - A call's arguments become an object or JSON text, and its empty content None or "", as the template
+    prints them. Text beside calls becomes a message of its own where the template would drop the calls.
+    - Tools go where the template reads them: another variable, the system message's `tools`, or `tools` with
+    a system message, which is added empty where there is none.
+    - Without template support, tools, calls and results are written as JSON into the system message, the
+      assistant's text and a user message.
     """
     fitted = [_fit_content(_fit_role(message, probes), probes) for message in messages]
     more: dict[str, Any] = {}
@@ -86,14 +86,16 @@ def _with_system(messages: list[Message], text: str, probes: Probes) -> list[Mes
 
 
 def _with_tools(messages: list[Message], tools: list[Message], probes: Probes) -> list[Message]:
-    """The tools as JSON text beside the system message's content."""
+    """The messages with the tools as JSON text in the system message's `tools`."""
     first, *rest = _opened(messages, probes)
     listed = json.dumps([tool.get("function", tool) for tool in tools], ensure_ascii=False)
     return [{**first, "tools": listed}, *rest]
 
 
 def _named_ids(messages: list[Message]) -> list[Message]:
-    """Ids that hold the tools' names, in calls and their results; calls count through the conversation."""
+    """Replaces call ids, in calls and results, by ids that contain the tool's name and the call's number in
+    the conversation.
+    """
     made: dict[Any, str] = {}
     named: list[Message] = []
     count = 0
@@ -115,14 +117,16 @@ def _named_ids(messages: list[Message]) -> list[Message]:
 
 
 def _opened(messages: list[Message], probes: Probes) -> list[Message]:
-    """The messages, a system message first: an empty one where there was none."""
+    """The messages, with an empty system message added where there is none."""
     if messages[0]["role"] in ("system", "developer"):
         return messages
     return [{"role": "system", "content": _content("", probes)}, *messages]
 
 
 def _merge_results(messages: list[Message], probes: Probes) -> list[Message]:
-    """Results in user messages, those of one turn in one: many templates want roles to alternate."""
+    """Writes tool results as user messages, all results of a turn as one: many templates require alternating
+    roles.
+    """
     if not any(m["role"] == "tool" for m in messages) or probes.shows_results():
         return messages
     merged: list[Message] = []

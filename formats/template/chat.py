@@ -1,7 +1,7 @@
-"""ChatTemplate: what the rest of the program sees. Imports nothing of Jinja until a template is compiled.
+"""ChatTemplate, the interface of this package. Jinja is not imported until a template is compiled.
 
-Invariant: `render` gives the whole prompt or raises; no message is left out because a template does not know
-its role.
+Invariant: `render` returns the whole prompt or raises. No message is left out because a template does not
+support its role.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ _DEFAULT = "default"
 
 
 class ChatTemplate:
-    """A model's chat template, with its named variants. Compiled at first use; safe to use from many threads.
+    """A model's chat template with its named variants. It is compiled at first use and thread-safe.
 
-    name: the metadata key, for messages. bos_token, eos_token, tokens: text of the control tokens that the
-    template may write, by variable name. variants: named templates beside the default (`tool_use` is taken
-    when tools are given, `rag` when documents are). now: the clock of `strftime_now`. warning: what a user
-    should know before trusting it, or "".
+    name: the metadata key, for error messages.
+    bos_token, eos_token, tokens: texts of control tokens that the template may write, by variable name.
+    variants: named templates beside the default: `tool_use` is used with tools, `rag` with documents.
+    now: the clock of `strftime_now`.
+    warning: a warning for the user, or "".
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class ChatTemplate:
 
     @classmethod
     def chatml(cls, *, bos_token: str = "", eos_token: str = "") -> ChatTemplate:
-        """What stands in where a file carries no template: ChatML, with its `warning`."""
+        """The fallback for a file without a template: ChatML, with a `warning`."""
         return cls(CHATML, name="chatml", bos_token=bos_token, eos_token=eos_token, warning=CHATML_WARNING)
 
     def check(self) -> None:
-        """Compile every variant now. ModelError, with the line, for one that is no template."""
+        """Compiles every variant now. ModelError with the line number for an invalid one."""
         for variant in self._sources:
             self._compiled(variant)
 
@@ -88,7 +89,7 @@ class ChatTemplate:
 
     @property
     def supports_tools(self) -> bool:
-        """Whether the template has a place for tools; else `render` writes them into the system message."""
+        """Whether the template renders tools; otherwise `render` writes them into the system message."""
         try:
             return self._compiled(self._variant([{}], None)).tools_place() != ""
         except LimitReached as error:
@@ -105,14 +106,19 @@ class ChatTemplate:
         variables: Mapping[str, object] | None = None,
         escape: Escape | None = None,
     ) -> str:
-        """The prompt of a conversation in the OpenAI form (roles system, developer, user, assistant, tool).
+        """The prompt of a conversation in OpenAI's format (roles system, developer, user, assistant, tool).
 
-        Content is text, a list of {"type": "text", "text": ...} parts, or None beside tool calls. Where the
-        template has no system role, the system message goes in front of the first user message; `adapt.fit`
-        lists the other changes of form. variables: the template's switches, such as enable_thinking. escape:
-        applied to every text of the caller before the template sees it, so that it can hold no control token;
-        undo it in the result once that is split at control tokens. RequestError: bad messages, a reserved
-        variable, or the template's refusal with its line. ModelError: the template itself is malformed.
+        Content is a text, a list of {"type": "text", "text": ...} parts, or None beside tool calls. Without a
+        system role in the template, the system message is put before the first user message; `adapt.fit`
+        lists all adaptations.
+
+        variables: the template's switches, such as enable_thinking.
+        escape: applied to every text of the caller before rendering, so that it contains no control token.
+        The caller undoes it after splitting the result at control tokens.
+
+        RequestError: invalid messages, a reserved variable, or a refusal by the template, with its line
+        number.
+        ModelError: the template itself is malformed.
         """
         plain = Plain()
         chat = read_messages(messages, plain)
@@ -149,10 +155,10 @@ class ChatTemplate:
 
 
 def from_metadata(metadata: Mapping[str, Any], bos: str, eos: str) -> ChatTemplate | None:
-    """The template of a GGUF file's metadata, or None where it has none or an empty one.
+    """The template of a GGUF file's metadata; None where it is missing or empty (see `ChatTemplate.chatml`).
 
-    (`ChatTemplate.chatml` stands in.) bos, eos: the texts of these tokens. ModelError where a template, or
-    the list `tokenizer.chat_templates` that names more of them, has the wrong type.
+    bos, eos: the texts of these tokens. ModelError where a template, or the list `tokenizer.chat_templates`
+    of further templates, has the wrong type.
     """
     default = metadata.get(KEY)
     if default is not None and not isinstance(default, str):

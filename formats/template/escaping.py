@@ -1,6 +1,7 @@
-"""How the sandbox works on text that a caller's escape has changed.
+"""String operations of the sandbox on escaped text. The caller escapes user text so that it contains no
+control token (see `ChatTemplate.render`).
 
-Invariant: a template finds in escaped text what it would find in plain text; nothing is unescaped here.
+Invariant: a search in escaped text finds what it would find in plain text, and no text is unescaped here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-# Methods whose first argument is looked for in the text; the others take a set of characters.
+# Methods that search for their first argument; those of _STRIPPING take a set of characters.
 _SEEKING = frozenset((
     "count", "endswith", "find", "index", "partition", "removeprefix", "removesuffix", "replace", "rfind",
     "rindex", "rpartition", "rsplit", "split", "startswith",
@@ -25,24 +26,25 @@ _JSON = re.compile(rf"{_EVEN}(\\{_BASIC}|\\udb[89a-f][0-9a-f]\\ud[c-f][0-9a-f]{{
 
 
 class Escaping:
-    """A caller's escape (or none), and the template's own string constants, which no user wrote.
+    """Applies a caller's escape (or none) to the operands of string operations.
 
-    The escape must work character by character, or leave texts without control tokens alone: then the escaped
-    form of what a template looks for stands in the escaped text exactly where the plain form stood.
+    escape: must work character by character, or leave texts without control tokens unchanged. Then the
+    escaped form of a search string is in the escaped text exactly where the plain form was.
+    own: the template's string constants, which no user wrote.
     """
 
     def __init__(self, escape: Callable[[str], str] | None, own: frozenset[str]) -> None:
         self._escape, self._own = escape, own
 
     def needle(self, text: str, sought: Any) -> Any:
-        """`sought` in the form in which it stands in `text`."""
+        """`sought` in the form, plain or escaped, that occurs in `text`."""
         if self._escape is None or not isinstance(sought, str):
             return sought
         other = self._escape(sought)
         return other if other != sought and other in text else sought
 
     def arguments(self, method: str, text: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a method of `text`, in the form in which they stand in it."""
+        """The arguments of a method of `text`, in the form that occurs in it."""
         if self._escape is None or not args:
             return args
         first = args[0]
@@ -60,7 +62,7 @@ class Escaping:
         return characters if self._escape is None else characters + self._escape(characters)
 
     def same(self, left: Any, right: Any) -> bool:
-        """Whether two texts are equal, of which one may be escaped."""
+        """Whether two texts are equal; one of them may be escaped."""
         if self._escape is None or not isinstance(left, str) or not isinstance(right, str):
             return bool(left == right)
         return left == right or (
@@ -68,9 +70,8 @@ class Escaping:
         )
 
     def rewritten(self, before: Any, after: Any) -> Any:
-        """User text in which a template deleted or changed letters, escaped again: it must be no token.
-
-        The template's own constants, and text that is escaped or holds its tokens already, stay as they are.
+        """Escapes user text again after the template deleted or changed letters in it, because the change may
+        have created a control token. The template's constants and text that is not escaped stay unchanged.
         """
         escape = self._escape
         if escape is None or not isinstance(before, str) or not isinstance(after, str):
@@ -78,13 +79,15 @@ class Escaping:
         return after if before in self._own or escape(before) != before else escape(after)
 
     def printed(self, value: Any) -> Any:
-        """A list or dict as text. Python would spell private-use characters out, beyond unescaping."""
+        """A list or dict as text. Python's repr writes private-use characters as \\u escapes, which could not
+        be unescaped later; this keeps the characters.
+        """
         if self._escape is None or not isinstance(value, (list, tuple, dict)):
             return value
         return _REPR.sub(lambda m: m[1] + chr(int(m[2][1:], 16)), str(value))
 
     def ascii_json(self, text: str) -> str:
-        """JSON in ASCII, but for the private-use characters of the escape."""
+        """ASCII JSON, except that the escape's private-use characters stay as characters."""
         if self._escape is None:
             return text
         return _JSON.sub(lambda m: m[1] + json.loads(f'"{m[2]}"'), text)

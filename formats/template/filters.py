@@ -1,7 +1,7 @@
-"""Jinja's filters and tests behind the meter, and the hooks that the rewritten tree calls.
+"""Jinja's filters and tests with metering, and the hooks that the rewritten syntax tree (tree.py) calls.
 
-Invariant: each takes the context first, so that nothing is computed while a template is compiled; lazy
-results become lists, so that no chain of generators grows.
+Invariants: each takes the context first, so that Jinja computes none of them at compile time; lazy results
+become lists, so that no chain of generators grows.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from satchel.formats.template import methods, tree
 from satchel.formats.template.escaping import Escaping
 from satchel.formats.template.limits import LimitReached, TemplateMeter
 
-# Not Callable: Jinja's own tables are annotated with the class of functions.
+# Not Callable, because Jinja's tables are annotated with FunctionType.
 Function = Any
 
-# Filters that never look inside their value; all others pay for every part of it.
+# Filters that do not read their value's parts; all others pay for every part.
 _SHALLOW = frozenset((
     "abs", "attr", "batch", "count", "d", "default", "first", "float", "items", "last", "length", "list",
     "map", "reject", "rejectattr", "reverse", "safe", "select", "selectattr", "slice",
 ))  # fmt: skip
-# Filters that go through their value item by item.
+# Filters that iterate over their value.
 _ITERATES = frozenset((
     "batch", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "items",
 ))  # fmt: skip
-# Filters with the path of an attribute: it is walked for each item.
+# Filters that take an attribute path, which is resolved for each item.
 _PATHS = frozenset((
     "attr", "groupby", "join", "map", "max", "min", "rejectattr", "selectattr", "sort", "unique",
 ))  # fmt: skip
-# For web pages only, and slow on hostile text.
+# Filters for web pages, which are slow on hostile text.
 _LEFT_OUT = frozenset((
     "filesizeformat", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr",
 ))  # fmt: skip
 _SORTS = frozenset(("dictsort", "groupby", "max", "min", "sort", "unique"))
 _REWRITES = frozenset(("capitalize", "lower", "replace", "title", "upper"))
-# Filters that look for their first argument, by the method that they stand for.
+# Filters that search for their first argument, and the equivalent string method.
 _SEEKS = {"replace": "replace", "trim": "strip"}
 _SAME_TESTS = {"==": True, "eq": True, "equalto": True, "!=": False, "ne": False}
 _DEEP_TESTS = frozenset((
@@ -80,7 +80,7 @@ def _escaping(context: Context) -> Escaping:
 
 
 def settle(meter: TemplateMeter, value: Any) -> Any:
-    """A lazy result as a list, paid for piece by piece; anything else as it is."""
+    """A lazy result as a list, metered item by item; any other value unchanged."""
     if isinstance(value, (str, list, tuple, dict, int, float)) or value is None or not _lazy(value):
         return meter.made(value)
     items = []
@@ -171,7 +171,9 @@ _PRE: dict[str, Callable[[TemplateMeter, Any, tuple[Any, ...], dict[str, Any]], 
 
 
 def _calling(function: Function) -> Callable[[Context, tuple[Any, ...], dict[str, Any]], Any]:
-    """How Jinja wants `function` called: with context, environment, evaluation context, or none."""
+    """A uniform call of a filter that expects the context, the environment, the evaluation context or nothing
+    as its first argument.
+    """
     wants = _PassArg.from_obj(function)
     if wants is _PassArg.context:
         return lambda context, args, named: function(context, *args, **named)
@@ -237,7 +239,7 @@ def _guarded_test(name: str, function: Function) -> Function:
 
 @pass_context
 def _total(context: Context, value: Any, attribute: Any = None, start: Any = 0) -> Any:
-    """Jinja's `sum`, one metered addition at a time: sums of lists grow quadratically."""
+    """Jinja's `sum` with every addition metered, because summing lists takes quadratic time."""
     if attribute is not None:
         value = context.environment.call_filter("map", value, [], {"attribute": attribute}, context)
     for item in value:
@@ -254,8 +256,8 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as chat templates expect it: nothing escaped for HTML, characters as they are, keys in their
-    order.
+    """JSON as Hugging Face's templates expect it: no HTML escaping, no ASCII escaping, keys in
+    their order.
     """
     meter = _meter(context)
     before = meter.steps
@@ -311,7 +313,7 @@ def _concat(context: Context, *values: Any) -> str:
 
 
 class _Each:
-    """What a `for` iterates: the same items, each pass paid for."""
+    """The iterable of a `for` loop, with every pass metered."""
 
     __slots__ = ("_cost", "_items", "_meter")
 
@@ -330,7 +332,7 @@ class _Each:
 
 @pass_context
 def each(context: Context, value: Any, cost: int = 1) -> Any:
-    """Wrap what a loop iterates: each pass pays `cost` steps. TypeError where it can't be iterated."""
+    """Wraps a loop's iterable so that each pass pays `cost` steps. TypeError where it is not iterable."""
     if isinstance(value, Undefined):
         return ()
     if not hasattr(value, "__len__"):
@@ -359,7 +361,7 @@ def _spread(context: Context, value: Any) -> Any:
 
 
 def filters() -> dict[str, Function]:
-    """Every filter a template may name, and the tree's hooks."""
+    """Every filter that a template may use, and the hooks of tree.py."""
     table = {name: _guarded(name, function) for name, function in FILTERS.items() if name not in _LEFT_OUT}
     hooks: dict[str, Function] = {
         tree.COMPARE: _compare,
@@ -374,5 +376,5 @@ def filters() -> dict[str, Function]:
 
 
 def tests() -> dict[str, Function]:
-    """Jinja's tests; those that look inside a value pay for it."""
+    """Jinja's tests. Those that read the parts of a value pay for them."""
     return {n: _guarded_test(n, f) if n in _DEEP_TESTS else f for n, f in TESTS.items()}

@@ -1,7 +1,7 @@
-"""What one rendering may cost: steps, processor time, memory, calls, output. Every operation that can grow
-pays first.
+"""The budget of one rendering: steps, CPU time, memory, call depth, output. Every operation whose result can
+be large pays before it runs.
 
-Invariant: no single operation between two payments takes longer than a few hundredths of a second.
+Invariant: no operation between two payments takes longer than a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -11,44 +11,40 @@ from collections.abc import Callable, ItemsView, Iterable, KeysView, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
-_LOOK_EVERY = 256  # steps between two looks at the clock
-_ELEMENT = 8  # memory units of a list's element; a character is one unit
+_LOOK_EVERY = 256  # steps between two checks of the clock
+_ELEMENT = 8  # memory units per list element; a character is one unit
 _DEEP = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateLimits:
-    """Budget of a template. What is marked + grows with the conversation, so that long ones still fit.
-
-    source: characters of a template's text. tokens: its lexical tokens. nesting: brackets open at once in one
-    expression. depth: nodes from the root of its syntax tree to a leaf. calls: macros and recursive loops
-    inside each other. steps +: loop passes, calls and their like. seconds +: processor time of the rendering
-    thread. units +: characters (1 each) and list elements (8 each) ever made. bits: size of an integer.
-    ratio: output characters for each character of template and conversation.
+    """The limits of a template. steps, seconds and units grow with the conversation, so that
+    long ones fit.
     """
 
-    source: int = 1 << 18
-    tokens: int = 10_000
-    nesting: int = 48
-    depth: int = 128
-    calls: int = 40
-    steps: int = 400_000
-    seconds: float = 0.5
-    units: int = 1 << 24
-    bits: int = 4096
-    ratio: int = 100
+    source: int = 1 << 18  # characters of the template
+    tokens: int = 10_000  # lexical tokens of the template
+    nesting: int = 48  # open brackets in one expression
+    depth: int = 128  # nodes from the root of the syntax tree to a leaf
+    calls: int = 40  # nested macros and recursive loops
+    steps: int = 400_000  # loop passes, calls and the like
+    seconds: float = 0.5  # CPU time of the rendering thread
+    units: int = 1 << 24  # memory allocated in all: 1 per character, 8 per list element
+    bits: int = 4096  # of an integer
+    ratio: int = 100  # output characters per character of template and conversation
 
+    # Growth of the limits with the conversation; a node is a value of its plain data.
     steps_per_node: int = 500
     seconds_per_node: float = 1e-4
     units_per_character: int = 200
 
 
 class LimitReached(Exception):
-    """The template used up one of its limits; the text says which one and how large it is."""
+    """The template exceeded a limit. The message names the limit."""
 
 
 class TemplateMeter:
-    """The account of one rendering. `nodes` and `characters` measure the conversation that is rendered."""
+    """Counts what one rendering has used. nodes, characters: the size of the rendered conversation."""
 
     __slots__ = (
         "_check",
@@ -76,12 +72,12 @@ class TemplateMeter:
         self.max_steps = limits.steps + limits.steps_per_node * nodes
         self.max_units = limits.units + limits.units_per_character * characters
         self._clock = clock
-        # A thread's own processor time: a busy machine must not make a good template fail.
+        # CPU time of the thread, so that a template does not fail because the machine is busy.
         self._deadline = clock() + limits.seconds + limits.seconds_per_node * nodes
         self._check = _LOOK_EVERY
 
     def tick(self, steps: int = 1) -> None:
-        """Pay for `steps` small operations. LimitReached where steps or time are used up."""
+        """Pays for `steps` small operations. LimitReached where steps or time are used up."""
         self.steps += steps
         if self.steps >= self._check:
             self._look()
@@ -94,8 +90,10 @@ class TemplateMeter:
         self._check = self.steps + _LOOK_EVERY
 
     def grow(self, characters: int = 0, elements: int = 0) -> None:
-        """Pay for a string or list before it is made (after, where it can't outgrow its parts by much)."""
-        # A width that a template computed can be negative; it must not pay anything back.
+        """Pays for a string or list before it is created; afterwards where it cannot be much larger than its
+        parts.
+        """
+        # A template can compute a negative width, which must not increase the budget.
         characters, elements = max(characters, 0), max(elements, 0)
         self.units += characters + _ELEMENT * elements
         if self.units > self.max_units:
@@ -103,7 +101,7 @@ class TemplateMeter:
         self.tick(1 + (characters >> 8) + (elements >> 4))
 
     def enter(self) -> None:
-        """A macro or recursive loop begins; `leave` must follow."""
+        """Begins a macro or recursive loop. `leave` must follow."""
         self.calls += 1
         if self.calls > self.limits.calls:
             raise LimitReached(
@@ -114,12 +112,12 @@ class TemplateMeter:
         self.calls -= 1
 
     def integer(self, bits: int) -> None:
-        """Refuse an integer of more than the allowed bits before it is computed."""
+        """Refuses an integer that is too large, before it is computed."""
         if bits > self.limits.bits:
             raise LimitReached(f"computed an integer of more than {self.limits.bits} bits")
 
     def made(self, value: Any) -> Any:
-        """Pay for a value just made by an operation that is linear in what went in."""
+        """Pays for the result of an operation whose time is linear in its input."""
         if isinstance(value, str):
             self.grow(len(value))
         elif isinstance(value, (list, tuple, dict)):
@@ -127,10 +125,10 @@ class TemplateMeter:
         return value
 
     def weigh(self, value: Any) -> int:
-        """Characters (about) that `value` prints as, paying a step for each part of it.
+        """The approximate number of characters that `value` prints as. Pays a step for each of its parts.
 
-        Shared parts count each time they are met, because comparing, hashing and printing meet them each
-        time: a list doubled sixty times in itself is sixty objects and 2**60 steps.
+        A shared part counts each time it occurs, because comparing, hashing and printing visit it each time:
+        a list that contains itself doubled sixty times is sixty objects and 2**60 steps.
         """
         if isinstance(value, str):
             self.tick(len(value) >> 8)

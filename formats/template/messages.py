@@ -1,7 +1,7 @@
-"""What a caller sends (messages, tools, documents, variables) as plain checked data.
+"""Validates a caller's messages, tools, documents and variables, and copies them to plain data.
 
-Invariant: what leaves here is made of str, int, float, bool, None, list and dict only, is fresh, finite in
-depth and can be written as UTF-8; RequestError names the place of anything else.
+Invariant: results consist of str, int, float, bool, None, list and dict only, share nothing with the input,
+have bounded depth, and are valid UTF-8. RequestError names the place of anything else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_DEPTH = 64
 _MAX_BITS = 4096
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-# Names that a caller's own variables can't take: they are the template's inputs, its helpers or Jinja's own.
+# Names that a caller's variables can't have: the template's inputs, its helper functions and Jinja's names.
 RESERVED = frozenset((
     "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "chat_template",
     "tokenize", "continue_final_message", "raise_exception", "strftime_now", "namespace", "range", "dict",
@@ -31,14 +31,14 @@ RESERVED = frozenset((
 
 
 class Plain:
-    """Copies values to plain data and measures them: `nodes` values and `characters` of text so far."""
+    """Copies values to plain data, and counts them: `nodes` values and `characters` of text so far."""
 
     def __init__(self) -> None:
         self.nodes = 0
         self.characters = 0
 
     def copy(self, value: Any, where: str, depth: int = 0) -> Any:
-        """A plain deep copy of `value`. RequestError, naming `where`, for what JSON could not hold."""
+        """A plain deep copy of `value`. RequestError, naming `where`, for a value that JSON does not have."""
         self.nodes += 1
         if depth > _MAX_DEPTH:
             raise RequestError(f"{where}: nests deeper than {_MAX_DEPTH} (or contains itself)")
@@ -79,7 +79,7 @@ def _integer(value: int, where: str) -> int:
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]], plain: Plain) -> list[Message]:
-    """The conversation, each message checked. RequestError names the first that is not as it should be."""
+    """The validated messages of a conversation. RequestError names the first invalid one."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise RequestError(f"messages: a list of messages is wanted, got {type(messages).__name__}")
     if not messages:
@@ -147,7 +147,7 @@ def _call(call: Any, where: str) -> None:
 
 
 def _reasoning(message: Message, where: str) -> Message:
-    """Templates name the reasoning differently: the first that is given stands under every name they read."""
+    """Copies the reasoning, whatever its name in the request, to every name that templates read."""
     reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
     if reasoning is None:
         return message
@@ -158,7 +158,7 @@ def _reasoning(message: Message, where: str) -> Message:
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]] | None, plain: Plain) -> list[Message] | None:
-    """The tools as templates want them; None for none. RequestError for one without a name."""
+    """The validated tools; None without any. RequestError for a tool without a name."""
     if not tools:
         return None
     if not isinstance(tools, (list, tuple)):
@@ -172,7 +172,7 @@ def read_tools(tools: Sequence[Mapping[str, Any]] | None, plain: Plain) -> list[
 
 
 def read_documents(documents: Sequence[Mapping[str, Any]] | None, plain: Plain) -> list[Message] | None:
-    """Documents for templates that quote from them. RequestError for anything but a list of objects."""
+    """The validated documents for RAG templates. RequestError for anything but a list of objects."""
     if documents is None:
         return None
     if not isinstance(documents, (list, tuple)) or not all(isinstance(d, Mapping) for d in documents):
@@ -184,7 +184,7 @@ def read_documents(documents: Sequence[Mapping[str, Any]] | None, plain: Plain) 
 def read_variables(
     variables: Mapping[str, object] | None, taken: Iterable[str], plain: Plain
 ) -> dict[str, Any]:
-    """A caller's own template variables. RequestError for a name that is not theirs to set."""
+    """The validated template variables of a caller. RequestError for an invalid or reserved name."""
     read: dict[str, Any] = {}
     for name, value in (variables or {}).items():
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
@@ -198,7 +198,7 @@ def read_variables(
 def escaped(value: Any, escape: Escape) -> Any:
     """Plain data with every text and key escaped.
 
-    Text parts that stand side by side are first made one where they would spell a control token together.
+    Adjacent text parts are merged first where their concatenation contains a control token.
     """
     if isinstance(value, str):
         return escape(value)

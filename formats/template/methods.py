@@ -1,6 +1,6 @@
-"""The methods a template may call on plain values, each with the check that keeps its result small.
+"""The methods that a template may call on plain values, each with a function that pays for its result.
 
-Invariant: what is not in METHODS can't be called, so a new Python adds nothing to what a template reaches.
+Invariant: a method that is not in METHODS can't be called, so a new Python version adds no reachable method.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _BRACKET = re.compile(r"[()]")
 
 
 def printf(meter: TemplateMeter, text: str, values: Any) -> None:
-    """Pay for `text % values` before it is made; LimitReached for a huge width, also one from the values."""
+    """Pays for `text % values` before it is computed. LimitReached for a huge width, also one from the
+    values.
+    """
     meter.tick(1 + (len(text) >> 2))
     items = values if isinstance(values, tuple) else (values,)
     widest = str(max((min(abs(item), _MAX_WIDTH + 1) for item in items if isinstance(item, int)), default=0))
@@ -33,13 +35,15 @@ def printf(meter: TemplateMeter, text: str, values: Any) -> None:
                 widths += field_width(widest if number == "*" else number)
         fields += 1
         place = text.find("%", max(place + 1, match.end() if match else 0))
-    # A mapping's value can be named again and again, so each field counts as if it printed all of them.
+    # Several fields can name the same value of a mapping, so each field counts as if it printed all values.
     times = fields if isinstance(values, Mapping) else 1
     meter.grow(len(text) + widths + times * meter.weigh(values))
 
 
 def _after_key(text: str, start: int) -> int:
-    """Where a `(key)` that begins at `start` ends, its brackets balanced; `start` where there is none."""
+    """The index after a `(key)` with balanced brackets that begins at `start`; `start` where
+    there is none.
+    """
     if not text.startswith("(", start):
         return start
     depth = 0
@@ -51,7 +55,7 @@ def _after_key(text: str, start: int) -> int:
 
 
 def field_width(digits: str) -> int:
-    """The width or precision of a field; LimitReached for one that no prompt needs."""
+    """The width or precision of a field. LimitReached for a huge one."""
     if len(digits) > 8 or int(digits) > _MAX_WIDTH:
         raise LimitReached(f"formats a field wider than {_MAX_WIDTH:,} characters")
     return int(digits)
@@ -63,7 +67,7 @@ def spec_width(spec: str) -> int:
 
 
 def replaced(meter: TemplateMeter, text: str, old: str, new: str, count: int = -1) -> None:
-    """Pay for `text.replace(old, new, count)` before it is made."""
+    """Pays for `text.replace(old, new, count)` before it is computed."""
     meter.tick(1 + (len(text) >> 8))
     hits = text.count(old)
     meter.grow(len(text) + (hits if count < 0 else min(hits, count)) * len(new))
@@ -93,9 +97,7 @@ def _join(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
 
 
 def _pieces(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
-    """A split makes a piece for each separator; each piece is an object of its own, so it counts as many
-    elements.
-    """
+    """Pays for a split: each piece is an object of its own and counts as 4 elements."""
     separator = args[0] if args and isinstance(args[0], str) and args[0] else None
     pieces = (
         text.count(separator) + 1 if separator else min(len(text), text.count(" ") + text.count("\n") + 64)
@@ -108,24 +110,24 @@ def _lines(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
 
 
 def _linear(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
-    """Results at most three times as long as the text (`ŉ`.upper())."""
+    """Pays for a result that is at most three times as long as the text (`ŉ`.upper())."""
     meter.grow(3 * len(text))
 
 
 def _strip(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
-    """Each end character is looked up in the set that is given: the product of both lengths at worst."""
+    """Pays for a strip, whose time is at worst the product of the lengths of text and character set."""
     stripped(meter, text, args[0] if args else None)
 
 
 def stripped(meter: TemplateMeter, text: str, characters: Any) -> None:
-    """Pay for `text.strip(characters)`."""
+    """Pays for `text.strip(characters)`."""
     size = len(characters) if isinstance(characters, str) else 1
     meter.tick(1 + (len(text) * size >> 8))
     meter.grow(len(text))
 
 
 def _backwards(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
-    """Python searches from the right by trying each place: the product of both lengths at worst."""
+    """Pays for a search from the right, whose time is at worst the product of both lengths."""
     size = len(args[0]) if args and isinstance(args[0], str) else 1
     meter.tick(1 + (len(text) * size >> 8))
     _pieces(meter, text, args)
@@ -165,7 +167,7 @@ _LINEARS = (
     "capitalize", "casefold", "lower", "partition", "removeprefix", "removesuffix", "swapcase", "title",
     "upper",
 )  # fmt: skip
-# Deleting or changing letters can turn harmless user text into a control token's: what these return is
+# These delete or change letters, which can turn user text into a control token's text: their results are
 # escaped again.
 REWRITES = frozenset(("capitalize", "casefold", "lower", "replace", "swapcase", "title", "upper"))
 

@@ -1,7 +1,7 @@
-"""Finds out what a template understands by rendering tiny conversations and looking for their words.
+"""Detects what a template supports: renders tiny conversations and searches the output for their words.
 
-Invariant: each question is rendered once, when first asked; a limit that is reached there is an error, not an
-answer.
+Invariant: each probe is rendered once, at its first use. A limit that a probe exceeds is an error, not a
+result.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _TOOL: Message = {
     },
 }
 _OBJECT = {"called_key": "probe"}
-# How a call's arguments, and the content beside it, can be given.
+# Forms of a call's arguments. KINDS has those of the content beside a call.
 _FORMS: dict[str, Any] = {"object": _OBJECT, "text": json.dumps(_OBJECT)}
-# Names that templates have for `tools` (SmolLM3's xml_tools), and the place of Phi 4 mini's.
+# Other names of the variable `tools` in templates (SmolLM3 has xml_tools). Phi 4 mini reads the tools from
+# the system message.
 TOOL_NAMES = frozenset(("xml_tools", "custom_tools", "available_tools"))
 SYSTEM = "system message"
 BESIDE = "beside a system message"
@@ -40,7 +41,7 @@ KINDS: dict[str, Any] = {"none": None, "empty": ""}
 
 
 def _calling(arguments: Any, content: Any, result: str = "probe") -> list[Message]:
-    """user, a call, its result. Ids of nine letters and digits: Mistral's templates want them so."""
+    """A user message, a tool call and its result. Ids have nine letters and digits, as Mistral's require."""
     function = {"name": "called_tool", "arguments": arguments}
     call = {"id": "probe0001", "type": "function", "function": function}
     answer = {"role": "tool", "tool_call_id": "probe0001", "name": "called_tool", "content": result}
@@ -48,7 +49,7 @@ def _calling(arguments: Any, content: Any, result: str = "probe") -> list[Messag
 
 
 class Probes:
-    """A compiled template with what is known of it."""
+    """A compiled template with the cached results of its probes."""
 
     def __init__(
         self, program: CompiledTemplate, tokens: Mapping[str, str], now: Callable[[], datetime]
@@ -67,7 +68,7 @@ class Probes:
         characters: int,
         escape: Escape | None,
     ) -> str:
-        """The template's text of a conversation that is already in its form; lists in it may be changed."""
+        """Renders a conversation that is already adapted to the template, which may change lists in it."""
         variables = {**self._tokens, "documents": None, **more, "messages": messages, "tools": tools}
         return self.program.run(variables, nodes, characters, self._now, escape)
 
@@ -84,8 +85,8 @@ class Probes:
             return ""
 
     def _reaches(self, messages: Sequence[Message], needle: str) -> bool:
-        """Whether the template writes `needle`, if need be with tools: templates for tool use may fail
-        without.
+        """Whether `needle` is in the output, with or without tools: a template for tool use may
+        fail without.
         """
         return needle in self._attempt(messages) or needle in self._attempt(messages, [_TOOL])
 
@@ -105,8 +106,8 @@ class Probes:
         return bool(self._once("tools", lambda: "probe_tool" in self._attempt([user], [_TOOL])))
 
     def tools_place(self) -> str:
-        """Where a template has its place for tools: a variable's name, SYSTEM for a member of the system
-        message (JSON text), BESIDE for `tools`, but shown with a system message only, or "" for none.
+        """Where the template reads tools: the name of a variable; SYSTEM for the system message's `tools`
+        (JSON text); BESIDE for `tools` that are written with a system message only; "" for nowhere.
         """
         return "tools" if self.shows_tools() else str(self._once("place of tools", self._find_tools_place))
 
@@ -132,14 +133,14 @@ class Probes:
             if self._reaches([{**_USER, "content": _NEEDLE}], _NEEDLE):
                 return False
             typed = [{**_USER, "content": [{"type": "text", "text": _NEEDLE}]}]
-            # A list that is printed as a whole has quotes around its text.
+            # Quotes around the text mean that the template printed the list itself.
             printed = any(self._reaches(typed, f"{quote}{_NEEDLE}{quote}") for quote in "'\"")
             return self._reaches(typed, _NEEDLE) and not printed
 
         return bool(self._once("parts", probe))
 
     def reads_parts(self, role: str) -> bool:
-        """Whether a list of parts, in a message of this role, gives the same text as the string it holds."""
+        """Whether a list of parts in a message of this role renders to the same text as a plain string."""
 
         def compare() -> bool:
             plain, typed = (
@@ -151,12 +152,12 @@ class Probes:
         return self.wants_parts() or bool(self._once(f"parts of {role}", compare))
 
     def names_developer(self) -> bool:
-        """Whether the template knows the developer role by name and shows its message."""
+        """Whether the template names the developer role and renders its message."""
         return "developer" in self.program.strings and self.shows_role("developer", first=True)
 
     def shows_role(self, role: str, first: bool) -> bool:
-        """Whether a system or developer message reaches the prompt: as the first message, or between later
-        ones.
+        """Whether a system or developer message reaches the prompt, as the first message or as a
+        later one.
         """
 
         def probe() -> bool:
@@ -176,17 +177,16 @@ class Probes:
         return bool(self._once("results", probe))
 
     def call_form(self) -> tuple[str, str]:
-        """(arguments, content) as a call must have them: 'object', 'text' or 'any'; 'none', 'empty' or 'any'.
-
-        ('', '') means that calls don't reach the prompt in any form.
+        """The required form of a call: (arguments, content), with arguments 'object', 'text' or 'any', and
+        content 'none', 'empty' or 'any'. ('', '') where calls don't reach the prompt in any form.
         """
         return self._once("calls", self._find_call_form)  # type: ignore[no-any-return]
 
     def _find_call_form(self) -> tuple[str, str]:
         self.names_by_id()
         shown = {(f, k): self._call(_FORMS[f], KINDS[k]) for f in _FORMS for k in KINDS}
-        # Python's ' around the key is a dict that was meant to be JSON; \" is JSON text dumped as JSON once
-        # more.
+        # 'called_key' is a dict printed by Python instead of JSON; \"called_key\" is JSON text that was
+        # dumped as JSON again.
         objects = [
             k
             for k in KINDS
@@ -201,15 +201,14 @@ class Probes:
         return ("any", _one(names_only)) if names_only else ("", "")
 
     def shows_call_beside_text(self) -> bool:
-        """Whether a call that has text beside it reaches the prompt."""
+        """Whether a call with text beside it reaches the prompt."""
         arguments = _FORMS.get(self.call_form()[0], _OBJECT)
         return bool(self._once("beside", lambda: "called_tool" in self._call(arguments, "probe words")))
 
     def _call(self, arguments: Any, content: Any) -> str:
-        """A call with its result, alone, or (for templates that check the roles) last: what shows the call.
-
-        The result names the tool as well, so a text without the called key or the call's own place does not
-        count.
+        """The first output that shows the call: of a call with its result, then (for templates that require
+        it) of the call as the last message. The result carries no name here, so the tool's name can come from
+        the call only.
         """
         messages = _calling(arguments, content)
         bare = [{k: v for k, v in m.items() if k != "name"} for m in messages]
@@ -221,7 +220,7 @@ class Probes:
         return self._call_by_id(arguments, content) if self._by_id else ""
 
     def names_by_id(self) -> bool:
-        """Whether a call's name reaches the prompt as part of its id alone: `call_id` says how it is then."""
+        """Whether a call's name reaches the prompt only as part of its id, as `call_id` writes it."""
 
         def probe() -> bool:
             forms = [(a, c) for a in _FORMS.values() for c in KINDS.values()]
@@ -233,14 +232,14 @@ class Probes:
         return self._by_id
 
     def _call_by_id(self, arguments: Any, content: Any) -> str:
-        """A call, without its result, whose id has the tool's name."""
+        """The output for a call without its result, whose id contains the tool's name."""
         user, called, _ = _calling(arguments, content)
         called["tool_calls"][0]["id"] = call_id("called_tool", 0)
         return self._attempt([user, called])
 
 
 def call_id(name: str, number: int) -> str:
-    """An id with the name in it, as Kimi K2 writes it."""
+    """A call id that contains the tool's name, in Kimi K2's format."""
     return f"functions.{name}:{number}"
 
 
@@ -249,7 +248,7 @@ def _one(found: Sequence[str]) -> str:
 
 
 def _around(role: str, content: Any) -> list[Message]:
-    """The shortest conversation that holds a message of this role."""
+    """The shortest conversation with a message of this role."""
     message = {"role": role, "content": content}
     if role in ("system", "developer"):
         return [message, _USER]

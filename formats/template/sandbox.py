@@ -1,7 +1,7 @@
-"""Compiles a template once and runs it with a fresh sandbox each time, so that threads share nothing that
-changes.
+"""Compiles a template once and runs it in a new sandbox each time, so that threads share no mutable state.
 
-Invariant: only plain values, macros and the helpers named here can be called; every result is paid for.
+Invariant: only methods of plain values, macros and the helpers named here can be called, and every result is
+metered.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _TOO_DEEP = "blocks or expressions nest too deeply"
 
 
 class Raised(TemplateError):
-    """The template itself refused the conversation, by raise_exception."""
+    """The template refused the conversation by raise_exception."""
 
 
 def raise_exception(message: object = "") -> None:
-    """What templates call to refuse a conversation."""
+    """The template function that refuses a conversation."""
     raise Raised(str(message))
 
 
 class _Namespace(Namespace):
-    """Jinja's namespace without private names, and without printing what it holds."""
+    """Jinja's namespace without private names. Printing it does not print its values."""
 
     def __init__(*args: Any, **named: Any) -> None:
         self, attrs = args[0], dict(*args[1:], **named)
@@ -68,7 +68,7 @@ def _public(name: object) -> None:
 
 
 class _Dict:
-    """The global `dict`: makes one, and is no class whose attributes lead anywhere."""
+    """The global `dict` as a plain callable: the class itself would expose attributes."""
 
     def __call__(*args: Any, **named: Any) -> dict[Any, Any]:
         return dict(*args[1:], **named)
@@ -78,7 +78,7 @@ class _Dict:
 
 
 class _Format(Formatter):
-    """`str.format` of one string, with the sandbox's attribute access and bounded fields."""
+    """`str.format` of one string, with the sandbox's attribute access and bounded field widths."""
 
     def __init__(self, sandbox: TemplateSandbox, text: str) -> None:
         self._sandbox, self._text = sandbox, text
@@ -111,7 +111,7 @@ class _Format(Formatter):
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment of one rendering (or, with a meter that never runs, of compiling)."""
+    """The Jinja environment of one rendering, or of compiling (with a meter whose clock stands still)."""
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
 
@@ -165,15 +165,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return maker if value.__name__ == "format" else _FormatMap(maker)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        # Some published templates keep a queue in a list. Every list here is a copy made for this one
-        # rendering.
+        # Some published templates use a list as a queue. Every list here is a copy made for this rendering.
         return (type(obj) is list and attr in ("append", "pop")) or super().is_safe_attribute(
             obj, attr, value
         )
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Private names are refused at once; a method that changes a list or dict is undefined, as in plain
-        Jinja.
+        """Raises SecurityError for private names. A method that changes a list or dict is undefined, as in
+        Jinja's own immutable sandbox.
         """
         if attribute.startswith("_"):
             raise SecurityError(
@@ -232,7 +231,7 @@ _OWN_METHODS = {LoopContext: ("cycle", "changed"), Cycler: ("next", "reset"), _D
 
 
 def _known_method(obj: Any) -> None:
-    """SecurityError unless `obj` is a method of Jinja's helpers that templates use."""
+    """Raises SecurityError unless `obj` is an allowed method of Jinja's helpers."""
     owner = type(obj.__self__) if isinstance(obj, MethodType) else None
     if owner is None or obj.__name__ not in _OWN_METHODS.get(owner, ()):
         raise SecurityError(f"{type(obj).__name__} can't be called in a chat template")
@@ -248,8 +247,8 @@ class _FormatMap:
 
 @pass_context
 def _finalize(context: Context, value: Any) -> Any:
-    """What `{{ }}` prints (and the text between), paid for before it is made into text or kept in a macro's
-    buffer.
+    """Meters all output (of `{{ }}` and the text between) before it is converted to text or buffered by a
+    macro.
     """
     meter: TemplateMeter = context.environment.meter  # type: ignore[attr-defined]
     if isinstance(value, str):
@@ -321,13 +320,13 @@ _ARITHMETIC: dict[str, Callable[[TemplateMeter, Any, Any], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class CompiledTemplate:
-    """A compiled template. name: for messages. names: what it looks up. strings: its constants."""
+    """A compiled template."""
 
-    name: str
+    name: str  # for error messages
     source: str
     code: CodeType
-    names: frozenset[str]
-    strings: frozenset[str]
+    names: frozenset[str]  # variables that it reads
+    strings: frozenset[str]  # its string constants
     limits: TemplateLimits
 
     def run(
@@ -338,8 +337,8 @@ class CompiledTemplate:
         now: Callable[[], datetime] = datetime.now,
         escape: Callable[[str], str] | None = None,
     ) -> str:
-        """The template's text. RequestError with the line where it fails; LimitReached (with the line) over a
-        limit.
+        """Renders the template. RequestError with the line number where it fails; LimitReached where it
+        exceeds a limit.
         """
         size = len(self.source) + characters
         meter = TemplateMeter(self.limits, nodes, size)
@@ -357,10 +356,10 @@ class CompiledTemplate:
                         f"wrote more than {self.limits.ratio} characters for each it was given"
                     )
             return "".join(pieces)
-        except Exception as error:  # a template can raise anything that Python's operators do
+        except Exception as error:  # a template can raise whatever Python's operators raise
             limited = isinstance(error, LimitReached)
             message = f"{self.name} line {_line(error, template)}: {_reason(error)}"
-        # Raised out here: inside, the failed frames (and what they hold) would live on as its context.
+        # Raised outside of `except`: as its context, the failed frames and their values would stay alive.
         raise LimitReached(message) if limited else RequestError(message)
 
 
@@ -378,7 +377,7 @@ def _reason(error: Exception) -> str:
 
 
 def _line(error: BaseException, template: Template) -> int:
-    """The line of the innermost frame that is the template's own code."""
+    """The line number in the template of the innermost frame of its code."""
     line, frame = 1, error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_globals.get("__jinja_template__") is template:
@@ -388,7 +387,7 @@ def _line(error: BaseException, template: Template) -> int:
 
 
 def compile_source(source: str, name: str, limits: TemplateLimits) -> CompiledTemplate:
-    """A template's text, checked and compiled. ModelError with the line for anything but a chat template."""
+    """Checks and compiles a template. ModelError with the line number for an invalid one."""
     if len(source) > limits.source:
         raise ModelError(f"{name}: {len(source):,} characters, at most {limits.source:,} are read")
     sandbox = TemplateSandbox(TemplateMeter(limits, 0, 0, clock=lambda: 0.0))

@@ -1,7 +1,7 @@
-"""The checks and rewrites between a template's text and its compiled form.
+"""Checks a template's syntax tree, and rewrites it so that its operations are metered.
 
-Invariant: what comes out holds only known node types, and every loop, macro, comparison, slice and join pays
-its meter.
+Invariant: a rewritten tree has allowed node types only, and every loop, macro, comparison, slice and
+concatenation pays the meter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jinja2.visitor import NodeTransformer
 
 from satchel.formats.template.limits import TemplateLimits
 
-# Names with a colon can't be written in a template, so these hooks can neither be called nor shadowed by one.
+# A template can't contain names with a colon, so it can neither call nor shadow these hooks.
 COMPARE, SLICE, CONCAT, EACH, STEP, SPREAD, KEY = (
     f"meter:{hook}" for hook in ("compare", "slice", "concat", "each", "step", "spread", "key")
 )
@@ -40,8 +40,8 @@ N = TypeVar("N", bound=nodes.Node)
 
 
 class ParseLimits(Extension):
-    """Counts tokens and open brackets while the parser reads, and knows the `{% generation %}` block of
-    training masks.
+    """Limits tokens and open brackets while the template is parsed, and parses `{% generation %}` (the block
+    of training masks).
     """
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own spelling
@@ -68,8 +68,8 @@ def _counted(stream: TokenStream, limits: TemplateLimits) -> Iterator[Token]:
 
 
 def check(tree: nodes.Template, limits: TemplateLimits) -> None:
-    """TemplateSyntaxError for a node that is not allowed, a `__name__`, or a tree that is too deep. Recursion
-    free.
+    """Raises TemplateSyntaxError for a node that is not allowed, a `__name__`, or a tree that is too deep. It
+    does not recurse.
     """
     pending: list[tuple[nodes.Node, int]] = [(tree, 0)]
     while pending:
@@ -92,17 +92,17 @@ def strings(tree: nodes.Template) -> frozenset[str]:
 
 
 def loaded(tree: nodes.Template) -> frozenset[str]:
-    """Every name that a template looks up, its own variables included."""
+    """Every name that a template reads, including its own variables."""
     return frozenset(n.name for n in tree.find_all(nodes.Name) if n.ctx == "load")
 
 
 class Metered(NodeTransformer):
-    """Rewrites a checked tree so that the operations Jinja compiles to plain Python pass through the meter's
-    hooks.
+    """Rewrites a checked tree: operations that Jinja compiles to plain Python become calls of
+    metering hooks.
     """
 
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
-        # Text inside a macro's loop is output like any other: as a constant it passes through finalize.
+        # Literal text becomes a constant, so that it passes through finalize and is metered as output.
         return nodes.Const(node.data, lineno=node.lineno)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
@@ -173,7 +173,7 @@ def _hook(value: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
 
 
 def _cost(body: Iterable[nodes.Node]) -> int:
-    """Steps of one pass through `body`: nested loops and macros pay for their own."""
+    """Steps of one pass through `body`. Nested loops and macros pay for themselves."""
     count, pending = 0, list(body)
     while pending:
         node = pending.pop()

@@ -1,6 +1,6 @@
 """Tokenizers built from a GGUF file's metadata alone: byte-level BPE, SentencePiece, Unigram and WordPiece.
 
-`build_tokenizer` reads hostile metadata: what it returns has been checked, what it refuses is a ModelError.
+`build_tokenizer` treats metadata as untrusted: it checks everything that it uses, and raises ModelError.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SUPPORTED = ("gpt2", "llama", "bert", "t5", "gemma4")
 
 
 def build_tokenizer(metadata: Mapping[str, Any], *, source: str = "") -> Tokenizer:
-    """The tokenizer of a file whose metadata is given; `source` names the file in errors and warnings.
+    """Builds the tokenizer of a file from its metadata. source: names the file in errors and warnings.
 
-    ModelError where the kind is not supported, or where tokens, scores, types or merges can't be right.
+    ModelError where the kind is not supported, or where tokens, scores, types or merges are invalid.
     """
     meta = Meta(metadata, source)
     model = meta.text("model")

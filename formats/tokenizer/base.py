@@ -1,6 +1,6 @@
-"""The tokenizer that the rest of the program sees: text to ids and back, whatever the kind of vocabulary.
+"""The tokenizer interface: encodes text to ids and decodes ids, for every kind of vocabulary.
 
-Control tokens in a text are only found where they are asked for; ids and bytes round-trip exactly.
+Control tokens in a text are parsed only on request. Ids and bytes round-trip exactly.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from satchel.formats.tokenizer.specials import SpecialIds, Splitter
 from satchel.formats.tokenizer.stream import Detokenizer
 from satchel.formats.tokenizer.vocab import Kind, Vocab
 
-MAX_TEXT = 1 << 28  # characters: every count behind it stays far below 2^31
+MAX_TEXT = 1 << 28  # characters: keeps all counts far below 2^31
 
 
 class TokenEncoder(Protocol):
-    """What each kind of vocabulary provides: ids of ordinary text, bytes of a token.
+    """The part of a tokenizer that depends on the kind of vocabulary: ids of ordinary text, bytes of a token.
 
-    longest: bytes of ordinary text for which one id stands at most; None where text may be dropped. cuts:
-    whether a text may be cut at `limit.BORDER` without another id.
+    longest: the largest number of bytes of ordinary text per id; None where encoding may drop text.
+    cuts: whether splitting a text at `limit.BORDER` gives the same ids.
     """
 
     longest: int | None
     cuts: bool
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """start: nothing, or a special token, stands in front of the text."""
+        """The ids of ordinary text. start: the text is at the beginning or follows a special token."""
 
     def token_bytes(self, token: int) -> bytes: ...
 
 
 class Tokenizer:
-    """Made by `build_tokenizer`. `specials` holds the special ids; `eog` those that end a generation."""
+    """A tokenizer, made by `build_tokenizer`. specials: the special ids. eog: ids that end generation."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class Tokenizer:
         self._guards: dict[frozenset[str], MarkerGuard] = {}
         self._longest = encoder.longest or limit.UNKNOWN
         marks = max((len(special.text.encode()) for special in splitter.specials), default=0)
-        self._widest = max(self._longest, marks)  # bytes for which one id stands at most, special ones too
+        self._widest = max(self._longest, marks)  # the largest number of bytes per id, special ids included
 
     def text(self, token: int) -> str:
-        """A token's text as the vocabulary spells it; RequestError for an id outside the vocabulary."""
+        """A token's text in the vocabulary. RequestError for an id outside the vocabulary."""
         self.token_bytes(token)
         return self.vocab.tokens[token]
 
     def is_control(self, token: int) -> bool:
-        """Whether a token is one that decode hides: control tokens and the unknown token."""
+        """Whether decode hides the token: a control token or the unknown token."""
         return token in self._hidden
 
     @property
@@ -98,11 +98,13 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of a text.
 
-        special: parse control tokens; False makes them ordinary text. bos: None adds what the file says
-        (begin, end and separator tokens), True a begin token whatever it says, False nothing. start: the text
-        opens a whole one, where SentencePiece puts a space in front; False for what stands inside.
-        RequestError for half surrogate pairs, for over 2^28 characters, for bos=True without such a token;
-        TooManyTokens within `limit.at_most`.
+        special: parse control tokens; False treats them as ordinary text.
+        bos: None adds the tokens that the file asks for (BOS, EOS, separator), True always a BOS token, False
+        nothing.
+        start: the text is the beginning of a whole text, where SentencePiece adds a space; False inside one.
+
+        RequestError for half surrogate pairs, for more than 2^28 characters, and for bos=True without a BOS
+        token; TooManyTokens within `limit.at_most`.
         """
         limit.check(len(text) // self._widest)
         _check_text(text)
@@ -111,13 +113,13 @@ class Tokenizer:
     def encode_rendered(
         self, text: str, *, bos: bool | None = None, guard: MarkerGuard | None = None
     ) -> list[int]:
-        """The ids of a rendered chat template whose user text went through `escape`, or the guard's.
+        """The ids of a rendered chat template whose user text was escaped by `escape` or by the guard.
 
-        Control tokens of the template are parsed, those that users wrote are not. A begin token is added
-        where the file asks for one and the template did not write it (bos None), always (True) or never
-        (False); nothing is added at the end, where the answer follows.
+        Control tokens of the template are parsed; those in user text are not. bos: None adds a BOS token
+        where the file asks for one and the template did not write it, True always, False never. No token is
+        added at the end, where the answer follows.
         """
-        limit.check(len(text) // (2 * self._widest))  # escaping makes two characters of one at most
+        limit.check(len(text) // (2 * self._widest))  # escaping at most doubles the number of characters
         _check_text(text)
         guard = guard or self._control
         fragments: list[str | int] = []
@@ -133,20 +135,19 @@ class Tokenizer:
         return [self._begin(), *ids] if bos else ids
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """The text of ids; special shows control tokens by name. Bytes that are no UTF-8 become U+FFFD."""
+        """The text of ids. special: include the texts of control tokens. Invalid UTF-8 becomes U+FFFD."""
         stream = self.stream(special=special)
         return stream.feed(ids) + stream.flush()
 
     def stream(self, *, special: bool = False, start: bool = True) -> Detokenizer:
-        """A detokenizer for ids that come one by one.
-
-        start: they open a text, so that a SentencePiece vocabulary's leading space is dropped.
+        """A streaming detokenizer. start: the ids begin a text, so the leading space of a SentencePiece
+        vocabulary is dropped.
         """
         piece = self.token_bytes if special else self._shown_bytes
         return Detokenizer(piece, strip=self._space_prefix and start)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token stands for; RequestError for an id outside the vocabulary."""
+        """The bytes of a token. RequestError for an id outside the vocabulary."""
         piece = self._pieces.get(token)
         if piece is None:
             if not 0 <= token < len(self.vocab):
@@ -159,7 +160,7 @@ class Tokenizer:
         return self._control.escape(text)
 
     def guard(self, markers: frozenset[str]) -> MarkerGuard:
-        """What keeps user text from becoming control tokens, or user-defined ones of these texts."""
+        """A guard that keeps user text from becoming a control token or one of these user-defined markers."""
         if markers not in self._guards:
             self._guards[markers] = MarkerGuard.of(self.vocab, markers)
         return self._guards[markers]
@@ -187,7 +188,8 @@ class Tokenizer:
                 continue
             found = self._encoder.encode(fragment, start)
             if guard and guard.markers and not guard.markers.keys().isdisjoint(found):
-                # The letters of a marker were put together again: encoded in two parts they can't be.
+                # Unescaping restored a marker's text: encode it in two parts, so that it can't become the
+                # token.
                 parts = enumerate(guard.apart(fragment))
                 found = [i for n, part in parts for i in self._encoder.encode(part, start and not n)]
             ids += found
@@ -196,7 +198,7 @@ class Tokenizer:
         return ids
 
     def _pieces_of(self, fragments: list[str | int]) -> Iterator[str | int]:
-        """The fragments with long texts in pieces: none holds all of its tokens' offsets at once."""
+        """The fragments with long texts split, which bounds the library's memory for token offsets."""
         for fragment in fragments:
             if isinstance(fragment, int) or not self._encoder.cuts:
                 yield fragment

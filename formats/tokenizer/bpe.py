@@ -1,6 +1,7 @@
 """Byte-pair encoding from a GGUF file's tokens and merges, on the `tokenizers` library.
 
-Words come from the pre-tokenizer table; token bytes are GPT-2's byte alphabet, or plain UTF-8 with <0xNN>.
+The pre-tokenizer table splits text into words. Token texts are in GPT-2's byte alphabet, or plain UTF-8 with
+<0xNN>.
 """
 
 from __future__ import annotations
@@ -22,25 +23,27 @@ NEWLINES = re.compile("(\n+)")
 
 
 def _byte_alphabet() -> dict[int, str]:
-    """GPT-2's character for each byte: the printable ones of Latin-1 stand for themselves, the others follow
-    U+0100 in order."""
+    """GPT-2's character for each byte: printable Latin-1 bytes map to themselves, the others to U+0100
+    onwards.
+    """
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in set(kept)]
     return {byte: chr(byte) for byte in kept} | {byte: chr(0x100 + i) for i, byte in enumerate(moved)}
 
 
 ALPHABET = _byte_alphabet()
-# Bytes that text can hold: the other 13 stand in no UTF-8, and many vocabularies have no token for them.
+# Bytes that occur in UTF-8. The other 13 never do, and many vocabularies have no token for them.
 IN_UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
 BYTE_OF = {char: bytes([byte]) for byte, char in ALPHABET.items()}
-# For str.translate: what is in Latin-1 without being in the alphabet is put outside, where encoding fails.
+# For str.translate: Latin-1 characters outside the alphabet map to one outside Latin-1, so that encoding
+# fails.
 TO_LATIN = {i: 0x10000 + i for i in range(256)} | {ord(char): byte for byte, char in ALPHABET.items()}
 
 
 def pick(meta: Meta, model: str) -> PreTokenizer:
-    """The row of `tokenizer.ggml.pre`; the default with a warning where it is missing or unknown.
+    """The pre-tokenizer of `tokenizer.ggml.pre`; the default, with a warning, where it is missing or unknown.
 
-    ModelError for one that is known and can't be kept to here.
+    ModelError for one that is known but not supported.
     """
     name = meta.text("pre")
     if model == "gemma4":
@@ -57,7 +60,7 @@ def pick(meta: Meta, model: str) -> PreTokenizer:
 
 
 class Bpe:
-    """Encodes one stretch of ordinary text; knows each token's bytes."""
+    """The TokenEncoder of BPE vocabularies."""
 
     def __init__(self, meta: Meta, vocab: Vocab, pre: PreTokenizer) -> None:
         self._vocab, self._raw = vocab, pre.raw
@@ -77,7 +80,9 @@ class Bpe:
         self.cuts = not pre.raw and _ends_words(self._tokenizer)
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """start is of no matter here: byte-level vocabularies put nothing in front of a text."""
+        """The ids of ordinary text. start has no effect: byte-level vocabularies add nothing
+        before a text.
+        """
         if not self._raw:
             return self._encode(text)
         ids: list[int] = []
@@ -87,7 +92,7 @@ class Bpe:
         return ids
 
     def _encode(self, text: str) -> list[int]:
-        # Of the library's calls, those for batches release the interpreter.
+        # Only the library's batch calls release the GIL.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []
 
     def token_bytes(self, token: int) -> bytes:
@@ -97,7 +102,7 @@ class Bpe:
                 return text.replace(SPACE, " ").encode()
             try:
                 return text.translate(TO_LATIN).encode("latin-1")
-            except UnicodeEncodeError:  # a character that stands for no byte
+            except UnicodeEncodeError:  # a character outside the byte alphabet
                 return b"".join(BYTE_OF.get(char) or char.encode() for char in text)
         if kind == Kind.BYTE and token in self._bytes:
             return bytes([self._bytes[token]])
@@ -105,19 +110,19 @@ class Bpe:
 
 
 def _ends_words(tokenizer: Tokenizer) -> bool:
-    """Whether a word of plain letters ends before a blank and another one."""
+    """Whether the pre-tokenizer ends a word of letters before a space and another word."""
     text = "ab cd Ef gH I j"
     borders = {begin for _, (begin, _) in tokenizer.pre_tokenizer.pre_tokenize_str(text)}
     return all(match.start() in borders for match in BORDER.finditer(text))
 
 
 def _read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:
-    """Pairs in order of rank; ModelError for a line that is no pair, or that stands twice.
+    """The merge pairs in order of rank. ModelError for a line that is not a pair, or a duplicate.
 
-    Every part and every result is a token: the others can't take part and are counted in a warning.
+    Only pairs whose parts and result are tokens are kept; a warning gives the number of the others.
     """
     lines = meta.strings("merges")
-    # A merge's first part may itself begin with a space, so the search starts behind the first character.
+    # A merge's first part may begin with a space, so the search starts after the first character.
     cuts = [line.find(" ", 1) for line in lines]
     if -1 in cuts or any(line[-1] == " " for line in lines):
         at, line = next((i, text) for i, text in enumerate(lines) if cuts[i] < 0 or text[-1] == " ")
@@ -128,12 +133,12 @@ def _read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:
         seen: set[str] = set()
         line = next(line for line in lines if line in seen or seen.add(line))  # type: ignore[func-returns-value]
         raise meta.fail("merges", "every merge once", f"{line!r:.80} twice")
-    # The vocabulary's own strings: the pairs of 300,000 merges would take as much memory again as it does.
+    # Reuse the vocabulary's strings: new ones for 300,000 merges would double its memory.
     number, text = vocab.index.get, vocab.tokens.__getitem__
     lefts = [number(line[:cut]) for line, cut in zip(lines, cuts, strict=True)]
     rights = [number(line[cut + 1 :]) for line, cut in zip(lines, cuts, strict=True)]
     both = ((a, b) for a, b in zip(lefts, rights, strict=True) if a is not None and b is not None)
-    # The library panics at some merges of what is no token, so it must never see one.
+    # The library panics on some merges of texts that are not tokens, so it must not get one.
     pairs = [(text(a), text(b)) for a, b in both]
     if len(pairs) < len(lines) or not all(map(vocab.index.__contains__, starmap(add, pairs))):
         pairs = [(a, b) for a, b in pairs if a + b in vocab.index]
@@ -142,7 +147,7 @@ def _read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:
 
 
 def _build(meta: Meta, vocab: Vocab, pre: PreTokenizer) -> Tokenizer:
-    # Imported here: a process that needs another kind of vocabulary, or none, does not pay for it.
+    # Imported here, so that only processes with a BPE vocabulary pay for it.
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     bpe = models.BPE(

@@ -1,7 +1,7 @@
-"""A Unigram vocabulary's precompiled normalization table, checked so that no look-up can leave it.
+"""Checks the precompiled normalization table of a Unigram vocabulary, so that no look-up can leave it.
 
-Layout: u32 size of the trie in bytes; the trie, a double array of u32 units; then replacement strings, each
-ended by a zero byte. The library that walks the trie does not check what it reads.
+Layout: u32 size of the trie in bytes; the trie, a double array of u32 units; then zero-terminated replacement
+strings. The sentencepiece library does not check bounds when it walks the trie.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from satchel.formats.tokenizer.vocab import Meta
 
 KEY = "precompiled_charsmap"
 LEAF = np.uint32(1 << 31)
-BLOCK = 1024  # bytes: the library builds and accepts whole blocks of 256 units
+BLOCK = 1024  # bytes: the library builds and accepts only whole blocks of 256 units
 
 
 def read_charsmap(meta: Meta) -> bytes:
-    """The table's bytes, b"" where the file has none; ModelError for one that points outside itself."""
+    """The table's bytes; b"" where the file has none. ModelError for a table that points outside itself."""
     value = meta.get(KEY)
     if value is None:
         return b""
@@ -39,7 +39,7 @@ def read_charsmap(meta: Meta) -> bytes:
 
 
 def _check_trie(meta: Meta, units: npt.NDArray[Any], strings: bytes) -> None:
-    """Every unit's children lie inside the array, every leaf's offset inside the strings."""
+    """Checks that every unit's children are inside the array, and every leaf's offset inside the strings."""
     leaf = (units & LEAF) != 0
     offsets = (units >> 10) << ((units & np.uint32(1 << 9)) >> np.uint32(6))
     # A child is at (position ^ offset) ^ label, and labels are below 256, a block of units.

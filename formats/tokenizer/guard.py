@@ -1,6 +1,6 @@
-"""What keeps user text, on its way through a template, from becoming a token that means something.
+"""Keeps user text in a rendered template from being parsed as special tokens.
 
-Invariant: control tokens, and the markers that a guard names, come of what the template wrote alone.
+Invariant: control tokens, and the markers that a guard names, come only from text that the template wrote.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from satchel.formats.tokenizer.vocab import Kind, Vocab
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarkerGuard:
-    """markers: user-defined tokens, by id, that text outside the template may not become. Other such tokens
-    are ordinary pieces (runs of blanks, HTML tags), and are found in user text as everywhere.
+    """Escapes user text for a template.
+
+    markers: user-defined tokens, by id, that user text must not become. Other user-defined tokens (runs of
+    spaces, HTML tags) are ordinary pieces and are found in user text too.
     """
 
     escaping: Escape
@@ -24,7 +26,7 @@ class MarkerGuard:
 
     @classmethod
     def of(cls, vocab: Vocab, markers: frozenset[str]) -> MarkerGuard:
-        """markers: texts; those that are no user-defined token of the vocabulary count for nothing."""
+        """The guard for these marker texts; texts that are not user-defined tokens are ignored."""
         ids = ((vocab.index.get(text), text) for text in markers)
         found = {i: text for i, text in ids if i is not None and vocab.types[i] == Kind.USER_DEFINED}
         return cls(Escape([*control_texts(vocab), *found.values()]), found)
@@ -37,7 +39,7 @@ class MarkerGuard:
         return self.escaping.unescape(text)
 
     def apart(self, text: str) -> Iterator[str]:
-        """The text in pieces, none of which holds a marker as a whole."""
+        """The text split into pieces, none of which contains a whole marker."""
         longest = sorted(self.markers.values(), key=len, reverse=True)
         at = 0
         for found in re.finditer("|".join(map(re.escape, longest)), text):

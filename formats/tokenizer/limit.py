@@ -1,7 +1,7 @@
-"""How many tokens a text may have, for all that is tokenized in one thread or task on behalf of one request.
+"""A limit on the tokens of a text, for everything that one thread or task tokenizes for a request.
 
-A text is refused by its bytes where these alone tell that it has more; otherwise it is tokenized in pieces,
-and given up as soon as there are too many. Outside of `at_most` nothing is limited.
+A text is refused before tokenization where its byte count proves that it exceeds the limit. Otherwise it is
+tokenized in pieces until the limit is exceeded. Outside of `at_most` there is no limit.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from contextvars import ContextVar
 
 from satchel.errors import RequestError
 
-# Bytes of text for one token at most, for vocabularies that do not tell: they drop or squeeze some text. What
-# is refused by it would be blanks, or letters without a token, nearly all.
+# The assumed maximum of bytes per token for vocabularies without one, which drop or merge some text. A text
+# that is wrongly refused by it would consist almost only of spaces or of letters without a token.
 UNKNOWN = 1024
-PIECE = 1 << 15  # characters that are tokenized in one go, where a text can be cut
-# Where no vocabulary but an odd one has a token that reaches across: words of plain letters meet.
+PIECE = 1 << 15  # characters that are tokenized at a time, where a text can be split
+# The space between two words of letters: tokens of nearly all vocabularies do not cross it.
 BORDER = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
 
 
 class TooManyTokens(RequestError):
-    """A text has at least `least` tokens, of which `most` may be."""
+    """A text has at least `least` tokens; the limit is `most`."""
 
     def __init__(self, least: int, most: int) -> None:
         super().__init__(f"a text has at least {least:,} tokens, {most:,} are the most here: shorten it")
@@ -34,7 +34,7 @@ _MOST: ContextVar[int | None] = ContextVar("satchel-most-tokens", default=None)
 
 @contextmanager
 def at_most(count: int) -> Iterator[None]:
-    """Within it, a text of more than so many tokens raises TooManyTokens."""
+    """A context in which a text of more than `count` tokens raises TooManyTokens."""
     token = _MOST.set(count)
     try:
         yield
@@ -43,19 +43,21 @@ def at_most(count: int) -> Iterator[None]:
 
 
 def check(least: int) -> None:
-    """TooManyTokens where so many, or more, are too many."""
+    """Raises TooManyTokens where `least` tokens exceed the limit."""
     most = _MOST.get()
     if most is not None and least > most:
         raise TooManyTokens(least, most)
 
 
 def check_made(count: int) -> None:
-    """The same for tokens that were made; up to twice as many are, so that most errors have the number."""
+    """As check, for tokens already encoded. Allows twice the limit, so that most errors give the exact
+    number.
+    """
     check(count // 2)
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text in pieces of some PIECE characters, cut where the words of most vocabularies end."""
+    """The text in pieces of about PIECE characters, split at BORDER."""
     at = 0
     while len(text) - at > 2 * PIECE:
         border = BORDER.search(text, at + PIECE)

@@ -1,8 +1,8 @@
-"""How byte-level BPE vocabularies cut a text into words: one table from `tokenizer.ggml.pre` to patterns.
+"""Pre-tokenizers of byte-level BPE vocabularies: a table from `tokenizer.ggml.pre` to splitting patterns.
 
-The patterns of a row are applied in turn, each to the pieces that the one before left; what matches and what
-lies between is a piece. They are the models' own patterns (Oniguruma syntax), where one is quadratic on long
-runs written so that it takes linear time. Names and flags are those of llama.cpp's files.
+The patterns of a row are applied in turn, each to the pieces of the one before; every match, and the text
+between two matches, is a piece. They are the models' own patterns (Oniguruma syntax); those that take
+quadratic time on long runs are rewritten to linear time. Names and flags are those of llama.cpp.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """patterns, and what goes with them.
-
-    ignore_merges: a word that is a token is that token, whatever the merges say. add_bos: the default where
-    the file is silent. raw: the vocabulary is UTF-8 with U+2581 for spaces and <0xNN> for bytes, not GPT-2's
-    byte alphabet.
-    """
+    """A row of the table."""
 
     patterns: tuple[str, ...]
-    ignore_merges: bool = False
-    add_bos: bool = False
+    ignore_merges: bool = False  # a word that is a token is encoded as it, without merging
+    add_bos: bool = False  # the default where the file has no add_bos_token
+    # The vocabulary is UTF-8 with U+2581 for spaces and <0xNN> for bytes, not GPT-2's byte alphabet.
     raw: bool = False
 
 
@@ -48,7 +44,9 @@ def _any(*patterns: str) -> str:
 def _camel(
     digits: str, suffix: str = "", besides: str = "", symbols: str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 ) -> str:
-    """Words that begin anew at a capital after small letters; `besides` is cut from both letter classes."""
+    """A pattern that splits words at a capital after small letters. besides: excluded from both letter
+    classes.
+    """
     upper = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{besides}]"
     lower = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{besides}]"
     lead = r"[^\r\n\p{L}\p{N}]?"
@@ -56,7 +54,7 @@ def _camel(
 
 
 def _grouped(digit: str, end: str) -> str:
-    """Runs of digits in threes counted from their end: one look to the end, then group after group."""
+    """A pattern for digits in groups of three, counted from the end of the run, in linear time."""
     return rf"(?<!{digit}){digit}{{1,3}}(?=(?:{digit}{{3}})*{end})|\G(?<={digit}){digit}{{3}}"
 
 
@@ -87,7 +85,7 @@ ASCII_MARK = _char_class("21-2F 3A-40 5B-60 7B-7E")
 
 
 def _marked(symbols: str, blanks: str) -> str:
-    """DeepSeek V3's words: a mark may open an ASCII word, letters keep their combining marks."""
+    """DeepSeek V3's words: a punctuation mark may begin an ASCII word; letters keep combining marks."""
     return _any(ASCII_MARK + "[A-Za-z]+", r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+", symbols, blanks)
 
 
@@ -159,7 +157,7 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
     (
         "deepseek-llm",
         PreTokenizer(
-            # \s+$ tries every start of a run of blanks; a look behind leaves it the first one.
+            # \s+$ alone tries every start in a run of spaces; the lookbehind leaves only the first.
             (r"[\r\n]", rf"\s?{CASED}+", rf"\s?{WIDE_MARKS}+", r"(?<!\s)\s++$", f"{CJK_OLD}+", r"\p{N}+")
         ),
     ),
@@ -226,5 +224,5 @@ def _table(rows: Iterable[tuple[str, PreTokenizer]]) -> dict[str, PreTokenizer]:
 
 
 PRETOKENIZERS: Mapping[str, PreTokenizer] = _table(_ROWS)
-# Names whose vocabularies drop white space between words, so that no text would come back.
+# Pre-tokenizers that drop white space between words, so that text would not round-trip.
 REFUSED = frozenset(("whitespace",))

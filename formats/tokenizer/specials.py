@@ -1,6 +1,6 @@
-"""Special tokens: which ids they are, where they stand in a text, and how user text is kept from being one.
+"""Special tokens: their ids, splitting a text at them, and escaping user text that spells one.
 
-What a file says wins over what a text looks like; ids out of range are ignored with a warning.
+The file's metadata wins over token texts. Ids out of range are ignored with a warning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from satchel.formats.tokenizer.splitting import Cutter, Special
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab
 
-# Name -> GGUF keys, later ones older spellings.
+# Role: its GGUF keys, the current one first.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "bos": ("bos_token_id",),
     "eos": ("eos_token_id",),
@@ -36,7 +36,7 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "t5": {"eos": 1, "unk": 2, "pad": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
 }
-# Texts by which a token is known where the file has no key for it; the first that a vocabulary holds counts.
+# Token texts that identify a role where the file has no key for it; the first one in the vocabulary counts.
 TEXTS: Mapping[str, tuple[str, ...]] = {
     "eot": (
         "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>",
@@ -63,22 +63,22 @@ END_TEXTS = (
     *TEXTS["eot"], *TEXTS["eom"], "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "[EOS]", "<eos>",
     "<turn|>", "<|tool_response>", "[e~[", "</s>",
 )  # fmt: skip
-# Channel markers of the harmony format are text that a client must see.
+# Channel markers of the harmony format, which the chat parser must see.
 SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-# Sets that tell a format in which `<|end|>` closes a message, not the answer.
+# Sets of tokens that identify a format in which `<|end|>` ends a message, not the answer.
 HARMONY = (
     ("<|return|>", "<|call|>"),
     ("<|return|>", "<|calls|>"),
     ("<|call|>", "<|flush|>"),
     ("<|calls|>", "<|flush|>"),
 )
-PIECE = 1 << 16  # characters that one call looks at: it holds the interpreter
+PIECE = 1 << 16  # characters per call of `re`, which holds the GIL
 BRACKETS = frozenset("<>[]{}|｜")
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids by role, what is added to a text, and every id that ends a generation (`eog`)."""
+    """Special ids by role, the tokens added to a text, and the ids that end generation (eog)."""
 
     bos: int | None = None
     eos: int | None = None
@@ -102,7 +102,7 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class Adds:
-    """What a kind of tokenizer puts around a text where the file does not say."""
+    """The tokens that a kind of tokenizer adds to a text where the file does not say."""
 
     bos: bool = False
     eos: bool = False
@@ -110,10 +110,10 @@ class Adds:
 
 
 def read_specials(meta: Meta, vocab: Vocab, model: str, adds: Adds) -> tuple[SpecialIds, Vocab]:
-    """The special ids, and the vocabulary with the types that their texts imply.
+    """The special ids, and the vocabulary with corrected token types.
 
-    A token with the text of an end marker is a control token whatever its type says (llama.cpp's rule):
-    models whose converter marked it as ordinary text would never stop.
+    A token with the text of an end marker becomes a control token whatever its type (llama.cpp's rule): some
+    converters mark it as ordinary text, and such a model would never stop.
     """
     types = vocab.types.copy()
     ids = {
@@ -148,7 +148,7 @@ def _read_id(meta: Meta, keys: tuple[str, ...], count: int, default: int | None)
         default = None
     for key in keys:
         value = meta.integer(key)
-        # -1, as signed or unsigned, is how some converters write "none".
+        # Some converters write "none" as -1, signed or unsigned.
         if value is None or value in (-1, 0xFFFFFFFF):
             continue
         if 0 <= value < count:
@@ -170,7 +170,7 @@ def _first(vocab: Vocab, texts: Iterable[str]) -> int | None:
 
 
 class Splitter:
-    """Cuts a text at special tokens: longer ones first, each left to right, as llama.cpp does."""
+    """Splits a text at special tokens as llama.cpp does: longer tokens first, each from left to right."""
 
     def __init__(self, vocab: Vocab, pre: str, name: str) -> None:
         ids = vocab.ids_of(Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
@@ -190,10 +190,9 @@ class Splitter:
         self._cutters: dict[tuple[bool, frozenset[int]], Cutter] = {}
 
     def split(self, text: str, special: bool, but: Iterable[int] = ()) -> list[str | int]:
-        """Ids of the tokens found, and the texts between them, never empty, in order.
+        """The ids of the tokens found and the non-empty texts between them, in order.
 
-        special: False finds user-defined tokens only; control tokens in the text stay text. but: ids that are
-        not looked for.
+        special: False finds user-defined tokens only; control tokens stay text. but: ids to ignore.
         """
         key = special, frozenset(but)
         cutter = self._cutters.get(key)
@@ -204,8 +203,9 @@ class Splitter:
 
 
 def _stripping(vocab: Vocab, pre: str, name: str) -> dict[str, tuple[bool, bool]]:
-    """(lstrip, rstrip) by token text, "*" for the rest: GGUF holds no such attributes, so models are known
-    by name."""
+    """(lstrip, rstrip) by token text, "*" for all others. GGUF has no such attributes, so they are chosen by
+    the model's name.
+    """
     if any(part in pre for part in ("jina-v2-de", "jina-v2-es", "jina-v2-code")):
         return {"<mask>": (True, False)}
     if "phi-3" in name or "phi3" in name:
@@ -217,12 +217,12 @@ def _stripping(vocab: Vocab, pre: str, name: str) -> dict[str, tuple[bool, bool]
 
 
 class Escape:
-    """Maps text so that no control token can be found in it, and back, exactly, for every string.
+    """A reversible mapping of text to text in which no control token can be found.
 
-    Every character that delimits a control token (brackets and bars; where a token has none, its other
-    marks, or else all of its characters) becomes a private-use character. So no control token can lie in, or
-    reach into, any run or slice of escaped text that holds one of its delimiters. Private-use characters of
-    the text itself that would be mistaken get one in front.
+    Every delimiter of a control token (brackets and bars; for a token without any, its other punctuation, or
+    else all of its characters) becomes a private-use character. So no control token can be inside, or
+    overlap, any slice of escaped text that contains one of its delimiters. Private-use characters in the text
+    that would be ambiguous are prefixed with a mark.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -245,13 +245,13 @@ class Escape:
 
     def unescape(self, text: str) -> str:
         if text.isascii():
-            return text  # no code is in it
+            return text  # nothing is escaped
         if len(text) <= PIECE:
             return self._codes.sub(self._restore, text)
         return "".join(self._codes.sub(self._restore, piece) for piece in self._pieces(text))
 
     def _pieces(self, text: str) -> Iterator[str]:
-        """The text cut in front of characters that are no codes: so never behind a mark."""
+        """The text split before characters that are not codes, so never between a mark and its character."""
         at = 0
         while at < len(text):
             border = self._border.search(text, at + PIECE)
@@ -271,7 +271,7 @@ def _delimiters(text: str) -> set[str]:
 
 
 def _free_characters(count: int, taken: set[str]) -> list[str]:
-    """Private-use characters (plane 15) that stand in no special token."""
+    """Private-use characters (plane 15) that occur in no special token."""
     free = (chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in taken)
     return [next(free) for _ in range(count)]
 

@@ -1,10 +1,9 @@
-"""Cuts a text at special tokens in one pass: the cost does not grow with how many tokens there are.
+"""Splits a text at special tokens in one pass, whose cost does not depend on the number of tokens.
 
-Invariant: the pieces are those of the definition, `by_definition`: the longest token first, each from left to
-right, as llama.cpp does. Where no token can overlap another, that is the leftmost and longest one, over and
-over: one pass of a compiled trie. Vocabularies with tokens that can (one ends as another begins) have the
-longest token at every place found, and the definition is applied to each stretch that such tokens cover, with
-the tokens that were found in it.
+Invariant: the pieces equal those of `by_definition`: the longest token first, each from left to right, as
+llama.cpp does. Where no two tokens can overlap, that is the leftmost longest match, repeatedly: one pass of a
+compiled trie. Where tokens can overlap (one ends as another begins), the pass finds the longest token at
+every position, and `by_definition` is applied to each stretch that they cover, with the tokens found in it.
 """
 
 from __future__ import annotations
@@ -15,14 +14,16 @@ from dataclasses import dataclass
 from itertools import groupby
 
 SPACES = " \t\n\v\f\r"
-WINDOW = 1 << 16  # characters that one call of `re` looks at: it holds the interpreter
+WINDOW = 1 << 16  # characters per call of `re`, which holds the GIL
 LONGEST = 1000  # characters of a token
 DEEPEST = 60  # prefixes of a token that are tokens too: a deeper trie is no regular expression for `re`
 
 
 @dataclass(frozen=True)
 class Special:
-    """A token that is cut out of a text before it is encoded; strip says which white space it swallows."""
+    """A token at which text is split before encoding. lstrip, rstrip: it also takes the white space beside
+    it.
+    """
 
     id: int
     text: str
@@ -32,7 +33,7 @@ class Special:
 
 
 class Cutter:
-    """Cuts texts at these tokens, the longest of which come first."""
+    """Splits texts at these tokens, which are sorted with the longest first."""
 
     def __init__(self, specials: Sequence[Special]) -> None:
         self.specials = [special for special in specials if special.text]
@@ -46,7 +47,7 @@ class Cutter:
         self._pattern = None if strips else _compiled(texts, self._apart)
 
     def cut(self, text: str) -> list[str | int]:
-        """Ids of the tokens found, and the texts between them, never empty, in order."""
+        """The ids of the tokens found and the non-empty texts between them, in order."""
         if not text or not self.specials:
             return [text] if text else []
         if self._pattern is None:
@@ -67,7 +68,7 @@ class Cutter:
         return found if self._apart else list(_joined(found))
 
     def _within(self, texts: set[str]) -> list[Special]:
-        """The tokens that may stand in a cluster of these: they, and those that they begin with."""
+        """The tokens that can occur in a cluster of these: they and the tokens that are their prefixes."""
         orders = {self._order[text] for text in texts}
         orders |= {
             self._order[found[:n]]
@@ -78,7 +79,7 @@ class Cutter:
         return [self.specials[i] for i in sorted(orders)]
 
     def _stretches(self, text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int, set[str]]]:
-        """(start, end, the longest token at each place within) of stretches that tokens cover."""
+        """(start, end, longest tokens at its positions) of each stretch that tokens cover."""
         if self._apart:
             yield from ((match.start(), match.end(), set()) for match in self._matches(text, pattern))
             return
@@ -96,7 +97,7 @@ class Cutter:
             yield begin, end, texts
 
     def _matches(self, text: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        """All matches, found window by window."""
+        """All matches, searched window by window."""
         at = 0
         while at < len(text):
             limit = at + WINDOW
@@ -109,7 +110,7 @@ class Cutter:
 
 
 def _joined(pieces: Sequence[str | int]) -> Iterator[str | int]:
-    """The pieces with texts that stand side by side in one: a cluster may begin or end with text."""
+    """The pieces with adjacent texts joined: a cluster may begin or end with text."""
     for is_text, run in groupby(pieces, lambda piece: isinstance(piece, str)):
         if is_text:
             yield "".join(map(str, run))
@@ -118,7 +119,9 @@ def _joined(pieces: Sequence[str | int]) -> Iterator[str | int]:
 
 
 def by_definition(text: str, specials: Sequence[Special]) -> list[str | int]:
-    """The pieces of a text: for each token, in order, all of its places in what is still text."""
+    """The reference definition: for each token in order, splits the remaining texts at all of its
+    occurrences.
+    """
     fragments: list[str | int] = [text]
     for special in specials:
         if special.text in text:
@@ -143,8 +146,9 @@ def _cut(fragment: str | int, token: Special) -> Iterator[str | int]:
 
 
 def overlap(texts: Sequence[str]) -> bool:
-    """Whether one of them may end as another begins, so that which is cut out first matters. Runs of one
-    character (blanks, line ends) do not count among themselves: the longest from the left is it either way.
+    """Whether one text can end as another begins, so that the order of splitting matters. Runs of one
+    character (spaces, newlines) do not count among themselves: the leftmost longest match is the same in any
+    order.
     """
     if any(len(text) > LONGEST for text in texts):
         return True  # rather than to compare them: it is no vocabulary in use
@@ -160,8 +164,8 @@ def overlap(texts: Sequence[str]) -> bool:
 
 
 def _compiled(texts: Sequence[str], apart: bool) -> re.Pattern[str] | None:
-    """A pattern that takes the longest token that begins at a place; where they can overlap, its first
-    character alone, with the rest in a group. None where it would nest too deeply.
+    """A pattern that matches the longest token at a position; where tokens can overlap (not `apart`), it
+    consumes only the first character and captures the rest. None where it would nest too deeply.
     """
     by_first: dict[str, list[str]] = {}
     for text in sorted(set(texts)):
@@ -176,7 +180,7 @@ def _compiled(texts: Sequence[str], apart: bool) -> re.Pattern[str] | None:
 
 
 def _trie(texts: Sequence[str], depth: int) -> str | None:
-    """An alternation of sorted texts by their common beginnings; the longest that fits is taken."""
+    """An alternation of sorted texts as a trie by common prefixes, which prefers the longest match."""
     if depth > DEEPEST:
         return None
     ends = "" in texts
@@ -198,7 +202,7 @@ def _trie(texts: Sequence[str], depth: int) -> str | None:
 
 
 def _common(texts: Sequence[str]) -> str:
-    """What sorted texts begin with alike."""
+    """The common prefix of sorted texts."""
     first, last = texts[0], texts[-1]
     n = next(
         (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))

@@ -1,6 +1,6 @@
 """SentencePiece vocabularies (BPE with scores, Unigram) from GGUF metadata, on the `sentencepiece` library.
 
-The library reads a serialized model: it is written here, field by field, from checked tables only.
+The library reads a serialized model, which this module writes field by field from checked tables.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ Types: TypeAlias = npt.NDArray[np.int32]
 UNIGRAM, BPE = 1, 2
 SHORT = [bytes((i,)) for i in range(256)]
 TAIL = struct.Struct("<BfBB")
-# ModelProto's piece types; the numbers are those of Kind, but for what takes no part in matching.
+# ModelProto's piece types: those of Kind, except for types that take no part in matching.
 PIECE_TYPES = {Kind.UNDEFINED: Kind.NORMAL, Kind.UNUSED: Kind.NORMAL, Kind.USER_DEFINED: Kind.NORMAL}
 
 
 class SentencePiece:
-    """Encodes one stretch of ordinary text; knows each token's bytes."""
+    """The TokenEncoder of SentencePiece vocabularies."""
 
     def __init__(self, meta: Meta, vocab: Vocab, unigram: bool, unk: int | None) -> None:
         self._vocab, self._bytes = vocab, byte_values(meta, vocab)
         self.space_prefix = meta.flag("add_space_prefix", not unigram)
         self._unigram = unigram
-        # With a token for each byte nothing is lost; Unigram models squeeze blanks and exchange characters.
+        # With byte tokens no text is lost, but Unigram models merge spaces and normalize characters.
         lossless = not unigram and len(self._bytes) == 256
         self.longest = max((len(text.encode()) for text in vocab.tokens), default=1) if lossless else None
         self.cuts = not unigram and not any(ACROSS.search(text) for text in vocab.tokens)
         types = _piece_types(meta, vocab, unk, full_bytes=len(self._bytes) == 256)
-        # Unigram models put a space before every stretch after their clean-up of blanks: the library's part.
+        # For Unigram models the library adds the leading space itself, after its normalization.
         rules = _normalizer(meta, self.space_prefix) if unigram else _number(3, False) + _number(4, False)
         spec = _number(3, UNIGRAM if unigram else BPE) + _number(35, len(self._bytes) == 256)
         self._processor = _load(meta, _write_model(meta, vocab, types, spec, rules))
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """start: the text opens the whole or follows a special token, where a space is put in front."""
+        """The ids of ordinary text. start: the text is at the beginning or follows a special token, so a
+        space is added in front.
+        """
         if self.space_prefix and start and not self._unigram:
             text = " " + text
         count = len(self._vocab)
@@ -74,7 +76,7 @@ def _write_model(meta: Meta, vocab: Vocab, types: Types, trainer: bytes, normali
     """A ModelProto: pieces (field 1), trainer spec (2), normalizer spec (3)."""
     pieces = b"".join(map(_piece, vocab.tokens, _checked_scores(meta, vocab), types.tolist()))
     if not np.any(types == Kind.UNKNOWN):
-        # The library insists on an unknown piece; its id lies behind the vocabulary and is dropped again.
+        # The library requires an unknown piece. Its id is after the vocabulary, and encode drops it.
         pieces += _piece("<none>" if "<none>" not in vocab.index else "\x00none", 0.0, Kind.UNKNOWN)
     return pieces + _bytes(2, trainer) + _bytes(3, normalizer + _number(5, True))
 
@@ -133,6 +135,7 @@ def _piece(text: str, score: float, kind: int) -> bytes:
     size = len(raw)
     tail = TAIL.pack(0x15, score, 0x18, kind)
     if size < 0x70:
-        # Both lengths fit one byte: nearly every token, and this function is most of a vocabulary's start-up.
+        # Fast path, for nearly every token: both lengths fit one byte. This function dominates the start-up
+        # time.
         return bytes((0x0A, size + 9, 0x0A, size)) + raw + tail
     return _bytes(1, _bytes(1, raw) + tail)

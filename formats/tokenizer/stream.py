@@ -1,4 +1,6 @@
-"""Token ids to text, piece by piece: none ends inside a UTF-8 character or a possible stop string."""
+"""Streaming detokenization: no piece of text ends inside a UTF-8 character or inside a possible
+stop string.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from collections.abc import Callable, Iterable
 
 
 class Detokenizer:
-    """Fed ids in order, returns the text that they complete.
+    """Takes ids in order, and returns the text that they complete.
 
-    The bytes of an unfinished character wait for the next id; bytes that can't become a character turn into
-    U+FFFD. pieces joined with flush() equal `Tokenizer.decode` of all ids.
+    The bytes of an incomplete character wait for the next id; invalid bytes become U+FFFD. All pieces and the
+    result of flush(), joined, equal `Tokenizer.decode` of all ids.
 
-    piece: an id's bytes, b"" for what is not shown. strip: drop one space at the very start (SentencePiece
-    vocabularies put it before the first word).
+    piece: returns an id's bytes, b"" for a hidden token. strip: drop one space at the very start, which
+    SentencePiece vocabularies put before the first word.
     """
 
     def __init__(self, piece: Callable[[int], bytes], strip: bool) -> None:
@@ -28,15 +30,15 @@ class Detokenizer:
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """What still waits, as U+FFFD; the detokenizer is then at the start of a character again."""
+        """The waiting bytes as U+FFFD. The detokenizer then expects the start of a character."""
         return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:
-    """Ends a text at the first of several strings, and holds back what may be the start of one.
+    """Ends a text at the first of several stop strings, and holds back text that may begin one.
 
-    The string that is complete first counts, the longer one of two that end together; so the result does not
-    depend on how the text was cut into pieces. keep: that string is shown too.
+    The stop string that is complete first counts; of two that end at the same place, the longer one. So the
+    result does not depend on how the text is split into pieces. keep: include the stop string in the text.
     """
 
     def __init__(self, stops: Iterable[str], keep: bool = False) -> None:
@@ -63,7 +65,7 @@ class StopStrings:
         return shown
 
     def flush(self) -> str:
-        """The text held back, when no more follows."""
+        """The text that is held back; called when no more text follows."""
         shown, self._held = self._held, ""
         return shown
 

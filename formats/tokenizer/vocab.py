@@ -1,6 +1,6 @@
-"""The token table of a GGUF file: texts, types and scores, checked before anything is built from them.
+"""The token table of a GGUF file: texts, types and scores, checked before they are used.
 
-A Vocab's index and tokens agree: every text is unique, non-empty and of sane length.
+Invariant: index and tokens of a Vocab agree; every text is unique, not empty and at most MAX_TOKEN long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Meta:
-    """Typed look-ups in a file's metadata whose errors name file, key, wanted and found."""
+    """Typed access to a file's tokenizer metadata. Errors name the file, the key, the expected
+    and the found.
+    """
 
     values: Mapping[str, Any]
     source: str = ""
@@ -78,7 +80,7 @@ class Meta:
         return int(value)
 
     def strings(self, key: str) -> list[str]:
-        """An array of strings; ModelError where it is missing, of another type or absurdly long."""
+        """An array of strings. ModelError where it is missing, of another type or too long."""
         value = self.values.get(PREFIX + key, MISSING)
         if value is MISSING or isinstance(value, str | bytes) or not hasattr(value, "__len__"):
             raise self.fail(key, "an array of strings", "nothing" if value is MISSING else _describe(value))
@@ -124,10 +126,10 @@ class Vocab:
 
 
 def read_vocab(meta: Meta) -> Vocab:
-    """Tokens, types and scores of a file.
+    """The tokens, types and scores of a file.
 
-    ModelError for a wrong element type, a short array, a token that stands twice or is longer than 65,536
-    characters. An empty token gets a name that no text holds, as llama.cpp does.
+    ModelError for a wrong element type, a short array, a duplicate token, or one of more than 65,536
+    characters. An empty token is renamed to [EMPTY_i], as in llama.cpp.
     """
     tokens = meta.strings("tokens")
     if not tokens:
@@ -151,7 +153,7 @@ def read_vocab(meta: Meta) -> Vocab:
 
 
 def byte_values(meta: Meta, vocab: Vocab) -> dict[int, int]:
-    """Value by id of the byte tokens `<0xNN>`; ModelError for a byte token that names no byte."""
+    """The values of the byte tokens `<0xNN>` by id. ModelError for a byte token with another text."""
     values = {}
     for i in vocab.ids_of(Kind.BYTE):
         match = BYTE_TOKEN.fullmatch(vocab.tokens[i])
@@ -164,7 +166,7 @@ def byte_values(meta: Meta, vocab: Vocab) -> dict[int, int]:
 
 
 def _as_array(value: Any) -> npt.NDArray[Any] | None:
-    """A flat array of numbers; lists of Python numbers are taken as GGUF's 32-bit types."""
+    """A flat array of numbers; lists of Python numbers become GGUF's 32-bit types."""
     if isinstance(value, np.ndarray):
         return value if value.ndim == 1 else None
     if isinstance(value, list | tuple) and value:

@@ -9,13 +9,13 @@ from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab
 
 SPACE = "▁"
 CONTINUES = "##"
-LONGEST_WORD = 100  # characters: BERT's own limit; a longer word is one unknown token
+LONGEST_WORD = 100  # characters: BERT's limit; a longer word becomes one unknown token
 
 
 class WordPiece:
-    """Encodes one stretch of ordinary text; knows each token's bytes."""
+    """The TokenEncoder of WordPiece vocabularies."""
 
-    longest: int | None = None  # blanks are dropped, and a long word is one unknown token
+    longest: int | None = None  # spaces are dropped, and a long word is one unknown token
     cuts = True
 
     def __init__(self, meta: Meta, vocab: Vocab, unk: int | None) -> None:
@@ -42,8 +42,8 @@ class WordPiece:
         self._tokenizer = tokenizer
 
     def encode(self, text: str, start: bool) -> list[int]:
-        """start is of no matter here: every word begins a word."""
-        # Of the library's calls, those for batches release the interpreter.
+        """The ids of ordinary text. start has no effect: every word has a start mark."""
+        # Only the library's batch calls release the GIL.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def token_bytes(self, token: int) -> bytes:
@@ -54,6 +54,6 @@ class WordPiece:
 def _rename(vocab: Vocab, token: int) -> str:
     text = vocab.tokens[token]
     if vocab.types[token] != Kind.NORMAL:
-        # A name that no word can have: control tokens are never made of ordinary text.
+        # A name that no word can have, so that ordinary text never becomes a control token.
         return f"\n{text}"
     return text[1:] if text.startswith(SPACE) and len(text) > 1 else CONTINUES + text

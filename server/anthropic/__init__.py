@@ -1,4 +1,4 @@
-"""Anthropic's API: messages, and errors as its clients read them."""
+"""Anthropic's Messages API: routes, and errors in its shape."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from satchel.server.problem import Problem
 from satchel.server.stream import event
 
 HEADER = "anthropic-version"
-OVERLOADED = 529  # Anthropic's own status of a server that has too much to do
+OVERLOADED = 529  # Anthropic's HTTP status of an overloaded server
 
-# By kind; all others are the request's fault.
+# Error types by kind of problem; every other kind is an invalid_request_error.
 TYPES = {
     "key": "authentication_error",
     "forbidden": "permission_error",

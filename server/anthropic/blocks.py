@@ -1,4 +1,4 @@
-"""The blocks that a message's content is made of, checked."""
+"""Content blocks of Anthropic messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Cached(Body):
-    """What was read before is found in the cache by itself: a mark for it has no effect."""
+    """A block that may carry `cache_control`, which has no effect: prefix caching is automatic."""
 
     cache_control: Any = None
 
@@ -25,7 +25,7 @@ class TextBlock(Cached):
 
 
 class ThinkingBlock(Body):
-    """The signature is not checked: what a client says was thought is read like any other text."""
+    """An earlier turn's thinking. The signature is not checked: thinking is read like any other text."""
 
     type: Literal["thinking"]
     thinking: str
@@ -33,7 +33,7 @@ class ThinkingBlock(Body):
 
 
 class RedactedBlock(Body):
-    """Only Anthropic's server can read it: it has no effect."""
+    """Encrypted thinking, which only Anthropic's server can read; it has no effect."""
 
     type: Literal["redacted_thinking"]
     data: str = ""
@@ -51,7 +51,7 @@ def _one_text(value: Any) -> Any:
 
 
 def _known(*types: str) -> BeforeValidator:
-    """Refuses a block that this server cannot read, by its name."""
+    """A validator that refuses a block of another type with an error that names the supported ones."""
 
     def check(value: Any) -> Any:
         given = value.get("type") if isinstance(value, dict) else None

@@ -1,4 +1,6 @@
-"""A conversation in blocks, as the library has conversations: a tool's result is a message of its own."""
+"""Converts Anthropic messages to the library's chat messages: each tool result becomes a message
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ ALLOWED: dict[str, tuple[type[Body], ...]] = {
     "assistant": (TextBlock, ThinkingBlock, RedactedBlock, ToolUseBlock),
     "system": (TextBlock,),
 }
-FAILED = "Error: "  # before the result of a tool that failed: templates have no other place for it
+FAILED = "Error: "  # the prefix of a failed tool's result: chat templates have no field for is_error
 
 
 class AnthropicMessage(Body):
@@ -33,7 +35,7 @@ class AnthropicMessage(Body):
 
 
 def messages_of(system: Sequence[TextBlock], messages: Sequence[AnthropicMessage]) -> list[JsonObject]:
-    """The messages as Model.chat takes them. A Problem names a block that its message cannot have."""
+    """The messages as `Model.chat` takes them. A Problem names a block that its role does not allow."""
     found = [{"role": "system", "content": _parts(system)}] if system else []
     for i, message in enumerate(messages):
         _check(message, f"messages[{i}]")
@@ -69,7 +71,7 @@ def _call(block: ToolUseBlock) -> JsonObject:
 
 
 def _others(message: AnthropicMessage) -> Iterator[JsonObject]:
-    """Texts that stand together are one message, each result is one."""
+    """Adjacent text blocks become one message; each tool result becomes one."""
     for kind, blocks in groupby(message.content, type):
         if kind is TextBlock:
             yield {"role": message.role, "content": _parts([b for b in blocks if isinstance(b, TextBlock)])}

@@ -1,4 +1,4 @@
-"""The bodies of requests for messages, checked, and as the library wants them."""
+"""Request bodies of /v1/messages: validated, and converted to a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class PromptBody(Cached):
     output_config: OutputConfig = OutputConfig()
 
     def reasoning(self) -> bool | int | str | None:
-        """As Model.chat has it."""
+        """The `reasoning` argument of `Model.chat`."""
         effort = self.output_config.effort
         if self.thinking is None or self.thinking.type == "adaptive":
             return effort
@@ -116,7 +116,7 @@ class PromptBody(Cached):
         )
 
     def _call(self) -> MustCall | None:
-        """What has to be called; None where the model decides."""
+        """The forced tool call; None where the model decides."""
         choice, names = self.tool_choice, [t.name for t in self.tools]
         twice = next((n for n, count in Counter(names).items() if count > 1), None)
         if twice is not None:

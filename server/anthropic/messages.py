@@ -37,7 +37,7 @@ async def messages(request: Request, body: MessagesBody) -> Response:
 
 
 async def whole(work: Coroutine[Any, Any, Answer], body: MessagesBody, warnings: list[str]) -> JsonObject:
-    """The answer in one piece."""
+    """The whole message as JSON."""
     answer = await work
     try:
         blocks = _blocks(body)
@@ -51,7 +51,7 @@ async def whole(work: Coroutine[Any, Any, Answer], body: MessagesBody, warnings:
 
 
 async def events(answer: Answer, body: MessagesBody, warnings: list[str]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+    """The message as server-sent events."""
     blocks = _blocks(body)
     yield event({"type": "message_start", "message": head(answer)}, "message_start")
     yield PING
@@ -68,7 +68,7 @@ def _blocks(body: MessagesBody) -> Blocks:
 
 
 async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
-    """The events of all blocks."""
+    """The events of all content blocks."""
     async for said in answer:
         for told in blocks.add(said.events):
             yield told
@@ -85,7 +85,7 @@ async def count_tokens(request: Request, body: PromptBody) -> JsonObject:
 
 
 def _count(model: Model, turn: Turn) -> int:
-    """Tokens of the prompt that the turn is answered to."""
+    """The number of tokens of the turn's prompt."""
     prompt = ChatPrompt(
         model.template,
         model.tokenizer,

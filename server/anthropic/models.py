@@ -1,4 +1,4 @@
-"""The list of models as Anthropic's clients read it; the routes are those of openai/models.py."""
+"""The list of models in Anthropic's shape. The routes are in openai/models.py."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MOST, USUAL = 1000, 20
 
 
 def asked(request: Request) -> bool:
-    """Whether a client of Anthropic's asks."""
+    """Whether the request comes from an Anthropic client."""
     return HEADER in request.headers
 
 
 def page(request: Request) -> JsonObject:
-    """Some of the models: `limit` of them behind `after_id`, or before `before_id`."""
+    """One page of the list: `limit` models after `after_id`, or before `before_id`."""
     entries = list(models_of(request).entries.values())
     names = [e.name for e in entries]
     limit = _limit(request.query_params.get("limit", str(USUAL)))

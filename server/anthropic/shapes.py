@@ -1,4 +1,4 @@
-"""The objects that Anthropic's clients read, made of what the engine says."""
+"""Response objects of Anthropic's API, built from the events of a completion."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from satchel.server.flavour import JsonObject
 
 
 class Blocks:
-    """The blocks of an answer as it comes: `add` gives the events of a stream, `content` what they come to.
+    """Builds content blocks from chat events: `add` yields the stream's events, `content` holds the blocks.
 
-    A call is told when it is whole, so that none is taken back. shows_thinking: whether its text is told.
+    A tool call is sent only when it is complete, so that no call has to be retracted. shows_thinking: whether
+    the text of thinking blocks is sent.
     """
 
     def __init__(self, *, shows_thinking: bool = True) -> None:
@@ -68,7 +69,7 @@ class Blocks:
         return {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, field: text}}
 
     def close(self) -> Iterator[JsonObject]:
-        """Ends the block that is open."""
+        """Ends the open block."""
         if not self._open:
             return
         block, text = self.content[-1], "".join(self._texts)
@@ -85,12 +86,12 @@ class Blocks:
 
 
 def signature(thought: str) -> str:
-    """Clients keep one beside each thought; nothing here reads it again."""
+    """A signature for a thinking block. Clients require one; the server does not check it."""
     return base64.b64encode(hashlib.sha256(thought.encode()).digest()).decode()
 
 
 def head(answer: Answer) -> JsonObject:
-    """The message before anything is said."""
+    """The message object before its first block."""
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -104,7 +105,7 @@ def head(answer: Answer) -> JsonObject:
 
 
 def usage(answer: Answer) -> JsonObject:
-    """Tokens so far. What the cache had is counted apart from the rest of the prompt."""
+    """Token counts so far. input_tokens excludes the tokens found in the prefix cache."""
     stats = answer.replies[0].stats
     return {
         "input_tokens": stats.prompt - stats.cached,
@@ -115,7 +116,7 @@ def usage(answer: Answer) -> JsonObject:
 
 
 def ending(answer: Answer, blocks: Blocks) -> JsonObject:
-    """Why the answer ended."""
+    """The stop reason and the stop sequence that was found."""
     reply = answer.replies[0]
     sequence = reply.reply.stop_found
     if blocks.calls:

@@ -1,1 +1,1 @@
-"""llama-server's own routes, whose errors have OpenAI's shape."""
+"""llama-server's own routes. Their errors have OpenAI's shape."""

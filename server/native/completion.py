@@ -1,4 +1,4 @@
-"""POST /completion and /infill: llama-server's own shape."""
+"""POST /completion and /infill in llama-server's shape."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def _respond(request: Request, body: NativeFields, wanted: GenerationReque
 
 
 async def whole(work: Coroutine[Any, Any, Answer], body: NativeFields, warnings: list[str]) -> JSONResponse:
-    """One object, or a list of several."""
+    """The completion as one JSON object; several completions as a list."""
     answer = await work
 
     def made() -> JsonObject | list[JsonObject]:
@@ -145,7 +145,7 @@ def _whole(answer: Answer, index: int, body: NativeFields, warnings: list[str]) 
 
 
 def _ending(answer: Answer, index: int, body: NativeFields, warnings: list[str]) -> JsonObject:
-    """What is told when an answer is over."""
+    """The final object of a completion: counts, settings and the stop reason."""
     reply, stats = answer.replies[index], answer.replies[index].stats
     said = [*warnings, *answer.notes]
     return {
@@ -176,7 +176,7 @@ def _stop_type(reply: AsyncReply) -> str:
 
 
 def probabilities(tokenizer: Tokenizer, given: list[Logprob]) -> list[JsonObject]:
-    """Of each token, and the likeliest beside it."""
+    """The log-probability of each token, and its top alternatives."""
 
     def one(token: int, logprob: float) -> JsonObject:
         data = tokenizer.token_bytes(token)
@@ -187,7 +187,7 @@ def probabilities(tokenizer: Tokenizer, given: list[Logprob]) -> list[JsonObject
 
 
 def _chosen(told: JsonObject, names: list[str] | None) -> JsonObject:
-    """These fields alone; "generation_settings/n_predict" is a field in another."""
+    """Only the fields named in response_fields; "generation_settings/n_predict" names a nested field."""
     if names is None:
         return told
     found: JsonObject = {}
@@ -201,7 +201,7 @@ def _chosen(told: JsonObject, names: list[str] | None) -> JsonObject:
 
 
 async def events(answer: Answer, body: NativeFields, warnings: list[str]) -> AsyncIterator[bytes]:
-    """The answers as they come; this shape has no [DONE]."""
+    """The completions as server-sent events. llama-server's shape has no final [DONE]."""
     async for said in answer:
         if said.tokens or said.events:
             yield event(_chosen(_part(said, answer, body), body.response_fields))

@@ -1,5 +1,5 @@
-"""GET /openapi.json: every route in words for programs. Making it takes a second of the processor, so
-a thread makes it: answers under way go on.
+"""GET /openapi.json: the OpenAPI document of all routes. Building it takes a second of CPU time, so it runs
+in a thread and streams in progress go on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from satchel.server.roles import USER, needs
 from satchel.server.route import in_pool
 
 router = APIRouter()
-_MAKING = Lock()  # concurrent requests wait instead of making another
+_MAKING = Lock()  # concurrent requests wait for the first one instead of building another document
 
 
 @router.get("/openapi.json", include_in_schema=False)

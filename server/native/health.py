@@ -1,4 +1,4 @@
-"""Whether the server is there, and whether it is ready: answered without the engine."""
+"""Liveness (/healthz) and readiness (/health, /readyz) probes. They do not use the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is loaded, as llama-server's router says and changes it; and the aliases."""
+"""Loading and unloading models as llama-server's router does it; aliases; reload of the configuration."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ async def unload(request: Request, body: LoadBody) -> JsonObject:
 @router.get("/aliases")
 @needs(ADMIN)
 async def aliases(request: Request) -> JsonObject:
-    """How the versions behind each name do."""
+    """Each alias with the request counts and error rates of its versions."""
     return {"aliases": [alias.told() for alias in models_of(request).aliases.values()]}
 
 
 @router.post("/config/reload")
 @needs(ADMIN)
 async def reload(request: Request) -> JsonObject:
-    """Reads the configuration file again, as SIGHUP does."""
+    """Reloads the configuration file, as SIGHUP does."""
     return {"changed": await reload_of(request)()}

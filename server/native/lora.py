@@ -1,4 +1,4 @@
-"""GET and POST /lora-adapters: those that are loaded, and their scales for requests that name none."""
+"""GET and POST /lora-adapters: the loaded adapters, and their default scales for requests that name none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /metrics, in Prometheus's text form."""
+"""GET /metrics in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ async def metrics(request: Request) -> Response:
     engines = {e.name: stats for e, stats in zip(entries, found, strict=True) if stats}
     loaded = {e.name: e.model is not None for e in entries}
     counts = Counts(engines, loaded, traffic_of(request), models.aliases.values(), connections_of(request))
-    text = await asyncio.to_thread(rendered, counts)  # 10 ms a model
+    text = await asyncio.to_thread(rendered, counts)  # takes 10 ms per model
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 async def _stats(entry: ServedModel) -> EngineStats | None:
-    """None where it is not loaded, or is being closed."""
+    """The engine's counters; None where the model is not loaded or is being closed."""
     if entry.model is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""GET /props: what a server has, before anything is asked of it."""
+"""GET /props: the properties of a loaded model: context, slots, chat template, default sampling."""
 
 from __future__ import annotations
 

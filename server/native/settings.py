@@ -1,4 +1,4 @@
-"""How an answer was made, by llama-server's names."""
+"""The generation settings of a completion, by llama-server's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from satchel.server.flavour import JsonObject
 
 
 def generation_settings(options: GenerateOptions, sampling: Sampling) -> JsonObject:
-    """As they were used, with the seed that was drawn."""
+    """The settings as they were used, with the seed that was drawn."""
     return {
         **{name: getattr(sampling, name) for name in NAMES if name != "dry_last_n"},
         "dry_penalty_last_n": sampling.dry_last_n,

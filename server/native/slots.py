@@ -1,8 +1,7 @@
-"""GET /slots, and POST /slots/{id} to save what was computed for a conversation and to bring it back. A slot
-is a name that requests give by id_slot: any of them may run anywhere.
+"""GET /slots, and POST /slots/{id} to save, restore or erase the KV state of a conversation.
 
-Slots and saved files belong to the key that made them: each key has names and a folder of its own, and finds
-nothing of another's there.
+A slot id is only a name that requests give as id_slot; the scheduler may run them in any engine slot. Slot
+ids and saved files are separate for each API key: no key sees another's.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ async def act(
 
 
 def _path(request: Request, name: str | None) -> Path:
-    """A file in the caller's own folder of saved states. A Problem for a name that could lead out of it."""
+    """A file in the caller's own folder of saved states. A Problem for a name that could leave the folder."""
     folder = settings_of(request).states
     if folder is None:
         line = "conversations are not saved here: start the server with --slot-save-path DIR"
@@ -88,13 +87,13 @@ def _path(request: Request, name: str | None) -> Path:
 
 
 def own_folder(folder: Path, salt: str) -> Path:
-    """Where the caller of this salt saves; without keys, in the folder itself."""
+    """The folder of the caller with this salt; without keys, the folder itself."""
     return folder / hashlib.sha256(f"slots/{salt}".encode()).hexdigest()[:32] if salt else folder
 
 
 def close_folder(folder: Path) -> None:
-    """Makes the folder where there is none, and keeps other users of the machine out of it. A folder that
-    many share, such as /tmp, stays as it is.
+    """Creates the folder where needed, and removes access for other users of the machine. A shared folder
+    such as /tmp (sticky bit) is not changed.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.name == "posix":
@@ -115,7 +114,7 @@ async def _save(request: Request, lease: Lease, slot: int, path: Path) -> JsonOb
 
 
 def _check_room(path: Path, most: int) -> None:
-    """A Problem where the caller's other files fill its part of the disk."""
+    """Raises a Problem where the caller's other files fill its quota."""
     taken = sum(p.stat().st_size for p in path.parent.iterdir() if p != path and p.is_file())
     if taken >= most:
         line = f"your saved conversations have {taken:,} bytes, {most:,} are the most: save under an old name"

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: llama-server's shapes, and vLLM's where its fields are sent."""
+"""POST /tokenize and /detokenize in llama-server's shape, or in vLLM's where its fields are sent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def tokenize(request: Request, body: TokenizeBody) -> JSONResponse:
 
 
 def _piece(model: Model, token: int) -> JsonObject:
-    """A token with its text, or its bytes where they are none."""
+    """A token with its text, or with its bytes where they are not valid UTF-8."""
     data = model.tokenizer.token_bytes(token)
     try:
         piece: Any = data.decode()

@@ -1,4 +1,4 @@
-"""Conversations as prompts that nobody answers: their text, their tokens, how many these are."""
+"""Renders a conversation's prompt without generating: its text, its token ids, its token count."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chat_prompt(model: Model, turn: Turn) -> ChatPrompt:
 
 
 def prompt_ids(model: Model, turn: Turn) -> list[int]:
-    """The tokens that a model would be given."""
+    """The token ids of the turn's prompt."""
     prompt = chat_prompt(model, turn)
     return prompt.render(prompt.messages)
 
@@ -40,7 +40,9 @@ def prompt_ids(model: Model, turn: Turn) -> list[int]:
 @router.post("/v1/chat/completions/render", include_in_schema=False)
 @needs(USER)
 async def apply_template(request: Request, body: ChatBody) -> JSONResponse:
-    """The prompt's text; user text that looks like a control token stays text in a real one."""
+    """The prompt's text. It does not show that user text spelled like a control token is
+    tokenized as text.
+    """
     unknown_fields(request, body)
     turn = body.turn
 

@@ -1,4 +1,4 @@
-"""Ollama's API: lines of JSON below /api, and errors as one text."""
+"""Ollama's API: NDJSON streams below /api, and errors as one string."""
 
 from __future__ import annotations
 

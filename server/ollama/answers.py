@@ -1,4 +1,4 @@
-"""POST /api/generate and /api/chat: an answer in lines as it comes, or in one piece."""
+"""POST /api/generate and /api/chat: a completion as an NDJSON stream or as one object."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ router = APIRouter(route_class=BodyRoute)
 
 @dataclass(frozen=True, slots=True)
 class PendingAnswer:
-    """A request under way: when it came, the warnings of its answer, and the shape of each line."""
+    """A request in progress."""
 
     request: Request
     body: GenerateBody | OllamaChatBody
-    arrived: float
+    arrived: float  # on the clock of time.perf_counter
     warnings: list[str]
-    shape: Callable[[MessageDelta], JsonObject]
+    shape: Callable[[MessageDelta], JsonObject]  # writes a delta for /api/generate or /api/chat
 
     def told(self, said: MessageDelta, ending: JsonObject) -> JsonObject:
         return {"model": self.body.model, "created_at": stamp(), **self.shape(said), **ending}
@@ -73,7 +73,7 @@ async def _answer(
 
 
 async def _load(pending: PendingAnswer) -> JsonObject:
-    """Loads the model, or unloads it where it is to stay for no time at all."""
+    """Loads the model; unloads it where keep_alive is 0."""
     models, seconds = models_of(pending.request), pending.body.keep
     entry, caller = models.entry(pending.body.model), caller_of(pending.request)
     if seconds == SOON:
@@ -104,7 +104,7 @@ async def _begin(pending: PendingAnswer) -> Answer:
 
 
 async def _lines(answer: Answer, pending: PendingAnswer) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+    """The completion as NDJSON lines."""
     reader = DeltaReader()
     async for found in answer:
         said = reader.read(found.events)
@@ -114,7 +114,7 @@ async def _lines(answer: Answer, pending: PendingAnswer) -> AsyncIterator[bytes]
 
 
 async def _whole(pending: PendingAnswer) -> JsonObject:
-    """The answer in one piece."""
+    """The whole completion as one object."""
     answer = await _begin(pending)
     try:
         reader, whole = DeltaReader(), MessageDelta()

@@ -1,4 +1,4 @@
-"""What is told of a model's file: read from its header, once for each state of the file."""
+"""Details of a model file in Ollama's shape, read from the GGUF header and cached until the file changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TEMPLATE = "tokenizer.chat_template"
 
 @dataclass(frozen=True, slots=True)
 class FileDetails:
-    """digest: of what is computed with, 64 hexadecimal digits."""
+    """The details of one model file."""
 
-    digest: str
+    digest: str  # of tensors and metadata that affect the output; 64 hexadecimal digits
     details: Details
 
     def told(self) -> JsonObject:
-        """The details as Ollama tells them."""
+        """Ollama's `details` object."""
         found = self.details
         return {
             "parent_model": "",
@@ -43,7 +43,7 @@ UNREADABLE = FileDetails("0" * 64, Details("", "", 0, "", 0, 0, 0, "", "", "", "
 
 
 def listed(path: Path) -> FileDetails:
-    """UNREADABLE for a file that is none: a list of models is told all the same."""
+    """The details of a file; UNREADABLE for an invalid one, so that a list of models still has an entry."""
     try:
         return shown(path)
     except (SatchelError, OSError):
@@ -51,7 +51,7 @@ def listed(path: Path) -> FileDetails:
 
 
 def shown(path: Path) -> FileDetails:
-    """ModelError for a file that is none. Another size or time of the last change is another state."""
+    """The details of a file, cached by its size and modification time. ModelError for an invalid file."""
     found = path.stat()
     return _file(path, found.st_size, found.st_mtime_ns)
 
@@ -63,7 +63,7 @@ def _file(path: Path, size: int, changed: int) -> FileDetails:
 
 
 def metadata(path: Path, *, whole: bool) -> JsonObject:
-    """The file's metadata; arrays are None unless all was asked for. The template is told apart."""
+    """The file's metadata without the chat template. Arrays are None unless `whole`."""
     with open_gguf(path) as gguf:
         return {key: _value(gguf.metadata.typed(key), whole) for key in gguf.metadata if key != TEMPLATE}
 

@@ -1,4 +1,4 @@
-"""POST /api/embed, and /api/embeddings as it was called before."""
+"""POST /api/embed, and the older /api/embeddings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from satchel.server.route import caller_of, in_pool, models_of, unknown_fields
 from satchel.server.stream import unless_gone
 
 router = APIRouter(route_class=BodyRoute)
-MOST = 4096  # texts of a request
+MOST = 4096  # texts per request
 
 
 def _listed(value: Any) -> Any:
@@ -100,7 +100,7 @@ def _tokenized(model: Model, texts: list[str]) -> list[list[int]]:
 
 
 def _cut(ids: list[int], context: int, number: int, warnings: list[str]) -> list[int]:
-    """The beginning that fits."""
+    """The first `context` ids; adds a warning where some are cut off."""
     if len(ids) > context:
         warnings.append(f"input {number} has {len(ids)} tokens: the first {context} were read")
     return ids[:context]

@@ -1,4 +1,4 @@
-"""The bodies of /api/generate and /api/chat, checked, and as the library wants them."""
+"""Request bodies of /api/generate and /api/chat: validated, and converted to a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AnswerFields(Body):
         return JsonSchema(self.format) if isinstance(self.format, dict) else None
 
     def generate_kwargs(self) -> GenerateKwargs:
-        """As fields of GenerateOptions."""
+        """The request's fields of GenerateOptions."""
         if self.top_logprobs is not None and not self.logprobs:
             raise Problem("invalid", "top_logprobs needs logprobs: true", "top_logprobs")
         made = self.options.generate_kwargs()
@@ -71,7 +71,7 @@ class GenerateBody(AnswerFields):
 
     @property
     def empty(self) -> bool:
-        """Whether the model is only to be loaded, or unloaded."""
+        """Whether the request only loads or unloads the model."""
         return not self.prompt and not self.suffix
 
     @kept
@@ -129,7 +129,7 @@ class OllamaMessage(Body):
     tool_call_id: str = ""
 
     def told(self, where: str) -> JsonObject:
-        """As Model.chat takes it."""
+        """The message as `Model.chat` takes it."""
         if self.images:
             raise Problem("unsupported", f"{where}.images: images are not supported", f"{where}.images")
         given = {

@@ -1,4 +1,4 @@
-"""What there is and what is loaded: /api/tags, /api/ps, /api/show and /api/version."""
+"""/api/tags, /api/ps, /api/show and /api/version: all models, loaded models, and details of one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def show(request: Request, body: ShowBody) -> JsonObject:
 
 
 def tagged(name: str) -> str:
-    """A name with a tag, as Ollama lists them."""
+    """The name with a tag, as Ollama lists it: ":latest" where it has none."""
     return name if ":" in name else f"{name}:latest"
 
 
@@ -98,6 +98,6 @@ def _running(entry: ServedModel, file: FileDetails) -> JsonObject:
 
 
 def _parameters() -> str:
-    """The sampling where a request says nothing, as lines of a Modelfile."""
+    """The default sampling options as lines of a Modelfile."""
     values = {f.name: getattr(Sampling(), f.name) for f in fields(Sampling)}
     return "\n".join(f"{name:<30} {values[name]}" for name in TOLD)

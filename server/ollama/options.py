@@ -1,4 +1,4 @@
-"""`options` of a request, and how long its model stays loaded after it."""
+"""A request's `options`, and `keep_alive`: how long the model stays loaded after the request."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from satchel.server.generation import Caller
 from satchel.server.models import ServedModel
 from satchel.server.problem import Problem
 
-SOON = 1e-3  # seconds: at the next look at idle models
-STAYS = 0.0  # as ServedModel.keep has it
+SOON = 1e-3  # seconds: the model is unloaded at the next check for idle models
+STAYS = 0.0  # the value of ServedModel.keep for a model that is never unloaded
 DURATION = re.compile(r"-?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+")
 PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-LONGEST = 1e9  # seconds; more is for ever
+LONGEST = 1e9  # seconds; a longer keep_alive means that the model is never unloaded
 
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 Stops = Annotated[list[Stop], Field(max_length=64)]
@@ -63,7 +63,7 @@ class OllamaOptions(SamplingFields, Unused):
         return -1 if self.num_predict is None else max(-1, self.num_predict)
 
     def generate_kwargs(self) -> GenerateKwargs:
-        """As fields of GenerateOptions."""
+        """The options as fields of GenerateOptions."""
         return GenerateKwargs(
             sampling=self.sampling(Sampling()),
             max_tokens=self.limit,
@@ -72,12 +72,12 @@ class OllamaOptions(SamplingFields, Unused):
         )
 
     def warnings(self) -> list[str]:
-        """A line for each option that had no effect."""
+        """A warning for each option that has no effect here."""
         given = (name for name in Unused.model_fields if getattr(self, name) is not None)
         return [f"options.{name} had no effect" for name in given]
 
     def check_context(self, context: int) -> list[str]:
-        """A Problem where more context is wanted than the model was loaded with, a line where less is."""
+        """Raises a Problem where num_ctx exceeds the loaded context; returns a warning where it is less."""
         asked = self.num_ctx
         if asked is None or asked == context:
             return []
@@ -94,7 +94,9 @@ class OllamaOptions(SamplingFields, Unused):
 
 
 def keep_seconds(value: Any) -> float | None:
-    """keep_alive as ServedModel.keep has it; None where it says nothing. A negative one is for ever."""
+    """keep_alive as a value of ServedModel.keep; None where it is not given. A negative one means never
+    unload.
+    """
     if value is None:
         return None
     seconds = _seconds(value)
@@ -120,8 +122,8 @@ def _seconds(value: Any) -> float | None:
 
 
 def keep(entry: ServedModel, seconds: float | None, caller: Caller) -> list[str]:
-    """From now on the model stays so long; None: as the server was told. How long models stay concerns all,
-    so an admin's requests alone say so; a line where it had no effect.
+    """Sets how long the model stays loaded; None: as configured. It affects all callers, so it takes an
+    admin; for others it returns a warning and has no effect.
     """
     if caller.admin:
         entry.keep = entry.served.idle if seconds is None else seconds

@@ -1,4 +1,4 @@
-"""The objects that Ollama's clients read, made of what the engine says."""
+"""Response objects of Ollama's API, built from the events of a completion."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from satchel.server.flavour import JsonObject
 
 FINISH = {"stop": "stop", "length": "length", "cancelled": "stop", "deadline": "length"}
 NS = 10**9
-FAR = (2**63 - 1) / NS  # seconds, as Ollama has it: when a model goes that stays
+FAR = (2**63 - 1) / NS  # seconds: Ollama's expiry of a model that is never unloaded
 
 
 def stamp(at: float | None = None) -> str:
-    """A time in seconds since 1970, None for now, as clients read it."""
+    """A timestamp in RFC 3339 with nanoseconds. at: seconds since 1970, None for now."""
     ns = time.time_ns() if at is None else int(at * NS)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ns // NS)) + f".{ns % NS:09d}Z"
 
 
 @dataclass(slots=True)
 class MessageDelta:
-    """The content of some events. calls: complete ones, their arguments as objects."""
+    """The content of some events. calls: complete tool calls, with their arguments parsed."""
 
     content: str = ""
     thinking: str = ""
@@ -36,7 +36,7 @@ class MessageDelta:
         return bool(self.content or self.thinking or self.calls)
 
     def message(self) -> JsonObject:
-        """For /api/chat."""
+        """The delta in the shape of /api/chat."""
         found: JsonObject = {"role": "assistant", "content": self.content}
         if self.thinking:
             found["thinking"] = self.thinking
@@ -45,12 +45,12 @@ class MessageDelta:
         return {"message": found}
 
     def response(self) -> JsonObject:
-        """For /api/generate."""
+        """The delta in the shape of /api/generate."""
         return {"response": self.content, **({"thinking": self.thinking} if self.thinking else {})}
 
 
 class DeltaReader:
-    """Turns the events of one answer, in any pieces, into deltas of a message."""
+    """Turns the events of one completion into message deltas; a tool call is held until it is complete."""
 
     def __init__(self) -> None:
         self._hold, self._begun, self._calls = Hold(), CallBegin(0, "", ""), 0
@@ -84,7 +84,7 @@ class DeltaReader:
 
 
 def timing(answer: Answer, arrived: float) -> JsonObject:
-    """Counts of tokens, and nanoseconds; arrived: when the request came, on the clock of perf_counter."""
+    """Token counts and durations in ns. arrived: when the request arrived, on time.perf_counter's clock."""
     stats, now = answer.replies[0].stats, time.perf_counter()
     return {
         "total_duration": int((now - arrived) * NS),
@@ -97,7 +97,7 @@ def timing(answer: Answer, arrived: float) -> JsonObject:
 
 
 def context(answer: Answer) -> list[int]:
-    """Tokens of all that was said, for a request that goes on from there."""
+    """The token ids of prompt and completion, with which a later request can continue."""
     reply, tokenizer = answer.replies[0].reply, answer.model.model.tokenizer
     ended = reply.stats.finish == "stop" and reply.stop_found is None
     end = tokenizer.eos if tokenizer.specials.eot is None else tokenizer.specials.eot
@@ -109,7 +109,7 @@ def done(reason: str) -> JsonObject:
 
 
 def logprobs(tokenizer: Tokenizer, given: Sequence[Logprob]) -> list[JsonObject]:
-    """Each token with its text, bytes and neighbours."""
+    """Each token with its text, bytes, log-probability and top alternatives."""
     return [
         {
             **_token(tokenizer, p.token, p.logprob),

@@ -1,5 +1,5 @@
-"""Changes of what there is: /api/pull, /api/copy and /api/delete through the store; what cannot be is refused
-in words.
+"""/api/pull, /api/copy and /api/delete, which change the store and the served models. /api/push, /api/create
+and blob uploads are refused with a message.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ServerPull:
             await self.close()
 
     async def close(self) -> None:
-        """A pull that nobody waits for ends at its next step, and can be resumed."""
+        """Ends the pull at its next progress report, where the client is gone. It can be resumed."""
         self._ended = True
 
     async def _events(self) -> AsyncIterator[JsonObject]:
@@ -117,9 +117,7 @@ class ServerPull:
         yield SUCCESS
 
     async def _latest(self) -> Progress | None:
-        """The newest of what was told: a client that reads slowly need not see each step. None where there is
-        no more, after the last step.
-        """
+        """The newest progress report: a slow client skips reports. None after the last one."""
         found = await self._told.get()
         while found is not None and not self._told.empty():
             later = self._told.get_nowait()
@@ -145,7 +143,9 @@ def _step(progress: Progress) -> JsonObject:
 
 
 def store_name(name: str) -> str:
-    """The store's name of what Ollama's clients call so. Addresses are for callers on this machine."""
+    """The store's name for a model name of an Ollama client. A Problem for a URL, which only the CLI may
+    pull.
+    """
     if "://" in name:
         line = "an address cannot be pulled through the server: use `satchel pull` where it runs"
         raise Problem("unsupported", line, "model")
@@ -156,8 +156,8 @@ def store_name(name: str) -> str:
 
 
 def serve(models: Models, name: str, path: Path) -> None:
-    """From now on requests find the model; it is loaded as the default one is, without what is only that
-    one's own.
+    """Adds the model to the served ones, with the default model's options except its adapters, control
+    vectors and draft model.
     """
     like = models.entry("")
     options = replace(like.options, adapters=(), control_vectors=(), speculation=None)
@@ -195,7 +195,7 @@ async def delete(request: Request, body: ModelNameBody) -> Response:
 
 
 def _stored(entry: ServedModel) -> str:
-    """The store's own name of a file that is served, or its path where the store has none."""
+    """The store's name of a served file, or its path where it is not in the store."""
     with suppress(SatchelError, OSError):
         found = next((e for e in Store().list() if e.path == entry.path and e.name == entry.name), None)
         found = found or next((e for e in Store().list() if e.path == entry.path), None)

@@ -1,4 +1,4 @@
-"""OpenAI's API, and what llama-server and vLLM add to it."""
+"""OpenAI's API with the extensions of llama-server and vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beam searches in OpenAI's shapes."""
+"""Results of beam search in OpenAI's shapes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class OpenAIMessage(Body):
     reasoning: str | None = None
 
     def told(self) -> dict[str, Any]:
-        """As the library takes it; a refusal that comes back is what the assistant said."""
+        """The message as `Model.chat` takes it; a refusal part becomes the assistant's text."""
         said = self.model_dump(exclude_none=True, exclude=set(self.model_extra or ()))
         if isinstance(self.content, list):
             said["content"] = [
@@ -166,13 +166,13 @@ async def chat(request: Request, body: ChatBody) -> Response:
 
 
 def silence(body: TextFields) -> float:
-    """Seconds after which a stream gives a sign of life."""
+    """Seconds of silence after which the stream sends a ping."""
     asked = body.sse_ping_interval
     return PING_SECONDS if asked is None else float(asked) if asked > 0 else 1e9
 
 
 async def whole(work: Coroutine[Any, Any, Answer], body: ChatBody, warnings: list[str]) -> JSONResponse:
-    """The answer in one piece."""
+    """The whole chat completion as JSON."""
     answer = await work
     try:
         await answer.read()
@@ -216,14 +216,14 @@ def choice(answer: Answer, index: int, place: int, body: ChatBody) -> JsonObject
 
 
 def finish(answer: Answer, index: int) -> str:
-    """Why it ended. Calls that a limit cut off are no calls."""
+    """The finish reason. Tool calls that a limit cut off do not count as tool_calls."""
     reply = answer.chat(index)
     why = FINISH[reply.stats.finish]
     return "tool_calls" if reply.tool_calls and why == "stop" else why
 
 
 async def chunks(answer: Answer, body: ChatBody, warnings: list[str]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+    """The chat completion as server-sent events."""
     made = Chunks(head(answer, "chat.completion.chunk", new_id("chatcmpl")))
     count = len(answer.replies)
     places = [Placed(body.where, body.include_reasoning) for _ in range(count)]
@@ -252,7 +252,7 @@ def _counts_all(body: ChatBody) -> bool:
 def _bits(
     said: AnswerDelta, answer: Answer, body: ChatBody, placed: Placed, made: Chunks, quick: bool
 ) -> Iterator[bytes]:
-    """The events of what was said; logprobs go with the first of them."""
+    """The chunks of one delta. Log-probabilities are in the first chunk."""
     events = placed.events(said.events)
     if quick:
         for event in events:

@@ -1,5 +1,5 @@
-"""The events of one stream. What is the same in all of them is written once, for most of a token's way to its
-reader would be spent on that.
+"""The chunks of one stream. Their constant part is serialized once: serializing it per chunk would take most
+of the time from a sampled token to the client.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Chunks:
-    """head: what all events begin with."""
+    """Writes the chunks of one stream. head: the fields that all chunks share."""
 
     def __init__(self, head: JsonObject) -> None:
         self._head = head
         self._lead = f'data: {dumps(head)[:-1]},"choices":[{{"index":'
 
     def choice(self, index: int, said: JsonObject, more: JsonObject | None = None) -> bytes:
-        """An event with one choice. said: its fields but the index; more: fields beside the choices."""
+        """A chunk with one choice. said: its fields except the index; more: fields beside `choices`."""
         return event({**self._head, "choices": [{"index": index, **said}], **(more or {})})
 
     def delta(
         self, index: int, said: JsonObject, finish: str | None = None, more: JsonObject | None = None
     ) -> bytes:
-        """An event of a conversation."""
+        """A chunk of a chat completion."""
         return self.choice(index, {"delta": said, "finish_reason": finish}, more)
 
     def content(self, index: int, text: str) -> bytes:
-        """An event that says nothing but some text; by far the most are such."""
+        """A chat chunk with text only, which most chunks are."""
         said = quoted(text)
         if not said.isascii():
             said = said.translate(LINE_ENDS)
         return f'{self._lead}{index},"delta":{{"content":{said}}},"finish_reason":null}}]}}\n\n'.encode()
 
     def text(self, index: int, text: str) -> bytes:
-        """The same for the continuation of a text."""
+        """A text completion's chunk with text only."""
         said = quoted(text)
         if not said.isascii():
             said = said.translate(LINE_ENDS)
         return f'{self._lead}{index},"text":{said},"logprobs":null,"finish_reason":null}}]}}\n\n'.encode()
 
     def last(self, more: JsonObject) -> bytes:
-        """An event without a choice."""
+        """A chunk without a choice, such as the final usage."""
         return event({**self._head, "choices": [], **more})

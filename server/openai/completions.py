@@ -1,4 +1,4 @@
-"""POST /v1/completions: texts and token ids go on."""
+"""POST /v1/completions: completes texts or token ids."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class CompletionBody(TextFields):
 
     @property
     def scores_prompt(self) -> int:
-        """Neighbours of each token of the prompt; -1: nothing is told of them."""
+        """The number of top alternatives to report per prompt token; -1: no report."""
         wanted = [-1 if self.prompt_logprobs is None else self.prompt_logprobs]
         if self.echo and self.logprobs is not None:
             wanted.append(self.logprobs)
         return max(wanted)
 
     def texts(self) -> list[Text]:
-        """The prompts. What a caller writes here is the whole prompt, so control tokens in it are such."""
+        """The prompts. The caller writes the whole prompt here, so control tokens in it are parsed."""
         bos = None if self.add_special_tokens else False
         last = self.truncate_prompt_tokens or 0
         if self.suffix is not None and last:
@@ -111,7 +111,7 @@ async def complete(request: Request, body: CompletionBody) -> Response:
 
 
 async def whole(work: Coroutine[Any, Any, Answer], body: CompletionBody, warnings: list[str]) -> JSONResponse:
-    """The answers in one piece."""
+    """All completions as one JSON object."""
     answer = await work
     try:
         await answer.read()
@@ -150,7 +150,7 @@ def _choice(answer: Answer, index: int, place: int, body: CompletionBody) -> Jso
 
 
 def _echoed(answer: Answer, index: int) -> str:
-    """The prompt, as it was given or as its tokens say."""
+    """The prompt's text: as it was given, else detokenized."""
     prompt = answer.wanted.prompts[index // answer.wanted.made]
     if isinstance(prompt, Text) and isinstance(prompt.prompt, str) and not prompt.last:
         return prompt.prompt
@@ -158,14 +158,14 @@ def _echoed(answer: Answer, index: int) -> str:
 
 
 def _known(answer: Answer, index: int, body: CompletionBody) -> Sequence[Logprob | int]:
-    """What is told of the prompt's tokens, where the prompt is echoed."""
+    """The log-probabilities of the prompt's tokens, where the prompt is echoed."""
     if not body.echo or body.logprobs is None:
         return ()
     return (answer.replies[index].reply.prompt[0], *answer.scored[index // answer.wanted.made])
 
 
 async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> AsyncIterator[bytes]:
-    """The answers as they come."""
+    """The completions as server-sent events."""
     made = Chunks(head(answer, "text_completion", new_id("cmpl")))
     tokenizer, by_id, count = (
         answer.model.model.tokenizer,

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, and llama-server's /embedding with a list of its own shape."""
+"""POST /v1/embeddings, and llama-server's /embedding in its own shape."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EmbeddingBody(Body):
             raise Problem("unsupported", f"{name}: 2 (to length 1) and -1 (as it is) can be had", name)
 
     def tokens(self, model: Model) -> list[list[int]]:
-        """The ids of each text."""
+        """The token ids of each text, truncated as requested."""
         found = [model.tokenize(t) if isinstance(t, str) else list(t) for t in several(self.input)]
         last = self.truncate_prompt_tokens or 0
         most = model.context if last == -1 else last
@@ -86,7 +86,7 @@ async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
 @router.post("/embeddings")
 @needs(USER)
 async def native(request: Request, body: EmbeddingBody) -> JSONResponse:
-    """llama-server's: a list, each vector in a list of its own."""
+    """llama-server's shape: a list of objects, each with its vector inside a list."""
     _, (vectors, _, _) = await _embedded(request, body)
 
     def made() -> list[JsonObject]:
@@ -107,7 +107,7 @@ async def _embedded(request: Request, body: EmbeddingBody) -> tuple[str, tuple[A
 
 
 def encoded(vector: Array, form: str) -> Any:
-    """A vector as numbers, or as little-endian float32 in base64."""
+    """A vector as a list of numbers, or as little-endian float32 in base64."""
     if form == "base64":
         return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
     return vector.astype(np.float64).tolist()

@@ -146,7 +146,7 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
         )
 
     def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
-        """As fields of GenerateOptions. base: the sampling where the request says nothing."""
+        """The request's fields of GenerateOptions. base: the default sampling."""
         milliseconds = self.t_max_predict_ms or 0
         made = GenerateKwargs(
             sampling=self.sampling(base),
@@ -167,7 +167,7 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
         return cast(GenerateKwargs, body_values(self, GenerateOptions))
 
     def check_together(self) -> None:
-        """A Problem for fields that exclude each other."""
+        """Raises a Problem for fields that exclude each other."""
         if self.cache_salt and not self.cache_prompt:
             raise Problem("invalid", "cache_salt has no meaning with cache_prompt: false", "cache_salt")
         if self.stream and (self.best_of or 1) > self.n:

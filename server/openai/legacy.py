@@ -1,4 +1,4 @@
-"""The logprobs of completions: four lists beside each other."""
+"""Log-probabilities in the shape of /v1/completions: four parallel lists."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from satchel.server.openai.shapes import LEAST
 
 
 class Legacy:
-    """Of one answer, in order. at: characters before its first token. by_id: tokens by their numbers."""
+    """Writes the log-probabilities of one completion, in order.
+
+    top: alternatives per token. at: text offset of the first token. by_id: tokens are named by their ids.
+    """
 
     def __init__(self, tokenizer: Tokenizer, top: int, at: int = 0, by_id: bool = False) -> None:
         self._tokenizer, self._top, self._by_id, self._at = tokenizer, top, by_id, at
         self._text = tokenizer.stream(start=False)
 
     def told(self, given: Sequence[Logprob | int]) -> JsonObject:
-        """The lists for more tokens; an int is a token of which nothing is known, as of a prompt's first."""
+        """The lists for further tokens. An int is a token without a log-probability, such as a prompt's
+        first.
+        """
         tokens, values, tops, offsets = [], [], [], []
         for p in given:
             token, known = (p, None) if isinstance(p, int) else (p.token, p)
@@ -35,13 +40,13 @@ class Legacy:
         }
 
     def _neighbours(self, p: Logprob) -> Iterator[tuple[str, float]]:
-        """The likeliest tokens, and the one that came."""
+        """The top alternatives and the sampled token."""
         for token, value in p.top[: self._top]:
             yield self._name(token), max(value, LEAST)
         yield self._name(p.token), max(p.logprob, LEAST)
 
     def _name(self, token: int) -> str:
-        """Its text; bytes that are no text by their numbers, so that two tokens never look the same."""
+        """The token's text; invalid UTF-8 is written as byte values, so that no two tokens look the same."""
         if self._by_id:
             return f"token_id:{token}"
         data = self._tokenizer.token_bytes(token)

@@ -41,7 +41,7 @@ def _model(entry: ServedModel) -> JsonObject:
 
 
 def meta(model: Model) -> JsonObject:
-    """What llama-server tells of a model. ftype: the number of its file type, as the file says."""
+    """llama-server's `meta` object. ftype: the file's general.file_type."""
     metadata = model.gguf.metadata
     arch = metadata.get_str("general.architecture")
     return {

@@ -1,4 +1,4 @@
-"""How far a prompt is, told while it is read (llama-server's return_progress)."""
+"""Prefill progress as events of the stream (llama-server's return_progress)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from satchel.server.stream import event
 
 
 def reporting(wanted: GenerationRequest, kind: str) -> tuple[GenerationRequest, asyncio.Queue[bytes]]:
-    """The same request, and the events that come of reading its prompt. kind: the object that they are."""
+    """The request with a progress callback, and the queue of its events. kind: their `object` field."""
     coming: asyncio.Queue[bytes] = asyncio.Queue()
     began, number = time.perf_counter(), new_id("chatcmpl")
 

@@ -1,4 +1,4 @@
-"""Prompts and inputs that are a text, several texts, token ids, or several lists of them."""
+"""Validation of prompts and inputs: a text, a list of texts, token ids, or a list of token id lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _is_ids(value: Any) -> bool:
 
 
 def checker(most: int, mixed: bool = False) -> Any:
-    """A check of such a value. most: texts in it. mixed: a list of texts and ids is one prompt."""
+    """A validator of a prompt. most: the limit of texts. mixed: a list of texts and ids is one prompt."""
 
     def check(value: Any) -> Any:
         if isinstance(value, str) or _is_ids(value):
@@ -53,5 +53,5 @@ Inputs = Annotated[str | list[str] | list[int] | list[list[int]] | list[Any], ch
 
 
 def several(value: Any) -> Several:
-    """A list of texts and lists of ids."""
+    """The value as a list of texts and token id lists."""
     return [value] if isinstance(value, str) or _is_ids(value) else list(cast("Sequence[Any]", value))

@@ -1,5 +1,5 @@
-"""Fields of others that mean nothing here, or cannot be done: each with the values that change nothing, and
-what to do instead. Any other value is refused, so that nobody believes that it had an effect.
+"""Fields of other servers that this one does not support: each with the values that change nothing, and what
+to do instead. Any other value is refused rather than silently ignored.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "structural_tag": ((), "take a grammar"),
     "whitespace_pattern": ((), "take disable_any_whitespace"),
 }
-# Fields that change nothing of an answer, and are documented so.
+# Fields that are accepted without effect, as documented.
 NO_EFFECT = frozenset(
     (
         "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
@@ -71,7 +71,7 @@ NO_EFFECT = frozenset(
 
 
 def check_refused(extra: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """A Problem for a value that cannot be done. Gives the names that nobody knows."""
+    """Raises a Problem for an unsupported value. Returns the names of unknown fields."""
     unknown: list[str] = []
     for name, value in extra.items():
         neutral = REFUSED.get(name)

@@ -1,5 +1,5 @@
-"""POST /v1/rerank and its other names: Jina's and Cohere's shape, TEI's where `texts` are sent, vLLM's scores
-of pairs.
+"""POST /v1/rerank and its other paths, in the shape of Jina and Cohere, or of TEI where `texts` are sent; and
+vLLM's /score of pairs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RerankBody(Body):
     instruction: str = INSTRUCTION
 
     def given(self) -> list[str]:
-        """The documents. A Problem for what cannot be done with them."""
+        """The documents. A Problem for unsupported fields."""
         if (self.documents is None) == (self.texts is None):
             raise Problem("invalid", "documents, or texts, are wanted: one of them", "documents")
         for name in ("raw_scores", "truncate"):

@@ -1,5 +1,5 @@
-"""The items of a request to /v1/responses as a conversation: what the assistant thought, said and called in
-one turn is one message of it.
+"""Converts the input items of /v1/responses to chat messages: the reasoning, text and tool calls of one
+assistant turn become one message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 
 def messages_of(given: str | Sequence[Any], instructions: str | None) -> list[Message]:
-    """A Problem names the item that cannot be read."""
+    """The input items as chat messages. A Problem names an item that is not supported."""
     found = _Conversation()
     if instructions:
         found.messages.append({"role": "system", "content": instructions})
@@ -33,7 +33,7 @@ def messages_of(given: str | Sequence[Any], instructions: str | None) -> list[Me
 class _Conversation:
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._said: Message | None = None  # of the assistant, in the turn at hand
+        self._said: Message | None = None  # the assistant's message in the current turn
 
     def add(self, item: Message, where: str) -> None:
         kind = item.get("type", "message")
@@ -81,7 +81,7 @@ class _Conversation:
         return self._said
 
     def end(self) -> list[Message]:
-        """The conversation, the assistant's turn at hand closed."""
+        """Closes the assistant's current turn and returns all messages."""
         if self._said is not None:
             self.messages.append(self._said)
             self._said = None
@@ -96,7 +96,7 @@ def _text(item: Message, name: str, where: str) -> str:
 
 
 def _joined(content: Any, where: str) -> str:
-    """A text, or the texts of a list of parts."""
+    """The text of a content: a string, or a list of text parts, concatenated."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

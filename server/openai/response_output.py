@@ -1,5 +1,5 @@
-"""The output of a response, item by item, and the events that tell of it. Every event has its number and the
-indices of what it belongs to: clients put the response together by them.
+"""The output items of a response and its stream events. Every event carries its sequence number and the
+indices of its item and part, from which clients assemble the response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 class ResponseOutput:
-    """items: whole ones and, at their end, the one that is open. Events have copies, for it goes on."""
+    """Builds output items from chat events. items: the complete ones, then the open one. Events hold copies
+    of an item, because the open one still changes.
+    """
 
     def __init__(self) -> None:
         self.items: list[JsonObject] = []
@@ -30,7 +32,7 @@ class ResponseOutput:
         return kind, told
 
     def add(self, event: Event, logprobs: Sequence[JsonObject] = ()) -> Iterator[Told]:
-        """What a piece of the answer brings. logprobs: of the tokens in it."""
+        """The stream events of one chat event. logprobs: of its tokens."""
         match event:
             case Content(text) if text:
                 yield from self._text("message", text, logprobs)
@@ -53,7 +55,7 @@ class ResponseOutput:
                 yield from self._end(f"call {index}", status)
 
     def close(self, status: str = "completed") -> Iterator[Told]:
-        """Ends what is open."""
+        """Ends all open items."""
         for name in list(self._open):
             yield from self._end(name, status)
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses: stateless, earlier turns come as items of the input."""
+"""POST /v1/responses, stateless: the client sends earlier turns as input items."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_conte
 
 
 class FlatTool(Body):
-    """A tool without an object around its function."""
+    """A tool of the Responses API: the function's fields without a `function` object around them."""
 
     type: Literal["function"]
     name: ToolName
@@ -104,7 +104,7 @@ class ResponseBody(TextFields):
 
     @property
     def warnings(self) -> list[str]:
-        """What of it had no effect."""
+        """A warning for each field that has no effect."""
         told = []
         if self.reasoning and (self.reasoning.summary or self.reasoning.generate_summary):
             told.append("reasoning.summary had no effect: the reasoning itself is given")
@@ -199,7 +199,7 @@ async def whole(work: Coroutine[Any, Any, Answer], body: ResponseBody, warnings:
 def _told(
     said: AnswerDelta, answer: Answer, body: ResponseBody, output: ResponseOutput
 ) -> list[tuple[str, JsonObject]]:
-    """What was said, as events; logprobs go with the first text."""
+    """The stream events of a delta. Log-probabilities are in the first text event."""
     given = logprobs(answer.model.model.tokenizer, said.logprobs)["content"] if body.tells_logprobs else []
     told: list[tuple[str, JsonObject]] = []
     for one in said.events:
@@ -246,7 +246,7 @@ def _usage(counted: JsonObject) -> JsonObject:
 
 
 def _echoed(answer: Answer, body: ResponseBody) -> JsonObject:
-    """What was asked for, as it was taken."""
+    """The request's fields that a response repeats."""
     sampling = answer.replies[0].reply.sampling
     format_ = body.text.format if body.text else None
     shown = format_.model_dump(exclude_none=True, by_alias=True) if format_ else {"type": "text"}
@@ -270,7 +270,7 @@ def _echoed(answer: Answer, body: ResponseBody) -> JsonObject:
 
 
 async def events(answer: Answer, body: ResponseBody, warnings: list[str]) -> AsyncIterator[bytes]:
-    """The response as it comes."""
+    """The response as server-sent events."""
     output, number = ResponseOutput(), new_id("resp")
     begun = _response(answer, body, number, output, "in_progress", warnings)
     for kind in ("response.created", "response.in_progress"):
@@ -286,7 +286,7 @@ async def events(answer: Answer, body: ResponseBody, warnings: list[str]) -> Asy
             "code": problem.code or problem.kind,
             "param": problem.param,
         }
-        # Clients look for an `error` that is an object, or for the fields themselves.
+        # Some clients read an `error` object, others the fields beside it.
         yield _written(output.event("error", {**said_wrong, "error": said_wrong}))
         return
     status = _status(answer)

@@ -1,4 +1,4 @@
-"""The objects that OpenAI's clients read, made of what the engine says."""
+"""Response objects of OpenAI's API, built from the events of a completion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from satchel.server.answer import Answer
 from satchel.server.flavour import JsonObject
 
 FINISH = {"stop": "stop", "length": "length", "cancelled": "stop", "deadline": "length"}
-LEAST = -9999.0  # what OpenAI says for minus infinity
+LEAST = -9999.0  # OpenAI's value for a log-probability of minus infinity
 
 
 def new_id(kind: str) -> str:
@@ -23,7 +23,7 @@ def new_id(kind: str) -> str:
 
 
 def usage(answer: Answer) -> JsonObject:
-    """Tokens of all answers; each prompt counts once, for it is read once."""
+    """Token counts over all completions; each prompt counts once, because it is prefilled once."""
     prompt = sum(r.stats.prompt for r in answer.firsts)
     made = sum(r.stats.generated for r in answer.replies)
     told: JsonObject = {
@@ -39,10 +39,10 @@ def usage(answer: Answer) -> JsonObject:
 
 
 def timings(reply: AsyncReply) -> JsonObject:
-    """As llama-server tells them, in milliseconds."""
+    """llama-server's `timings` object, in milliseconds."""
     stats = reply.stats
     told: JsonObject = {"cache_n": stats.cached}
-    # The first token comes with the prompt's last step.
+    # The last prefill step samples the first token, so decoding takes one step less than there are tokens.
     for name, count, timed, seconds in (
         ("prompt", stats.prompt - stats.cached, stats.prompt - stats.cached, stats.prefill_seconds),
         ("predicted", stats.generated, max(0, stats.generated - 1), stats.decode_seconds),
@@ -59,7 +59,7 @@ def timings(reply: AsyncReply) -> JsonObject:
 
 
 def logprobs(tokenizer: Tokenizer, given: Sequence[Logprob], by_id: bool = False) -> JsonObject:
-    """The chat shape: each token with its text, bytes and neighbours. by_id: tokens by their numbers."""
+    """The chat shape: each token with its text, bytes and top alternatives. by_id: tokens named by id."""
     return {"content": [_logprob(tokenizer, p, by_id) for p in given], "refusal": None}
 
 
@@ -75,7 +75,9 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float, by_id: bool) -> Jso
 
 
 def prompt_logprobs(tokenizer: Tokenizer, given: Sequence[Logprob]) -> list[Any]:
-    """vLLM's shape: of each token of the prompt, itself and its neighbours by id; the first has none."""
+    """vLLM's shape: for each prompt token, itself and the top alternatives by id; None for the
+    first token.
+    """
     told: list[Any] = [None]
     for p in given:
         ranked = {token: (value, rank) for rank, (token, value) in enumerate(p.top, 1)}
@@ -98,7 +100,7 @@ def call(made: ToolCall) -> JsonObject:
 
 
 def delta(event: Event) -> JsonObject | None:
-    """What a chunk says of an event; None where it says nothing."""
+    """The `delta` object of a chat event; None for an event without one."""
     match event:
         case Content(text):
             return {"content": text} if text else None

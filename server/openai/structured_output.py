@@ -1,4 +1,4 @@
-"""Structured output: OpenAI's, llama-server's and vLLM's fields that give a grammar, one at a time."""
+"""Structured output: the fields of OpenAI, llama-server and vLLM that give a grammar. A request takes one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class StructuredOutputFields(Body):
     guided_grammar: str | None = None
 
     def structured_output(self) -> tuple[str, Spec | None]:
-        """The field that was given, and its grammar; ("", None) without one. Problem: two were given."""
+        """The name of the field that was given, and its grammar; ("", None) without one. A Problem where
+        there are two.
+        """
         found: dict[str, Spec] = {}
         if self.response_format and (grammar := self.response_format.spec()):
             found["response_format"] = grammar
@@ -103,5 +105,5 @@ class StructuredOutputFields(Body):
 
 
 def grammar_of(text: str) -> Spec:
-    """A grammar in llama.cpp's syntax, or in Lark's."""
+    """A grammar in GBNF (llama.cpp's syntax), which is recognized by "::=", else in Lark's."""
     return Gbnf(text) if "::=" in text else Lark(text)

@@ -1,4 +1,4 @@
-"""How much the model is to think, and where a reader finds what it thought."""
+"""Reasoning: its budget or effort, and the field of the response in which it is returned."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ThinkingFields(Body):
 
     @property
     def reasoning(self) -> bool | int | str | None:
-        """As Model.chat takes it."""
+        """The `reasoning` argument of `Model.chat`."""
         given = [b for b in (self.thinking_token_budget, self.reasoning_budget_tokens) if b is not None]
         limits = [b for b in given if b >= 0]
         if self.reasoning_effort == "none":
@@ -43,8 +43,9 @@ class ThinkingFields(Body):
 
 
 class Placed:
-    """Puts what one answer thinks where the reader wants it: "none": into the text, between tags; else beside
-    it, and "deepseek-legacy": both. shown False: nowhere.
+    """Places the reasoning of one completion as reasoning_format says: "none": in the content, between
+    <think> tags; "deepseek-legacy": there and in reasoning_content; otherwise in reasoning_content only.
+    shown: False drops the reasoning.
     """
 
     def __init__(self, where: Where, shown: bool) -> None:
@@ -70,7 +71,7 @@ class Placed:
             self._inside = (self._inside or thinks) and (thinks or not isinstance(event, Content))
 
     def whole(self, content: str, reasoning: str) -> tuple[str, str]:
-        """The text and the reasoning of a whole answer."""
+        """The content and the reasoning of a whole completion."""
         if not reasoning or not self._shown:
             return content, ""
         if self._where in ("auto", "deepseek"):

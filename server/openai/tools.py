@@ -1,4 +1,4 @@
-"""The tools of a request, and whether one of them must be called."""
+"""The tools of a request, and its tool_choice."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def named_once(tools: Sequence[ToolField]) -> None:
 
 
 def offered(tools: Sequence[ToolField], choice: ToolChoice | None) -> list[dict[str, Any]] | None:
-    """The tools that the model is told of."""
+    """The tools that go into the prompt."""
     if choice == "none" or not tools:
         return None
     named_once(tools)
@@ -77,7 +77,7 @@ def offered(tools: Sequence[ToolField], choice: ToolChoice | None) -> list[dict[
 
 
 def must_call(tools: Sequence[ToolField], choice: ToolChoice | None, parallel: bool) -> MustCall | None:
-    """What has to be called; None where the model decides."""
+    """The forced tool call; None where the model decides."""
     forced = choice == "required" or isinstance(choice, NamedTool)
     if choice not in (None, "none", "auto") and not tools:
         raise Problem("invalid", "tool_choice needs tools", "tool_choice")

@@ -1,4 +1,4 @@
-"""The web page at / and the dashboard: static files that ask the server's own routes for all the rest.
+"""The web page at / and the dashboard: static files that call the server's API.
 
-They need no key; the page asks its user for it, and sends it with what it asks for.
+The files need no API key. The page asks its user for the key and sends it with its requests.
 """

@@ -1,5 +1,5 @@
-"""The page's static files as they are sent: read once, each with its type and a tag of its bytes. What is not
-in the table does not exist, so no path is ever looked up on the disk.
+"""The page's static files with their headers. All files are read once into a table, each with its type and an
+ETag; a request never looks up a path on the disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 STATIC = Path(__file__).parent / "static"
-# Stated here, because the table of some systems calls a script text/plain, and browsers then refuse it.
+# Not taken from `mimetypes`: some systems map .js to text/plain, which browsers refuse to run.
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -31,13 +31,13 @@ POLICY = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        # No text can become markup or code, not even by a mistake of the page's own.
+        # Trusted Types: no string becomes markup or code, even through a bug of the page.
         "require-trusted-types-for 'script'",
         "trusted-types 'none'",
     )
 )
 HEADERS = {
-    # Asked for again each time, and answered by 304: a new version of the server is seen at once.
+    # The browser revalidates each time and gets 304, so that a new server version shows at once.
     "Cache-Control": "no-cache",
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -56,7 +56,7 @@ class StaticFile:
 
 @cache
 def files() -> Mapping[str, StaticFile]:
-    """By path below static/, with slashes."""
+    """The files by their path below static/, with slashes."""
     found = sorted(p for p in STATIC.rglob("*") if p.suffix in TYPES)
     return {path.relative_to(STATIC).as_posix(): _read(path) for path in found}
 
@@ -67,7 +67,7 @@ def _read(path: Path) -> StaticFile:
 
 
 def answer(request: Request, file: StaticFile) -> Response:
-    """The file, or 304 where the browser has it already."""
+    """The file, or 304 where the browser's copy is current."""
     headers = {**HEADERS, "ETag": file.tag}
     known = request.headers.get("if-none-match", "")
     if known == "*" or file.tag in (tag.strip().removeprefix("W/") for tag in known.split(",")):

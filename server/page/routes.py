@@ -1,4 +1,4 @@
-"""GET / and /dashboard, their files below /page/, and the options that the page may send."""
+"""GET / and /dashboard, their files below /page/, and the sampling options that the page offers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from satchel.server.roles import PUBLIC, needs
 
 router = APIRouter(include_in_schema=False)
 READ = ["GET", "HEAD"]
-# What programs that look for an Ollama server wait for.
+# Ollama clients look for this line to detect a server.
 GREETING = "Ollama is running"
 
 
 @router.api_route("/", methods=READ)
 @needs(PUBLIC)
 async def chat_page(request: Request) -> Response:
-    """The page for a browser; a program gets the line by which it knows the server."""
+    """The page for a browser; other clients get Ollama's greeting."""
     if "text/html" not in request.headers.get("accept", ""):
         return PlainTextResponse(GREETING)
     response = answer(request, files()["index.html"])

@@ -1,4 +1,6 @@
-"""GET /dashboard/stats: what each model does now. Asked for each second, so no histogram is sent whole."""
+"""GET /dashboard/stats: the state and counters of each model. The dashboard polls it each second, so it sends
+quantiles instead of whole histograms.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def _engine(found: EngineStats) -> JsonObject:
 
 
 def _times(found: Distribution) -> JsonObject:
-    """Seconds; a quantile above all bounds is null, for JSON has no infinity."""
+    """Mean and quantiles in seconds. A quantile above all bounds is null, because JSON has no infinity."""
     quantiles = {f"p{q}": found.quantile(q / 100) for q in (50, 99)}
     known = {name: None if value == float("inf") else value for name, value in quantiles.items()}
     return {"count": found.count, "mean": found.mean, **known}

@@ -1,4 +1,4 @@
-"""The slash commands of a chat, by what they are about; importing registers them, in the order of /help."""
+"""The slash commands of a chat, by topic. Importing them registers them, in the order of /help."""
 
 from satchel.cli.chat.slash import talk, files, settings, sessions, facts  # noqa: I001
 from satchel.cli.chat.slash import leave

@@ -1,4 +1,4 @@
-"""Commands that tell what is: the counts of this chat, the model, the prompt's template."""
+"""Commands that show information: counts of this chat, the model, its chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that bring the text of files into a conversation."""
+"""Commands that attach or send text files."""
 
 from __future__ import annotations
 

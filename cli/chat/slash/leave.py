@@ -1,4 +1,4 @@
-"""/help and /exit, which stand at the end of the list."""
+"""/help and /exit, the last entries of the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that keep conversations and bring them back, by name or in any file."""
+"""Commands that save and load conversations, by name or by path."""
 
 from __future__ import annotations
 

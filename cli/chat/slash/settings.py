@@ -1,4 +1,4 @@
-"""/set: how answers are drawn, how much is thought, and what is shown."""
+"""/set: sampling, reasoning, and display settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER_NAMES = {
     "num_predict": "max_tokens",
     "think": "reasoning",
 }
-# What Ollama's users type, as it is typed here.
+# Ollama's settings, translated.
 HABITS = {
     "think": "reasoning on",
     "nothink": "reasoning off",
@@ -36,7 +36,7 @@ HABITS = {
 
 
 def _reasoning(session: Session, given: str) -> None:
-    """auto, on, off, a word such as low, or so many tokens of thinking."""
+    """auto, on, off, an effort such as low, or a budget of thinking tokens."""
     if not (given.isalpha() or given.isdecimal()):
         raise RequestError(f"reasoning: expected auto, on, off, a word or a number of tokens, got {given!r}")
     value: bool | int | str | None = int(given) if given.isdecimal() else given
@@ -44,7 +44,7 @@ def _reasoning(session: Session, given: str) -> None:
 
 
 def _stop(session: Session, given: str) -> None:
-    """A text before which answers end; none takes all away."""
+    """Adds a stop string; none removes all."""
     stop = () if given == "none" else (*session.how.stop, given)
     session.how = session.how.with_stop(stop)
 
@@ -55,7 +55,7 @@ def _verbose(session: Session, given: str) -> None:
 
 
 def _markdown(session: Session, given: str) -> None:
-    """Answers rendered as Markdown, or as they are written."""
+    """Whether answers are rendered as Markdown."""
     session.markdown = _switch("markdown", given)
 
 
@@ -82,7 +82,7 @@ OTHERS: dict[str, tuple[Callable[[Session], Value], Callable[[Session, str], Non
 
 
 def _words() -> Iterator[str]:
-    """What can stand behind /set."""
+    """The completions of /set."""
     yield from (f"{name} " for name in SETTINGS)
     for name, (_, _, values) in OTHERS.items():
         yield from (f"{name} {value}" for value in values)
@@ -122,7 +122,7 @@ def _set(session: Session, text: str) -> None:
 
 
 def with_text(settings: ChatSettings, name: str, given: str) -> ChatSettings:
-    """The settings with a value that was typed; seed -1 or "random" is another one each time."""
+    """The settings with a typed value. A seed of -1 or "random" means a new one for each answer."""
     if name == "seed" and given in ("-1", "random"):
         return settings.with_value(name, None)
     try:

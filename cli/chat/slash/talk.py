@@ -1,4 +1,4 @@
-"""Commands about what was said: forget it, take it back, say it again or otherwise."""
+"""Commands on the conversation: clear, undo, edit, regenerate, system prompt."""
 
 from __future__ import annotations
 

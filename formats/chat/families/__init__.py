@@ -1,1 +1,1 @@
-"""One file per family: each gives FAMILY."""
+"""The tool-call formats. Each file defines one FAMILY."""

@@ -6,7 +6,7 @@ from satchel.formats.chat.calls import Keys, calls
 from satchel.formats.chat.family import Family
 from satchel.formats.chat.reader import AnswerReader, Steps
 
-# Ids count from 0 in each message, so they don't tell two messages' calls apart: calls get ids of their own.
+# The model numbers ids from 0 in each message, so they are not unique: calls get new ids.
 KEYS = Keys(("tool_name", "name"), ("parameters", "arguments"), ignored=("type", "tool_call_id"))
 
 

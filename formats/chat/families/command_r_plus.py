@@ -7,13 +7,13 @@ from satchel.formats.chat.family import Family
 from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 BEGIN, FENCE, FENCE_END = "Action:", "```json", "```"
-# Answers that need no tool call one that nobody gave, directly_answer: that stays text.
+# An answer without a tool calls directly_answer, which is not a given tool: that stays text.
 KEYS = Keys(("tool_name", "name"), ("parameters", "arguments"), known=True)
 
 
 def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if (yield from reader.at(FENCE)) is None:
-        raise Malformed  # the word stands in any text
+        raise Malformed  # the word can occur in any text
     yield from calls(reader, KEYS)
     yield from reader.at(FENCE_END)
 

@@ -8,7 +8,7 @@ from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 ALL, ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 ONE, SEP, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
-# Distilled models write the section's marker in other ways.
+# Distilled models write variants of the section's marker.
 OTHERS = ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>", "<｜tool▁calls｜>")
 
 

@@ -6,7 +6,7 @@ from satchel.formats.chat.family import Family
 from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import Tags, tagged
 
-# Section's opening, its end, and what stands before each tag's name.
+# The section's opening and end, and the prefix of each tag's name.
 FORMS = {
     "<｜DSML｜function_calls>": ("</｜DSML｜function_calls>", "｜DSML｜"),
     "<｜DSML｜tool_calls>": ("</｜DSML｜tool_calls>", "｜DSML｜"),

@@ -11,13 +11,15 @@ MARK = ">>>"
 
 
 def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
-    """No answer has this form by parts."""
+    """Never called: `whole` parses complete answers."""
     raise Malformed
     yield
 
 
 def whole(reader: AnswerReader, opening: str) -> Steps[None]:
-    """The prompt ends behind the first mark, or inside of the text that `opening` tells of."""
+    """Parses a complete answer. The prompt ends after the first mark, or inside a text where `opening` is
+    set.
+    """
     if opening:
         if (yield from reader.until((MARK,), Content)) is None:
             return

@@ -7,7 +7,7 @@ from satchel.formats.chat.family import Family
 from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import NESTING, Members, as_json
 
-# A call's opening: its end, and what stands around a text.
+# A call's opening: its end, and the quote around strings.
 FORMS = {
     "<|tool_call>": ("<tool_call|>", '<|"|>'),
     "<start_function_call>": ("<end_function_call>", "<escape>"),
@@ -33,7 +33,7 @@ def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
 
 
 def _key(reader: AnswerReader, quote: str) -> Steps[str | None]:
-    """The next member's name and its colon; None for the object's end."""
+    """Reads the next key and its colon; None at the object's end."""
     key = yield from _text(reader, quote)
     if key is None:
         if not (yield from reader.skip()):
@@ -52,7 +52,7 @@ def _key(reader: AnswerReader, quote: str) -> Steps[str | None]:
 
 
 def _text(reader: AnswerReader, quote: str) -> Steps[str | None]:
-    """A text between two of the quotes; None where none begins."""
+    """Reads a string between two quotes; None where none begins."""
     if (yield from reader.at(quote)) is None:
         return None
     text, closed = yield from reader.text_until(quote)
@@ -62,7 +62,7 @@ def _text(reader: AnswerReader, quote: str) -> Steps[str | None]:
 
 
 def _value(reader: AnswerReader, quote: str, kinds: tuple[str, ...], depth: int) -> Steps[str]:
-    """The JSON of a value. kinds: what its schema allows, where it is a bare word."""
+    """Reads a value and returns its JSON. kinds: the types that its schema allows, for a bare word."""
     if depth > NESTING:
         raise Malformed(f"it nests deeper than {NESTING}")
     text = yield from _text(reader, quote)
@@ -100,7 +100,7 @@ def _list(reader: AnswerReader, quote: str, depth: int) -> Steps[str]:
 
 
 def _comma(reader: AnswerReader, closing: str) -> Steps[None]:
-    """Passes over the comma between two; what closes them stays."""
+    """Skips the comma between two values; leaves the closing character."""
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
     if reader.peek() == ",":
@@ -110,7 +110,7 @@ def _comma(reader: AnswerReader, closing: str) -> Steps[None]:
 
 
 def _word(reader: AnswerReader) -> Steps[str]:
-    """A number, a word or a text without quotes, up to what ends a value."""
+    """Reads a number, a word or an unquoted string up to the end of the value."""
     taken: list[str] = []
     while (yield from reader.more()):
         text, at = reader.rest()

@@ -12,7 +12,7 @@ KEYS = Keys()
 
 
 def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
-    """The border ends any message: where no call follows, it is no text either."""
+    """Parses a message after its border. A border without a call after it is dropped."""
     if (yield from reader.at(ROLE)) is None:
         reader.start()
         return

@@ -14,13 +14,15 @@ HEADER_MOST = 1000
 
 
 def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
-    """No answer has this form by parts."""
+    """Never called: `whole` parses complete answers."""
     raise Malformed
     yield
 
 
 def whole(reader: AnswerReader, opening: str) -> Steps[None]:
-    """Message after message. opening: "reasoning" or "content" where the prompt began one."""
+    """Parses a complete answer, message by message. opening: "reasoning" or "content" where the prompt began
+    one.
+    """
     border: str | None = ""
     if opening:
         border = yield from reader.until(BORDERS, Reasoning if opening == "reasoning" else Content)
@@ -56,7 +58,7 @@ def _message(reader: AnswerReader, border: str) -> Steps[str | None]:
 
 
 def _header(reader: AnswerReader, border: str) -> Steps[tuple[str, str | None]]:
-    """All up to <|message|>, its markers as text."""
+    """Reads a message's header up to <|message|>, with its markers as text."""
     header = border
     while True:
         text, found = yield from reader.text_until(MESSAGE, CONSTRAIN, *BORDERS, most=HEADER_MOST)
@@ -79,7 +81,7 @@ def _call(reader: AnswerReader, name: str) -> Steps[str | None]:
 
 
 def prefill(reasoning: str | None, content: str) -> str:
-    """What follows <|start|>assistant where the answer goes on from given text."""
+    """The text after <|start|>assistant for an answer that continues a given text."""
     thought = "" if reasoning is None else f"{CHANNEL}analysis{MESSAGE}{reasoning}"
     if reasoning and not content:
         return thought

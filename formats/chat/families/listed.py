@@ -21,7 +21,7 @@ ENDS = {
 }
 KEYS = Keys()
 KEYED = "<|tools_prefix|>"
-PLUGIN = "<|plugin|>"  # InternLM's actions are calls, or code for an interpreter
+PLUGIN = "<|plugin|>"  # InternLM's actions are tool calls, or code for an interpreter
 
 
 def grammar(reader: AnswerReader, begin: str) -> Steps[None]:

@@ -34,7 +34,7 @@ def _tagged(reader: AnswerReader) -> Steps[None]:
 
 
 def _listed(reader: AnswerReader) -> Steps[None]:
-    """Objects, or Python's calls: what stands behind the bracket tells."""
+    """Reads a list of objects or of Python calls; the character after the bracket decides."""
     bracket = reader.take(1)
     if (yield from reader.skip()) and reader.peek() == "{":
         yield from listed(reader, KEYS)
@@ -43,7 +43,7 @@ def _listed(reader: AnswerReader) -> Steps[None]:
 
 
 def _python(reader: AnswerReader) -> Steps[None]:
-    """name.call(key="value"), or code where the tools have an interpreter."""
+    """Reads name.call(key="value"), or code where an interpreter is among the tools."""
     text, _ = yield from reader.text_until("<|eom_id|>", "<|eot_id|>")
     interpreter = next((name for name in INTERPRETERS if name in reader.tools), "")
     name, dot, _ = text.partition(".call(")

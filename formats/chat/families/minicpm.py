@@ -30,7 +30,7 @@ def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
 
 
 def _value(reader: AnswerReader) -> Steps[str]:
-    """The text of a value; what stands in CDATA may hold any tag."""
+    """Reads the text of a value; text inside CDATA may contain any tag."""
     text, found = yield from reader.text_until(PARAM_END, CDATA)
     while found == CDATA:
         inner, found = yield from reader.text_until(CDATA_END)

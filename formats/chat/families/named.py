@@ -14,7 +14,7 @@ def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     while more:
         name = yield from reader.at(*(f"{tool}\n" for tool in reader.tools))
         if name is None:
-            raise Malformed  # text, whatever it begins with
+            raise Malformed  # ordinary text that begins like a name
         yield from named(reader, name.strip())
         more = yield from reader.at(AGAIN)
 

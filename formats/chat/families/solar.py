@@ -19,7 +19,7 @@ def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if (yield from reader.at(ONE)) is None:
         raise Malformed(f"{ONE} was expected")
     while True:
-        # The id that the model writes tells only this message's calls apart: they get ids of their own.
+        # The model's ids are unique within one message only: calls get new ids.
         _, marker = yield from reader.text_until(NAME, most=NAME_MOST)
         name, marker = yield from reader.text_until(ARGS, most=NAME_MOST)
         if marker is None:
@@ -32,7 +32,9 @@ def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
 
 
 def whole(reader: AnswerReader, opening: str) -> Steps[None]:
-    """Message after message; what stands in none is content. opening: what the prompt began."""
+    """Parses a complete answer, message by message; text outside of messages is content. opening: the kind of
+    message that the prompt began.
+    """
     border = THINK if opening == "reasoning" else CONTENT
     while border:
         if border == ALL:
@@ -50,7 +52,7 @@ def whole(reader: AnswerReader, opening: str) -> Steps[None]:
 
 
 def prefill(reasoning: str | None, content: str) -> str:
-    """What follows <|begin|>assistant where the answer goes on from given text."""
+    """The text after <|begin|>assistant for an answer that continues a given text."""
     thought = "" if reasoning is None else f"{THINK}{reasoning}"
     if reasoning and not content:
         return thought

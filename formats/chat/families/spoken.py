@@ -1,4 +1,4 @@
-"""{"tool_calls": [...]} as the answer: what templates without a place for tools are told to ask for."""
+"""{"tool_calls": [...]} as the whole answer: the format that formats/template/spoken.py asks for."""
 
 from __future__ import annotations
 

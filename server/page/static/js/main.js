@@ -131,7 +131,7 @@ class App {
     this.composer.focus();
   }
 
-  /** All that stands around the thread. */
+  /** Updates everything around the thread. */
   refresh() {
     document.title = this.open.messages.length ? `${titleOf(this.open)} · Satchel` : "Satchel";
     this.sidebar.draw();
@@ -163,7 +163,7 @@ class App {
     this.thread.follow.toEnd();
   }
 
-  /** Answers what stands at the end; onward: the last answer goes on instead. */
+  /** Answers the last message; onward: continues the last answer instead. */
   async answer(onward = null) {
     const conversation = this.open;
     if (this.turns.has(conversation.id)) return;

@@ -4,7 +4,7 @@
   try {
     theme = JSON.parse(localStorage.getItem("satchel.theme"));
   } catch {
-    // The system's theme it is.
+    // Use the system's theme.
   }
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
 })();

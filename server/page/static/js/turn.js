@@ -1,5 +1,5 @@
-// One answer under way: asks, writes what comes into its message, and tells its listener. It goes on while another
-// conversation is shown.
+// One answer in progress: requests it, writes its text into the message, and notifies a listener. It goes on
+// while another conversation is shown.
 
 import { answer } from "./api/answer.js";
 import { Trouble } from "./api/trouble.js";
@@ -102,7 +102,7 @@ export class Turn {
     this.kind = error.kind;
   }
 
-  /** What a stopped answer came to is counted here, for the server's own count never came. */
+  /** Counts the tokens of a stopped answer, whose final usage the server has not sent. */
   settle() {
     const { message } = this;
     if (message.reasoning)

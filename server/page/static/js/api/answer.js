@@ -1,4 +1,4 @@
-// One answer of a chat, as it comes.
+// One streamed chat completion.
 
 import { eventsOf } from "./events.js";
 import { Trouble, away, troubleOf } from "./trouble.js";

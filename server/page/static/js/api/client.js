@@ -8,7 +8,7 @@ export class Client {
     this.key = key;
   }
 
-  /** The response of a request that the server agreed to; else a Trouble. */
+  /** The response of a successful request; throws a Trouble otherwise. */
   async send(path, { body, signal } = {}) {
     const headers = { Accept: "application/json" };
     if (this.key()) headers.Authorization = `Bearer ${this.key()}`;

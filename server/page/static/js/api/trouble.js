@@ -1,4 +1,4 @@
-// What went wrong, as one line that says what to do.
+// An error with a one-line message that says what to do.
 
 /** kind: away, key, loading, busy, context, missing, broken, refused. percent: of a load. */
 export class Trouble extends Error {
@@ -15,7 +15,7 @@ export function away() {
   return new Trouble("away", "The server does not answer. Check that it runs, then try again.");
 }
 
-/** What an error's body says; status and after (seconds) are of its response, null inside a stream. */
+/** The Trouble of an error body. status and after (Retry-After in seconds) are the response's; null in a stream. */
 export function troubleOf(body, status = null, after = 1) {
   const said = body?.error ?? {};
   const line =

@@ -1,4 +1,4 @@
-// The dashboard: asks the server once a second what it does, and shows it.
+// The dashboard: polls the server's counters once a second and shows them.
 
 import { Client } from "../api/client.js";
 import { el, say, the } from "../dom.js";

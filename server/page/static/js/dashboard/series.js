@@ -1,4 +1,4 @@
-// What was measured over the last two minutes, made of the counters that the server gives each second.
+// The measurements of the last two minutes, computed from the server's counters.
 
 export const SPAN_S = 120;
 
@@ -13,7 +13,7 @@ export class Series {
     const now = sums(models);
     const { before } = this;
     const passed = before ? time - before.time : 0;
-    // Counters begin anew when a model is loaded anew.
+    // Counters restart when a model is loaded again.
     const made = before ? Math.max(0, now.generated - before.generated) : 0;
     now.rate = passed > 0 ? made / passed : 0;
     this.before = { time, generated: now.generated };
@@ -32,7 +32,7 @@ function sums(models) {
   const found = models.map((m) => m.stats).filter(Boolean);
   const sum = (name) => found.reduce((total, stats) => total + stats[name], 0);
   const [blocks, free, kept] = ["kv_blocks", "kv_free", "kv_kept"].map(sum);
-  // Blocks that are kept for later requests are given up when room is needed: they are not in use.
+  // Cached blocks are evicted when memory is needed, so they do not count as in use.
   const used = Math.max(0, blocks - free - kept);
   return {
     generated: sum("generated_tokens"),

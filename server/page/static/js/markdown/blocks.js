@@ -44,7 +44,7 @@ function readBlock(lines, at, depth) {
   return readParagraph(lines, at, depth);
 }
 
-/** A fence that nothing ends yet holds the rest of the text, as it does while an answer comes. */
+/** An unclosed fence contains the rest of the text, as during streaming. */
 function readCode(lines, at) {
   const [opening, indent, fence] = FENCE.exec(lines[at]);
   const language = lines[at].slice(opening.length).trim().split(/\s/, 1)[0].toLowerCase();

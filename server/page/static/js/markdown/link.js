@@ -1,4 +1,4 @@
-// Which addresses a link may have. What a model writes is a stranger's text.
+// The addresses that a link may have. A model's output is untrusted.
 
 const SCHEMES = new Set(["http:", "https:", "mailto:"]);
 

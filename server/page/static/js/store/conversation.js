@@ -1,4 +1,4 @@
-// A conversation as it is kept: a plain object, and what can be done with it.
+// A conversation as it is stored, a plain object, and its operations.
 //
 // {id, title, created, updated, model, system, tools, forced, sampling: {name: number}, messages: [message]}
 // tools: the JSON text of a list, "" for none; forced: each answer must be a call of one
@@ -58,7 +58,7 @@ export function titleOf(conversation) {
   return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || "New chat";
 }
 
-/** What the server is asked; an answer that has no word is left out. going: the last answer is to go on. */
+/** The request to the server, without empty answers. going: the last answer is continued. */
 export function requestOf(conversation, { going = false } = {}) {
   const said = conversation.messages
     .filter((m) => m.role === "user" || m.content)

@@ -1,4 +1,4 @@
-// The tools of a conversation: a JSON list, as the user writes it. Kept is the text, sent is what it says.
+// The tools of a conversation: a JSON list. The user's text is stored, its parsed value is sent.
 
 const NAME = /^[A-Za-z0-9_.-]{1,128}$/;
 

@@ -1,4 +1,4 @@
-// Conversations as a file of JSON, and back. A file is a stranger's until it is checked: only known fields are taken.
+// Exports and imports conversations as JSON. An imported file is untrusted: only known fields are taken.
 
 import { newId } from "./conversation.js";
 

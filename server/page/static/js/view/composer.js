@@ -1,4 +1,4 @@
-// Where a question is written.
+// The input field for messages.
 
 import { say, the } from "../dom.js";
 import { icon } from "../icons.js";

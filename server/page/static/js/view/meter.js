@@ -4,7 +4,7 @@ import { say, the } from "../dom.js";
 
 const NARROW = 0.85; // share from which it warns
 
-/** used, room: tokens; room null while nobody knows it. */
+/** used, room: tokens; room is null while unknown. */
 export function showMeter(used, room) {
   const meter = the("meter");
   meter.hidden = !room;

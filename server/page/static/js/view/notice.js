@@ -1,4 +1,4 @@
-// Lines that the page says of itself: one at the top that stays while something is wrong, and short ones that go.
+// The page's own messages: a banner at the top while something is wrong, and short notices that disappear.
 
 import { el, the } from "../dom.js";
 import { iconButton } from "../icons.js";

@@ -34,7 +34,7 @@ export class ModelPicker {
     this.select.disabled = !ids.length;
   }
 
-  /** The context of a model in tokens, null while nobody knows it. */
+  /** The context of a model in tokens; null while unknown. */
   room(id) {
     const found = this.models.find((m) => m.id === id) ?? this.models[0];
     return found?.room ?? null;
