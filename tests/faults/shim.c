@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
@@ -46,7 +47,7 @@ static char after[64], mark[512];
 
 /* ---- what a power cut takes: bytes of files that were written and not synced ---- */
 
-static struct { dev_t device; ino_t node; off_t synced; int dirty; char path[512]; } files[DIRTY];
+static struct { dev_t device; ino_t node; off_t synced; int dirty; char path[PATH_MAX]; } files[DIRTY];
 static int file_count;
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
 

@@ -39,6 +39,7 @@ from satchel.runtime.sandbox.probe import ATTEMPTS
 from satchel.runtime.speculative import Speculation
 from satchel.runtime.worker import process
 from satchel.runtime.worker.model import WorkerModel
+from satchel.server.sandbox_note import sandbox_note
 
 LACKS = enter.lacking()
 whole = pytest.mark.skipif(bool(LACKS), reason=LACKS or "it is whole")
@@ -192,9 +193,9 @@ def test_no_linux_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_serve_says() -> None:
-    assert "--worker thread" in sandboxing.note_of([Options(worker="thread"), Options(worker="process")])
-    assert sandboxing.note_of([Options(worker="process", sandbox=False)]) == ""
-    assert sandboxing.note_of([Options(worker="process")]) == LACKS
+    assert "--worker thread" in sandbox_note([Options(worker="thread"), Options(worker="process")])
+    assert sandbox_note([Options(worker="process", sandbox=False)]) == ""
+    assert sandbox_note([Options(worker="process")]) == LACKS
 
 
 def test_a_policy_grants_a_models_files_and_no_folder_of_theirs(path: Path, tmp_path: Path) -> None:
@@ -337,7 +338,8 @@ def test_kernels_of_a_start_up_hook_are_compiled_before_it_closes(path: Path, tm
     )
     policy = policy_of([path], Options(device="cpu"))
     given = {"path": sys.path, "sandbox": policy, "source": source}
-    command, place = [sys.executable, "-P", "-c", HOOK, json.dumps(given)], {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-P", "-c", HOOK, json.dumps(given)]
+    place = {"TMPDIR": str(tmp_path), "CC": "cc"}
     done = subprocess.run(
         command, env=os.environ | place, capture_output=True, text=True, timeout=60, check=False
     )

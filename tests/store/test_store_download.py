@@ -210,6 +210,7 @@ def test_kill_9_in_the_middle_goes_on(hub: Hub, target: Path, after: int) -> Non
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     held.go.set()
+    hub.finish_all()
     hub.asked.clear()
     hub.files["/a"] = Served(DATA)
     assert get(hub, target) == sha(DATA) and target.read_bytes() == DATA

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from waiting import SECONDS, happened
+from waiting import SECONDS, happened, until
 
 from satchel.store.remote import Pace
 
@@ -56,13 +57,26 @@ class Served:
 @dataclass
 class Hub:
     """A running server: what it has by path, the requests that it got as (path, headers), and
-    the bodies of those that had one."""
+    the bodies of those that had one. open: connections that it accepted and has not finished.
+    """
 
     url: str
     files: dict[str, Served] = field(default_factory=dict)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     posted: list[Any] = field(default_factory=list)
     before: Callable[[str], None] = lambda path: None
+    open: set[Any] = field(default_factory=set)
+
+    def finish_all(self) -> None:
+        """Waits until everything that was sent before is handled: clients that were killed leave requests
+        behind, which count as asked when they are read.
+        """
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as last:  # accepted after all before it
+            last.sendall(b"GET /nothing HTTP/1.0\r\n\r\n")
+            while last.recv(1 << 16):
+                pass
+        until(lambda: not self.open, "the server has finished all connections")
 
     def paths(self) -> list[str]:
         return [path for path, _ in self.asked]
@@ -126,6 +140,14 @@ def hub_server() -> Iterator[Hub]:
                 self.close_connection = True
 
     class Server(ThreadingHTTPServer):
+        def process_request(self, request: Any, client_address: Any) -> None:
+            hub.open.add(request)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            super().shutdown_request(request)
+            hub.open.discard(request)
+
         def handle_error(self, *args: object) -> None:
             """Ignores clients that disconnect."""
 
