@@ -171,7 +171,6 @@ def test_options_import_no_engine() -> None:
     heavy = {
         "runtime.engine.engine",
         "runtime.device.device",
-        "runtime.graph",
         "runtime.scheduler",
         "runtime.speculative",
     }

@@ -18,10 +18,9 @@ from fake_model import FakeModel
 from tiny_file import write_model
 
 from satchel.cli.main import main
-from satchel.cli.replies import MAX_COMPLETIONS, WORKERS
+from satchel.cli.replies import MAX_COMPLETIONS
 from satchel.cli.reports import drawn, lines, plain_values, report_rows
 from satchel.runtime.api.answers import MAX_COMPLETIONS as MADE_AT_MOST
-from satchel.runtime.api.options import WORKERS as KINDS
 from satchel.runtime.api.usage_report import UsageReport
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import Sampling
@@ -56,7 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_names_are_the_library_s() -> None:
-    assert (WORKERS, MAX_COMPLETIONS) == (KINDS, MADE_AT_MOST)
+    assert MAX_COMPLETIONS == MADE_AT_MOST
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("keys that may stand twice", {"type": "object", "minProperties": 2}, "#/minProperties"),
     ("an id inside", {"items": {"$id": "x"}}, "#/items/$id"),
     ("no schema", {"items": 3}, "#/items"),
-    ("no JSON", "{", "line 1"),
+    ("not JSON", "{", "line 1"),
     ("a key twice", '{"type": "null", "type": "string"}', "twice"),
     ("NaN", '{"minimum": NaN}', "NaN"),
     ("a list", "[]", "at #"),
@@ -226,7 +226,7 @@ def test_a_number_of_a_schema_out_of_range_is_refused(tokenizer: Tokenizer, text
 )
 def test_a_number_of_an_answer_out_of_range_is_no_json(tokenizer: Tokenizer, number: str) -> None:
     grammar = compile_grammar(tokenizer, JsonSchema({"type": "array", "items": {"type": "number"}}))
-    assert "no JSON" in grammar.check(f"[1, {number}]")
+    assert "not JSON" in grammar.check(f"[1, {number}]")
 
 
 @pytest.mark.parametrize("number", [-(1 << 63), 1 << 63, (1 << 53) + 1, -(1 << 53) - 1])

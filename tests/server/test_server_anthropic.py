@@ -13,7 +13,7 @@ import pytest
 anthropic = pytest.importorskip("anthropic")
 
 from satchel.cli.options import default_model  # noqa: E402
-from satchel.quant import DeviceError  # noqa: E402
+from satchel.errors import DeviceError  # noqa: E402
 from satchel.runtime.api.options import Options  # noqa: E402
 from satchel.server.answer import Answer  # noqa: E402
 from satchel.server.settings import ServerSettings  # noqa: E402

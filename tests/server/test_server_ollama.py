@@ -13,7 +13,7 @@ from waiting import until
 ollama = pytest.importorskip("ollama")
 
 from satchel.cli.options import default_model  # noqa: E402
-from satchel.quant import DeviceError  # noqa: E402
+from satchel.errors import DeviceError  # noqa: E402
 from satchel.server.answer import Answer  # noqa: E402
 
 NAME = default_model().stem

@@ -15,7 +15,7 @@ from tiny_file import write_model
 
 ollama = pytest.importorskip("ollama")
 
-from satchel.quant import RequestError  # noqa: E402
+from satchel.errors import RequestError  # noqa: E402
 from satchel.runtime.api.options import Options  # noqa: E402
 from satchel.server.catalog import catalog_of  # noqa: E402
 from satchel.server.models import Models  # noqa: E402
