@@ -29,6 +29,7 @@ test: .venv/ready-to-test
 lint: .venv/with-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs -0 $(BIN)/clang-format --dry-run --Werror
 
 types: .venv/with-dev
 	$(BIN)/mypy

@@ -18,13 +18,13 @@
 #include "../../cext/cuda/tile_rows.cu"
 #include "../../cext/cuda/dense.cu"
 
-#define OK(x)                                                                                       \
-    do {                                                                                            \
-        cudaError_t e_ = (x);                                                                       \
-        if (e_ != cudaSuccess) {                                                                    \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));              \
-            exit(1);                                                                                \
-        }                                                                                           \
+#define OK(x)                                                                                                          \
+    do {                                                                                                               \
+        cudaError_t e_ = (x);                                                                                          \
+        if (e_ != cudaSuccess) {                                                                                       \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                                 \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 typedef void (*kernel)(const gpu_call);
@@ -36,9 +36,12 @@ struct format {
     int number, columns, block, chunk, most;
     kernel pack, gemv;
 };
-#define FORMAT_ROW(f) {#f, tile_##f::FORMAT, packer<tile_##f>::COLUMNS, packer<tile_##f>::BLOCK, tile_##f::BYTES, tile_##f::BYTES, pack_##f, gemv_##f},
+#define FORMAT_ROW(f)                                                                                                  \
+    {#f,       tile_##f::FORMAT, packer<tile_##f>::COLUMNS, packer<tile_##f>::BLOCK, tile_##f::BYTES, tile_##f::BYTES, \
+     pack_##f, gemv_##f},
 static const format formats[] = {TILE_FORMATS(FORMAT_ROW)};
-static const format dense_formats[] = {{"f16", 1, 1, 2, 0, 0, nullptr, dense_f16}, {"bf16", 30, 1, 2, 0, 0, nullptr, dense_bf16}};
+static const format dense_formats[] = {{"f16", 1, 1, 2, 0, 0, nullptr, dense_f16},
+                                       {"bf16", 30, 1, 2, 0, 0, nullptr, dense_bf16}};
 static const format &format_named(const char *name) {
     for (const format &f : formats)
         if (!strcmp(f.name, name))
@@ -76,7 +79,10 @@ __global__ void fill_blocks(uint8_t *to, int64_t blocks, int bytes, int number, 
             if (at[k] < 0)
                 continue;
             uint32_t r = noise(seed + b * 4096 + 3000 + k);
-            float base = number == 12 || number == 13 ? (k ? 7e-4f : 1e-4f) : number == 14 || number == 23 ? 2e-5f : number == 8 ? 3e-4f : 4e-3f;
+            float base = number == 12 || number == 13   ? (k ? 7e-4f : 1e-4f)
+                         : number == 14 || number == 23 ? 2e-5f
+                         : number == 8                  ? 3e-4f
+                                                        : 4e-3f;
             __half h = __float2half(base * (0.5f + (r >> 8) * (1.0f / 16777216.0f)));
             uint16_t bits = wild ? (uint16_t)((r & 0x83FF) | ((r >> 11) % 24) << 10) : *(uint16_t *)&h;
             p[at[k]] = bits & 255, p[at[k] + 1] = bits >> 8;
@@ -94,14 +100,22 @@ __global__ void fill_floats(float *to, int64_t n, uint64_t seed, float scale, in
 }
 
 template <class B> __device__ void unpack_any(const B *, float *);
-#define UNPACK(f) template <> __device__ void unpack_any(const block_##f *b, float *out) { f##_unpack(b, out); }
+#define UNPACK(f)                                                                                                      \
+    template <> __device__ void unpack_any(const block_##f *b, float *out) {                                           \
+        f##_unpack(b, out);                                                                                            \
+    }
 TILE_FORMATS(UNPACK)
-template <> __device__ void unpack_any(const block_f16 *b, float *out) { f16_unpack(b, out); }
-template <> __device__ void unpack_any(const block_bf16 *b, float *out) { bf16_unpack(b, out); }
+template <> __device__ void unpack_any(const block_f16 *b, float *out) {
+    f16_unpack(b, out);
+}
+template <> __device__ void unpack_any(const block_bf16 *b, float *out) {
+    bf16_unpack(b, out);
+}
 
 /* out = (norm(x) w^T)[t][n] in float64 */
 template <class B, int COLUMNS>
-__global__ void plain(const B *w, const float *x, int64_t x_stride, const float *norm, double scale_eps, double *out, int rows, int k, int columns) {
+__global__ void plain(const B *w, const float *x, int64_t x_stride, const float *norm, double scale_eps, double *out,
+                      int rows, int k, int columns) {
     int row = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
     if (row >= rows)
         return;
@@ -119,11 +133,13 @@ __global__ void plain(const B *w, const float *x, int64_t x_stride, const float 
     out[(int64_t)t * rows + row] = norm ? sum / sqrt(squares / k + scale_eps) : sum;
 }
 
-static void plain_product(const format &f, const void *w, const float *x, int64_t stride, const float *norm, double *out, int rows, int k, int columns) {
+static void plain_product(const format &f, const void *w, const float *x, int64_t stride, const float *norm,
+                          double *out, int rows, int k, int columns) {
     dim3 grid((rows + 63) / 64, columns);
-#define PLAIN(f_)                                                                                                         \
-    if (f.number == tile_##f_::FORMAT)                                                                                    \
-        plain<block_##f_, packer<tile_##f_>::COLUMNS><<<grid, 64>>>((const block_##f_ *)w, x, stride, norm, 1e-5, out, rows, k, columns);
+#define PLAIN(f_)                                                                                                      \
+    if (f.number == tile_##f_::FORMAT)                                                                                 \
+        plain<block_##f_, packer<tile_##f_>::COLUMNS>                                                                  \
+            <<<grid, 64>>>((const block_##f_ *)w, x, stride, norm, 1e-5, out, rows, k, columns);
     TILE_FORMATS(PLAIN)
     if (f.number == 1)
         plain<block_f16, 1><<<grid, 64>>>((const block_f16 *)w, x, stride, norm, 1e-5, out, rows, k, columns);
@@ -138,9 +154,11 @@ static void *take(size_t bytes) {
     return p;
 }
 
-static void launch(kernel k, dim3 grid, int threads, int shared, const gpu_call &c, cudaStream_t s, bool pdl, int cluster = 1) {
+static void launch(kernel k, dim3 grid, int threads, int shared, const gpu_call &c, cudaStream_t s, bool pdl,
+                   int cluster = 1) {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute a[2] = {{cudaLaunchAttributeClusterDimension}, {cudaLaunchAttributeProgrammaticStreamSerialization}};
+    cudaLaunchAttribute a[2] = {{cudaLaunchAttributeClusterDimension},
+                                {cudaLaunchAttributeProgrammaticStreamSerialization}};
     a[0].val.clusterDim.x = cluster, a[0].val.clusterDim.y = a[0].val.clusterDim.z = 1;
     a[1].val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = grid, config.blockDim = dim3(threads), config.dynamicSmemBytes = shared, config.stream = s;
@@ -157,7 +175,9 @@ struct weight {
     size_t bytes;
 };
 
-static size_t packed_bytes(const format &f, int rows, int k) { return (size_t)((rows + 15) / 16) * ((k + 255) / 256) * f.chunk; }
+static size_t packed_bytes(const format &f, int rows, int k) {
+    return (size_t)((rows + 15) / 16) * ((k + 255) / 256) * f.chunk;
+}
 
 static weight make_weight(const format &f, int rows, int k, uint64_t seed, bool wild, bool keep, void *file = nullptr) {
     weight w = {&f, rows, k, nullptr, nullptr, packed_bytes(f, rows, k)};
@@ -182,7 +202,8 @@ static weight make_weight(const format &f, int rows, int k, uint64_t seed, bool 
 
 static gpu_view view(const void *p, int rows, int columns, size_t stride, uint32_t fmt) {
     gpu_view v = {};
-    v.data = (uint64_t)p, v.stride = stride, v.shape[0] = rows, v.shape[1] = columns, v.shape[2] = v.shape[3] = 1, v.count = -1, v.format = fmt;
+    v.data = (uint64_t)p, v.stride = stride, v.shape[0] = rows, v.shape[1] = columns, v.shape[2] = v.shape[3] = 1,
+    v.count = -1, v.format = fmt;
     return v;
 }
 
@@ -197,7 +218,8 @@ struct planned {
 };
 
 /* linear of several weights; mode: ADD, GATED, NORM */
-static planned plan(const std::vector<weight> &ws, int mode, const float *x, const float *norm, const float *residual, float *out, int columns) {
+static planned plan(const std::vector<weight> &ws, int mode, const float *x, const float *norm, const float *residual,
+                    float *out, int columns) {
     planned p = {};
     int rows = 0, tiles = 0, n = 0, stage = 0;
     bool same = true;
@@ -217,7 +239,8 @@ static planned plan(const std::vector<weight> &ws, int mode, const float *x, con
     c.v[n++] = view(out, columns, rows, (size_t)rows * 4, 0);
     c.v[n++] = view(x, columns, k, (size_t)k * 4, 0);
     for (const weight &w : ws)
-        c.v[n++] = w.f->chunk ? view(w.packed, w.rows, w.k, 0, w.f->number | 1u << 24) : view(w.packed, w.rows, w.k, (size_t)w.k * 2, w.f->number);
+        c.v[n++] = w.f->chunk ? view(w.packed, w.rows, w.k, 0, w.f->number | 1u << 24)
+                              : view(w.packed, w.rows, w.k, (size_t)w.k * 2, w.f->number);
     if (mode & ADD)
         c.v[n++] = view(residual, columns, rows, (size_t)rows * 4, 0);
     if (mode & NORM)
@@ -242,7 +265,8 @@ static planned plan(const std::vector<weight> &ws, int mode, const float *x, con
         c.scratch = (uint64_t)scratch;
         if (columns >= columns_from && columns <= COLUMNS_MOST) {
             static const kernel packed[] = {columns_8, columns_16, columns_32, columns_64, columns_128};
-            static const kernel dense[] = {columns_dense_8, columns_dense_16, columns_dense_32, columns_dense_64, columns_dense_128};
+            static const kernel dense[] = {columns_dense_8, columns_dense_16, columns_dense_32, columns_dense_64,
+                                           columns_dense_128};
             const kernel *kernels = columns_dense(&c) ? dense : packed;
             int kind = columns_kind(columns);
             stage = columns_bytes(&c);
@@ -280,7 +304,8 @@ static void run(const planned &p, cudaStream_t st, bool pdl) {
     batch_shape s = batch_shape_of(&p.c);
     int columns = p.c.v[0].shape[0];
     launch(batch_convert, dim3((packed_chunks(&p.c.v[1]) + 7) / 8, s.columns), 256, 0, p.c, st, false);
-    launch(p.k, dim3((s.tiles + 3) / 4, s.parts, (columns + 16 * p.batch - 1) / (16 * p.batch)), BATCH_THREADS(p.batch), p.shared, p.c, st, false);
+    launch(p.k, dim3((s.tiles + 3) / 4, s.parts, (columns + 16 * p.batch - 1) / (16 * p.batch)), BATCH_THREADS(p.batch),
+           p.shared, p.c, st, false);
     launch(batch_finish, dim3((s.tiles + 15) / 16, columns), 256, 0, p.c, st, false);
 }
 
@@ -291,7 +316,8 @@ static void check(const std::vector<weight> &ws, int mode, int columns, float sc
     for (const weight &w : ws)
         rows += w.rows;
     int out_rows = mode & GATED ? ws[0].rows : rows;
-    float *x = (float *)take((size_t)columns * k * 4), *norm = (float *)take(k * 4), *r = (float *)take((size_t)columns * out_rows * 4), *out = (float *)take((size_t)columns * out_rows * 4 + 64);
+    float *x = (float *)take((size_t)columns * k * 4), *norm = (float *)take(k * 4),
+          *r = (float *)take((size_t)columns * out_rows * 4), *out = (float *)take((size_t)columns * out_rows * 4 + 64);
     double *ref = (double *)take((size_t)columns * rows * 8);
     fill_floats<<<64, 256>>>(x, (int64_t)columns * k, 77 + k, scale, 1);
     fill_floats<<<64, 256>>>(norm, k, 99, 1.0f, 0);
@@ -318,7 +344,8 @@ static void check(const std::vector<weight> &ws, int mode, int columns, float sc
         for (int i = 0; i < out_rows; i++) {
             double y;
             if (mode & GATED) {
-                double g = h[(size_t)t * ws[0].rows + i], u = h[(size_t)columns * ws[0].rows + (size_t)t * ws[1].rows + i];
+                double g = h[(size_t)t * ws[0].rows + i],
+                       u = h[(size_t)columns * ws[0].rows + (size_t)t * ws[1].rows + i];
                 y = g / (1 + exp(-g)) * u;
             } else {
                 int j = i;
@@ -336,10 +363,12 @@ static void check(const std::vector<weight> &ws, int mode, int columns, float sc
                 err += e * e, norm2 += y * y, worst = fabs(e) > worst ? fabs(e) : worst;
         }
     double nmse = norm2 > 0 ? err / norm2 : err;
-    bool ok = nmse < (p.cut.teams ? 3e-5 : 1e-5) && !bad && !memcmp(got.data(), again.data(), got.size() * 4) && memcmp(&got[(size_t)columns * out_rows], "\xFF\xFF\xFF\xFF", 4) == 0;
+    bool ok = nmse < (p.cut.teams ? 3e-5 : 1e-5) && !bad && !memcmp(got.data(), again.data(), got.size() * 4) &&
+              memcmp(&got[(size_t)columns * out_rows], "\xFF\xFF\xFF\xFF", 4) == 0;
     failures += !ok;
     if (!ok || strstr(what, "2048x") || strstr(what, " 2048"))
-        printf("  %-44s %s nmse %.2e worst %.2e of rms %.2e, bad %d\n", what, ok ? "ok  " : "FAIL", nmse, worst, sqrt(norm2 / (columns * out_rows)), bad);
+        printf("  %-44s %s nmse %.2e worst %.2e of rms %.2e, bad %d\n", what, ok ? "ok  " : "FAIL", nmse, worst,
+               sqrt(norm2 / (columns * out_rows)), bad);
     cudaFree(x), cudaFree(norm), cudaFree(r), cudaFree(out), cudaFree(ref);
 }
 
@@ -352,7 +381,8 @@ static void check_rows(const weight &w, const char *what) {
     OK(cudaMemset(fault, 0, 4));
     gpu_call c = {};
     c.fault = (uint64_t)fault, c.step = 6, c.n_in = 2;
-    c.v[0] = view(out, 4, w.k, (size_t)w.k * 4, 0), c.v[1] = view(w.packed, w.rows, w.k, 0, w.f->number | 1u << 24), c.v[2] = view(d, 4, 1, 4, 26);
+    c.v[0] = view(out, 4, w.k, (size_t)w.k * 4, 0), c.v[1] = view(w.packed, w.rows, w.k, 0, w.f->number | 1u << 24),
+    c.v[2] = view(d, 4, 1, 4, 26);
     get_rows_packed<<<4, 256>>>(c);
     OK(cudaDeviceSynchronize());
     std::vector<float> got((size_t)4 * w.k), zero(w.k);
@@ -379,14 +409,19 @@ static void check_rows(const weight &w, const char *what) {
 
 static void check_all() {
     char what[128];
-    struct { int rows, k, columns; } shapes[] = {{1000, 2048, 1}, {33, 256, 4}, {512, 8192, 3}, {1, 512, 2}, {2048, 4096, 4}, {5000, 14336, 1}, {40, 896, 4}, {16, 96, 2}, {2048, 2048, 16}, {300, 4096, 5}, {1030, 1536, 70}, {16, 256, 130}};
+    struct {
+        int rows, k, columns;
+    } shapes[] = {{1000, 2048, 1}, {33, 256, 4}, {512, 8192, 3},   {1, 512, 2},    {2048, 4096, 4},  {5000, 14336, 1},
+                  {40, 896, 4},    {16, 96, 2},  {2048, 2048, 16}, {300, 4096, 5}, {1030, 1536, 70}, {16, 256, 130}};
     for (const format &f : formats) {
         for (auto &s : shapes) {
             if (s.k % f.columns)
                 continue;
             for (int wild = 0; wild < 2; wild++) {
-                weight a = make_weight(f, s.rows, s.k, s.k + f.number, wild, true), b = make_weight(f, s.rows, s.k, 5 + s.k + f.number, wild, true);
-                snprintf(what, sizeof what, "%s %dx%d, %d columns%s", f.name, s.rows, s.k, s.columns, wild ? ", wild scales" : "");
+                weight a = make_weight(f, s.rows, s.k, s.k + f.number, wild, true),
+                       b = make_weight(f, s.rows, s.k, 5 + s.k + f.number, wild, true);
+                snprintf(what, sizeof what, "%s %dx%d, %d columns%s", f.name, s.rows, s.k, s.columns,
+                         wild ? ", wild scales" : "");
                 check({a}, 0, s.columns, 1.0f, what);
                 check({a, b}, 0, s.columns, 1e-20f, what);
                 check({a}, ADD, s.columns, 100.0f, what);
@@ -402,14 +437,17 @@ static void check_all() {
     }
     for (const format &f : dense_formats)
         for (int columns : {1, 2, 3, 4, 5, 11, 24, 50, 99}) {
-            weight a = make_weight(f, 2048, 2048, 8, false, true), b = make_weight(f, 33, 2048, 9, false, true), d = make_weight(f, 33, 2048, 10, false, true), e = make_weight(f, 7, 200, 11, false, true);
+            weight a = make_weight(f, 2048, 2048, 8, false, true), b = make_weight(f, 33, 2048, 9, false, true),
+                   d = make_weight(f, 33, 2048, 10, false, true), e = make_weight(f, 7, 200, 11, false, true);
             snprintf(what, sizeof what, "%s 2048x2048, %d columns", f.name, columns);
             check({a}, ADD, columns, 1.0f, what);
             check({b, a, d}, 0, columns, 1e10f, what);
             check({b, d}, GATED, columns, 0.1f, what);
             check({e, e, e}, 0, columns, 1.0f, what);
         }
-    weight a = make_weight(format_named("q4_k"), 2048, 2048, 1, false, true), b = make_weight(format_named("q6_k"), 500, 2048, 2, false, true), d = make_weight(format_named("q8_0"), 77, 2048, 3, false, true);
+    weight a = make_weight(format_named("q4_k"), 2048, 2048, 1, false, true),
+           b = make_weight(format_named("q6_k"), 500, 2048, 2, false, true),
+           d = make_weight(format_named("q8_0"), 77, 2048, 3, false, true);
     check({a, b, d}, 0, 1, 1.0f, "mixed q4_k q6_k q8_0 2048");
     check({b, a, d}, NORM, 3, 1.0f, "mixed q6_k q4_k q8_0 2048");
     check({b, a, d}, 0, 33, 1.0f, "mixed q6_k q4_k q8_0 2048, 33 columns");
@@ -425,7 +463,8 @@ int main(int argc, char **argv) {
         for (const format &f : formats)
             for (int columns : {1, 3, 9, 21}) {
                 weight a = make_weight(f, 40, 512, 5, false, true), b = make_weight(f, 40, 512, 6, false, true);
-                check({a, b}, 0, columns, 1.0f, f.name), check({a}, ADD, columns, 1.0f, f.name), check({a, b}, GATED, columns, 0.05f, f.name), check_rows(a, f.name);
+                check({a, b}, 0, columns, 1.0f, f.name), check({a}, ADD, columns, 1.0f, f.name),
+                    check({a, b}, GATED, columns, 0.05f, f.name), check_rows(a, f.name);
             }
         printf("small: %d failures\n", failures);
         return failures != 0;
@@ -437,7 +476,8 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "columns")) {
         columns_from = argc > 2 ? atoi(argv[2]) : 5;
         for (int n : {8, 16, 32, 64, 128})
-            token(l1, "q4_k_m", n, 0, false), token(l8, "q4_k_m", n, 0, false), token(l1, "bf16", n, 0, false), token(l8, "bf16", n, 0, false);
+            token(l1, "q4_k_m", n, 0, false), token(l8, "q4_k_m", n, 0, false), token(l1, "bf16", n, 0, false),
+                token(l8, "bf16", n, 0, false);
         return 0;
     }
     token(l1, "q4_k_m", 1, 0, false);

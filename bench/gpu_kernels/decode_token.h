@@ -1,7 +1,11 @@
 /* decode_token.h: the products of a model's token in one graph, timed; a part of decode.cu. */
-struct shape { const char *name; int layers, d, q, kv, ff, vocab; };
+struct shape {
+    const char *name;
+    int layers, d, q, kv, ff, vocab;
+};
 
-static const shape l1 = {"llama-3.2-1b", 16, 2048, 2048, 512, 8192, 128256}, l8 = {"llama-3.1-8b", 32, 4096, 4096, 1024, 14336, 128256};
+static const shape l1 = {"llama-3.2-1b", 16, 2048, 2048, 512, 8192, 128256},
+                   l8 = {"llama-3.1-8b", 32, 4096, 4096, 1024, 14336, 128256};
 
 /* Random weights, all of which own memory, and what they are multiplied with. */
 struct token_data {
@@ -35,7 +39,8 @@ struct token_data {
 };
 
 /* All products of a token, in order; six: what the usual quantizers give some of the weights. */
-static std::vector<planned> token_steps(token_data &t, const shape &s, const format &f, const format &six, int columns, int norms, bool split_v) {
+static std::vector<planned> token_steps(token_data &t, const shape &s, const format &f, const format &six, int columns,
+                                        int norms, bool split_v) {
     std::vector<planned> steps;
     int n = norms ? NORM : 0;
     for (int i = 0; i < s.layers; i++) {
@@ -49,7 +54,8 @@ static std::vector<planned> token_steps(token_data &t, const shape &s, const for
             steps.push_back(plan({q, k, vw}, n, t.h, t.norm, nullptr, t.x, columns));
         }
         steps.push_back(plan({t.make(f, s.d, s.q)}, ADD, t.x, nullptr, t.h, t.h, columns));
-        steps.push_back(plan({t.make(f, s.ff, s.d), t.make(f, s.ff, s.d)}, GATED | n, t.h, t.norm, nullptr, t.y, columns));
+        steps.push_back(
+            plan({t.make(f, s.ff, s.d), t.make(f, s.ff, s.d)}, GATED | n, t.h, t.norm, nullptr, t.y, columns));
         steps.push_back(plan({t.make(v, s.d, s.ff)}, ADD, t.y, nullptr, t.h, t.h, columns));
     }
     steps.push_back(plan({t.make(six, s.vocab, s.d)}, n, t.h, t.norm, nullptr, t.logits, columns));
@@ -99,6 +105,9 @@ static void token(const shape &s, const char *kind, int columns, int norms, bool
         total += p.bytes;
     for (int pdl = 0; pdl < 2; pdl++) {
         float best, us = time_graph(steps, pdl, &best);
-        printf("%-14s %-7s columns %d norm %d split %d pdl %d: %8.1f us/token (best %.1f) %7.0f t/s %6.0f GB/s = %4.1f %% of 4380, %zu kernels\n", s.name, kind, columns, norms, split_v, pdl, us, best, columns * 1e6 / us, total / us / 1000, total / us / 43800, steps.size());
+        printf("%-14s %-7s columns %d norm %d split %d pdl %d: %8.1f us/token (best %.1f) %7.0f t/s %6.0f GB/s = %4.1f "
+               "%% of 4380, %zu kernels\n",
+               s.name, kind, columns, norms, split_v, pdl, us, best, columns * 1e6 / us, total / us / 1000,
+               total / us / 43800, steps.size());
     }
 }

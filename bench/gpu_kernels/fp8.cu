@@ -24,13 +24,13 @@ extern const gpu_kernel cuda_fp8_kernels[], cuda_prompt_kernels[], gpu_portable_
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#define OK(x)                                                                                                  \
-    do {                                                                                                       \
-        cudaError_t e_ = (x);                                                                                  \
-        if (e_ != cudaSuccess) {                                                                               \
-            printf("%s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                          \
-            exit(1);                                                                                           \
-        }                                                                                                      \
+#define OK(x)                                                                                                          \
+    do {                                                                                                               \
+        cudaError_t e_ = (x);                                                                                          \
+        if (e_ != cudaSuccess) {                                                                                       \
+            printf("%s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                                  \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 static cudaStream_t stream;
@@ -53,7 +53,11 @@ __device__ static float normal(uint32_t s, uint64_t i) {
 __global__ void fill_x(float *x, size_t n, int k, uint32_t s, float outliers) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         uint32_t z = noise(s + 7, i % k);
-        x[i] = normal(s, i) * (outliers > 0 ? (z % 499 == 0 ? outliers : z % 97 == 1 ? 1e-5f : z % 97 == 2 ? 0.0f : 1.0f) : 1.0f);
+        x[i] = normal(s, i) * (outliers > 0 ? (z % 499 == 0  ? outliers
+                                               : z % 97 == 1 ? 1e-5f
+                                               : z % 97 == 2 ? 0.0f
+                                                             : 1.0f)
+                                            : 1.0f);
     }
 }
 
@@ -64,7 +68,8 @@ __global__ void fill_w(uint8_t *w, size_t blocks, int e5m2, uint32_t s) {
         for (int j = 0; j < 128; j++) { /* near a normal distribution, as checkpoints are */
             float v = normal(s, i * 128 + j) * (e5m2 ? 1.0f : 100.0f);
             uint32_t b = __float_as_uint(v);
-            int e = (int)(b >> 23 & 255) - 127 + (e5m2 ? 15 : 7), q = e5m2 ? e * 4 + (b >> 21 & 3) : e * 8 + (b >> 20 & 7);
+            int e = (int)(b >> 23 & 255) - 127 + (e5m2 ? 15 : 7),
+                q = e5m2 ? e * 4 + (b >> 21 & 3) : e * 8 + (b >> 20 & 7);
             w[i * 132 + 4 + j] = (uint8_t)((b >> 31) << 7 | (e < 0 ? noise(s, i * 128 + j) & 7 : q > 126 ? 126 : q));
         }
     }
@@ -133,8 +138,12 @@ struct memory {
         poison();
     }
     memory(const memory &) = delete;
-    ~memory() { cudaFree(at); }
-    void poison() { OK(cudaMemsetAsync(at, 0xFF, size, stream)); }
+    ~memory() {
+        cudaFree(at);
+    }
+    void poison() {
+        OK(cudaMemsetAsync(at, 0xFF, size, stream));
+    }
 };
 
 static gpu_view view_of(const void *data, int rows, int columns, uint64_t stride, uint32_t format, int count = -1) {
@@ -186,7 +195,8 @@ static void start(const entry &e, gpu_call &c) {
         cudaLaunchAttribute a[2];
         int n = 0;
         if (e.kernel->launch[i].early)
-            a[n].id = cudaLaunchAttributeProgrammaticStreamSerialization, a[n++].val.programmaticStreamSerializationAllowed = 1;
+            a[n].id = cudaLaunchAttributeProgrammaticStreamSerialization,
+            a[n++].val.programmaticStreamSerializationAllowed = 1;
         if (g.cluster)
             a[n].id = cudaLaunchAttributeClusterDimension, a[n++].val.clusterDim = {g.cluster, 1, 1};
         config.attrs = a, config.numAttrs = n;
@@ -231,7 +241,8 @@ static void check(const product &p, uint32_t flags, uint32_t seed) {
     for (int r : p.rows)
         n += r;
     n = gated ? p.rows[0] : n;
-    memory x((size_t)p.tokens * p.k * 4), y((size_t)p.tokens * n * 4), more((size_t)p.tokens * n * 4), sums(32), counts(64);
+    memory x((size_t)p.tokens * p.k * 4), y((size_t)p.tokens * n * 4), more((size_t)p.tokens * n * 4), sums(32),
+        counts(64);
     std::vector<memory *> w;
     gpu_call c = {};
     c.counts = (uint64_t)counts.at, c.flags = flags;
@@ -273,8 +284,9 @@ static void check(const product &p, uint32_t flags, uint32_t seed) {
     failures += bad;
     printf("%-13s N %-6d K %-5d T %4d/%-4d %d out %-5g %-16s", p.op, n, p.k, p.now, p.tokens, (int)p.format, p.outliers,
            e.name.substr(e.name.find('+') + 1).c_str());
-    printf(" groups %u threads %u cluster %u NMSE %.1e (bf16 %.1e) wrong writes %g%s %s\n", e.grids[1].groups[0], e.grids[1].threads,
-           e.grids[1].cluster, nmse, got[3] / got[1], got[2], same ? "" : " other bits", bad ? "WRONG" : "ok");
+    printf(" groups %u threads %u cluster %u NMSE %.1e (bf16 %.1e) wrong writes %g%s %s\n", e.grids[1].groups[0],
+           e.grids[1].threads, e.grids[1].cluster, nmse, got[3] / got[1], got[2], same ? "" : " other bits",
+           bad ? "WRONG" : "ok");
     fflush(stdout);
     for (memory *m : w)
         delete m;
@@ -306,7 +318,8 @@ static void time_one(const char *op, std::vector<int> rows, int k, int tokens) {
         n += r;
     const uint64_t stride = (uint64_t)k / 128 * 132, bytes = n * stride;
     const int copies = (int)std::max<uint64_t>(1, (200ull << 20) / bytes + 1), out = gated ? rows[0] : n;
-    memory x((size_t)tokens * k * 4), y((size_t)tokens * out * 4), more((size_t)tokens * out * 4), w(bytes * copies), counts(64);
+    memory x((size_t)tokens * k * 4), y((size_t)tokens * out * 4), more((size_t)tokens * out * 4), w(bytes * copies),
+        counts(64);
     fill_w<<<2048, 256, 0, stream>>>(w.at, bytes * copies / 132, 0, 3);
     fill_x<<<512, 256, 0, stream>>>((float *)x.at, (size_t)tokens * k, k, 4, 0);
     fill_x<<<512, 256, 0, stream>>>((float *)more.at, (size_t)tokens * out, k, 5, 0);
@@ -333,12 +346,14 @@ static void time_one(const char *op, std::vector<int> rows, int k, int tokens) {
         }
         memory scratch(e.scratch);
         c.scratch = (uint64_t)scratch.at;
-        const double us = median_us([&](int turn) {
-            uint64_t at = (uint64_t)w.at + turn % copies * bytes;
-            for (uint32_t i = first; i < last; i++)
-                c.v[i].data = at, at += c.v[i].shape[0] * stride;
-            start(e, c);
-        }, tokens > 1000 ? 5 : 21);
+        const double us = median_us(
+            [&](int turn) {
+                uint64_t at = (uint64_t)w.at + turn % copies * bytes;
+                for (uint32_t i = first; i < last; i++)
+                    c.v[i].data = at, at += c.v[i].shape[0] * stride;
+                start(e, c);
+            },
+            tokens > 1000 ? 5 : 21);
         const double flops = 2.0 * n * k * tokens / us * 1e-6;
         printf("  %8.1f", us);
         if (way < 2)
@@ -357,13 +372,15 @@ int main(int count, char **args) {
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (const char *name : {"fp8", "fp8_wide", "wide", "wide_tiles", "portable"}) {
         cudaLibrary_t library;
-        OK(cudaLibraryLoadFromFile(&library, (folder + "/" + name + ".fatbin").c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+        OK(cudaLibraryLoadFromFile(&library, (folder + "/" + name + ".fatbin").c_str(), nullptr, nullptr, 0, nullptr,
+                                   nullptr, 0));
         libraries.push_back(library);
     }
     if (what != "time")
         check_all();
     if (what != "check") {
-        printf("microseconds: FP8 in two halves, FP8 (--precision fast), bf16 tiles, portable kernels; with what makes the activations\n");
+        printf("microseconds: FP8 in two halves, FP8 (--precision fast), bf16 tiles, portable kernels; with what makes "
+               "the activations\n");
         for (int tokens : {1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096}) {
             time_one("linear", {4096, 1024, 1024}, 4096, tokens);
             time_one("linear_add", {4096}, 4096, tokens);

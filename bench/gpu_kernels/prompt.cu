@@ -17,13 +17,13 @@
 #include "../../cext/cuda/wide.cu"
 #include "../../cext/cuda/wide_tiles.cu"
 
-#define OK(x)                                                                                                  \
-    do {                                                                                                       \
-        cudaError_t e_ = (x);                                                                                  \
-        if (e_ != cudaSuccess) {                                                                               \
-            printf("%s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                          \
-            exit(1);                                                                                           \
-        }                                                                                                      \
+#define OK(x)                                                                                                          \
+    do {                                                                                                               \
+        cudaError_t e_ = (x);                                                                                          \
+        if (e_ != cudaSuccess) {                                                                                       \
+            printf("%s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                                  \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 static cudaStream_t stream;
@@ -40,7 +40,9 @@ struct memory {
         OK(cudaStreamSynchronize(stream));
     }
     memory(const memory &) = delete;
-    ~memory() { cudaFree(at); }
+    ~memory() {
+        cudaFree(at);
+    }
 };
 
 __device__ static uint32_t noise(uint32_t s, uint64_t i) {
@@ -64,7 +66,11 @@ __global__ void fill_f32(float *x, size_t n, uint32_t s, float scale, int extrem
 }
 
 /* What the host needs of a format. */
-struct format_shape { uint32_t id; const char *name; int block, bytes; };
+struct format_shape {
+    uint32_t id;
+    const char *name;
+    int block, bytes;
+};
 static const format_shape formats[] = {
 #define CPU_WEIGHT(stem, id, block, act) {id, #stem, block, sizeof(block_##stem)},
 #include "types.inc"
@@ -90,16 +96,39 @@ __global__ void fill_blocks(uint8_t *x, size_t blocks, uint32_t format, int size
         for (int j = 0; j < size; j++)
             b[j] = (uint8_t)noise(s, i * size + j);
         switch (format) {
-        case 12: case 13: case 3: case 7: memcpy(b, &half, 2), memcpy(b + 2, &half, 2); break;
-        case 14: memcpy(b + 208, &half, 2); break;
-        case 10: memcpy(b + 80, &half, 2), memcpy(b + 82, &half, 2); break;
-        case 11: memcpy(b + 108, &half, 2); break;
-        case 0: memcpy(b, &v, 4); break;
-        case 1: memcpy(b, &f16, 2); break;
-        case 28: memcpy(b, &wide, 8); break;
-        case 30: memcpy(b, &bf16, 2); break;
-        case 39: b[0] = 120 + b[0] % 8; break;
-        default: memcpy(b, &half, 2); break;
+        case 12:
+        case 13:
+        case 3:
+        case 7:
+            memcpy(b, &half, 2), memcpy(b + 2, &half, 2);
+            break;
+        case 14:
+            memcpy(b + 208, &half, 2);
+            break;
+        case 10:
+            memcpy(b + 80, &half, 2), memcpy(b + 82, &half, 2);
+            break;
+        case 11:
+            memcpy(b + 108, &half, 2);
+            break;
+        case 0:
+            memcpy(b, &v, 4);
+            break;
+        case 1:
+            memcpy(b, &f16, 2);
+            break;
+        case 28:
+            memcpy(b, &wide, 8);
+            break;
+        case 30:
+            memcpy(b, &bf16, 2);
+            break;
+        case 39:
+            b[0] = 120 + b[0] % 8;
+            break;
+        default:
+            memcpy(b, &half, 2);
+            break;
         }
     }
 }
@@ -111,14 +140,19 @@ static gpu_view view_of(const void *data, std::vector<int> shape, uint64_t strid
     return v;
 }
 
-struct launch_shape { dim3 grid; int threads, shared; bool early; };
+struct launch_shape {
+    dim3 grid;
+    int threads, shared;
+    bool early;
+};
 
 static void launch(const void *kernel, const launch_shape &s, gpu_call &call) {
     cudaLaunchConfig_t config = {s.grid, dim3(s.threads), (size_t)s.shared, stream};
     cudaLaunchAttribute a[2];
     int n = 0;
     if (s.early)
-        a[n].id = cudaLaunchAttributeProgrammaticStreamSerialization, a[n++].val.programmaticStreamSerializationAllowed = 1;
+        a[n].id = cudaLaunchAttributeProgrammaticStreamSerialization,
+        a[n++].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = a, config.numAttrs = n;
     void *args[] = {&call};
     OK(cudaLaunchKernelExC(&config, kernel, args));
@@ -209,14 +243,18 @@ __global__ void reference(const gpu_call c, double *sums, int rounded, int mode)
     atomicAdd(sums + 1, ref * ref);
 }
 
-struct part { uint32_t format; int rows; };
+struct part {
+    uint32_t format;
+    int rows;
+};
 
 struct product_case {
     gpu_call call = {};
     std::vector<memory *> held;
     int columns = 0, mode, tokens;
     memory counts{32, 0}, fault{4, 0};
-    product_case(int most, int tokens, int k, const std::vector<part> &parts, int mode, int extreme) : mode(mode), tokens(tokens) {
+    product_case(int most, int tokens, int k, const std::vector<part> &parts, int mode, int extreme)
+        : mode(mode), tokens(tokens) {
         int n = 0;
         for (const part &p : parts) {
             const format_shape &f = shape_of(p.format);
@@ -249,17 +287,21 @@ struct product_case {
         for (memory *m : held)
             delete m;
     }
-    void tiles() { launch((const void *)wide_tiles, {dim3(132 * 5), 256, 0, false}, call); }
+    void tiles() {
+        launch((const void *)wide_tiles, {dim3(132 * 5), 256, 0, false}, call);
+    }
     void multiply(bool wide) {
-        const void *kernels[2][3] = {{(const void *)linear_narrow, (const void *)linear_add_narrow, (const void *)linear_swiglu_narrow},
-                                     {(const void *)linear_wide, (const void *)linear_add_wide, (const void *)linear_swiglu_wide}};
+        const void *kernels[2][3] = {
+            {(const void *)linear_narrow, (const void *)linear_add_narrow, (const void *)linear_swiglu_narrow},
+            {(const void *)linear_wide, (const void *)linear_add_wide, (const void *)linear_swiglu_wide}};
         const int shared = tiles_shared(wide ? 256 : 128);
         allow(kernels[wide][mode], shared);
         launch(kernels[wide][mode], {dim3(132), 384, shared, false}, call);
     }
 };
 
-static void check_product(const char *what, int most, int tokens, int k, const std::vector<part> &parts, int mode, int extreme) {
+static void check_product(const char *what, int most, int tokens, int k, const std::vector<part> &parts, int mode,
+                          int extreme) {
     for (int wide = 0; wide < 2; wide++) {
         product_case p(most, tokens, k, parts, mode, extreme);
         p.tiles();
@@ -267,12 +309,13 @@ static void check_product(const char *what, int most, int tokens, int k, const s
         for (int rounded = 0; rounded < 2; rounded++) {
             memory sums(24, 0);
             std::vector<double> s(3);
-            reference<<<dim3((p.columns + 127) / 128, most), 128, 0, stream>>>(p.call, (double *)sums.at, rounded, mode);
+            reference<<<dim3((p.columns + 127) / 128, most), 128, 0, stream>>>(p.call, (double *)sums.at, rounded,
+                                                                               mode);
             OK(cudaMemcpyAsync(s.data(), sums.at, 24, cudaMemcpyDeviceToHost, stream));
             OK(cudaStreamSynchronize(stream));
             char name[96];
-            snprintf(name, sizeof name, "%s T=%d/%d K=%d N=%d %s%s", what, tokens, most, k, p.columns, wide ? "wide" : "narrow",
-                     rounded ? " (rounded)" : "");
+            snprintf(name, sizeof name, "%s T=%d/%d K=%d N=%d %s%s", what, tokens, most, k, p.columns,
+                     wide ? "wide" : "narrow", rounded ? " (rounded)" : "");
             report(name, s, rounded ? 1e-9 : 5e-5);
         }
     }
@@ -283,7 +326,8 @@ static void time_product(const char *what, int tokens, int k, const std::vector<
     const int rows = mode == WIDE_SWIGLU ? 2 * p.columns : p.columns;
     const double flop = 2.0 * tokens * k * rows, tiles = median_us([&] { p.tiles(); }, 10);
     const double wide = median_us([&] { p.multiply(true); }, 10), narrow = median_us([&] { p.multiply(false); }, 10);
-    printf("%-28s T=%-5d K=%-6d N=%-6d tiles %7.1f us (%4.0f GB/s of bf16)  wide %8.1f us %4.0f TFLOP/s  narrow %8.1f us %4.0f "
+    printf("%-28s T=%-5d K=%-6d N=%-6d tiles %7.1f us (%4.0f GB/s of bf16)  wide %8.1f us %4.0f TFLOP/s  narrow %8.1f "
+           "us %4.0f "
            "TFLOP/s\n",
            what, tokens, k, rows, tiles, 2e-3 * ((double)rows + tokens) * k / tiles, wide, flop / wide * 1e-6, narrow,
            flop / narrow * 1e-6);
@@ -296,7 +340,8 @@ static void check_all(void) {
     check_product("Q4_K", 256, 256, 1024, {{FORMAT_Q4_K, 512}}, WIDE_LINEAR, 0);
     check_product("Q4_K Q4_K Q6_K", 400, 333, 2048, {q4, {FORMAT_Q4_K, 256}, q6}, WIDE_LINEAR, 0);
     check_product("Q8_0, odd shapes", 300, 129, 96, {{FORMAT_Q8_0, 1002}}, WIDE_LINEAR, 1);
-    check_product("F16 BF16 F32", 200, 200, 544, {{FORMAT_F16, 130}, {FORMAT_BF16, 30}, {FORMAT_F32, 100}}, WIDE_LINEAR, 1);
+    check_product("F16 BF16 F32", 200, 200, 544, {{FORMAT_F16, 130}, {FORMAT_BF16, 30}, {FORMAT_F32, 100}}, WIDE_LINEAR,
+                  1);
     check_product("Q4_K add", 1500, 1400, 4096, {{FORMAT_Q4_K, 1024}}, WIDE_ADD, 1);
     check_product("Q6_K add", 130, 1, 512, {q6}, WIDE_ADD, 0);
     check_product("Q4_K swiglu", 600, 577, 1024, {{FORMAT_Q4_K, 1400}, {FORMAT_Q4_K, 1400}}, WIDE_SWIGLU, 0);
@@ -306,17 +351,25 @@ static void check_all(void) {
         snprintf(name, sizeof name, "%s all", shape_of(id).name);
         check_product(name, 150, 140, 1280, {{id, 264}}, WIDE_LINEAR, 0);
     }
-    const std::vector<run> mixed = {{2, 300, 1}, {0, 0, 70}, {1, 513, 200}, {3, 31, 1}, {4, 32, 1}, {5, 1000, 1}, {6, 0, 1}, {7, 63, 65}};
+    const std::vector<run> mixed = {{2, 300, 1}, {0, 0, 70},   {1, 513, 200}, {3, 31, 1},
+                                    {4, 32, 1},  {5, 1000, 1}, {6, 0, 1},     {7, 63, 65}};
     for (uint32_t format : {CACHE_F16, CACHE_BF16, CACHE_FP8, CACHE_Q8_0, CACHE_Q4_0})
         for (int d : {64, 128, 256})
             for (int window : {0, 100}) {
                 const double bound = (format == CACHE_F16 || format == CACHE_FP8 ? 1e-6 : 2e-5) * (window ? 10 : 1);
-                const int heads = d == 64 ? 16 : window ? 32 : 16, kv = d == 128 ? (window ? 2 : 4) : d == 64 ? 16 : window ? 4 : 2;
+                const int heads = d == 64  ? 16
+                                  : window ? 32
+                                           : 16,
+                          kv = d == 128  ? (window ? 2 : 4)
+                               : d == 64 ? 16
+                               : window  ? 4
+                                         : 2;
                 attention_case a(mixed, heads, kv, d, 32, window, format, 9, window ? 30.0f : 1.0f);
                 a.wide();
                 a.split(window == 0);
                 a.check("both", 32, window, bound);
-                attention_case few({{1, 700, 1}, {0, 5, 3}, {2, 64, 1}, {3, 0, 1}}, heads, kv, d, 16, window, format, 3, 1);
+                attention_case few({{1, 700, 1}, {0, 5, 3}, {2, 64, 1}, {3, 0, 1}}, heads, kv, d, 16, window, format, 3,
+                                   1);
                 few.split(window == 0);
                 few.check("split", 16, window, bound);
             }
@@ -351,7 +404,13 @@ static void time_products(void) {
 
 static void time_wide(uint32_t format, int d, int depth, int tokens) {
     attention_case a({{0, depth, tokens}}, 32, 8, d, 32, 0, format, 0, 1);
-    const double us = median_us([&] { a.wide(); a.split(true); }, 10), keys = depth + 0.5 * tokens;
+    const double us = median_us(
+                     [&] {
+                         a.wide();
+                         a.split(true);
+                     },
+                     10),
+                 keys = depth + 0.5 * tokens;
     printf("attention wide fmt %-4u D=%-3d T=%-5d depth %-6d %8.1f us %4.0f TFLOP/s\n", format, d, tokens, depth, us,
            4.0 * 32 * d * tokens * keys / us * 1e-6);
 }

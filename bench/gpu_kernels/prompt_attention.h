@@ -21,12 +21,14 @@ __device__ static float cache_value(const uint8_t *row, uint32_t format, int i) 
 }
 
 static __host__ __device__ int cache_bytes(uint32_t format, int d) {
-    return format == CACHE_F16 || format == CACHE_BF16 ? 2 * d : format == CACHE_FP8 ? d : d / 32 * (format == CACHE_Q8_0 ? 34 : 18);
+    return format == CACHE_F16 || format == CACHE_BF16 ? 2 * d
+           : format == CACHE_FP8                       ? d
+                                                       : d / 32 * (format == CACHE_Q8_0 ? 34 : 18);
 }
 
 /* Positions below `used` of each slot get numbers; all else keeps its NaN. */
-__global__ void fill_cache(uint8_t *cache, const int32_t *table, int width, const int32_t *used, int heads, int block, int d,
-                           uint32_t format, uint32_t s) {
+__global__ void fill_cache(uint8_t *cache, const int32_t *table, int width, const int32_t *used, int heads, int block,
+                           int d, uint32_t format, uint32_t s) {
     const int slot = blockIdx.y, bytes = cache_bytes(format, d);
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (int64_t)used[slot] * heads;
          i += (int64_t)gridDim.x * blockDim.x) {
@@ -68,7 +70,8 @@ __global__ void attention_reference(const gpu_call c, double *sums, uint32_t for
     const int slot = ((int32_t *)c.v[4].data)[t], pos = ((int32_t *)c.v[5].data)[t], from = first_seen(x, pos);
     const float *q = (const float *)(c.v[1].data + t * c.v[1].stride) + head * d;
     auto row = [&](const uint8_t *base, uint64_t stride, int p) {
-        return base + x.table[slot * x.table_stride + p / x.block] * stride + (x.head * x.block + p % x.block) * cache_bytes(format, d);
+        return base + x.table[slot * x.table_stride + p / x.block] * stride +
+               (x.head * x.block + p % x.block) * cache_bytes(format, d);
     };
     float most = -INFINITY;
     for (int p = from + lane; p <= pos; p += blockDim.x) {
@@ -96,7 +99,9 @@ __global__ void attention_reference(const gpu_call c, double *sums, uint32_t for
     }
 }
 
-struct run { int slot, pos, length; };
+struct run {
+    int slot, pos, length;
+};
 
 struct attention_case {
     gpu_call call = {};
@@ -104,9 +109,11 @@ struct attention_case {
     memory counts{32, 0}, fault{4, 0}, argument{8};
     int heads, kv, d, tokens, most;
     uint32_t format;
-    void hold(size_t n) { held.push_back(new memory(n)); }
-    attention_case(const std::vector<run> &runs, int heads, int kv, int d, int block, int window, uint32_t format, int more,
-                   float size)
+    void hold(size_t n) {
+        held.push_back(new memory(n));
+    }
+    attention_case(const std::vector<run> &runs, int heads, int kv, int d, int block, int window, uint32_t format,
+                   int more, float size)
         : heads(heads), kv(kv), d(d), format(format) {
         std::vector<int32_t> slot, pos, used, table;
         int slots = 0, longest = 0;
@@ -147,7 +154,8 @@ struct attention_case {
         for (int i = 2; i < 4; i++) {
             hold(blocks * stride);
             OK(cudaStreamSynchronize(stream));
-            fill_cache<<<dim3(256, slots), 128, 0, stream>>>(held.back()->at, table_at, width, used_at, kv, block, d, format, seed++);
+            fill_cache<<<dim3(256, slots), 128, 0, stream>>>(held.back()->at, table_at, width, used_at, kv, block, d,
+                                                             format, seed++);
             call.v[i] = view_of(held.back()->at, {blocks, kv, block, d}, stride, format);
         }
         const arg_attention a = {1.0f / sqrtf((float)d), window, 0, 0, 0, 1};
@@ -164,7 +172,9 @@ struct attention_case {
         for (memory *m : held)
             delete m;
     }
-    int pick() const { return d == 64 ? 0 : d == 128 ? 1 : 2; }
+    int pick() const {
+        return d == 64 ? 0 : d == 128 ? 1 : 2;
+    }
     void wide();
     void split(bool early);
     void check(const char *what, int block, int window, double bound) {
@@ -179,20 +189,21 @@ struct attention_case {
         OK(cudaMemsetAsync((void *)call.v[0].data, 0xFF, (size_t)most * heads * d * 4, stream));
         s[2] += bad;
         char name[128];
-        snprintf(name, sizeof name, "%s fmt %u T=%d H=%d/%d D=%d block %d window %d", what, format, tokens, heads, kv, d, block, window);
+        snprintf(name, sizeof name, "%s fmt %u T=%d H=%d/%d D=%d block %d window %d", what, format, tokens, heads, kv,
+                 d, block, window);
         report(name, s, bound);
     }
 };
 
-#define FORMATS_OF(prefix) \
-    {prefix##_f16, prefix##_bf16, prefix##_fp8, prefix##_q8_0, prefix##_q4_0}
+#define FORMATS_OF(prefix) {prefix##_f16, prefix##_bf16, prefix##_fp8, prefix##_q8_0, prefix##_q4_0}
 typedef void (*kernel)(const gpu_call);
 static int format_place(uint32_t f) {
     return f == CACHE_F16 ? 0 : f == CACHE_BF16 ? 1 : f == CACHE_FP8 ? 2 : f == CACHE_Q8_0 ? 3 : 4;
 }
 
 void attention_case::wide() {
-    static const kernel all[3][5] = {FORMATS_OF(attention_wide_64), FORMATS_OF(attention_wide_128), FORMATS_OF(attention_wide_256)};
+    static const kernel all[3][5] = {FORMATS_OF(attention_wide_64), FORMATS_OF(attention_wide_128),
+                                     FORMATS_OF(attention_wide_256)};
     const int shared = wide_shared(d);
     const void *k = (const void *)all[pick()][format_place(format)];
     allow(k, shared);
@@ -203,7 +214,8 @@ void attention_case::split(bool early) {
     static const kernel all[2][3][5] = {
         {FORMATS_OF(attention_split_64_8), FORMATS_OF(attention_split_128_8), FORMATS_OF(attention_split_256_8)},
         {FORMATS_OF(attention_split_64_16), FORMATS_OF(attention_split_128_16), {}}};
-    static const kernel joins[3][5] = {FORMATS_OF(attention_join_64), FORMATS_OF(attention_join_128), FORMATS_OF(attention_join_256)};
+    static const kernel joins[3][5] = {FORMATS_OF(attention_join_64), FORMATS_OF(attention_join_128),
+                                       FORMATS_OF(attention_join_256)};
     const int group = heads / kv, shared = split_shared(d, group);
     const void *k = (const void *)all[group > 8][pick()][format_place(format)];
     const int walkers = most <= FEW ? most : WALKERS, splits = most_splits(&call);

@@ -14,13 +14,15 @@
 #ifdef STAMPS
 __device__ long long stamps[3][128][8];
 __device__ int stamped[3];
-#define WALK_STAMP(p, i)                                                                            \
-    do {                                                                                            \
-        if (threadIdx.x == 0 && blockIdx.x % 60 == 0) {                                             \
-            int b_ = blockIdx.x / 60, p_ = (int)(p);                                                \
-            if (p_ >= 0) stamped[b_] = p_;                                                          \
-            if (stamped[b_] < 128) stamps[b_][stamped[b_]][i] = clock64();                          \
-        }                                                                                           \
+#define WALK_STAMP(p, i)                                                                                               \
+    do {                                                                                                               \
+        if (threadIdx.x == 0 && blockIdx.x % 60 == 0) {                                                                \
+            int b_ = blockIdx.x / 60, p_ = (int)(p);                                                                   \
+            if (p_ >= 0)                                                                                               \
+                stamped[b_] = p_;                                                                                      \
+            if (stamped[b_] < 128)                                                                                     \
+                stamps[b_][stamped[b_]][i] = clock64();                                                                \
+        }                                                                                                              \
     } while (0)
 #endif
 #include "../../cext/cuda/attention_split.cu"
@@ -67,7 +69,8 @@ struct layers {
         if (format == 1008)
             OK(cudaMemset(p, 0x31, stride * width));
         else
-            fill_blocks<<<1056, 128>>>((uint8_t *)p, stride * width / (format == 8 ? 34 : 2), format == 8 ? 34 : 2, format, owned.size() * 77777, 0);
+            fill_blocks<<<1056, 128>>>((uint8_t *)p, stride * width / (format == 8 ? 34 : 2), format == 8 ? 34 : 2,
+                                       format, owned.size() * 77777, 0);
         gpu_view v = view(p, width, kv, stride, format);
         v.shape[2] = block, v.shape[3] = head;
         return v;
@@ -84,20 +87,25 @@ struct layers {
         int heads = s.q / head, kv = s.kv / head;
         walk_phase f = {};
         gpu_call &r = f.call[0], &k = f.call[1], &v = f.call[2], &a = f.call[3];
-        gpu_view turn = view(cos_sin, 1, head, head * 4, 0), sl = view(slot, 1, 1, 4, 26), po = view(pos, 1, 1, 4, 26), ta = view(table, 1, width, (size_t)width * 4, 26);
+        gpu_view turn = view(cos_sin, 1, head, head * 4, 0), sl = view(slot, 1, 1, 4, 26), po = view(pos, 1, 1, 4, 26),
+                 ta = view(table, 1, width, (size_t)width * 4, 26);
         f.kind = WALK_ATTENTION, f.calls = 4;
         r.v[0] = heads_of(rotated_q, heads, head), r.v[1] = heads_of(qkv, heads, head), r.v[2] = turn, r.n_in = 2;
-        k.v[0] = k.v[1] = cache(), k.v[2] = heads_of(qkv + s.q, kv, head), k.v[3] = turn, k.v[4] = sl, k.v[5] = po, k.v[6] = ta, k.n_in = 6, k.mode = KV_ROPE;
-        v.v[0] = v.v[1] = cache(), v.v[2] = heads_of(qkv + s.q + s.kv, kv, head), v.v[3] = sl, v.v[4] = po, v.v[5] = ta, v.n_in = 5, v.mode = KV_PLAIN;
+        k.v[0] = k.v[1] = cache(), k.v[2] = heads_of(qkv + s.q, kv, head), k.v[3] = turn, k.v[4] = sl, k.v[5] = po,
+        k.v[6] = ta, k.n_in = 6, k.mode = KV_ROPE;
+        v.v[0] = v.v[1] = cache(), v.v[2] = heads_of(qkv + s.q + s.kv, kv, head), v.v[3] = sl, v.v[4] = po, v.v[5] = ta,
+        v.n_in = 5, v.mode = KV_PLAIN;
         ((arg_rope *)r.arg)->style = 1, ((arg_rope_kv_write *)k.arg)->style = 1;
-        a.v[0] = view(att, 1, s.q, s.q * 4, 0), a.v[1] = r.v[0], a.v[2] = k.v[0], a.v[3] = v.v[0], a.v[4] = sl, a.v[5] = po, a.v[6] = ta, a.n_in = 6;
+        a.v[0] = view(att, 1, s.q, s.q * 4, 0), a.v[1] = r.v[0], a.v[2] = k.v[0], a.v[3] = v.v[0], a.v[4] = sl,
+        a.v[5] = po, a.v[6] = ta, a.n_in = 6;
         ((arg_attention *)a.arg)->scale = 1.0f / sqrtf((float)head);
         a.scratch = (uint64_t)scratch;
         for (gpu_call &c : f.call)
             c.fault = (uint64_t)fault_word;
         phases.push_back(f);
     }
-    layers(const shape &s, const char *kind, int head, int depth, int format) : s(s), head(head), block(32), format(format) {
+    layers(const shape &s, const char *kind, int head, int depth, int format)
+        : s(s), head(head), block(32), format(format) {
         bool m = !strcmp(kind, "q4_k_m");
         const ::format &f = format_named(m ? "q4_k" : kind), &six = format_named(m ? "q6_k" : kind);
         void *file = take((size_t)std::max(s.vocab, s.ff) * (std::max(s.d, s.ff) / six.columns) * six.block);
@@ -108,13 +116,17 @@ struct layers {
         if (width % 7 == 0)
             for (int i = 0; i < width; i++)
                 order[i] = width - 1 - i;
-        h = floats(s.d, 1, 1.0f), first = floats(s.d, 1, 1.0f), norm = floats(32768, 2, 1.0f), cos_sin = floats(head, 5, 1.0f);
-        qkv = floats(s.q + 2 * s.kv, 3, 1.0f), rotated_q = floats(s.q, 4, 1.0f), att = floats(s.q, 4, 1.0f), ff = floats(s.ff, 4, 1.0f), logits = floats(s.vocab, 4, 1.0f);
+        h = floats(s.d, 1, 1.0f), first = floats(s.d, 1, 1.0f), norm = floats(32768, 2, 1.0f),
+        cos_sin = floats(head, 5, 1.0f);
+        qkv = floats(s.q + 2 * s.kv, 3, 1.0f), rotated_q = floats(s.q, 4, 1.0f), att = floats(s.q, 4, 1.0f),
+        ff = floats(s.ff, 4, 1.0f), logits = floats(s.vocab, 4, 1.0f);
         slot = numbers({0}), pos = numbers({depth}), table = numbers(order);
         counters = (uint32_t *)hold(1024), fault_word = (uint32_t *)hold(4), scratch = hold(64 << 20);
         OK(cudaMemset(counters, 0, 1024));
         OK(cudaMemset(fault_word, 0, 4));
-        auto make = [&](const ::format &g, int rows, int k) { return make_weight(g, rows, k, owned.size() + 1, false, false, g.chunk ? file : nullptr); };
+        auto make = [&](const ::format &g, int rows, int k) {
+            return make_weight(g, rows, k, owned.size() + 1, false, false, g.chunk ? file : nullptr);
+        };
         for (int i = 0; i < s.layers; i++) {
             bool more = i < s.layers / 8 || i >= 7 * s.layers / 8 || (i - s.layers / 8) % 3 == 2;
             const ::format &v = more ? six : f;
@@ -132,13 +144,16 @@ struct layers {
         for (void *p : owned)
             cudaFree(p);
     }
-    void again() { OK(cudaMemcpy(h, first, s.d * 4, cudaMemcpyDeviceToDevice)); }
+    void again() {
+        OK(cudaMemcpy(h, first, s.d * 4, cudaMemcpyDeviceToDevice));
+    }
 
     kernel heads_kernel() const {
         bool wide = head == 128;
-        return format == 8 ? wide ? (kernel)attention_heads_128_q8_0 : (kernel)attention_heads_64_q8_0
+        return format == 8      ? wide ? (kernel)attention_heads_128_q8_0 : (kernel)attention_heads_64_q8_0
                : format == 1008 ? wide ? (kernel)attention_heads_128_fp8 : (kernel)attention_heads_64_fp8
-                                : wide ? (kernel)attention_heads_128_f16 : (kernel)attention_heads_64_f16;
+               : wide           ? (kernel)attention_heads_128_f16
+                                : (kernel)attention_heads_64_f16;
     }
 
     /* fused: heads, attention and join as one launch */
@@ -153,7 +168,8 @@ struct layers {
             cudaLaunchConfig_t config = {};
             cudaLaunchAttribute at[1] = {{cudaLaunchAttributeProgrammaticStreamSerialization}};
             at[0].val.programmaticStreamSerializationAllowed = 1;
-            config.gridDim = dim3(std::max((s.q / 2 + HEADS_THREADS - 1) / HEADS_THREADS, s.kv / head), 1, 3), config.blockDim = dim3(HEADS_THREADS), config.stream = st;
+            config.gridDim = dim3(std::max((s.q / 2 + HEADS_THREADS - 1) / HEADS_THREADS, s.kv / head), 1, 3),
+            config.blockDim = dim3(HEADS_THREADS), config.stream = st;
             config.attrs = at, config.numAttrs = pdl;
             int group = s.q / s.kv, kv = s.kv / head;
             if (fused) {
@@ -161,7 +177,8 @@ struct layers {
                 memcpy(four.call, f.call, sizeof four);
                 four.call[3].v[HEADS_COUNTERS].data = (uint64_t)counters;
                 void *k = (void *)heads_kernel(), *arguments[] = {&four};
-                config.gridDim = dim3(most_splits(&f.call[3]), kv, 1), config.blockDim = dim3(32 * WARPS), config.dynamicSmemBytes = heads_shared(head, group);
+                config.gridDim = dim3(most_splits(&f.call[3]), kv, 1), config.blockDim = dim3(32 * WARPS),
+                config.dynamicSmemBytes = heads_shared(head, group);
                 OK(cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)config.dynamicSmemBytes));
                 OK(cudaLaunchKernelExC(&config, k, arguments));
                 continue;
@@ -169,10 +186,16 @@ struct layers {
             gpu_calls three = {{f.call[0], f.call[1], f.call[2]}};
             OK(cudaLaunchKernelEx(&config, heads_fused, three));
             bool q8 = format == 8, f8 = format == 1008;
-            kernel split = head == 64 ? q8 ? attention_split_64_8_q8_0 : f8 ? attention_split_64_8_fp8 : attention_split_64_8_f16
-                                      : q8 ? attention_split_128_8_q8_0 : f8 ? attention_split_128_8_fp8 : attention_split_128_8_f16;
-            launch(split, dim3(most_splits(&f.call[3]), kv, 1), 32 * WARPS, split_shared(head, group), f.call[3], st, pdl);
-            launch(head == 64 ? attention_join_64_f16 : attention_join_128_f16, dim3(s.q / head, 1), head, 0, f.call[3], st, pdl);
+            kernel split = head == 64 ? q8   ? attention_split_64_8_q8_0
+                                        : f8 ? attention_split_64_8_fp8
+                                             : attention_split_64_8_f16
+                           : q8       ? attention_split_128_8_q8_0
+                           : f8       ? attention_split_128_8_fp8
+                                      : attention_split_128_8_f16;
+            launch(split, dim3(most_splits(&f.call[3]), kv, 1), 32 * WARPS, split_shared(head, group), f.call[3], st,
+                   pdl);
+            launch(head == 64 ? attention_join_64_f16 : attention_join_128_f16, dim3(s.q / head, 1), head, 0, f.call[3],
+                   st, pdl);
         }
     }
     gpu_call call(const char *kind) {
@@ -183,7 +206,8 @@ struct layers {
         w.room = walk_room_attention(head, group);
         for (walk_phase &f : phases)
             if (f.kind != WALK_ATTENTION) {
-                uint32_t room = f.kind == WALK_PACKED ? walk_room_packed(packed_chunks(&f.call[0].v[1])) : walk_room_dense(f.call[0].v[1].shape[1]);
+                uint32_t room = f.kind == WALK_PACKED ? walk_room_packed(packed_chunks(&f.call[0].v[1]))
+                                                      : walk_room_dense(f.call[0].v[1].shape[1]);
                 w.room = room > w.room ? room : w.room;
             }
         w.room = (w.room + 127) / 128 * 128;
@@ -192,10 +216,12 @@ struct layers {
         void *p = hold(phases.size() * sizeof(walk_phase));
         OK(cudaMemcpy(p, phases.data(), phases.size() * sizeof(walk_phase), cudaMemcpyHostToDevice));
         memcpy(c.arg, &w, sizeof w);
-        c.v[0] = view(p, 1, 1, 0, 0), c.v[1] = view(counters, 1, 1, 0, 0), c.v[2] = c.v[4] = view(pos, 1, 1, 4, 26), c.v[3] = view(slot, 1, 1, 4, 26), c.v[5] = view(table, 1, width, (size_t)width * 4, 26);
+        c.v[0] = view(p, 1, 1, 0, 0), c.v[1] = view(counters, 1, 1, 0, 0), c.v[2] = c.v[4] = view(pos, 1, 1, 4, 26),
+        c.v[3] = view(slot, 1, 1, 4, 26), c.v[5] = view(table, 1, width, (size_t)width * 4, 26);
         static int said;
         if (!said++)
-            printf("room %u ring %u phases %u splits %u shared %d\n", w.room, w.ring, w.phases, w.most, (int)(WALK_WAVES * w.ring + w.room + WALK_TAIL));
+            printf("room %u ring %u phases %u splits %u shared %d\n", w.room, w.ring, w.phases, w.most,
+                   (int)(WALK_WAVES * w.ring + w.room + WALK_TAIL));
         return c;
     }
     kernel of(const char *kind) {
@@ -240,7 +266,8 @@ static void compare(const shape &s, const char *kind, int head, int depth, int f
     }
     bool ok = good && same;
     failures += !ok;
-    printf("  %s %s D %d depth %d cache %d: nmse %.2e of %.2e, %s %s\n", s.name, kind, head, depth, format, worst, norm2 / s.vocab, same ? "same again" : "NOT THE SAME", ok ? "ok" : "FAIL");
+    printf("  %s %s D %d depth %d cache %d: nmse %.2e of %.2e, %s %s\n", s.name, kind, head, depth, format, worst,
+           norm2 / s.vocab, same ? "same again" : "NOT THE SAME", ok ? "ok" : "FAIL");
 }
 
 static void clock_of(const shape &s, const char *kind, int head, int depth, int format) {
@@ -271,7 +298,11 @@ static void clock_of(const shape &s, const char *kind, int head, int depth, int 
             if (r >= 2)
                 sum += ms / 4, best = ms / 4 < best ? ms / 4 : best;
         }
-        printf("%-13s %-7s depth %5d cache %4d %-11s %8.1f us/token (best %.1f)\n", s.name, kind, depth, format, way == 2 ? "walk" : way ? "fused" : "one by one", sum / 8 * 1000, best * 1000);
+        printf("%-13s %-7s depth %5d cache %4d %-11s %8.1f us/token (best %.1f)\n", s.name, kind, depth, format,
+               way == 2 ? "walk"
+               : way    ? "fused"
+                        : "one by one",
+               sum / 8 * 1000, best * 1000);
         OK(cudaGraphExecDestroy(e));
         OK(cudaGraphDestroy(g));
     }
@@ -301,7 +332,9 @@ int main(int argc, char **argv) {
         OK(cudaMemcpyFromSymbol(h, stamps, sizeof h));
         for (int p = 60; p < 66; p++)
             for (int b = 0; b < 3; b++)
-                printf("phase %d group %3d: wait %6lld acts %6lld loop %6lld end %6lld meet %6lld to next %6lld\n", p % 5, b * 60, h[b][p][1] - h[b][p][0], h[b][p][2] - h[b][p][1], h[b][p][3] - h[b][p][2], h[b][p][4] - h[b][p][3], h[b][p][5] - h[b][p][4], h[b][p + 1][0] - h[b][p][5]);
+                printf("phase %d group %3d: wait %6lld acts %6lld loop %6lld end %6lld meet %6lld to next %6lld\n",
+                       p % 5, b * 60, h[b][p][1] - h[b][p][0], h[b][p][2] - h[b][p][1], h[b][p][3] - h[b][p][2],
+                       h[b][p][4] - h[b][p][3], h[b][p][5] - h[b][p][4], h[b][p + 1][0] - h[b][p][5]);
     }
 #endif
     for (const char *kind : {"q4_k_m", "bf16", "q8_0"})

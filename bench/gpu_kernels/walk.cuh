@@ -12,7 +12,11 @@
 #include "walk.h"
 
 #ifdef WALK_TRAP /* of a bench: a wait that would never end is an error */
-#define WAITED(n) do { if (++n > 1 << 22) __trap(); } while (0)
+#define WAITED(n)                                                                                                      \
+    do {                                                                                                               \
+        if (++n > 1 << 22)                                                                                             \
+            __trap();                                                                                                  \
+    } while (0)
 #else
 #define WAITED(n) ((void)++n)
 #endif
@@ -55,7 +59,8 @@ struct wave_ring {
     char *from;
     uint32_t barriers, read;
     __device__ __forceinline__ wave_ring(const walk_place &p, uint32_t size, int wave)
-        : ring(size), from(p.rings + wave * size), barriers(p.barriers + wave * WALK_PENDING * 8), read(p.read + 4 * wave) {}
+        : ring(size), from(p.rings + wave * size), barriers(p.barriers + wave * WALK_PENDING * 8),
+          read(p.read + 4 * wave) {}
     __device__ __forceinline__ char *next(uint32_t bytes) {
         uint32_t bar = barriers + 8 * (ring.n % WALK_PENDING), phase = ring.n / WALK_PENDING & 1;
         char *p = from + ring.take(bytes);
@@ -105,16 +110,16 @@ template <> constexpr bool takes_packed<no_packed> = false;
 /* The entries of one wave's ring, phase by phase: next() sets where one comes from. */
 template <class SET> struct walk_source {
     const walk_phase *phase;
-    int left, wave, kind, most;          /* left: phases behind this one */
+    int left, wave, kind, most; /* left: phases behind this one */
     walk_token token;
-    const char *from[2];                 /* of `bytes` each; the second may be NULL */
+    const char *from[2]; /* of `bytes` each; the second may be NULL */
     uint32_t bytes;
-    int n_tiles, chunks, team, way;      /* packed */
+    int n_tiles, chunks, team, way; /* packed */
     bool together;
     chunk_walk at;
     gemv_tile tile;
-    int pair, pairs, column, width;      /* dense */
-    int step, last, half, shift;         /* attention */
+    int pair, pairs, column, width; /* dense */
+    int step, last, half, shift;    /* attention */
 
     __device__ __forceinline__ walk_source(const walk_phase *phases, int n, int wave, int most, walk_token token)
         : phase(phases), left(n), wave(wave), kind(0), most(most), token(token), at(0, false) {
@@ -189,7 +194,8 @@ template <class SET> struct walk_source {
             n = 0;
         }
         bytes = (uint32_t)kv_bytes(v.format, d);
-        from[0] = (const char *)v.data + (uint64_t)n * v.stride + (uint64_t)((int)blockIdx.x % kv * block + (key & (block - 1))) * bytes;
+        from[0] = (const char *)v.data + (uint64_t)n * v.stride +
+                  (uint64_t)((int)blockIdx.x % kv * block + (key & (block - 1))) * bytes;
         from[1] = nullptr;
         bytes *= SPAN;
         half ^= 1;
@@ -199,7 +205,10 @@ template <class SET> struct walk_source {
 
     __device__ __forceinline__ bool next() {
         for (;;) {
-            if (kind == WALK_PACKED ? of_packed() : kind == WALK_DENSE ? of_dense() : kind == WALK_ATTENTION ? of_past() : false)
+            if (kind == WALK_PACKED      ? of_packed()
+                : kind == WALK_DENSE     ? of_dense()
+                : kind == WALK_ATTENTION ? of_past()
+                                         : false)
                 return true;
             if (kind)
                 phase++;

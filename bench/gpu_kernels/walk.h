@@ -11,7 +11,11 @@
 
 enum { WALK_PACKED = 1, WALK_DENSE, WALK_ATTENTION, WALK_GATHER_ROWS };
 enum { WALK_WAVES = 16, WALK_THREADS = 32 * (WALK_WAVES + 1) /* one more fetches */, WALK_CALLS = 4, WALK_PENDING = 8 };
-enum { WALK_BATCH = 4 /* tiles whose sums meet at a time */, WALK_SEGMENT = 1024 /* columns of a dense piece */, WALK_HEADS = 8 };
+enum {
+    WALK_BATCH = 4 /* tiles whose sums meet at a time */,
+    WALK_SEGMENT = 1024 /* columns of a dense piece */,
+    WALK_HEADS = 8
+};
 enum { WALK_FRESH = 512 /* bytes of the token's own key and value */, WALK_COUNTERS = 64 /* KV heads, at most */ };
 
 /* Calls of a phase: a product's own; of attention: rope, rope_kv_write, kv_write, attention; of rows: up to four gather_rows. */
@@ -27,8 +31,12 @@ typedef struct {
     uint16_t most, block; /* splits of a past; positions of a block */
 } walk_shape;
 
-BOTH uint32_t walk_room_packed(int chunks) { return (uint32_t)(2 * WALK_BATCH * WALK_WAVES * 16 * 4 + chunks * gemv_chunk_bytes(1) + 256); }
-BOTH uint32_t walk_room_dense(int columns) { return (uint32_t)((columns + 255) / 256 * 1024 + 128); }
+BOTH uint32_t walk_room_packed(int chunks) {
+    return (uint32_t)(2 * WALK_BATCH * WALK_WAVES * 16 * 4 + chunks * gemv_chunk_bytes(1) + 256);
+}
+BOTH uint32_t walk_room_dense(int columns) {
+    return (uint32_t)((columns + 255) / 256 * 1024 + 128);
+}
 BOTH uint32_t walk_room_attention(int d, int heads) {
     return (uint32_t)(WALK_HEADS * d * 4 + WALK_FRESH + WALK_WAVES * heads * (d + 2) * 4 + 16);
 }

@@ -9,10 +9,11 @@
 
 /* RoPE of the queries; the token's own key and value where `fresh` is, and in the caches where `own`. raw: room for the heads. */
 template <int FORMAT, int D>
-static __device__ __forceinline__ void prepare_heads(const walk_phase &p, const walk_token &token, int kv_head, int heads, float *q,
-                                                     char *fresh, float *raw, bool own) {
+static __device__ __forceinline__ void prepare_heads(const walk_phase &p, const walk_token &token, int kv_head,
+                                                     int heads, float *q, char *fresh, float *raw, bool own) {
     const gpu_call *rope = p.call, *keys = p.call + 1, *values = p.call + 2;
-    const int bytes = cache_row<FORMAT>::bytes(D), n_rot = rope->v[2].shape[1], i = threadIdx.x, n = (own ? heads + 2 : heads) * (D / 4);
+    const int bytes = cache_row<FORMAT>::bytes(D), n_rot = rope->v[2].shape[1], i = threadIdx.x,
+              n = (own ? heads + 2 : heads) * (D / 4);
     const int style = ((const arg_rope *)rope->arg)->style, back = 32 * WALK_WAVES - 1 - i;
     float *cos_sin = raw + (heads + 2) * D;
     if (i < n) {
@@ -47,15 +48,16 @@ static __device__ __forceinline__ float *walk_left(const gpu_call &c, int d, int
 }
 
 template <int D>
-static __device__ __forceinline__ void end_heads(const gpu_call &c, const shared_results<D> &r, const walk_past &past, int most_splits,
-                                                 uint32_t *count, volatile uint32_t *last) {
+static __device__ __forceinline__ void end_heads(const gpu_call &c, const shared_results<D> &r, const walk_past &past,
+                                                 int most_splits, uint32_t *count, volatile uint32_t *last) {
     const int heads = r.heads, first = past.head * heads;
     float *out = (float *)c.v[0].data;
     readers_meet();
     for (int i = threadIdx.x; i < heads * D; i += 32 * WALK_WAVES) {
         const int head = i / D, number = i % D;
         float most, total;
-        const float sum = merged(WALK_WAVES, number, [&](int w) { return (const float *)r.of(w, head); }, &most, &total);
+        const float sum =
+            merged(WALK_WAVES, number, [&](int w) { return (const float *)r.of(w, head); }, &most, &total);
         if (past.used == 1) {
             out[(first + head) * D + number] = total == 0 ? 0 : sum / total;
             continue;
@@ -82,14 +84,15 @@ static __device__ __forceinline__ void end_heads(const gpu_call &c, const shared
         const int head = i / D, number = i % D;
         float most, total;
         const float sum = merged(
-            past.used, number, [&](int s) { return (const float *)walk_left(c, D, first + head, s, most_splits); }, &most, &total);
+            past.used, number, [&](int s) { return (const float *)walk_left(c, D, first + head, s, most_splits); },
+            &most, &total);
         out[(first + head) * D + number] = total == 0 ? 0 : sum / total;
     }
 }
 
 template <int FORMAT, int D>
-static __device__ __noinline__ wave_ring walk_heads(const walk_phase &p, walk_token token, wave_ring ring, char *room, int most,
-                                                    uint32_t *count) {
+static __device__ __noinline__ wave_ring walk_heads(const walk_phase &p, walk_token token, wave_ring ring, char *room,
+                                                    int most, uint32_t *count) {
     const gpu_call &c = p.call[3];
     const walk_past past(c, token, most);
     const int heads = c.v[1].shape[1] / c.v[2].shape[1], wave = threadIdx.x / 32, bytes = cache_row<FORMAT>::bytes(D);
@@ -127,8 +130,8 @@ static __device__ __noinline__ wave_ring walk_heads(const walk_phase &p, walk_to
 }
 
 template <int D>
-static __device__ __forceinline__ wave_ring walk_attention(const walk_phase &p, const walk_token &token, wave_ring ring, char *room,
-                                                           int most, uint32_t *counter, uint32_t phase) {
+static __device__ __forceinline__ wave_ring walk_attention(const walk_phase &p, const walk_token &token, wave_ring ring,
+                                                           char *room, int most, uint32_t *counter, uint32_t phase) {
     const bool good = token.good && (uint32_t)token.block < (uint32_t)p.call[3].v[2].shape[0];
     walk_wait(counter, phase);
     WALK_STAMP(-1, 1);
@@ -137,8 +140,8 @@ static __device__ __forceinline__ wave_ring walk_attention(const walk_phase &p, 
         return ring;
     }
     switch (p.call[3].v[2].format) {
-#define OF_CACHE(format)                                                                                                 \
-    case format:                                                                                                         \
+#define OF_CACHE(format)                                                                                               \
+    case format:                                                                                                       \
         return walk_heads<format, D>(p, token, ring, room, most, counter + 1);
         OF_CACHE(CACHE_F16)
         OF_CACHE(CACHE_BF16)

@@ -8,11 +8,15 @@
 
 /* Formats that a kernel knows; of one alone nothing is asked. */
 template <class A, class B> struct either {
-    __device__ static __forceinline__ int bytes(int format) { return format == A::FORMAT ? A::BYTES : B::BYTES; }
-    template <class M> __device__ static __forceinline__ int format(const gpu_call &c, const M &m, int local, int chunks) {
+    __device__ static __forceinline__ int bytes(int format) {
+        return format == A::FORMAT ? A::BYTES : B::BYTES;
+    }
+    template <class M>
+    __device__ static __forceinline__ int format(const gpu_call &c, const M &m, int local, int chunks) {
         return m.tile(c, local, chunks).format;
     }
-    __device__ static __forceinline__ void chunk(int format, const char *w, const char *a, int columns, int lane, float *acc) {
+    __device__ static __forceinline__ void chunk(int format, const char *w, const char *a, int columns, int lane,
+                                                 float *acc) {
         if (format == A::FORMAT)
             gemv_chunk<A>(w, a, columns, lane, acc);
         else
@@ -21,8 +25,8 @@ template <class A, class B> struct either {
 };
 
 /* gemv_activations of one column, four chunks at a time. */
-__device__ __forceinline__ void walk_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares, int first, int step,
-                                                 bool count, int lane) {
+__device__ __forceinline__ void walk_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares,
+                                                 int first, int step, bool count, int lane) {
     const int DEPTH = 2, width = c.v[1].shape[1];
     const float *norm = c.mode & NORM ? (const float *)c.v[c.n_in].data : nullptr, *x = (const float *)c.v[1].data;
     float sum = 0.0f;
@@ -61,7 +65,9 @@ __device__ __forceinline__ void walk_activations(const gpu_call &c, const gemv_p
     }
 }
 
-template <class SET> __device__ __noinline__ wave_ring walk_packed(const gpu_call &c, wave_ring ring, char *room, uint32_t *counter, uint32_t phase) {
+template <class SET>
+__device__ __noinline__ wave_ring walk_packed(const gpu_call &c, wave_ring ring, char *room, uint32_t *counter,
+                                              uint32_t phase) {
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, team = wave / WAYS, way = wave % WAYS;
     matrices<SET> m(c);
     gemv_plan p = {};
@@ -77,7 +83,8 @@ template <class SET> __device__ __noinline__ wave_ring walk_packed(const gpu_cal
     if (!n_tiles)
         return ring;
     if (rows < 3 || together) {
-        walk_activations(c, p, acts, squares + wave * 4, together ? wave : way, together ? WAVES : WAYS, together || team == 0, lane);
+        walk_activations(c, p, acts, squares + wave * 4, together ? wave : way, together ? WAVES : WAYS,
+                         together || team == 0, lane);
         __syncwarp();
     } else {
         walk_activations(c, p, acts, squares + wave * 4, wave, WAVES, true, lane);
@@ -121,7 +128,8 @@ template <class SET> __device__ __noinline__ wave_ring walk_packed(const gpu_cal
 /* Activations as they are, times a norm's weights where there are such, in blocks of 256: first the even, then the odd fours. */
 __device__ __forceinline__ float dense_activations(const gpu_call &c, float *x, float *room) {
     int width = c.v[1].shape[1];
-    const float4 *from = (const float4 *)c.v[1].data, *norm = c.mode & NORM ? (const float4 *)c.v[c.n_in].data : nullptr;
+    const float4 *from = (const float4 *)c.v[1].data,
+                 *norm = c.mode & NORM ? (const float4 *)c.v[c.n_in].data : nullptr;
     float sum = 0.0f;
     for (int j = threadIdx.x; j < width / 4; j += 32 * WALK_WAVES) {
         float4 v = from[j];
@@ -147,7 +155,9 @@ __device__ __forceinline__ float dense_activations(const gpu_call &c, float *x, 
     return rsqrtf(sum / (float)width + __uint_as_float((uint32_t)c.arg[0]));
 }
 
-template <class AS> __device__ __noinline__ wave_ring walk_dense(const gpu_call &c, wave_ring ring, char *room, uint32_t *counter, uint32_t phase) {
+template <class AS>
+__device__ __noinline__ wave_ring walk_dense(const gpu_call &c, wave_ring ring, char *room, uint32_t *counter,
+                                             uint32_t phase) {
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, width = c.v[1].shape[1], n = c.v[0].shape[1];
     int pairs = c.mode & GATED ? n : (n + 1) / 2, columns = rows_now(c, c.v[0]);
     walk_wait(counter, phase);
@@ -163,7 +173,8 @@ template <class AS> __device__ __noinline__ wave_ring walk_dense(const gpu_call 
                 int k = 256 * d + 8 * lane;
                 if (k >= wide)
                     continue;
-                const float4 a = *(const float4 *)(x + at + 256 * d + 4 * lane), b = *(const float4 *)(x + at + 256 * d + 128 + 4 * lane);
+                const float4 a = *(const float4 *)(x + at + 256 * d + 4 * lane),
+                             b = *(const float4 *)(x + at + 256 * d + 128 + 4 * lane);
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     uint4 v = load_16(w + 2 * wide * r + 2 * k);
@@ -192,7 +203,8 @@ template <class AS> __device__ __noinline__ wave_ring walk_dense(const gpu_call 
 }
 
 template <class SET>
-__device__ __forceinline__ wave_ring walk_product(const walk_phase &p, wave_ring ring, char *room, uint32_t *counter, uint32_t phase) {
+__device__ __forceinline__ wave_ring walk_product(const walk_phase &p, wave_ring ring, char *room, uint32_t *counter,
+                                                  uint32_t phase) {
     if constexpr (takes_packed<SET>)
         return walk_packed<SET>(p.call[0], ring, room, counter, phase);
     else if (p.call[0].v[2].format == CACHE_F16)
@@ -228,7 +240,8 @@ __device__ __forceinline__ void walk_bring(walk_phase *to, const walk_phase *fro
 }
 
 template <class SET, int D>
-__device__ __forceinline__ void walk_phases(const gpu_call &call, const walk_shape &shape, const walk_place &place, const walk_token &token) {
+__device__ __forceinline__ void walk_phases(const gpu_call &call, const walk_shape &shape, const walk_place &place,
+                                            const walk_token &token) {
     const walk_phase *phases = (const walk_phase *)call.v[0].data;
     uint32_t *counter = (uint32_t *)call.v[1].data;
     wave_ring ring(place, shape.ring, threadIdx.x / 32);
@@ -278,8 +291,9 @@ template <class SET, int D> __device__ __forceinline__ void walk_all(const gpu_c
 }
 
 #define WALK(name, D, ...)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(WALK_THREADS, 1) walk_##name##_##D(const __grid_constant__ gpu_call c) { \
-        walk_all<__VA_ARGS__, D>(c);                                                                                    \
+    extern "C" __global__ void __launch_bounds__(WALK_THREADS, 1)                                                      \
+        walk_##name##_##D(const __grid_constant__ gpu_call c) {                                                        \
+        walk_all<__VA_ARGS__, D>(c);                                                                                   \
     }
 #define WALKS(D)                                                                                                       \
     WALK(k, D, either<tile_q4_k, tile_q6_k>)                                                                           \

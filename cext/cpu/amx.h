@@ -12,7 +12,8 @@
 #include "product_columns.h"
 
 /* Calls `tiled` for a multiple of 16 columns and then for the rest, or `plain` for a rest below `least` columns. */
-static inline void amx_cut(const product *p, int least, void (*tiled)(const product *), void (*plain)(const product *)) {
+static inline void amx_cut(const product *p, int least, void (*tiled)(const product *),
+                           void (*plain)(const product *)) {
     product part = *p;
     part.n = p->n < TILE ? p->n : p->n / TILE * TILE;
     (part.n < least ? plain : tiled)(&part);

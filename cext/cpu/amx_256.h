@@ -14,7 +14,7 @@ enum { PLANE = 4096, FROM_COLUMNS = 9 /* with fewer columns, unpacking costs mor
 VI_INLINE void store_planes(const vi *q, vi scale, int offset, uint8_t *low) {
     __m512i byte = _mm512_set1_epi16(255), s = (__m512i)((scale & 0xFFFF) | scale << 16);
     __m512i shift = _mm512_mullo_epi16(s, _mm512_set1_epi16((short)offset));
-    UNROLL for (int j = 0; j < 4; j++) {
+    UNROLL_FOR (int j = 0; j < 4; j++) {
         __m512i x = (__m512i)q[j], even = _mm512_and_si512(x, byte), odd = _mm512_srli_epi16(x, 8);
         even = _mm512_sub_epi16(_mm512_mullo_epi16(even, s), shift);
         odd = _mm512_sub_epi16(_mm512_mullo_epi16(odd, s), shift);
@@ -30,7 +30,7 @@ VI_INLINE void multiply_256(const uint8_t *x, uint64_t x_stride, const uint8_t *
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    UNROLL for (int k = 0; k < 4; k++) {
+    UNROLL_FOR (int k = 0; k < 4; k++) {
         const uint8_t *w = planes + TILE_BYTES * k;
         _tile_loadd(4, x + 64 * k, x_stride);
         _tile_loadd(6, w, LINE);
@@ -56,7 +56,7 @@ VI_INLINE void add_256(const uint8_t *x, uint64_t x_stride, const scales_256 *s,
     for (int c = 0; c < columns; c++, sums += 16 * TOGETHER, results += LINE) {
         const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);
         vf d = vf_set(a->d);
-        UNROLL for (int i = 0; i < panels; i++) {
+        UNROLL_FOR (int i = 0; i < panels; i++) {
             vi low = vi_load(results + 2 * TILE_BYTES * i), high = vi_load(results + 2 * TILE_BYTES * i + TILE_BYTES);
             vf sum = vf_fma(vi_to_vf(low + (high << 8)), s[i].d * d, vf_load(sums + 16 * i));
             if (minimums)
@@ -83,40 +83,40 @@ VI_INLINE void block_256(const product *p, int first, int64_t block, const scale
     }
 }
 
-#define AMX_256(stem, groups, offset)                                                                               \
-    static void stem##_planes(const uint8_t *words, const uint8_t *tail, scales_256 *s, uint8_t *planes) {          \
-        stem##_panel_scales(words, tail, s);                                                                        \
-        for (int g = 0; g < 8; g++) {                                                                               \
-            vi q[8];                                                                                                \
-            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g, SEVERAL);                                    \
-            stem##_panel_codes(words, g, q);                                                                        \
-            store_planes(q, s->scale[(groups) / 8 * g], offset, planes + 8 * LINE * g);                             \
-            store_planes(q + 4, s->scale[(groups) / 8 * g + (groups) / 16], offset, planes + 8 * LINE * g + 4 * LINE);\
-        }                                                                                                           \
-    }                                                                                                               \
-    static void stem##_tiled(const product *p) {                                                                    \
-        amx_begin(columns_a_tile(p), 64);                                                                           \
-        clear_sums(p);                                                                                              \
-        for (int64_t i = 0, blocks = p->k / 256, pairs = (p->panels + 1) / TOGETHER; i < blocks * pairs; i++) {     \
-            int64_t b = p->n > TILE ? i / pairs : i % blocks;                                                       \
-            int first = TOGETHER * (int)(p->n > TILE ? i % pairs : i / blocks);                                     \
-            int panels = panels_from(p, first);                                                                     \
-            scales_256 s[TOGETHER];                                                                                 \
-            for (int j = 0; j < panels; j++) {                                                                      \
-                const uint8_t *panel = p->w + p->stride * (uint64_t)(first + j);                                    \
-                stem##_planes(panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)b, panel + 32 * b,      \
-                              s + j, p->scratch + 2 * PLANE * j);                                                   \
-            }                                                                                                       \
-            if (panels == 1)                                                                                        \
+#define AMX_256(stem, groups, offset)                                                                                  \
+    static void stem##_planes(const uint8_t *words, const uint8_t *tail, scales_256 *s, uint8_t *planes) {             \
+        stem##_panel_scales(words, tail, s);                                                                           \
+        for (int g = 0; g < 8; g++) {                                                                                  \
+            vi q[8];                                                                                                   \
+            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g, SEVERAL);                                       \
+            stem##_panel_codes(words, g, q);                                                                           \
+            store_planes(q, s->scale[(groups) / 8 * g], offset, planes + 8 * LINE * g);                                \
+            store_planes(q + 4, s->scale[(groups) / 8 * g + (groups) / 16], offset, planes + 8 * LINE * g + 4 * LINE); \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void stem##_tiled(const product *p) {                                                                       \
+        amx_begin(columns_a_tile(p), 64);                                                                              \
+        clear_sums(p);                                                                                                 \
+        for (int64_t i = 0, blocks = p->k / 256, pairs = (p->panels + 1) / TOGETHER; i < blocks * pairs; i++) {        \
+            int64_t b = p->n > TILE ? i / pairs : i % blocks;                                                          \
+            int first = TOGETHER * (int)(p->n > TILE ? i % pairs : i / blocks);                                        \
+            int panels = panels_from(p, first);                                                                        \
+            scales_256 s[TOGETHER];                                                                                    \
+            for (int j = 0; j < panels; j++) {                                                                         \
+                const uint8_t *panel = p->w + p->stride * (uint64_t)(first + j);                                       \
+                stem##_planes(panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)b, panel + 32 * b, s + j,  \
+                              p->scratch + 2 * PLANE * j);                                                             \
+            }                                                                                                          \
+            if (panels == 1)                                                                                           \
                 block_256(p, first, b, s, 1, (offset) ? 0 : 8);                                                        \
-            else                                                                                                    \
+            else                                                                                                       \
                 block_256(p, first, b, s, 2, (offset) ? 0 : 8);                                                        \
-        }                                                                                                           \
-        write_sums(p);                                                                                              \
-        amx_end();                                                                                                  \
-    }                                                                                                               \
-    static void stem##_exact(const product *p) {                                                                    \
-        amx_cut(p, FROM_COLUMNS, stem##_tiled, stem##_product);                                                     \
+        }                                                                                                              \
+        write_sums(p);                                                                                                 \
+        amx_end();                                                                                                     \
+    }                                                                                                                  \
+    static void stem##_exact(const product *p) {                                                                       \
+        amx_cut(p, FROM_COLUMNS, stem##_tiled, stem##_product);                                                        \
     }
 
 #endif

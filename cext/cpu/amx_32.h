@@ -29,7 +29,8 @@ static inline int row_32(int kind) {
 
 /* Tile number i of columns. */
 static inline columns_32 *columns_at(const product *p, int i, int kind) {
-    return (columns_32 *)(void *)(panels_of(p) + (sizeof(columns_32) + AT_ONCE * TILE * (size_t)row_32(kind)) * (size_t)i);
+    return (columns_32 *)(void *)(panels_of(p) +
+                                  (sizeof(columns_32) + AT_ONCE * TILE * (size_t)row_32(kind)) * (size_t)i);
 }
 
 /* Copies `groups` groups of all columns, from activation block number `block` on, to the layout that tiles load. */
@@ -39,7 +40,7 @@ VI_INLINE void lay_columns(const product *p, int64_t block, int groups, int kind
         columns_32 *to = columns_at(p, c / TILE, kind);
         uint8_t *row = (uint8_t *)(to + 1) + row_32(kind) * (c % TILE);
         uintptr_t next = (uintptr_t)a + p->x_stride * COLUMNS_AHEAD;
-        UNROLL for (int i = 0; i < AT_ONCE * (int)sizeof *a; i += LINE)
+        UNROLL_FOR (int i = 0; i < AT_ONCE * (int)sizeof *a; i += LINE)
             __builtin_prefetch((const void *)(next + (uintptr_t)i), 0, 3);
         for (int g = 0; g < groups; g++, a++, row += TILE * row_32(kind)) {
             __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)a->qs);
@@ -64,11 +65,11 @@ VI_INLINE void multiply_32(const columns_32 *x, const uint8_t *w, int g, int pan
     _tile_loadd(6, w + TILE * row * g, LINE);
     if (panels == 2)
         _tile_loadd(7, w + TILE * row * (AT_ONCE + g), LINE);
-#define MULTIPLY_32(sum, rows, weights)                                                                             \
-    _tile_zero(sum);                                                                                                \
-    if (kind == OF_NUMBERS)                                                                                         \
-        _tile_dpbf16ps(sum, rows, weights);                                                                         \
-    else                                                                                                            \
+#define MULTIPLY_32(sum, rows, weights)                                                                                \
+    _tile_zero(sum);                                                                                                   \
+    if (kind == OF_NUMBERS)                                                                                            \
+        _tile_dpbf16ps(sum, rows, weights);                                                                            \
+    else                                                                                                               \
         _tile_dpbssd(sum, rows, weights);
     if (g % 2 == 0) {
         _tile_loadd(4, rows, row);
@@ -104,9 +105,9 @@ VI_INLINE void store_32(int g, int panels, uint8_t *results) {
 VI_INLINE void add_32(const columns_32 *x, const scales_32 *s, int groups, int panels, int kind, const uint8_t *results,
                       float *sums, int from, int to) {
     for (int c = from; c < to; c++)
-        UNROLL for (int i = 0; i < panels; i++) {
+        UNROLL_FOR (int i = 0; i < panels; i++) {
             vf sum = vf_load(sums + 16 * (TOGETHER * c + i));
-            UNROLL for (int g = 0; g < groups; g++) {
+            UNROLL_FOR (int g = 0; g < groups; g++) {
                 const uint8_t *result = results + TILE_BYTES * (2 * g + i) + LINE * c;
                 vf d = vf_set(x->d[g][c]);
                 if (kind == OF_NUMBERS)
@@ -114,7 +115,8 @@ VI_INLINE void add_32(const columns_32 *x, const scales_32 *s, int groups, int p
                 else if (kind == OF_CODES)
                     sum = vf_fma(vi_to_vf(vi_load(result)), s[i].d[g] * d, sum);
                 else
-                    sum = vf_fma(vf_fma(vi_to_vf(vi_load(result)), s[i].d[g], vf_set(x->sum[g][c]) * s[i].m[g]), d, sum);
+                    sum =
+                        vf_fma(vf_fma(vi_to_vf(vi_load(result)), s[i].d[g], vf_set(x->sum[g][c]) * s[i].m[g]), d, sum);
             }
             vf_store(sums + 16 * (TOGETHER * c + i), sum);
         }
@@ -134,16 +136,18 @@ VI_INLINE void groups_32(const product *p, int first, const scales_32 *scales, i
         store_32(g, panels, results);
     }
     for (int i = 0; i + 1 < tiles; i++, sums += 16 * TOGETHER * TILE)
-        UNROLL for (int g = 0; g < groups; g++) {
+        UNROLL_FOR (int g = 0; g < groups; g++) {
             multiply_32(columns_at(p, i + 1, kind), p->scratch, g, panels, kind);
             add_32(columns_at(p, i, kind), s, groups, panels, kind, results + half * (i % 2), sums, TILE * g / groups,
                    TILE * (g + 1) / groups);
             store_32(g, panels, results + half * ((i + 1) % 2));
         }
-    add_32(columns_at(p, tiles - 1, kind), s, groups, panels, kind, results + half * ((tiles - 1) % 2), sums, 0, columns);
+    add_32(columns_at(p, tiles - 1, kind), s, groups, panels, kind, results + half * ((tiles - 1) % 2), sums, 0,
+           columns);
 }
 
-static __attribute__((noinline)) void few_groups_32(const product *p, int first, const scales_32 *s, int groups, int kind) {
+static __attribute__((noinline)) void few_groups_32(const product *p, int first, const scales_32 *s, int groups,
+                                                    int kind) {
     if (panels_from(p, first) == 1)
         groups_32(p, first, s, groups, 1, kind);
     else
@@ -187,7 +191,7 @@ VI_INLINE void tiles_32(const product *p, unpack_32_fn unpack, fallback_32_fn fa
 
 /* Stores codes as the tiles' signed bytes; `offset` as in product_32.h. */
 VI_INLINE void store_codes(const vi *q, int offset, uint8_t *to) {
-    UNROLL for (int j = 0; j < 8; j++) {
+    UNROLL_FOR (int j = 0; j < 8; j++) {
         vi x = q[j];
         if (offset > 0)
             x = (vi)_mm512_sub_epi8((__m512i)x, _mm512_set1_epi8((char)offset));
@@ -195,24 +199,24 @@ VI_INLINE void store_codes(const vi *q, int offset, uint8_t *to) {
     }
 }
 
-#define AMX_32(stem, offset)                                                                                        \
-    static int stem##_unpack_groups(const product *p, const uint8_t *panel, int64_t group, int groups, scales_32 *s, \
-                                    uint8_t *codes) {                                                               \
-        for (int i = 0; i < groups; i++) {                                                                          \
-            int64_t number = (group + i) / (BLOCK_##stem / 32);                                                     \
-            const uint8_t *words = panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)number;            \
-            vi q[8];                                                                                                \
-            s->d[i] = stem##_panel_scale(words, panel + sizeof(block_##stem) % 4 * 16 * (uint64_t)number, s->m + i); \
-            stem##_panel_codes(words, (int)((group + i) % (BLOCK_##stem / 32)), q);                                 \
-            store_codes(q, offset, codes + 8 * LINE * i);                                                           \
-        }                                                                                                           \
-        return 1;                                                                                                   \
-    }                                                                                                               \
-    static void stem##_tiled(const product *p) {                                                                    \
-        tiles_32(p, stem##_unpack_groups, NULL, (int)(offset) == MINIMUMS ? OF_CODES_AND_MINIMUMS : OF_CODES);      \
-    }                                                                                                               \
-    static void stem##_amx(const product *p) {                                                                      \
-        amx_cut(p, FROM_COLUMNS_32, stem##_tiled, stem##_product);                                                  \
+#define AMX_32(stem, offset)                                                                                           \
+    static int stem##_unpack_groups(const product *p, const uint8_t *panel, int64_t group, int groups, scales_32 *s,   \
+                                    uint8_t *codes) {                                                                  \
+        for (int i = 0; i < groups; i++) {                                                                             \
+            int64_t number = (group + i) / (BLOCK_##stem / 32);                                                        \
+            const uint8_t *words = panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)number;               \
+            vi q[8];                                                                                                   \
+            s->d[i] = stem##_panel_scale(words, panel + sizeof(block_##stem) % 4 * 16 * (uint64_t)number, s->m + i);   \
+            stem##_panel_codes(words, (int)((group + i) % (BLOCK_##stem / 32)), q);                                    \
+            store_codes(q, offset, codes + 8 * LINE * i);                                                              \
+        }                                                                                                              \
+        return 1;                                                                                                      \
+    }                                                                                                                  \
+    static void stem##_tiled(const product *p) {                                                                       \
+        tiles_32(p, stem##_unpack_groups, NULL, (int)(offset) == MINIMUMS ? OF_CODES_AND_MINIMUMS : OF_CODES);         \
+    }                                                                                                                  \
+    static void stem##_amx(const product *p) {                                                                         \
+        amx_cut(p, FROM_COLUMNS_32, stem##_tiled, stem##_product);                                                     \
     }
 
 #endif

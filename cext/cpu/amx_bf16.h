@@ -41,8 +41,8 @@ VI_INLINE void tiles_bf16(int panels, int tiles, float *sums, int64_t next, int 
 }
 
 /* Multiplies one or two tiles of columns, `step` bytes apart, with a slice and adds to their sums, `next` floats apart. */
-VI_INLINE void multiply_bf16(const uint8_t *x, uint64_t x_stride, uint64_t step, const bf16_slice *s, int panels, int tiles,
-                             float *sums, int64_t next) {
+VI_INLINE void multiply_bf16(const uint8_t *x, uint64_t x_stride, uint64_t step, const bf16_slice *s, int panels,
+                             int tiles, float *sums, int64_t next) {
     const uint8_t *w = s->w;
     tiles_bf16(panels, tiles, sums, next, 0);
     for (int i = 0; i < s->k / 32; i++, x += sizeof(block_bf16x2), w += TILE_BYTES)
@@ -99,9 +99,14 @@ VI_INLINE void planes_f16(const uint8_t *words, int k, uint8_t *to, uint64_t pla
 /* One slice of two panels, or of a single last one, from element k on, times all columns. */
 static void slice_of(const product *p, int is_f16, int first, int64_t k, int64_t most) {
     const uint8_t *w = p->w + p->stride * (uint64_t)first + LINE * k / 2;
-    bf16_slice s = {.w = is_f16 ? p->scratch : w, .panel = is_f16 ? 2 * 4096 : p->stride, .plane = 4096,
-                    .k = (int)(p->k - k < most ? p->k - k : most), .panels = panels_from(p, first),
-                    .planes = is_f16 ? 2 : 1, .halves = p->flags & HAL_FAST ? 1 : 2, .few = p->n <= TILE && !is_f16};
+    bf16_slice s = {.w = is_f16 ? p->scratch : w,
+                    .panel = is_f16 ? 2 * 4096 : p->stride,
+                    .plane = 4096,
+                    .k = (int)(p->k - k < most ? p->k - k : most),
+                    .panels = panels_from(p, first),
+                    .planes = is_f16 ? 2 : 1,
+                    .halves = p->flags & HAL_FAST ? 1 : 2,
+                    .few = p->n <= TILE && !is_f16};
     for (int i = 0; i < s.panels && is_f16; i++)
         planes_f16(w + p->stride * (uint64_t)i, s.k, p->scratch + 2 * 4096 * i, 4096);
     if (s.panels == TOGETHER)

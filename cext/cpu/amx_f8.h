@@ -15,8 +15,8 @@ enum { F8_WEIGHTS = F8_STEPS * TILE_BYTES, F8_COLUMNS = 2 * 2 * F8_STEPS * TILE_
 
 /* Conversion of an FP8 format to bfloat16: normal numbers by another exponent bias, subnormal ones by tables. */
 typedef struct {
-    int fraction;     /* bits of the fraction */
-    uint8_t special;  /* bits that are all set in infinities and NaNs */
+    int fraction;    /* bits of the fraction */
+    uint8_t special; /* bits that are all set in infinities and NaNs */
     /* upper byte of the bfloat16, indexed by the exponent without its last bit (E4M3: with the sign above it) */
     uint8_t high[16];
     uint8_t small_high[8], small_low[8]; /* bytes of subnormals, indexed by the fraction */
@@ -97,15 +97,15 @@ VI_INLINE void f8_store(float *results, int panels, int tiles) {
 
 /* Adds the results of a block, times its scales, to the sums of columns from `column` on: one or two panels, tiles of `columns`
  * columns. */
-VI_INLINE void f8_add(const product *p, const float *results, int panel, int column, int64_t block, int panels, int tiles,
-                      int columns) {
+VI_INLINE void f8_add(const product *p, const float *results, int panel, int column, int64_t block, int panels,
+                      int tiles, int columns) {
     float *sums = sums_of(p, panel) + 16 * TOGETHER * column;
     vf d[TOGETHER];
     for (int i = 0; i < panels; i++)
         d[i] = (vf)word(f8_words(p, panel + i, block), 0);
     for (int t = 0; t < tiles; t++, results += TOGETHER * 16 * TILE)
         for (int c = 0; c < columns; c++, sums += 16 * TOGETHER)
-            UNROLL for (int i = 0; i < panels; i++)
+            UNROLL_FOR (int i = 0; i < panels; i++)
                 vf_store(sums + 16 * i, vf_fma(vf_load(results + 16 * (c + TILE * i)), d[i], vf_load(sums + 16 * i)));
 }
 
@@ -139,7 +139,7 @@ static void f8_columns(const product *p, int column, int tiles, int64_t block, u
     for (int c = 0; c < TILE * tiles; c++) {
         const uint8_t *x = p->x + p->x_stride * (uint64_t)(column + c) + 2 * LINE * F8_STEPS * (uint64_t)block;
         uint8_t *tile = to + F8_COLUMNS / 2 * (c / TILE) + LINE * (c % TILE);
-        UNROLL for (int i = 0; i < 2 * F8_STEPS; i++)
+        UNROLL_FOR (int i = 0; i < 2 * F8_STEPS; i++)
             vi_store(tile + TILE_BYTES * i, vi_load(x + LINE * i));
     }
 }
@@ -148,7 +148,7 @@ static void f8_columns(const product *p, int column, int tiles, int64_t block, u
 VI_INLINE void f8_ask(const product *p, int column, int64_t block, int i) {
     uintptr_t x = (uintptr_t)p->x + F8_STEPS * sizeof(block_bf16x2) * (uint64_t)block;
     for (int c = column + 4 * i; c < column + 4 * i + 4; c++)
-        UNROLL for (int j = 0; j < 2 * F8_STEPS; j++)
+        UNROLL_FOR (int j = 0; j < 2 * F8_STEPS; j++)
             __builtin_prefetch((const void *)(x + p->x_stride * (uint64_t)c + (uintptr_t)(LINE * j)), 0, 2);
 }
 
@@ -218,13 +218,13 @@ VI_INLINE void f8_tiles(const product *p, const f8_format *f) {
     amx_end();
 }
 
-#define PRODUCT_F8(stem, ...)                                                                                       \
-    static void stem##_tiled(const product *p) {                                                                    \
-        static const f8_format format = {__VA_ARGS__};                                                              \
-        f8_tiles(p, &format);                                                                                       \
-    }                                                                                                               \
-    static void stem##_amx(const product *p) {                                                                      \
-        amx_cut(p, 1, stem##_tiled, stem##_tiled);                                                                  \
+#define PRODUCT_F8(stem, ...)                                                                                          \
+    static void stem##_tiled(const product *p) {                                                                       \
+        static const f8_format format = {__VA_ARGS__};                                                                 \
+        f8_tiles(p, &format);                                                                                          \
+    }                                                                                                                  \
+    static void stem##_amx(const product *p) {                                                                         \
+        amx_cut(p, 1, stem##_tiled, stem##_tiled);                                                                     \
     }
 
 #endif

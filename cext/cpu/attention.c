@@ -46,7 +46,8 @@ static const char *check_attention(const cpu_call *c) {
             return "slot and pos must be i32 (T)";
     if (!cpu_is(c->v + 6, I32, 2))
         return "table must be i32 (S, B)";
-    if (!cpu_is(y, F32, 2) || y->shape[0] != q->shape[0] || y->shape[1] != (int64_t)q->shape[1] * (value ? value : v->shape[3]))
+    if (!cpu_is(y, F32, 2) || y->shape[0] != q->shape[0] ||
+        y->shape[1] != (int64_t)q->shape[1] * (value ? value : v->shape[3]))
         return "the output must be f32 (T, H * D)";
     fault = check_cache(c->v + 2, v, q, c->v + 6);
     return fault ? fault : check_kind(c);

@@ -19,7 +19,8 @@ enum { WORDS = 16 /* pairs of bfloat16 in a row of a tile */, WIDE = 4 /* accumu
 
 static inline int has_tiles(const setup *s) {
     int halves = s->k->format == KV_F16 || s->k->format == KV_BF16;
-    int fits = s->rank ? s->rank % 32 == 0 && s->nope % 32 == 0 && s->made_pitch % (WIDE * TILE) == 0 : s->group % TILE == 0;
+    int fits =
+        s->rank ? s->rank % 32 == 0 && s->nope % 32 == 0 && s->made_pitch % (WIDE * TILE) == 0 : s->group % TILE == 0;
     return (s->joint || s->rank) && halves && fits && s->d % 32 == 0 && s->dv % (WIDE * TILE) == 0;
 }
 
@@ -68,7 +69,8 @@ TILE_INLINE vf half_row(const uint16_t *row, int at, int is_f16) {
 
 /* Loads two positions: keys by rows, upper and lower parts `plane` halves apart, and pairs of values likewise. Gives the
  * mask of elements that are not finite. */
-TILE_INLINE __mmask16 load_pair(const uint16_t *const row[2], const setup *s, uint16_t *keys, uint32_t *values, int is_f16) {
+TILE_INLINE __mmask16 load_pair(const uint16_t *const row[2], const setup *s, uint16_t *keys, uint32_t *values,
+                                int is_f16) {
     const int64_t k_plane = (int64_t)SPAN * s->d, v_plane = (int64_t)SPAN / 2 * s->dv;
     const __m512i high = _mm512_set1_epi32((int32_t)0xFFFF0000), half = _mm512_set1_epi32(0x8000);
     __mmask16 bad = 0;
@@ -119,13 +121,13 @@ static int load_tiles(const tile *w, int start, int from, int to, int *finite) {
 }
 
 /* Adds one tile of 16 positions to accumulator `c` of scores: upper * upper, upper * lower, lower * upper. */
-#define SCORE(c) \
-    _tile_loadd(6, keys + (int64_t)(c) * TILE * s->d, pitch); \
-    _tile_dpbf16ps(c, 6, 4); \
-    _tile_dpbf16ps(c, 6, 5); \
-    if (is_f16) { \
-        _tile_loadd(7, keys + (int64_t)(c) * TILE * s->d + plane, pitch); \
-        _tile_dpbf16ps(c, 7, 4); \
+#define SCORE(c)                                                                                                       \
+    _tile_loadd(6, keys + (int64_t)(c) * TILE * s->d, pitch);                                                          \
+    _tile_dpbf16ps(c, 6, 4);                                                                                           \
+    _tile_dpbf16ps(c, 6, 5);                                                                                           \
+    if (is_f16) {                                                                                                      \
+        _tile_loadd(7, keys + (int64_t)(c) * TILE * s->d + plane, pitch);                                              \
+        _tile_dpbf16ps(c, 7, 4);                                                                                       \
     }
 
 /* Scores of 16 rows at all positions of the span. */
@@ -180,13 +182,13 @@ static void keep_sums(const tile *w, const part *state, int row) {
 }
 
 /* Adds 16 columns of values: their upper parts times upper and lower weights, their lower parts times upper weights. */
-#define VALUE(c) \
-    _tile_loadd(6, v + (c) * TILE, pitch); \
-    _tile_dpbf16ps(c, 4, 6); \
-    _tile_dpbf16ps(c, 5, 6); \
-    if (is_f16) { \
-        _tile_loadd(7, v + (c) * TILE + plane, pitch); \
-        _tile_dpbf16ps(c, 4, 7); \
+#define VALUE(c)                                                                                                       \
+    _tile_loadd(6, v + (c) * TILE, pitch);                                                                             \
+    _tile_dpbf16ps(c, 4, 6);                                                                                           \
+    _tile_dpbf16ps(c, 5, 6);                                                                                           \
+    if (is_f16) {                                                                                                      \
+        _tile_loadd(7, v + (c) * TILE + plane, pitch);                                                                 \
+        _tile_dpbf16ps(c, 4, 7);                                                                                       \
     }
 
 /* Adds weights times values to the sums of 16 rows. */
@@ -258,11 +260,22 @@ static int attend_tiles(const tile *w, const part *state, int start, int from, i
     return 1;
 }
 #else
-static inline int has_tiles(const setup *s) { (void)s; return 0; }
-static inline void tiles_begin(const setup *s) { (void)s; }
-static inline void tiles_end(const setup *s) { (void)s; }
-static inline void tile_queries(const tile *w) { (void)w; }
-static inline void pair_weights(const tile *w) { (void)w; }
+static inline int has_tiles(const setup *s) {
+    (void)s;
+    return 0;
+}
+static inline void tiles_begin(const setup *s) {
+    (void)s;
+}
+static inline void tiles_end(const setup *s) {
+    (void)s;
+}
+static inline void tile_queries(const tile *w) {
+    (void)w;
+}
+static inline void pair_weights(const tile *w) {
+    (void)w;
+}
 static inline int attend_tiles(const tile *w, const part *state, int start, int from, int to) {
     (void)w, (void)state, (void)start, (void)from, (void)to;
     return -1;

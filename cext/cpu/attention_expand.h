@@ -34,7 +34,8 @@ static void weight_row(const cpu_call *c, const cpu_view *w, int head, int row, 
     int64_t k = w->shape[2];
     uint64_t bytes = (uint64_t)k / (uint64_t)f->block * (uint64_t)f->bytes;
     const uint8_t *from = cpu_row(w, head);
-    cpu_unpack_of(c->set, w->format)(w->packed ? packed_row(w, from, k, row, raw) : from + bytes * (uint64_t)row, to, k);
+    cpu_unpack_of(c->set, w->format)(w->packed ? packed_row(w, from, k, row, raw) : from + bytes * (uint64_t)row, to,
+                                     k);
 }
 
 /* Loads the weights of the tile's head. It uses the memory of latents and pairs, which hold nothing yet. */
@@ -57,8 +58,9 @@ static int expand_keys(const tile *w, int start, int from, int to) {
     const setup *s = w->s;
     int rope = s->d - s->nope;
     float *latents = w->latents + (int64_t)(from - start) * s->latent_pitch;
-    tile_product p = {latents, w->weights, w->made + (int64_t)(from - start) * s->made_pitch, s->latent_pitch,
-                      s->made_pitch, s->made_pitch, s->rank, NULL};
+    tile_product p = {latents,         w->weights,    w->made + (int64_t)(from - start) * s->made_pitch,
+                      s->latent_pitch, s->made_pitch, s->made_pitch,
+                      s->rank,         NULL};
     if (!load_rows(w, s->k, start, from, to, w->latents, s->latent_pitch))
         return 0;
     tile_multiply(&p, to - from, s->made_pitch / LANES);

@@ -42,9 +42,15 @@ TILE_INLINE __mmask16 part_row(vf (*load)(const void *, int), const void *from, 
     return bad;
 }
 
-TILE_INLINE vf load_float(const void *from, int at) { return vf_load((const float *)from + at); }
-TILE_INLINE vf load_f16(const void *from, int at) { return vf_load_f16((const uint16_t *)from + at); }
-TILE_INLINE vf load_bf16(const void *from, int at) { return vf_load_bf16((const uint16_t *)from + at); }
+TILE_INLINE vf load_float(const void *from, int at) {
+    return vf_load((const float *)from + at);
+}
+TILE_INLINE vf load_f16(const void *from, int at) {
+    return vf_load_f16((const uint16_t *)from + at);
+}
+TILE_INLINE vf load_bf16(const void *from, int at) {
+    return vf_load_bf16((const uint16_t *)from + at);
+}
 
 /* Loads the span's latents and the shared RoPE parts of keys; rows that no query sees are zeros. 0 for an invalid block
  * table. */
@@ -53,7 +59,8 @@ static int load_latents(const tile *w, int start, int from, int to, __mmask16 *b
     int rope = s->d - s->nope;
     int64_t plane = (int64_t)SPAN * s->rank, k_plane = (int64_t)SPAN * s->d;
     for (int i = 0; i < SPAN; i++) {
-        uint16_t *latent = (uint16_t *)w->latents + (int64_t)i * s->rank, *key = (uint16_t *)w->keys + (int64_t)i * s->d + s->nope;
+        uint16_t *latent = (uint16_t *)w->latents + (int64_t)i * s->rank,
+                 *key = (uint16_t *)w->keys + (int64_t)i * s->d + s->nope;
         int seen = start + i >= from && start + i < to, place = seen ? place_of(w, start + i) : 0;
         int32_t number = seen ? block_at(w, s->k, place) : 0;
         const uint16_t *row;
@@ -67,9 +74,11 @@ static int load_latents(const tile *w, int start, int from, int to, __mmask16 *b
             continue;
         row = (const uint16_t *)cache_at(w, s->k, number, place);
         if (s->k->format == KV_F16)
-            *bad |= part_row(load_f16, row, s->rank, latent, plane) | part_row(load_f16, row + s->rank, rope, key, k_plane);
+            *bad |=
+                part_row(load_f16, row, s->rank, latent, plane) | part_row(load_f16, row + s->rank, rope, key, k_plane);
         else
-            *bad |= part_row(load_bf16, row, s->rank, latent, plane) | part_row(load_bf16, row + s->rank, rope, key, k_plane);
+            *bad |= part_row(load_bf16, row, s->rank, latent, plane) |
+                    part_row(load_bf16, row + s->rank, rope, key, k_plane);
         fetch(w, 20);
     }
     return 1;
@@ -79,7 +88,8 @@ static int load_latents(const tile *w, int start, int from, int to, __mmask16 *b
 static void make_rows(const tile *w, int row) {
     const setup *s = w->s;
     const uint16_t *latents = (const uint16_t *)w->latents + (int64_t)row * s->rank;
-    const int64_t pitch = 4 * s->made_pitch, plane = (int64_t)s->rank / 2 * s->made_pitch, a_plane = (int64_t)SPAN * s->rank;
+    const int64_t pitch = 4 * s->made_pitch, plane = (int64_t)s->rank / 2 * s->made_pitch,
+                  a_plane = (int64_t)SPAN * s->rank;
     const int is_f16 = 1;
     for (int at = 0; at < s->made_pitch; at += WIDE * TILE) {
         float *made = w->made + (int64_t)row * s->made_pitch + at;
@@ -113,8 +123,8 @@ static int expand_tiles(const tile *w, int start, int from, int to, int *finite)
     for (int row = 0; row < SPAN; row += TILE)
         make_rows(w, row);
     for (int i = 0; i < SPAN; i++)
-        bad |= part_row(load_float, w->made + (int64_t)i * s->made_pitch, s->nope, (uint16_t *)w->keys + (int64_t)i * s->d,
-                        k_plane);
+        bad |= part_row(load_float, w->made + (int64_t)i * s->made_pitch, s->nope,
+                        (uint16_t *)w->keys + (int64_t)i * s->d, k_plane);
     for (int i = 0; i < SPAN; i += 2)
         for (int j = 0; j < s->dv; j += LANES) {
             const float *value = w->made + (int64_t)i * s->made_pitch + s->nope + j;

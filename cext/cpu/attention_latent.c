@@ -30,8 +30,20 @@ static setup setup_sparse_attention(const cpu_call *c) {
 static setup setup_expanded_attention(const cpu_call *c) {
     const arg_expanded_attention *a = c->arg;
     const cpu_view *q = c->v + 1, *k = c->v + 2, *k_b = c->v + 7, *v_b = c->v + 8;
-    setup s = {.c = c, .q = q, .k = k, .v = k, .table = c->v + 6, .heads = q->shape[1], .kv_heads = q->shape[1],
-               .group = 1, .causal = 1, .scale = a->scale, .least = a->least, .k_b = k_b, .v_b = v_b, .tile = LONG_TILE};
+    setup s = {.c = c,
+               .q = q,
+               .k = k,
+               .v = k,
+               .table = c->v + 6,
+               .heads = q->shape[1],
+               .kv_heads = q->shape[1],
+               .group = 1,
+               .causal = 1,
+               .scale = a->scale,
+               .least = a->least,
+               .k_b = k_b,
+               .v_b = v_b,
+               .tile = LONG_TILE};
     s.block = k->shape[2];
     s.rank = k_b->shape[1];
     s.nope = k_b->shape[2];
@@ -54,7 +66,8 @@ static const char *check_inputs(const cpu_call *c) {
             return "slot and pos must be i32 (T)";
     if (!cpu_is(table, I32, 2) || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
         return "table must be i32 (S, B), with positions that 32 bits can count";
-    if (k->ndim != 4 || k->shape[1] != 1 || !cpu_same_shape(k, v) || k->format != v->format || !kv_bytes(k->format, KV_BLOCK))
+    if (k->ndim != 4 || k->shape[1] != 1 || !cpu_same_shape(k, v) || k->format != v->format ||
+        !kv_bytes(k->format, KV_BLOCK))
         return "k and v must be one cache (blocks, 1, block, D) in " KV_FORMATS;
     return NULL;
 }
@@ -88,12 +101,13 @@ static const char *check_sparse_attention(const cpu_call *c) {
 static const char *check_expanded_attention(const cpu_call *c) {
     const arg_expanded_attention *a = c->arg;
     const cpu_view *y = c->v, *q = c->v + 1, *k = c->v + 2, *left = c->v + 9;
-    const char *fault = c->n_in != 9 ? "it takes q, k, v, slot, pos, table, k_b, v_b and the absorbed rows" : check_inputs(c);
+    const char *fault =
+        c->n_in != 9 ? "it takes q, k, v, slot, pos, table, k_b, v_b and the absorbed rows" : check_inputs(c);
     if (fault)
         return fault;
     for (const cpu_view *w = c->v + 7; w < c->v + 9; w++)
-        if (w->ndim != 3 || w->shape[0] != q->shape[1] || !panel_format_find(w->format) || !cpu_unpack_of(c->set, w->format) ||
-            w->shape[2] % panel_format_find(w->format)->block)
+        if (w->ndim != 3 || w->shape[0] != q->shape[1] || !panel_format_find(w->format) ||
+            !cpu_unpack_of(c->set, w->format) || w->shape[2] % panel_format_find(w->format)->block)
             return "k_b must be (H, rank, nope) and v_b (H, value, rank), in formats that can be unpacked";
     if (c->v[8].shape[2] != c->v[7].shape[1] || q->shape[2] - c->v[7].shape[2] != k->shape[3] - c->v[7].shape[1] ||
         k->shape[3] < c->v[7].shape[1])

@@ -90,7 +90,8 @@ static int levels(const setup *s) {
 static uint64_t scratch_of(setup s) {
     uint64_t rows = (uint64_t)tile_rows_most(&s), wide = (uint64_t)(s.d_pitch > s.dv_pitch ? s.d_pitch : s.dv_pitch);
     uint64_t n = rows * (uint64_t)s.d + (uint64_t)SPAN * ((uint64_t)s.d_pitch + wide) + rows * (SPAN + LANES);
-    n += (uint64_t)expand_floats(&s) + 5 * (uint64_t)whole_vectors((int)rows) + (has_tiles(&s) ? rows * (uint64_t)s.d : 0);
+    n += (uint64_t)expand_floats(&s) + 5 * (uint64_t)whole_vectors((int)rows) +
+         (has_tiles(&s) ? rows * (uint64_t)s.d : 0);
     return sizeof(float) * (n + (uint64_t)(levels(&s) + 1) * part_floats(&s, (int)rows));
 }
 
@@ -200,7 +201,8 @@ static void write_rows(const tile *w, const part *state, int good) {
     const setup *s = w->s;
     for (int r = 0; r < w->tokens * s->group; r++) {
         int head = w->kv_head * s->group + r % s->group;
-        float *y = cpu_f32(s->c->v, w->token + r / s->group) + (int64_t)head * s->dv, inverse = inverse_sum(s, state, r, head);
+        float *y = cpu_f32(s->c->v, w->token + r / s->group) + (int64_t)head * s->dv,
+              inverse = inverse_sum(s, state, r, head);
         const float *x = state->sums + (int64_t)r * s->dv_pitch;
         for (int i = 0; i < s->dv; i++)
             y[i] = good ? x[i] * inverse : 0;
@@ -384,11 +386,19 @@ static void run_items(setup s, int64_t from, int64_t to, int thread) {
 }
 
 /* Defines the kernel of an op from setup_<op>() and check_<op>(). */
-#define ATTENTION_KERNEL(op, packed) \
-    static cpu_split split_##op(const cpu_call *c) { return split_of(setup_##op(c)); } \
-    static uint64_t scratch_##op(const cpu_call *c) { return scratch_of(setup_##op(c)); } \
-    static uint64_t shared_##op(const cpu_call *c) { return shared_of(setup_##op(c)); } \
-    static void run_##op(const cpu_call *c, int64_t from, int64_t to, int thread) { run_items(setup_##op(c), from, to, thread); } \
+#define ATTENTION_KERNEL(op, packed)                                                                                   \
+    static cpu_split split_##op(const cpu_call *c) {                                                                   \
+        return split_of(setup_##op(c));                                                                                \
+    }                                                                                                                  \
+    static uint64_t scratch_##op(const cpu_call *c) {                                                                  \
+        return scratch_of(setup_##op(c));                                                                              \
+    }                                                                                                                  \
+    static uint64_t shared_##op(const cpu_call *c) {                                                                   \
+        return shared_of(setup_##op(c));                                                                               \
+    }                                                                                                                  \
+    static void run_##op(const cpu_call *c, int64_t from, int64_t to, int thread) {                                    \
+        run_items(setup_##op(c), from, to, thread);                                                                    \
+    }                                                                                                                  \
     CPU_KERNEL(op) = {check_##op, scratch_##op, split_##op, run_##op, .takes_packed = packed, .shared = shared_##op}
 
 #endif

@@ -16,25 +16,30 @@
 #include "softmax.h"
 #include "tile_mul.h"
 
-enum { ROWS = 192 /* most rows of a tile, unless one token has more */, SPAN = 64, CHUNK = 512, STRETCH = 8 /* rows */ };
+enum {
+    ROWS = 192 /* most rows of a tile, unless one token has more */,
+    SPAN = 64,
+    CHUNK = 512,
+    STRETCH = 8 /* rows */
+};
 
 /* Constants of one call. */
 typedef struct {
     const cpu_call *c;
     const cpu_view *q, *k, *v, *table;
     int heads, kv_heads, group, block, d, dv;
-    int d_pitch, dv_pitch;  /* d and dv, rounded up to whole vectors */
-    int tile;               /* most tokens of a tile */
-    float scale, cap;       /* cap 0: none */
+    int d_pitch, dv_pitch; /* d and dv, rounded up to whole vectors */
+    int tile;              /* most tokens of a tile */
+    float scale, cap;      /* cap 0: none */
     int window, chunk, causal;
-    int joint;              /* MLA: values are the first elements of keys and share their unpacked rows */
-    int v_pitch;            /* floats from value to value of a span: dv_pitch, or d_pitch where joint */
-    const float *sinks;     /* attention sinks: one logit per head, or NULL */
-    const float *slopes;    /* ALiBi slopes per head, or NULL */
-    int least;              /* > 0: absorbed attention computes runs below `least` tokens, expanded attention the others */
+    int joint;           /* MLA: values are the first elements of keys and share their unpacked rows */
+    int v_pitch;         /* floats from value to value of a span: dv_pitch, or d_pitch where joint */
+    const float *sinks;  /* attention sinks: one logit per head, or NULL */
+    const float *slopes; /* ALiBi slopes per head, or NULL */
+    int least;           /* > 0: absorbed attention computes runs below `least` tokens, expanded attention the others */
     const cpu_view *positions; /* sparse attention: (T, k) positions that each token attends to; NULL: its whole past */
     const cpu_view *k_b, *v_b; /* expanded MLA: weights from latents to keys and values (attention_expand.h), or NULL */
-    int rank, nope;         /* MLA: elements of a latent; elements of a key that are computed from it */
+    int rank, nope;            /* MLA: elements of a latent; elements of a key that are computed from it */
     int latent_pitch, made_pitch;
 } setup;
 
@@ -53,14 +58,14 @@ typedef struct {
 /* One tile for one KV head. It has a row for each token and each query head of the KV head. */
 typedef struct {
     const setup *s;
-    int64_t token;          /* index of the first of `tokens` */
+    int64_t token; /* index of the first of `tokens` */
     int tokens, rows, kv_head, pos;
-    const int32_t *blocks;  /* the slot's row of the block table */
+    const int32_t *blocks; /* the slot's row of the block table */
     float *queries, *keys, *values, *scores, *lanes;
-    float *paired;          /* attention_amx.h: the queries as tile operands; else unused */
+    float *paired;                           /* attention_amx.h: the queries as tile operands; else unused */
     float *latents, *made, *weights, *pairs; /* of attention_expand.h */
-    float *results;         /* the rest of the scratch */
-    const int32_t *list;    /* sparse attention: position i of the tile's one token is list[i]; NULL: position i is i */
+    float *results;                          /* the rest of the scratch */
+    const int32_t *list; /* sparse attention: position i of the tile's one token is list[i]; NULL: position i is i */
     float *most, *base, *keep; /* per row, for one span: largest score, its base, factor of the old state */
     int *from, *to;            /* per row: it sees positions from .. to - 1 */
     int text, end;             /* one past the slot's last position in the step; one past the last that a row sees */

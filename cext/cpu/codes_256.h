@@ -7,13 +7,13 @@
 
 /* Two-bit codes of group g; their words begin at `first`. */
 VI_INLINE void pairs_of_bits(const uint8_t *words, int first, int g, vi *q) {
-    UNROLL for (int j = 0; j < 8; j++)
+    UNROLL_FOR (int j = 0; j < 8; j++)
         q[j] = vi_shift_right(word(words, first + 8 * (g / 4) + j), 2 * (g % 4)) & 0x03030303;
 }
 
 /* Scales of a format without group scales: the tail (f16) is d. */
 VI_INLINE void one_scale(const uint8_t *tail, scales_256 *s) {
-    UNROLL for (int g = 0; g < 8; g++)
+    UNROLL_FOR (int g = 0; g < 8; g++)
         s->scale[g] = vi_set(1);
     scale_pairs(s, 8);
     s->d = vf_load_f16((const uint16_t *)tail);
@@ -21,7 +21,7 @@ VI_INLINE void one_scale(const uint8_t *tail, scales_256 *s) {
 
 /* Scales of groups of 16: 2 q + 1 for each nibble q of the two words from `first` on, times d / 8; the tail (f16) is d. */
 VI_INLINE void nibble_scales(const uint8_t *words, const uint8_t *tail, int first, scales_256 *s) {
-    UNROLL for (int g = 0; g < 16; g++)
+    UNROLL_FOR (int g = 0; g < 16; g++)
         s->scale[g] = (vi_shift_right(word(words, first + g / 8), 4 * (g % 8)) & 15) * 2 + 1;
     scale_pairs(s, 16);
     s->d = vf_load_f16((const uint16_t *)tail) * vf_set(0.125f);
@@ -52,7 +52,8 @@ VI_INLINE vi even_signs(vi word) {
 #define IQ2_VALUES IQ_LIFT + 8, IQ_LIFT + 25, IQ_LIFT + 43, 0
 /* Tables of values indexed by bits 0-1 or by bits 4-5; the other bits do not matter. */
 static const uint8_t iq2_low[64] = {SIXTEEN_TIMES(IQ2_VALUES)};
-static const uint8_t iq2_high[64] = {SIXTEEN_TIMES(IQ_LIFT + 8), SIXTEEN_TIMES(IQ_LIFT + 25), SIXTEEN_TIMES(IQ_LIFT + 43)};
+static const uint8_t iq2_high[64] = {SIXTEEN_TIMES(IQ_LIFT + 8), SIXTEEN_TIMES(IQ_LIFT + 25),
+                                     SIXTEEN_TIMES(IQ_LIFT + 43)};
 
 /* Values of 64 indexes, biased by IQ_LIFT: IQ_LIFT - v where the byte of signs has this bit, else IQ_LIFT + v. */
 VI_INLINE vi iq2_value(const uint8_t *values, __m512i which, vi signs, int bit) {

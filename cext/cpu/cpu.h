@@ -16,11 +16,11 @@
 
 typedef struct {
     uint8_t *data;
-    uint64_t stride;   /* bytes from row to row; packed weight: from matrix to matrix of a stack */
-    uint64_t width;    /* elements of a row: the product of all dimensions but the first */
+    uint64_t stride; /* bytes from row to row; packed weight: from matrix to matrix of a stack */
+    uint64_t width;  /* elements of a row: the product of all dimensions but the first */
     uint32_t format, ndim;
     int32_t shape[4];
-    int packed;        /* 1: a weight in panels, see panel.h */
+    int packed; /* 1: a weight in panels, see panel.h */
 } cpu_view;
 
 typedef struct cpu_set cpu_set;
@@ -28,15 +28,15 @@ typedef struct product_kernel product_kernel;
 typedef void cpu_unpack(const uint8_t *blocks, float *to, int64_t n);
 
 typedef struct {
-    const cpu_view *v;       /* the output, then the inputs */
+    const cpu_view *v; /* the output, then the inputs */
     const void *arg;
     uint8_t *scratch;        /* scratch of thread 0; the other threads' follow */
     uint64_t scratch_stride; /* bytes from thread to thread: the plan's maximum, a multiple of 64 */
-    uint8_t *shared;         /* scratch of all threads: CPU_COUNTERS counters, zero between steps, then the kernel's own */
-    atomic_int *fault;       /* 0, or 1 + the number of a step that met an index out of range */
+    uint8_t *shared;   /* scratch of all threads: CPU_COUNTERS counters, zero between steps, then the kernel's own */
+    atomic_int *fault; /* 0, or 1 + the number of a step that met an index out of range */
     int n_in, step;
-    uint32_t flags;          /* of hal_options: HAL_FAST */
-    const cpu_set *set;      /* the kernel's instruction set */
+    uint32_t flags;     /* of hal_options: HAL_FAST */
+    const cpu_set *set; /* the kernel's instruction set */
 } cpu_call;
 
 /* Number of work items, and items per grain, which a thread takes at a time. A step of one grain runs on one thread. */
@@ -48,9 +48,10 @@ typedef struct {
     const char *(*check)(const cpu_call *); /* NULL, or what is wrong with shapes and formats */
     uint64_t (*scratch)(const cpu_call *);  /* bytes of scratch per thread; NULL: none */
     cpu_split (*split)(const cpu_call *);   /* items at the shapes of this run; NULL: one item */
-    void (*run)(const cpu_call *, int64_t from, int64_t to, int thread); /* computes items from .. to - 1, in any order */
-    int takes_packed;                       /* 1: its weights may be packed */
-    uint64_t (*shared)(const cpu_call *);   /* bytes of scratch that all threads share; NULL: none */
+    void (*run)(const cpu_call *, int64_t from, int64_t to,
+                int thread);              /* computes items from .. to - 1, in any order */
+    int takes_packed;                     /* 1: its weights may be packed */
+    uint64_t (*shared)(const cpu_call *); /* bytes of scratch that all threads share; NULL: none */
 } cpu_kernel;
 
 enum { CPU_COUNTERS = 8192 };
@@ -64,17 +65,17 @@ enum { CPU_FAMILIES = 8 };
 struct cpu_set {
     const char *name;
     const cpu_set *base;
-    const cpu_kernel *kernels[HAL_N_OPS];             /* indexed by HAL_OP_; NULL: the base's */
-    const product_kernel *products[CPU_FAMILIES];     /* tables of families (product.h); a format is in one family only */
-    cpu_unpack *(*unpack)(uint32_t format);           /* NULL: the base's; gives NULL for an unknown format */
+    const cpu_kernel *kernels[HAL_N_OPS];         /* indexed by HAL_OP_; NULL: the base's */
+    const product_kernel *products[CPU_FAMILIES]; /* tables of families (product.h); a format is in one family only */
+    cpu_unpack *(*unpack)(uint32_t format);       /* NULL: the base's; gives NULL for an unknown format */
     /* for measure(): runs `rounds` of a HAL_MEASURE_ loop and gives its multiply-adds; 0: the set has no such instruction */
     uint64_t (*multiply)(uint32_t what, uint64_t rounds);
     /* way: 0 .. CPU_READ_WAYS - 1; bytes: a multiple of CPU_READ_UNIT */
     void (*read)(const uint8_t *, uint64_t bytes, int way);
 };
 
-const cpu_set *cpu_set_best(const char *forced); /* NULL: no set named `forced` runs on this CPU */
-const cpu_kernel *cpu_kernel_of(const cpu_set *, int op); /* op: a HAL_OP_ value */
+const cpu_set *cpu_set_best(const char *forced);             /* NULL: no set named `forced` runs on this CPU */
+const cpu_kernel *cpu_kernel_of(const cpu_set *, int op);    /* op: a HAL_OP_ value */
 cpu_unpack *cpu_unpack_of(const cpu_set *, uint32_t format); /* NULL: unknown format */
 const hal_backend *cpu_backend(void);
 

@@ -50,12 +50,17 @@ void cpu_drop_custom(hal_device *d) {
 
 static void run_custom(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_custom_step *b = (const cpu_custom_step *)c->arg;
-    gpu_call call = {.counts = (uint64_t)(uintptr_t)b->exec->block->data, .fault = (uint64_t)(uintptr_t)&b->exec->fault,
-                     .n_in = (uint32_t)c->n_in, .step = (uint32_t)c->step, .flags = c->flags};
+    gpu_call call = {.counts = (uint64_t)(uintptr_t)b->exec->block->data,
+                     .fault = (uint64_t)(uintptr_t)&b->exec->fault,
+                     .n_in = (uint32_t)c->n_in,
+                     .step = (uint32_t)c->step,
+                     .flags = c->flags};
     (void)thread;
     for (int i = 0; i <= c->n_in; i++) {
         const cpu_view *v = c->v + i;
-        call.v[i] = (gpu_view){.data = (uint64_t)(uintptr_t)v->data, .stride = v->stride, .count = -1,
+        call.v[i] = (gpu_view){.data = (uint64_t)(uintptr_t)v->data,
+                               .stride = v->stride,
+                               .count = -1,
                                .format = v->format | (v->packed ? (uint32_t)HAL_PACKED : 0)};
         memcpy(call.v[i].shape, v->shape, sizeof v->shape);
     }
@@ -90,16 +95,21 @@ int cpu_use_custom(hal_exec *e, const hal_plan *plan, uint32_t step, exec_step *
     if (!asked)
         return 0;
     if (asked->kernel > e->device->n_custom)
-        return cpu_fail(HAL_E_INVALID, "kernel override of step %u: it names a custom kernel that was not added to this device",
-                        step);
+        return cpu_fail(HAL_E_INVALID,
+                        "kernel override of step %u: it names a custom kernel that was not added to this device", step);
     if (!items_of(asked) || s->call.n_in >= GPU_VIEWS)
-        return cpu_fail(HAL_E_INVALID, "kernel override of step %u: on the CPU a kernel has 1 to %d groups, no local and no scratch"
-                                       " memory, and less than %d inputs", step, INT32_MAX, GPU_VIEWS);
+        return cpu_fail(HAL_E_INVALID,
+                        "kernel override of step %u: on the CPU a kernel has 1 to %d groups, no local and no scratch"
+                        " memory, and less than %d inputs",
+                        step, INT32_MAX, GPU_VIEWS);
     if (!e->custom_steps && !(e->custom_steps = calloc(plan->n_overrides, sizeof *e->custom_steps)))
         return cpu_fail(HAL_E_MEMORY, "no memory for a plan's kernels");
     b = e->custom_steps + e->n_custom_steps++;
-    *b = (cpu_custom_step){.function = e->device->custom[asked->kernel - 1].function, .items = items_of(asked), .exec = e,
-                       .arg = s->call.arg, .arg_size = plan->ops[plan->steps[step].op].arg_size};
+    *b = (cpu_custom_step){.function = e->device->custom[asked->kernel - 1].function,
+                           .items = items_of(asked),
+                           .exec = e,
+                           .arg = s->call.arg,
+                           .arg_size = plan->ops[plan->steps[step].op].arg_size};
     s->kernel = &custom;
     s->call.arg = (const void *)b;
     return 0;

@@ -50,8 +50,8 @@ static int runs_avx512bf16(void) {
 /* Requests AMX permission from Linux. It fails before Linux 5.16 and where a hypervisor hides AMX. */
 static int runs_amx(void) {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
-    return runs_avx512bf16() && __builtin_cpu_supports("avx512vbmi") && leaf_7(0, 1, 24) && leaf_7(0, 1, 25) && leaf_7(0, 1, 22) &&
-           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    return runs_avx512bf16() && __builtin_cpu_supports("avx512vbmi") && leaf_7(0, 1, 24) && leaf_7(0, 1, 25) &&
+           leaf_7(0, 1, 22) && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 #endif
 #elif defined(__aarch64__) && defined(__linux__)

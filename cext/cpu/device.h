@@ -18,7 +18,7 @@ struct hal_device {
     int threads, threads_decode; /* for steps of more than DECODE_TOKENS tokens; for the others */
     pthread_mutex_t busy;        /* held during a run: one run at a time */
     atomic_uint_fast64_t allocations;
-    cpu_custom_kernel *custom;   /* kernel n is custom[n - 1] */
+    cpu_custom_kernel *custom; /* kernel n is custom[n - 1] */
     uint32_t n_custom;
 };
 
@@ -26,8 +26,8 @@ struct hal_buffer {
     hal_device *device;
     uint8_t *data;
     uint64_t size;
-    void *owned;                 /* pointer to free; NULL: host memory, used in place and never written */
-    int range;                   /* for host memory: its range of mapped.h */
+    void *owned; /* pointer to free; NULL: host memory, used in place and never written */
+    int range;   /* for host memory: its range of mapped.h */
 };
 
 /* A call with its kernel and its op's name. */
@@ -38,7 +38,7 @@ typedef struct {
 } exec_step;
 
 typedef struct {
-    int view, count, most;       /* counts[count] replaces views[view].shape[0], which is at most `most` */
+    int view, count, most; /* counts[count] replaces views[view].shape[0], which is at most `most` */
 } exec_dim;
 
 /* Steps first .. end - 1 that run between two barriers: one step that the threads share, or several that one thread runs. */
@@ -48,26 +48,27 @@ typedef struct {
 
 struct hal_exec {
     hal_device *device;
-    hal_buffer *block;           /* the step buffer */
-    int *ranges, n_ranges;       /* ranges of mapped.h that the steps read */
+    hal_buffer *block;     /* the step buffer */
+    int *ranges, n_ranges; /* ranges of mapped.h that the steps read */
     int n_steps, n_dims;
     exec_step *steps;
-    cpu_view *views;             /* each step's output and inputs, concatenated */
+    cpu_view *views; /* each step's output and inputs, concatenated */
     exec_dim *dims;
     uint8_t *args, *scratch, *shared;
-    cpu_split *splits;           /* per step: its work items at this run's shapes */
-    exec_phase *phases;          /* phases of this run */
-    uint16_t *grains;            /* per phase: number of grains */
+    cpu_split *splits;  /* per step: its work items at this run's shapes */
+    exec_phase *phases; /* phases of this run */
+    uint16_t *grains;   /* per phase: number of grains */
     int n_phases;
-    int64_t mark;                /* HAL_PROFILE: when the previous step ended */
-    uint64_t *times;             /* HAL_PROFILE: nanoseconds per step so far; else NULL */
+    int64_t mark;    /* HAL_PROFILE: when the previous step ended */
+    uint64_t *times; /* HAL_PROFILE: nanoseconds per step so far; else NULL */
     atomic_int fault;
     cpu_custom_step *custom_steps; /* the steps that run custom kernels; capacity: the plan's overrides */
     int n_custom_steps;
 };
 
 int cpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int cpu_check_process(const hal_device *); /* 0, or HAL_E_INVALID in a forked child of the process that opened the device */
+int cpu_check_process(
+    const hal_device *); /* 0, or HAL_E_INVALID in a forked child of the process that opened the device */
 int cpu_supports(hal_device *, const hal_plan *, uint32_t step);
 int cpu_compile(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec **);
 int cpu_run(hal_exec *, const void *block, uint64_t size);

@@ -69,7 +69,8 @@ static inline vf vf_gelu_tanh(vf x) {
 
 /* erf to 1.5e-7 (Abramowitz & Stegun, 7.1.26); e^-x^2 below e^-80 changes nothing. */
 static inline vf vf_gelu_erf(vf x) {
-    vf z = x * vf_set(0.707106781f), size = vf_max(z, vf_set(0) - z), t = vf_set(1) / vf_fma(size, vf_set(0.3275911f), vf_set(1));
+    vf z = x * vf_set(0.707106781f), size = vf_max(z, vf_set(0) - z),
+       t = vf_set(1) / vf_fma(size, vf_set(0.3275911f), vf_set(1));
     vf y = vf_fma(t, vf_set(1.061405429f), vf_set(-1.453152027f)), rest;
     y = vf_fma(t, y, vf_set(1.421413741f));
     y = vf_fma(t, y, vf_set(-0.284496736f));

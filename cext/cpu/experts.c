@@ -22,13 +22,13 @@ typedef struct {
     const cpu_call *c;
     const cpu_view *y, *x, *ids;
     int n_weights, k;
-    int32_t *known;          /* per expert: 1 if a token uses it */
+    int32_t *known;           /* per expert: 1 if a token uses it */
     int32_t *experts, *slots; /* the used experts in order; the slots of the current expert */
     uint64_t x_bytes, x_stride;
-    uint8_t *columns;        /* COLUMNS rows of x, x_stride bytes apart */
-    float *sums[2];          /* results of gate and up: (COLUMNS, ROWS) each */
-    uint8_t *panels;         /* ROWS rows of an unpacked weight, packed */
-    uint8_t *product;        /* scratch of the product */
+    uint8_t *columns; /* COLUMNS rows of x, x_stride bytes apart */
+    float *sums[2];   /* results of gate and up: (COLUMNS, ROWS) each */
+    uint8_t *panels;  /* ROWS rows of an unpacked weight, packed */
+    uint8_t *product; /* scratch of the product */
 } work;
 
 /* Whether the op is head_linear: its last input is a weight, not ids. */
@@ -163,17 +163,25 @@ static const uint8_t *panels_at(const work *w, const cpu_view *v, int expert, in
     if (v->packed)
         return from + bytes * (uint64_t)(row / PANEL_ROWS);
     for (int i = 0; i < rows; i += PANEL_ROWS)
-        panel_pack(f, v->shape[2], rows - i < PANEL_ROWS ? rows - i : PANEL_ROWS, from + row_bytes * (uint64_t)(row + i),
-                   row_bytes, w->panels + bytes * (uint64_t)(i / PANEL_ROWS));
+        panel_pack(f, v->shape[2], rows - i < PANEL_ROWS ? rows - i : PANEL_ROWS,
+                   from + row_bytes * (uint64_t)(row + i), row_bytes, w->panels + bytes * (uint64_t)(i / PANEL_ROWS));
     return w->panels;
 }
 
 /* sums[j * ROWS + i] = row `row` + i of an expert's weight number `which` times row j of the n rows at x. */
 static void multiply(const work *w, int which, int expert, int64_t row, int rows, const uint8_t *x, int n) {
     const cpu_view *v = w->c->v + 2 + which;
-    product p = {.stride = bytes_of_panel(v), .head = panel_head(panel_format_find(v->format), v->shape[2]),
-                 .panels = (rows + PANEL_ROWS - 1) / PANEL_ROWS, .k = v->shape[2], .x = x, .x_stride = w->x_stride,
-                 .n = n, .out = w->sums[which], .pitch = ROWS, .scratch = w->product, .flags = w->c->flags};
+    product p = {.stride = bytes_of_panel(v),
+                 .head = panel_head(panel_format_find(v->format), v->shape[2]),
+                 .panels = (rows + PANEL_ROWS - 1) / PANEL_ROWS,
+                 .k = v->shape[2],
+                 .x = x,
+                 .x_stride = w->x_stride,
+                 .n = n,
+                 .out = w->sums[which],
+                 .pitch = ROWS,
+                 .scratch = w->product,
+                 .flags = w->c->flags};
     p.w = panels_at(w, v, expert, row, rows);
     product_find(w->c->set, v->format, w->x->format, w->c->flags)->run(&p);
 }
@@ -207,7 +215,8 @@ static void clear_others(const work *w, int64_t first, int64_t last) {
         const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
         for (int j = 0; j < w->k; j++)
             if (ids[j] < 0)
-                memset(cpu_f32(w->y, t) + (int64_t)j * w->y->shape[2] + first, 0, sizeof(float) * (size_t)(last - first));
+                memset(cpu_f32(w->y, t) + (int64_t)j * w->y->shape[2] + first, 0,
+                       sizeof(float) * (size_t)(last - first));
     }
 }
 
@@ -260,8 +269,9 @@ static const char *check_heads(const cpu_call *c) {
     const cpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
     if (c->n_in != 2 || x->ndim != 3 || w->ndim != 3 || x->shape[1] != w->shape[0])
         return "it takes x (T, H, K) and a weight (H, N, K)";
-    return cpu_is(y, F32, 3) && y->shape[0] == x->shape[0] && y->shape[1] == x->shape[1] ? check_products(c, 1)
-                                                                                       : "the output must be f32 (T, H, N)";
+    return cpu_is(y, F32, 3) && y->shape[0] == x->shape[0] && y->shape[1] == x->shape[1]
+               ? check_products(c, 1)
+               : "the output must be f32 (T, H, N)";
 }
 
 static const char *check(const cpu_call *c, int weights) {

@@ -17,54 +17,56 @@ VI_INLINE void group_line(const scales_256 *s, int groups, int offset, int half,
                   : s->min * vi_to_vf(half / 2 % 2 ? vi_shift_right(min, 16) : min & 0xFFFF);
 }
 
-VI_INLINE vf vf_abs(vf x) { return (vf)((vi)x & 0x7FFFFFFF); }
+VI_INLINE vf vf_abs(vf x) {
+    return (vf)((vi)x & 0x7FFFFFFF);
+}
 
 /* Requantizes the four codes of each lane to signed bytes: scale * code - low, both divided by the new scale. */
 VI_INLINE vi round_codes(vi q, vf scale, vf low) {
     vf base = vf_set(12582912.0f) - low; /* 1.5 * 2^23: the sum's low byte is the rounded integer */
     vi out = vi_set(0);
-    UNROLL for (int i = 0; i < 4; i++)
+    UNROLL_FOR (int i = 0; i < 4; i++)
         out |= ((vi)vf_fma(vi_to_vf(vi_byte(q, i)), scale, base) & 255) << (8 * i);
     return out;
 }
 
-#define FAST_256(stem, groups, offset, most)                                                                        \
-    static vf stem##_round(const uint8_t *words, const uint8_t *tail, uint8_t *codes) {                             \
-        scales_256 s;                                                                                               \
-        vf scale[16], low[16], top = vf_set(0), inverse;                                                            \
-        stem##_panel_scales(words, tail, &s);                                                                       \
-        UNROLL for (int h = 0; h < 16; h++) {                                                                       \
-            group_line(&s, groups, offset, h, scale + h, low + h);                                                  \
-            top = vf_max(top, vf_max(vf_abs(low[h]), vf_abs(scale[h] * vf_set(most) - low[h])));                    \
-        }                                                                                                           \
-        inverse = vf_set(127) / vf_max(top, vf_set(1e-30f));                                                        \
-        for (int g = 0; g < 8; g++) {                                                                               \
-            vi q[8];                                                                                                \
-            stem##_panel_codes(words, g, q);                                                                        \
-            UNROLL for (int j = 0; j < 8; j++) {                                                                    \
-                int h = 2 * g + j / 4;                                                                              \
-                vi_store(codes + LINE * (8 * g + j), round_codes(q[j], scale[h] * inverse, low[h] * inverse));      \
-            }                                                                                                       \
-        }                                                                                                           \
-        return top / vf_set(127);                                                                                   \
-    }                                                                                                               \
-    static void stem##_fast(const product *p) {                                                                     \
-        fast_begin(p);                                                                                              \
-        clear_sums(p);                                                                                              \
-        for (int64_t b = 0; b < p->k / 256; b++)                                                                    \
-            for (int first = 0; first < p->panels; first += TOGETHER) {                                             \
-                int panels = panels_from(p, first);                                                                 \
-                vf d[TOGETHER * LANE_PARTS];                                                                        \
-                for (int i = 0; i < panels * LANE_PARTS; i++) {                                                     \
-                    const uint8_t *panel = p->w + p->stride * (uint64_t)(first + i / LANE_PARTS);                   \
-                    int at = LANES * (i % LANE_PARTS);                                                              \
-                    d[i] = stem##_round(panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)b + 4 * at,   \
-                                        panel + 32 * b + 2 * at, p->scratch + CODES_256 * (i / LANE_PARTS) + 4 * at); \
-                }                                                                                                   \
-                fast_block(p, first, b, d, panels);                                                                 \
-            }                                                                                                       \
-        write_sums(p);                                                                                              \
-        fast_end();                                                                                                 \
+#define FAST_256(stem, groups, offset, most)                                                                           \
+    static vf stem##_round(const uint8_t *words, const uint8_t *tail, uint8_t *codes) {                                \
+        scales_256 s;                                                                                                  \
+        vf scale[16], low[16], top = vf_set(0), inverse;                                                               \
+        stem##_panel_scales(words, tail, &s);                                                                          \
+        UNROLL_FOR (int h = 0; h < 16; h++) {                                                                          \
+            group_line(&s, groups, offset, h, scale + h, low + h);                                                     \
+            top = vf_max(top, vf_max(vf_abs(low[h]), vf_abs(scale[h] * vf_set(most) - low[h])));                       \
+        }                                                                                                              \
+        inverse = vf_set(127) / vf_max(top, vf_set(1e-30f));                                                           \
+        for (int g = 0; g < 8; g++) {                                                                                  \
+            vi q[8];                                                                                                   \
+            stem##_panel_codes(words, g, q);                                                                           \
+            UNROLL_FOR (int j = 0; j < 8; j++) {                                                                       \
+                int h = 2 * g + j / 4;                                                                                 \
+                vi_store(codes + LINE * (8 * g + j), round_codes(q[j], scale[h] * inverse, low[h] * inverse));         \
+            }                                                                                                          \
+        }                                                                                                              \
+        return top / vf_set(127);                                                                                      \
+    }                                                                                                                  \
+    static void stem##_fast(const product *p) {                                                                        \
+        fast_begin(p);                                                                                                 \
+        clear_sums(p);                                                                                                 \
+        for (int64_t b = 0; b < p->k / 256; b++)                                                                       \
+            for (int first = 0; first < p->panels; first += TOGETHER) {                                                \
+                int panels = panels_from(p, first);                                                                    \
+                vf d[TOGETHER * LANE_PARTS];                                                                           \
+                for (int i = 0; i < panels * LANE_PARTS; i++) {                                                        \
+                    const uint8_t *panel = p->w + p->stride * (uint64_t)(first + i / LANE_PARTS);                      \
+                    int at = LANES * (i % LANE_PARTS);                                                                 \
+                    d[i] = stem##_round(panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)b + 4 * at,      \
+                                        panel + 32 * b + 2 * at, p->scratch + CODES_256 * (i / LANE_PARTS) + 4 * at);  \
+                }                                                                                                      \
+                fast_block(p, first, b, d, panels);                                                                    \
+            }                                                                                                          \
+        write_sums(p);                                                                                                 \
+        fast_end();                                                                                                    \
     }
 
 #if defined(__AMX_INT8__)
@@ -79,7 +81,7 @@ static void fast_end(void) {
 VI_INLINE void fast_multiply(const uint8_t *x, uint64_t x_stride, const uint8_t *codes, int panels, uint8_t *results) {
     _tile_zero(0);
     _tile_zero(1);
-    UNROLL for (int k = 0; k < 4; k++) {
+    UNROLL_FOR (int k = 0; k < 4; k++) {
         _tile_loadd(4, x + 64 * k, x_stride);
         _tile_loadd(6, codes + TILE_BYTES * k, LINE);
         _tile_dpbssd(0, 4, 6);
@@ -118,12 +120,11 @@ static void fast_begin(const product *p) {
     (void)p;
 }
 
-static void fast_end(void) {
-}
+static void fast_end(void) {}
 
 VI_INLINE void fast_columns(const uint8_t *x, uint64_t x_stride, const uint8_t *codes, vf d, float *sums, int n) {
     vi sum[MOST_COLUMNS];
-    UNROLL for (int c = 0; c < n; c++) {
+    UNROLL_FOR (int c = 0; c < n; c++) {
         const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);
         int32_t all = 0;
         for (int g = 0; g < 8; g++)
@@ -132,10 +133,10 @@ VI_INLINE void fast_columns(const uint8_t *x, uint64_t x_stride, const uint8_t *
     }
     for (int j = 0; j < 64; j++) {
         vi w = sign_codes(vi_load(codes + LINE * j));
-        UNROLL for (int c = 0; c < n; c++)
+        UNROLL_FOR (int c = 0; c < n; c++)
             sum[c] = dot4_signed(sum[c], w, vi_set_at(x + x_stride * (uint64_t)c + 4 * j));
     }
-    UNROLL for (int c = 0; c < n; c++) {
+    UNROLL_FOR (int c = 0; c < n; c++) {
         vf dx = vf_set(((const block_a8_256 *)(x + x_stride * (uint64_t)c))->d);
         float *to = sums + 16 * TOGETHER * c;
         vf_store(to, vf_fma(vi_to_vf(sum[c]), d * dx, vf_load(to)));
@@ -154,8 +155,8 @@ static void fast_block(const product *p, int first, int64_t block, const vf *d, 
                 fast_columns(from, p->x_stride, codes, d[i], sums, MOST_COLUMNS);
             else
                 for (int j = 0; j < left; j++)
-                    fast_columns(from + p->x_stride * (uint64_t)j, p->x_stride, codes, d[i],
-                                 sums + 16 * TOGETHER * j, 1);
+                    fast_columns(from + p->x_stride * (uint64_t)j, p->x_stride, codes, d[i], sums + 16 * TOGETHER * j,
+                                 1);
         }
 }
 #endif

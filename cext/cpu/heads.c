@@ -8,7 +8,8 @@
 static const char *check_take(const cpu_call *c) {
     const cpu_view *y = c->v, *x = c->v + 1;
     const arg_take *a = c->arg;
-    if (c->n_in != 1 || !cpu_is(x, F32, 3) || !cpu_is(y, F32, 3) || x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1])
+    if (c->n_in != 1 || !cpu_is(x, F32, 3) || !cpu_is(y, F32, 3) || x->shape[0] != y->shape[0] ||
+        x->shape[1] != y->shape[1])
         return "it takes x f32 (T, H, D) and gives f32 (T, H, size)";
     return a->start >= 0 && a->size == y->shape[2] && a->start <= x->shape[2] - a->size
                ? NULL

@@ -58,7 +58,8 @@ static inline void write_token(const cpu_call *c, int64_t t, float *rotated) {
     uint64_t head_bytes = kv_bytes(cache->format, d) * (uint64_t)cache->shape[2];
     for (int h = 0; to && h < heads; h++, x += d, to += head_bytes) {
         if (rotated)
-            rope_head(((const arg_rope_kv_write *)c->arg)->style, x, rotated, d, cpu_f32(c->v + 3, t), c->v[3].shape[1]);
+            rope_head(((const arg_rope_kv_write *)c->arg)->style, x, rotated, d, cpu_f32(c->v + 3, t),
+                      c->v[3].shape[1]);
         kv_store(cache->format, rotated ? rotated : x, to, d);
     }
 }

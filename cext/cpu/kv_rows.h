@@ -57,7 +57,7 @@ static inline kv_u8 kv_bytes_at(const void *from) {
 }
 
 static inline vf kv_floats(kv_i8 x) {
-    return (vf)__builtin_convertvector(__builtin_convertvector(x, kv_i32), vf);
+    return (vf) __builtin_convertvector(__builtin_convertvector(x, kv_i32), vf);
 }
 
 /* Converts by way of f16 and a factor of 256, the difference of exponent biases, so subnormals need no special case. */

@@ -23,8 +23,9 @@ static const char *check(const cpu_call *c) {
         return "x must be (T, K) and the output (T, N)";
     if ((fault = check_weight(c, gate)) || (fault = check_weight(c, up)))
         return fault;
-    return gate->shape[0] == up->shape[0] && gate->shape[0] == y->shape[1] ? NULL
-                                                                            : "gate and up must be (N, K) and the output (T, N)";
+    return gate->shape[0] == up->shape[0] && gate->shape[0] == y->shape[1]
+               ? NULL
+               : "gate and up must be (N, K) and the output (T, N)";
 }
 
 static const char *check_float(const cpu_call *c) {
@@ -120,4 +121,5 @@ static void run_quantized(const cpu_call *c, int64_t from, int64_t to, int threa
 }
 
 CPU_KERNEL(linear_swiglu) = {check_float, scratch, split, run_float, .takes_packed = 1};
-CPU_KERNEL(linear_swiglu_quantize) = {check_quantized, scratch, split, run_quantized, .takes_packed = 1, .shared = shared};
+CPU_KERNEL(linear_swiglu_quantize) = {check_quantized, scratch,           split,
+                                      run_quantized,   .takes_packed = 1, .shared = shared};

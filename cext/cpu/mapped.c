@@ -31,7 +31,10 @@ int mapped_lost(int range) {
 enum { RANGES = 4096 };
 
 /* The handler may read these at any time: `last` is written after `first`, and is 0 for a free entry. */
-static struct { atomic_uintptr_t first, last; atomic_int lost; } ranges[RANGES];
+static struct {
+    atomic_uintptr_t first, last;
+    atomic_int lost;
+} ranges[RANGES];
 static atomic_int used; /* entries that were ever used */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;

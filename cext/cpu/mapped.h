@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define MAPPED_LOST                                                                                                  \
+#define MAPPED_LOST                                                                                                    \
     "the model's file was cut short, or the disk cannot read it: don't write to a model in use, and load it again"
 
 int mapped_enter(const void *data, uint64_t size); /* registers a range; -1: it is not watched */

@@ -16,11 +16,11 @@ enum { PASS_NS = 4000000, ALL_NS = 80000000, HUGE = 2 << 20 };
 
 typedef struct {
     const cpu_set *set;
-    uint8_t *data;       /* the threads' parts, concatenated; NULL: multiply-adds are measured */
-    uint64_t part;       /* bytes of a thread's part */
-    uint64_t rounds;     /* rounds of a pass */
+    uint8_t *data;   /* the threads' parts, concatenated; NULL: multiply-adds are measured */
+    uint64_t part;   /* bytes of a thread's part */
+    uint64_t rounds; /* rounds of a pass */
     uint32_t what;
-    int way;             /* prefetch strategy, see cpu_read */
+    int way; /* prefetch strategy, see cpu_read */
 } job;
 
 static void fill(void *context, int64_t part) {
@@ -76,8 +76,8 @@ static int measure_multiply(hal_device *d, uint32_t what, double *per_second) {
     job j = {.set = d->set, .rounds = 1, .what = what};
     uint64_t round = d->set->multiply(what, 1);
     if (!round)
-        return cpu_fail(HAL_E_UNSUPPORTED, "measure: the %s kernels have no instruction for rate %u",
-                        d->set->name, what);
+        return cpu_fail(HAL_E_UNSUPPORTED, "measure: the %s kernels have no instruction for rate %u", d->set->name,
+                        what);
     *per_second = best_pass(d->pool, &j, (double)round * pool_threads(d->pool), ALL_NS);
     return 0;
 }

@@ -30,8 +30,12 @@ static void pack_grain(void *context, int64_t grain) {
 int cpu_pack(hal_buffer *b, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
              const void *from) {
     const panel_format *f = panel_format_find(format);
-    job j = {.format = f, .from = from, .to = b->data + offset, .rows = rows,
-             .columns = columns, .panels = panel_count(rows)};
+    job j = {.format = f,
+             .from = from,
+             .to = b->data + offset,
+             .rows = rows,
+             .columns = columns,
+             .panels = panel_count(rows)};
     uint64_t bytes = panel_stack_bytes(f, stack, rows, columns);
     int code, range;
     if (!bytes || !b->owned)

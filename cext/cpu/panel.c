@@ -14,8 +14,15 @@
 #define NUMBERS(stem, block) (sizeof(block_##stem) < 4 ? 4 / (int)sizeof(block_##stem) : (block))
 #define BYTES(stem) (sizeof(block_##stem) < 4 ? 4 : (int)sizeof(block_##stem))
 
-#define CPU_WEIGHT(stem, id, block, act)                                                                            \
-    {id, NUMBERS(stem, block), BYTES(stem), TAIL_##stem, BYTES(stem) % 4, SPLIT_HALVES_##stem, PACK_WORD_##stem, UNPACK_WORD_##stem},
+#define CPU_WEIGHT(stem, id, block, act)                                                                               \
+    {id,                                                                                                               \
+     NUMBERS(stem, block),                                                                                             \
+     BYTES(stem),                                                                                                      \
+     TAIL_##stem,                                                                                                      \
+     BYTES(stem) % 4,                                                                                                  \
+     SPLIT_HALVES_##stem,                                                                                              \
+     PACK_WORD_##stem,                                                                                                 \
+     UNPACK_WORD_##stem},
 static const panel_format formats[] = {
 #include "types.inc"
 };

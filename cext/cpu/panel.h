@@ -19,9 +19,9 @@ enum { PANEL_ROWS = 16, PANEL_LINE = 64 };
 /* A format's packing parameters. */
 typedef struct {
     uint32_t id;
-    int block, bytes;      /* elements and bytes of a packing unit */
-    int tail, tail_bytes;  /* offset in a block of its tail; the tail's bytes, or 0 */
-    int split_halves;      /* 1: the first halves of 16 words come before the second ones */
+    int block, bytes;                          /* elements and bytes of a packing unit */
+    int tail, tail_bytes;                      /* offset in a block of its tail; the tail's bytes, or 0 */
+    int split_halves;                          /* 1: the first halves of 16 words come before the second ones */
     uint32_t (*pack_word)(int word, uint32_t); /* NULL: words are copied unchanged */
     uint32_t (*unpack_word)(int word, uint32_t);
 } panel_format;

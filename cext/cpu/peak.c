@@ -18,14 +18,22 @@
 #define HIDE(x) __asm__ volatile("" : "+m"(x))
 #endif
 
-enum { SUMS = 12 }; /* independent accumulators: enough to hide an instruction's latency, few enough for AVX2's registers */
+enum {
+    SUMS = 12
+}; /* independent accumulators: enough to hide an instruction's latency, few enough for AVX2's registers */
 
 #define REPEAT _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++)
 
 #if defined(__AMX_INT8__)
 /* Four accumulator tiles, each 16 x 16, of two tiles of rows and two of columns. The
  * operands are zeros: the instruction's time does not depend on them. */
-#define TILES(multiply)                                                                                                 for (uint64_t r = 0; r < rounds; r++) {                                                                                 multiply(0, 4, 6);                                                                                                  multiply(1, 4, 7);                                                                                                  multiply(2, 5, 6);                                                                                                  multiply(3, 5, 7);                                                                                              }
+#define TILES(multiply)                                                                                                \
+    for (uint64_t r = 0; r < rounds; r++) {                                                                            \
+        multiply(0, 4, 6);                                                                                             \
+        multiply(1, 4, 7);                                                                                             \
+        multiply(2, 5, 6);                                                                                             \
+        multiply(3, 5, 7);                                                                                             \
+    }
 
 static uint64_t tile_rounds(uint64_t rounds, int is_int8) {
     struct {
@@ -102,9 +110,10 @@ static uint64_t bf16_rounds(uint64_t rounds) {
 #endif
 
 uint64_t CPU_NAME(cpu_multiply)(uint32_t what, uint64_t rounds) {
-    return what == HAL_MEASURE_INT8 ? int8_rounds(rounds) : what == HAL_MEASURE_BF16 ? bf16_rounds(rounds)
-                                                        : what == HAL_MEASURE_F32    ? f32_rounds(rounds)
-                                                                                     : 0;
+    return what == HAL_MEASURE_INT8   ? int8_rounds(rounds)
+           : what == HAL_MEASURE_BF16 ? bf16_rounds(rounds)
+           : what == HAL_MEASURE_F32  ? f32_rounds(rounds)
+                                      : 0;
 }
 
 /* Reads `bytes` as `streams` parallel streams. Prefetches lines `ahead` bytes early, into all caches (near 1) or non-temporally
@@ -131,10 +140,19 @@ VI_INLINE void read_streams(const uint8_t *data, uint64_t bytes, int streams, in
 /* The fastest way depends on the CPU, so measure.c tries all. */
 void CPU_NAME(cpu_read)(const uint8_t *data, uint64_t bytes, int way) {
     switch (way) {
-    case 0: read_streams(data, bytes, 1, 0, 0); return;
-    case 1: read_streams(data, bytes, 1, 1024, 1); return;
-    case 2: read_streams(data, bytes, 1, 2048, 0); return;
-    case 3: read_streams(data, bytes, 4, 0, 0); return;
-    default: read_streams(data, bytes, 4, 1024, 1);
+    case 0:
+        read_streams(data, bytes, 1, 0, 0);
+        return;
+    case 1:
+        read_streams(data, bytes, 1, 1024, 1);
+        return;
+    case 2:
+        read_streams(data, bytes, 1, 2048, 0);
+        return;
+    case 3:
+        read_streams(data, bytes, 4, 0, 0);
+        return;
+    default:
+        read_streams(data, bytes, 4, 1024, 1);
     }
 }

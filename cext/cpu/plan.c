@@ -139,8 +139,12 @@ static int resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *c
     if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST || !buffers[plan->views[s->view].buffer]->owned))
         return fail_view(plan, step, 0, "it lies in memory that is only read");
     *out = (exec_step){.kernel = kernel, .op = ops[op].name};
-    out->call = (cpu_call){.v = views, .arg = ops[op].arg_size ? args + s->arg : NULL, .n_in = s->n_in, .step = (int)step,
-                           .flags = d->flags, .set = d->set};
+    out->call = (cpu_call){.v = views,
+                           .arg = ops[op].arg_size ? args + s->arg : NULL,
+                           .n_in = s->n_in,
+                           .step = (int)step,
+                           .flags = d->flags,
+                           .set = d->set};
     if ((fault = kernel->check(&out->call)))
         return fail_step(plan, step, fault);
     return 0;

@@ -53,15 +53,15 @@ typedef struct {
 } worker;
 
 struct pool {
-    _Alignas(LINE) atomic_uint_fast64_t open;  /* phase, grains, threads in 32, 16 and 16 bits; no grains: no job */
-    _Alignas(LINE) atomic_int_fast64_t left;   /* unfinished grains of the open phase */
+    _Alignas(LINE) atomic_uint_fast64_t open; /* phase, grains, threads in 32, 16 and 16 bits; no grains: no job */
+    _Alignas(LINE) atomic_int_fast64_t left;  /* unfinished grains of the open phase */
     _Alignas(LINE) atomic_int sleepers;
     atomic_int stop;
     pool_job job;
-    uint32_t first;                            /* the number of the job's first phase */
-    int active, n;                             /* threads of the job, of the pool */
+    uint32_t first; /* the number of the job's first phase */
+    int active, n;  /* threads of the job, of the pool */
     pid_t process;
-    pthread_mutex_t lock;                      /* lock and wake: for systems without futex */
+    pthread_mutex_t lock; /* lock and wake: for systems without futex */
     pthread_cond_t wake;
     worker workers[];
 };
@@ -239,9 +239,9 @@ static int64_t claim(pool *p, int thread, uint64_t open) {
                 return -1;
             if (first >= end)
                 break;
-            if (atomic_compare_exchange_weak_explicit(
-                    &w->range, &range, i ? word(phase, first, end - 1) : word(phase, first + 1, end),
-                    memory_order_relaxed, memory_order_relaxed))
+            if (atomic_compare_exchange_weak_explicit(&w->range, &range,
+                                                      i ? word(phase, first, end - 1) : word(phase, first + 1, end),
+                                                      memory_order_relaxed, memory_order_relaxed))
                 return i ? end - 1 : first;
         }
     }

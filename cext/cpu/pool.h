@@ -10,14 +10,15 @@ typedef struct pool pool;
 enum { POOL_GRAINS = 65535 };
 typedef struct {
     int phases;
-    const uint16_t *grains;                 /* per phase: 1 to POOL_GRAINS */
+    const uint16_t *grains; /* per phase: 1 to POOL_GRAINS */
     void (*run)(void *context, int phase, int64_t grain, int thread);
-    void (*done)(void *context, int phase); /* after a phase's last grain, before the next phase's first; NULL: nothing */
+    void (*done)(void *context,
+                 int phase); /* after a phase's last grain, before the next phase's first; NULL: nothing */
     void *context;
 } pool_job;
 
 int pool_default_threads(void); /* limits.c: number of CPUs that this process may use */
-pool *pool_open(int threads); /* threads: including the caller's; NULL: out of memory, or a thread did not start */
+pool *pool_open(int threads);   /* threads: including the caller's; NULL: out of memory, or a thread did not start */
 void pool_close(pool *);
 int pool_threads(const pool *);
 
@@ -30,6 +31,6 @@ void pool_share(pool *, int64_t grains, void (*run)(void *context, int64_t grain
 
 /* whether this is a forked child of the process that opened the pool; a child has none of its threads */
 int pool_forked(const pool *);
-int64_t pool_now(void);        /* nanoseconds */
+int64_t pool_now(void); /* nanoseconds */
 
 #endif

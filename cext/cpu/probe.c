@@ -4,7 +4,9 @@
 #include "detect.h"
 
 int main(void) {
-#define CPU_SET(name) if (runs_##name()) puts(#name);
+#define CPU_SET(name)                                                                                                  \
+    if (runs_##name())                                                                                                 \
+        puts(#name);
 #include "probe_sets.inc"
     return 0;
 }

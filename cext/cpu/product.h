@@ -17,17 +17,17 @@ enum { PRODUCT_PANELS = 16 /* most panels of one product */ };
  * row. */
 typedef struct {
     const uint8_t *w;
-    uint64_t stride;      /* bytes of a panel */
-    uint64_t head;        /* bytes of the tails at a panel's head */
+    uint64_t stride; /* bytes of a panel */
+    uint64_t head;   /* bytes of the tails at a panel's head */
     int panels;
     int64_t k;
-    const uint8_t *x;     /* columns in the activations' format */
-    uint64_t x_stride;    /* bytes from one column to the next */
-    int n;                /* number of columns, at least 1 */
+    const uint8_t *x;  /* columns in the activations' format */
+    uint64_t x_stride; /* bytes from one column to the next */
+    int n;             /* number of columns, at least 1 */
     float *out;
-    int64_t pitch;        /* floats from column to column of out */
-    uint8_t *scratch;     /* product_scratch() bytes */
-    uint32_t flags;       /* of hal_options */
+    int64_t pitch;    /* floats from column to column of out */
+    uint8_t *scratch; /* product_scratch() bytes */
+    uint32_t flags;   /* of hal_options */
 } product;
 
 struct product_kernel {
@@ -54,7 +54,8 @@ enum { PANELS_BYTES = PRODUCT_PANELS * 4096, COLUMNS_BYTES = 4608 /* for 16 colu
 /* Bytes of scratch that suffice for any product of n columns with rows of k elements, and for one unpacked row. */
 static inline uint64_t product_scratch(int64_t k, int n) {
     uint64_t row = sizeof(double) * (uint64_t)k;
-    uint64_t sums = sizeof(float) * 16 * PRODUCT_PANELS * (uint64_t)n, columns = COLUMNS_BYTES * ((uint64_t)n + 15) / 16;
+    uint64_t sums = sizeof(float) * 16 * PRODUCT_PANELS * (uint64_t)n,
+             columns = COLUMNS_BYTES * ((uint64_t)n + 15) / 16;
     uint64_t all = WEIGHTS_BYTES + RESULTS_BYTES + sums + (columns > PANELS_BYTES ? columns : PANELS_BYTES);
     return row > all ? row : all;
 }

@@ -19,14 +19,16 @@ typedef struct {
 } scales_256;
 
 /* Two adjacent bytes of each lane, 0 and 1 or 2 and 3, as a pair of 16-bit integers, without or with sign. */
-VI_INLINE vi byte_pair(vi x, int first) { return vi_byte(x, first) | vi_byte(x, first + 1) << 16; }
+VI_INLINE vi byte_pair(vi x, int first) {
+    return vi_byte(x, first) | vi_byte(x, first + 1) << 16;
+}
 VI_INLINE vi signed_pair(vi x, int first) {
     return (vi_signed_byte(x, first) & 0xFFFF) | vi_signed_byte(x, first + 1) << 16;
 }
 
 /* The scales as pairs, for formats without minimums. */
 VI_INLINE void scale_pairs(scales_256 *s, int groups) {
-    UNROLL for (int i = 0; i < groups / 2; i++)
+    UNROLL_FOR (int i = 0; i < groups / 2; i++)
         s->pairs[i] = (s->scale[2 * i] & 0xFFFF) | s->scale[2 * i + 1] << 16;
 }
 
@@ -38,11 +40,11 @@ VI_INLINE vi dot4_codes(int offset, vi sum, vi q, const int8_t *x) {
  * latency-bound. */
 VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, int offset, const int8_t *x, vi sum, int chains) {
     vi a = vi_set(0), b = vi_set(0);
-    UNROLL for (int j = 0; j < 4; j++)
+    UNROLL_FOR (int j = 0; j < 4; j++)
         a = dot4_codes(offset, a, q[j], x + 4 * j);
     if (scales == 1 && chains == 1)
         b = a;
-    UNROLL for (int j = 4; j < 8; j++)
+    UNROLL_FOR (int j = 4; j < 8; j++)
         b = dot4_codes(offset, b, q[j], x + 4 * j);
     if (scales == 2)
         return sum + a * scale[0] + b * scale[1];
@@ -50,13 +52,13 @@ VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, int offset, con
 }
 
 /* isum[c] += group_sum() of column c, for n columns; its activations begin at x + x_stride * c. */
-VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, int offset, const uint8_t *x, uint64_t x_stride, vi *isum,
-                          int n) {
+VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, int offset, const uint8_t *x, uint64_t x_stride,
+                          vi *isum, int n) {
     int c = 0;
 #if defined(COLUMN_PAIRS)
     vi pairs[8], a[2], b[2] = {vi_set(0), vi_set(0)};
     pair_words(q, pairs);
-    UNROLL for (; c + 1 < n; c += 2) {
+    UNROLL_FOR (; c + 1 < n; c += 2) {
         const uint8_t *y = x + x_stride * (uint64_t)c, *z = y + x_stride;
         pair_dots(pairs, 8 / scales, y, z, a);
         if (scales == 2)
@@ -65,13 +67,14 @@ VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, int offset, 
         isum[c + 1] += a[1] * scale[0] + b[1] * scale[scales - 1];
     }
 #endif
-    UNROLL for (; c < n; c++)
-        isum[c] = group_sum(q, scale, scales, offset, (const int8_t *)(x + x_stride * (uint64_t)c), isum[c], n < 4 ? 2 : 1);
+    UNROLL_FOR (; c < n; c++)
+        isum[c] =
+            group_sum(q, scale, scales, offset, (const int8_t *)(x + x_stride * (uint64_t)c), isum[c], n < 4 ? 2 : 1);
 }
 
 VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
     vi sum = vi_set(0);
-    UNROLL for (int i = 0; i < n; i++)
+    UNROLL_FOR (int i = 0; i < n; i++)
         sum = dot2_at(sum, pairs[i], sums + 2 * i);
     return sum;
 }
@@ -82,7 +85,8 @@ VI_INLINE vi pairs_by(int sums, const vi *pairs, const block_a8_256 *a) {
 }
 
 /* Adds a super-block's integer sums, scaled, to a row's float sum. */
-VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int minimums, const block_a8_256 *a, vf sum) {
+VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int minimums, const block_a8_256 *a,
+                       vf sum) {
     vf d = vf_set(a->d);
     if (lift_of(offset) != 0)
         isum -= pairs_by(groups, s->pairs, a) * lift_of(offset);
@@ -95,25 +99,25 @@ VI_INLINE const uint8_t *nearer(const uint8_t *words, int n, int bytes) {
     return (const uint8_t *)((uintptr_t)words - (uintptr_t)(n > 1 && bytes / 2 < AHEAD ? AHEAD - bytes / 2 : 0));
 }
 
-#define BLOCK_256(stem, groups, offset, minimums)                                                                   \
-    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride,     \
-                                vf *sum, int n) {                                                                   \
-        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
-        scales_256 s;                                                                                               \
-        vi isum[MOST_COLUMNS];                                                                                      \
-        stem##_panel_scales(words, tail, &s);                                                                       \
-        UNROLL for (int c = 0; c < n; c++)                                                                          \
-            isum[c] = vi_set(0);                                                                                    \
-        UNROLL for (int g = 0; g < 8; g++) {                                                                        \
-            vi q[8];                                                                                                \
-            fetch_part(nearer(words, n, BYTES), BYTES, g, n);                                                       \
-            stem##_panel_codes(words, g, q);                                                                        \
-            group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, offset, x + 32 * g, x_stride, isum, n);         \
-        }                                                                                                           \
-        UNROLL for (int c = 0; c < n; c++) {                                                                        \
-            const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);                             \
-            sum[c] = add_super(isum[c], &s, groups, offset, minimums, a, sum[c]);                                   \
-        }                                                                                                           \
+#define BLOCK_256(stem, groups, offset, minimums)                                                                      \
+    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride,        \
+                                vf *sum, int n) {                                                                      \
+        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                         \
+        scales_256 s;                                                                                                  \
+        vi isum[MOST_COLUMNS];                                                                                         \
+        stem##_panel_scales(words, tail, &s);                                                                          \
+        UNROLL_FOR (int c = 0; c < n; c++)                                                                             \
+            isum[c] = vi_set(0);                                                                                       \
+        UNROLL_FOR (int g = 0; g < 8; g++) {                                                                           \
+            vi q[8];                                                                                                   \
+            fetch_part(nearer(words, n, BYTES), BYTES, g, n);                                                          \
+            stem##_panel_codes(words, g, q);                                                                           \
+            group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, offset, x + 32 * g, x_stride, isum, n);            \
+        }                                                                                                              \
+        UNROLL_FOR (int c = 0; c < n; c++) {                                                                           \
+            const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);                                \
+            sum[c] = add_super(isum[c], &s, groups, offset, minimums, a, sum[c]);                                      \
+        }                                                                                                              \
     }
 #if defined(__AMX_INT8__)
 #include "amx_256.h"

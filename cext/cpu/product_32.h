@@ -18,7 +18,7 @@ VI_INLINE vi block_start(int offset, int32_t sum) {
 
 VI_INLINE vi block_sum(const vi *q, int offset, const block_a8_32 *a) {
     vi sum = block_start(offset, a->sum);
-    UNROLL for (int j = 0; j < 8; j++) {
+    UNROLL_FOR (int j = 0; j < 8; j++) {
         vi x = vi_set_at(a->qs + 4 * j);
         sum = offset == SIGNED_CODES ? dot4_signed(sum, q[j], x) : dot4(sum, q[j], x);
     }
@@ -38,7 +38,7 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
 #if defined(COLUMN_PAIRS)
     vi pairs[8], dots[2];
     pair_words(q, pairs);
-    UNROLL for (; c + 1 < n; c += 2) {
+    UNROLL_FOR (; c + 1 < n; c += 2) {
         const block_a8_32 *a = (const block_a8_32 *)(x + x_stride * (uint64_t)c);
         const block_a8_32 *b = (const block_a8_32 *)(x + x_stride * (uint64_t)(c + 1));
         pair_dots(pairs, 8, a->qs, b->qs, dots);
@@ -46,7 +46,7 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
         sum[c + 1] = add_block(block_start(offset, b->sum) + dots[1], offset, d, m, b, sum[c + 1]);
     }
 #endif
-    UNROLL for (; c < n; c++) {
+    UNROLL_FOR (; c < n; c++) {
         const block_a8_32 *a = (const block_a8_32 *)(x + x_stride * (uint64_t)c);
         sum[c] = add_block(block_sum(q, offset, a), offset, d, m, a, sum[c]);
     }
@@ -55,48 +55,48 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
 /* Parts of 32 in a block. A loop over several is not unrolled. */
 #define PARTS_32(stem) (BLOCK_##stem == 32 ? 1 : opaque(BLOCK_##stem / 32))
 
-#define COLUMNS_32(stem, offset)                                                                                    \
-    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride,     \
-                                vf *sum, int n) {                                                                   \
-        vi q[8];                                                                                                    \
-        vf m, d = stem##_panel_scale(words, tail, &m);                                                              \
-        for (int i = 0, parts = PARTS_32(stem); i < parts; i++) {                                                   \
-            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, n);                     \
-            stem##_panel_codes(words, i, q);                                                                        \
-            add_columns(q, offset, d, m, x + sizeof(block_a8_32) * (uint64_t)i, x_stride, sum, n);                  \
-        }                                                                                                           \
-    }                                                                                                               \
+#define COLUMNS_32(stem, offset)                                                                                       \
+    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride,        \
+                                vf *sum, int n) {                                                                      \
+        vi q[8];                                                                                                       \
+        vf m, d = stem##_panel_scale(words, tail, &m);                                                                 \
+        for (int i = 0, parts = PARTS_32(stem); i < parts; i++) {                                                      \
+            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, n);                       \
+            stem##_panel_codes(words, i, q);                                                                           \
+            add_columns(q, offset, d, m, x + sizeof(block_a8_32) * (uint64_t)i, x_stride, sum, n);                     \
+        }                                                                                                              \
+    }                                                                                                                  \
     BLOCK_COLUMNS(stem, a8_32)
 
 /* Scales: d is the tail (f16), or d and m are the two f16 of word 0. */
-#define TAIL_SCALE(stem)                                                                                            \
-    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m) {                             \
-        (void)words;                                                                                                \
-        return *m = vf_load_f16((const uint16_t *)tail);                                                            \
+#define TAIL_SCALE(stem)                                                                                               \
+    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m) {                                \
+        (void)words;                                                                                                   \
+        return *m = vf_load_f16((const uint16_t *)tail);                                                               \
     }
-#define PAIR_SCALE(stem)                                                                                            \
-    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m) {                             \
-        (void)tail;                                                                                                 \
-        *m = vf_halves(vi_shift_right(word(words, 0), 16));                                                         \
-        return vf_halves(word(words, 0));                                                                           \
+#define PAIR_SCALE(stem)                                                                                               \
+    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m) {                                \
+        (void)tail;                                                                                                    \
+        *m = vf_halves(vi_shift_right(word(words, 0), 16));                                                            \
+        return vf_halves(word(words, 0));                                                                              \
     }
 
 /* Four words of nibbles at word `first`: the low ones are codes 0-15, the high ones 16-31. */
 VI_INLINE void nibbles_32(const uint8_t *words, int first, vi *q) {
-    UNROLL for (int j = 0; j < 8; j++)
+    UNROLL_FOR (int j = 0; j < 8; j++)
         q[j] = vi_shift_right(word(words, first + j % 4), 4 * (j / 4)) & 0x0F0F0F0F;
 }
 
 /* Adds fifth bits from a word that q5_pack_word() rearranged: bit j of byte i belongs to code 4 j + i. */
 VI_INLINE void fifths_32(vi bits, vi *q) {
-    UNROLL for (int j = 0; j < 8; j++)
+    UNROLL_FOR (int j = 0; j < 8; j++)
         q[j] |= (j < 4 ? bits << (4 - j) : vi_shift_right(bits, j - 4)) & 0x10101010;
 }
 
 /* Dequantizes 32 codes with one scale. */
 static void expand_32(const vi *q, int offset, vf d, vf m, float *to) {
     for (int j = 0; j < 8; j++)
-        UNROLL for (int i = 0; i < 4; i++) {
+        UNROLL_FOR (int i = 0; i < 4; i++) {
             vf x = d * code_at(q[j], i, offset);
             if (offset == MINIMUMS)
                 x = x + m;
@@ -104,16 +104,16 @@ static void expand_32(const vi *q, int offset, vf d, vf m, float *to) {
         }
 }
 
-#define EXPAND_32(stem, offset)                                                                                     \
-    static void stem##_expand(const uint8_t *words, const uint8_t *tail, float *to) {                               \
-        vf m, d = stem##_panel_scale(words, tail, &m);                                                              \
-        for (int i = 0; i < BLOCK_##stem / 32; i++) {                                                               \
-            vi q[8];                                                                                                \
-            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, SEVERAL);              \
-            stem##_panel_codes(words, i, q);                                                                        \
-            expand_32(q, offset, d, m, to + 16 * 32 * i);                                                           \
-        }                                                                                                           \
-    }                                                                                                               \
+#define EXPAND_32(stem, offset)                                                                                        \
+    static void stem##_expand(const uint8_t *words, const uint8_t *tail, float *to) {                                  \
+        vf m, d = stem##_panel_scale(words, tail, &m);                                                                 \
+        for (int i = 0; i < BLOCK_##stem / 32; i++) {                                                                  \
+            vi q[8];                                                                                                   \
+            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, SEVERAL);                 \
+            stem##_panel_codes(words, i, q);                                                                           \
+            expand_32(q, offset, d, m, to + 16 * 32 * i);                                                              \
+        }                                                                                                              \
+    }                                                                                                                  \
     EXPAND(stem)
 
 #if defined(__AMX_INT8__)

@@ -11,17 +11,22 @@
 #include "types.h"
 #include "vi.h"
 
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_FOR _Pragma("GCC unroll 16") for
 
 /* n, hidden from the compiler: a loop of n iterations is not unrolled. */
-VI_INLINE int opaque(int n) { __asm__("" : "+r"(n)); return n; }
+VI_INLINE int opaque(int n) {
+    __asm__("" : "+r"(n));
+    return n;
+}
 
 enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, FAR_AHEAD = 8192, SEVERAL = 2 };
 enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* special values of `offset`, the bias of codes */
 enum { MANY = 16 /* from so many columns on, the outer loop is over K */ };
 
 /* The bias of codes in the integer sums. */
-VI_INLINE int lift_of(int offset) { return offset == SIGNED_CODES ? SIGNED_BIAS : offset; }
+VI_INLINE int lift_of(int offset) {
+    return offset == SIGNED_CODES ? SIGNED_BIAS : offset;
+}
 
 typedef void (*columns_fn)(const product *, const uint8_t *panel, const uint8_t *x, float *out);
 
@@ -29,9 +34,9 @@ typedef void (*columns_fn)(const product *, const uint8_t *panel, const uint8_t 
 #if LANES == 16 || defined(__ARM_FEATURE_MATMUL_INT8)
 enum { MOST_COLUMNS = 8 };
 #define COLUMN_SIZES(each, stem) each(stem, 1) each(stem, 2) each(stem, 3) each(stem, 4) each(stem, 6) each(stem, 8)
-#define COLUMN_TABLE(stem)                                                                                          \
-    {NULL, stem##_columns1, stem##_columns2, stem##_columns3, stem##_columns4, NULL, stem##_columns6, NULL,         \
-     stem##_columns8}
+#define COLUMN_TABLE(stem)                                                                                             \
+    {NULL, stem##_columns1, stem##_columns2, stem##_columns3, stem##_columns4, NULL, stem##_columns6,                  \
+     NULL, stem##_columns8}
 static const uint8_t first_pass[MOST_COLUMNS + 1] = {0, 1, 2, 3, 4, 3, 6, 4, 8};
 #else
 enum { MOST_COLUMNS = 4 };
@@ -55,32 +60,32 @@ static inline void run_passes(const product *p, const columns_fn *table) {
     }
 }
 
-#define COLUMNS_FUNCTION(stem, size)                                                                                \
-    static void stem##_columns##size(const product *p, const uint8_t *panel, const uint8_t *x, float *out) {        \
-        stem##_columns(p, panel, x, out, size);                                                                     \
+#define COLUMNS_FUNCTION(stem, size)                                                                                   \
+    static void stem##_columns##size(const product *p, const uint8_t *panel, const uint8_t *x, float *out) {           \
+        stem##_columns(p, panel, x, out, size);                                                                        \
     }
-#define PRODUCT_COLUMNS(stem)                                                                                       \
-    COLUMN_SIZES(COLUMNS_FUNCTION, stem)                                                                            \
-    static const columns_fn stem##_passes[MOST_COLUMNS + 1] = COLUMN_TABLE(stem);                                   \
-    static void stem##_product(const product *p) {                                                                  \
-        run_passes(p, stem##_passes);                                                                               \
+#define PRODUCT_COLUMNS(stem)                                                                                          \
+    COLUMN_SIZES(COLUMNS_FUNCTION, stem)                                                                               \
+    static const columns_fn stem##_passes[MOST_COLUMNS + 1] = COLUMN_TABLE(stem);                                      \
+    static void stem##_product(const product *p) {                                                                     \
+        run_passes(p, stem##_passes);                                                                                  \
     }
 
 /* Makes a pass over all blocks from <stem>_block, which adds one block of the lanes at `words` to the sums of n columns. */
-#define BLOCK_PASS(stem, act)                                                                                       \
-    VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
-        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE, TAIL = (int)sizeof(block_##stem) % 4 };                \
-        enum { X_BYTES = (int)sizeof(block_##act) * (BLOCK_##stem / BLOCK_##act) };                                 \
-        for (int part = 0; part < LANE_PARTS; part++) {                                                             \
-            const uint8_t *words = panel + p->head + 4 * LANES * part, *tail = panel + TAIL * LANES * part;         \
-            vf sum[MOST_COLUMNS];                                                                                   \
-            UNROLL for (int c = 0; c < n; c++)                                                                      \
-                sum[c] = vf_set(0);                                                                                 \
-            for (int64_t b = 0; b < p->k / BLOCK_##stem; b++)                                                       \
-                stem##_block(words + BYTES * b, tail + 16 * TAIL * b, x + X_BYTES * b, p->x_stride, sum, n);        \
-            UNROLL for (int c = 0; c < n; c++)                                                                      \
-                vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                \
-        }                                                                                                           \
+#define BLOCK_PASS(stem, act)                                                                                          \
+    VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {       \
+        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE, TAIL = (int)sizeof(block_##stem) % 4 };                   \
+        enum { X_BYTES = (int)sizeof(block_##act) * (BLOCK_##stem / BLOCK_##act) };                                    \
+        for (int part = 0; part < LANE_PARTS; part++) {                                                                \
+            const uint8_t *words = panel + p->head + 4 * LANES * part, *tail = panel + TAIL * LANES * part;            \
+            vf sum[MOST_COLUMNS];                                                                                      \
+            UNROLL_FOR (int c = 0; c < n; c++)                                                                         \
+                sum[c] = vf_set(0);                                                                                    \
+            for (int64_t b = 0; b < p->k / BLOCK_##stem; b++)                                                          \
+                stem##_block(words + BYTES * b, tail + 16 * TAIL * b, x + X_BYTES * b, p->x_stride, sum, n);           \
+            UNROLL_FOR (int c = 0; c < n; c++)                                                                         \
+                vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                   \
+        }                                                                                                              \
     }
 #define BLOCK_COLUMNS(stem, act) BLOCK_PASS(stem, act) PRODUCT_COLUMNS(stem)
 
@@ -114,7 +119,7 @@ static inline int panels_from(const product *p, int first) {
  * (n = 1) is memory-bound: its lines are prefetched from further ahead and into L2, which allows more outstanding misses than
  * L1. */
 VI_INLINE void fetch(const uint8_t *p, int bytes, int n) {
-    UNROLL for (int i = 0; i < bytes; i += LINE)
+    UNROLL_FOR (int i = 0; i < bytes; i += LINE)
         if (n == 1)
             __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(FAR_AHEAD + i)), 0, 2);
         else
@@ -127,9 +132,13 @@ VI_INLINE void fetch_part_of(const uint8_t *p, int bytes, int part, int parts, i
     fetch(p + LINE * from, LINE * (to - from), n);
 }
 
-VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part, int n) { fetch_part_of(p, bytes, part, 8, n); }
+VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part, int n) {
+    fetch_part_of(p, bytes, part, 8, n);
+}
 
 /* Word i of a block for the lanes at `words`. */
-VI_INLINE vi word(const uint8_t *words, int i) { return vi_load(words + 64 * i); }
+VI_INLINE vi word(const uint8_t *words, int i) {
+    return vi_load(words + 64 * i);
+}
 
 #endif

@@ -10,23 +10,23 @@ _Static_assert(sizeof(float) * 16 * SLICE <= WEIGHTS_BYTES, "a slice fits the sc
 
 /* Dot products over `chains` consecutive runs of `numbers` elements, for some lanes and n columns `x_pitch` floats apart. The
  * runs are summed independently and then added to `out`, run by run. */
-VI_INLINE void expand_runs(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch, int n,
-                           int chains) {
+VI_INLINE void expand_runs(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch,
+                           int n, int chains) {
     vf sum[MOST_COLUMNS][4][TWO_PARTS];
-    UNROLL for (int j = 0; j < n * chains * TWO_PARTS; j++)
+    UNROLL_FOR (int j = 0; j < n * chains * TWO_PARTS; j++)
         sum[j / TWO_PARTS / chains][j / TWO_PARTS % chains][j % TWO_PARTS] = vf_set(0);
     for (int k = 0; k < numbers; k++)
-        UNROLL for (int j = 0; j < n * chains; j++) {
+        UNROLL_FOR (int j = 0; j < n * chains; j++) {
             int run = RUN * (j % chains);
             vf a = vf_set(x[x_pitch * (j / chains) + run + k]);
-            UNROLL for (int i = 0; i < TWO_PARTS; i++)
+            UNROLL_FOR (int i = 0; i < TWO_PARTS; i++)
                 sum[j / chains][j % chains][i] =
                     vf_fma(vf_load(w + 16 * (run + k) + LANES * i), a, sum[j / chains][j % chains][i]);
         }
-    UNROLL for (int c = 0; c < n; c++)
-        UNROLL for (int i = 0; i < TWO_PARTS; i++) {
+    UNROLL_FOR (int c = 0; c < n; c++)
+        UNROLL_FOR (int i = 0; i < TWO_PARTS; i++) {
             vf all = vf_load(out + pitch * c + LANES * i);
-            UNROLL for (int j = 0; j < chains; j++)
+            UNROLL_FOR (int j = 0; j < chains; j++)
                 all += sum[c][j][i];
             vf_store(out + pitch * c + LANES * i, all);
         }
@@ -34,7 +34,8 @@ VI_INLINE void expand_runs(const float *w, int numbers, const float *x, int64_t 
 
 /* Adds the dot products of `numbers` elements of a panel and n columns to the sums in `out`. Few columns process several
  * runs at a time, because a single chain of additions is latency-bound. */
-VI_INLINE void expand_columns(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch, int n) {
+VI_INLINE void expand_columns(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch,
+                              int n) {
     int chains = n < 3 ? 4 : n < 5 ? 2 : 1;
     for (int part = 0; part < LANE_PARTS; part += TWO_PARTS) {
         const float *weights = w + LANES * part;
@@ -42,16 +43,16 @@ VI_INLINE void expand_columns(const float *w, int numbers, const float *x, int64
         for (; k + RUN * chains <= numbers; k += RUN * chains)
             expand_runs(weights + 16 * k, RUN, x + k, x_pitch, out + LANES * part, pitch, n, chains);
         for (; k < numbers; k += RUN)
-            expand_runs(weights + 16 * k, numbers - k < RUN ? numbers - k : RUN, x + k, x_pitch, out + LANES * part, pitch, n,
-                        1);
+            expand_runs(weights + 16 * k, numbers - k < RUN ? numbers - k : RUN, x + k, x_pitch, out + LANES * part,
+                        pitch, n, 1);
     }
 }
 
 typedef void (*expand_fn)(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch);
-#define EXPAND_FUNCTION(stem, size)                                                                                 \
-    static void stem##_columns##size(const float *w, int numbers, const float *x, int64_t x_pitch, float *out,      \
-                                     int64_t pitch) {                                                               \
-        expand_columns(w, numbers, x, x_pitch, out, pitch, size);                                                   \
+#define EXPAND_FUNCTION(stem, size)                                                                                    \
+    static void stem##_columns##size(const float *w, int numbers, const float *x, int64_t x_pitch, float *out,         \
+                                     int64_t pitch) {                                                                  \
+        expand_columns(w, numbers, x, x_pitch, out, pitch, size);                                                      \
     }
 COLUMN_SIZES(EXPAND_FUNCTION, expanded)
 static const expand_fn expand_passes[MOST_COLUMNS + 1] = COLUMN_TABLE(expanded);
@@ -61,8 +62,8 @@ static void expand_slice(const product *p, const expand_format *f, int panel, in
     const uint8_t *base = p->w + p->stride * (uint64_t)panel;
     for (int64_t b = k / f->block; b < (k + numbers) / f->block; b++, to += 16 * f->block)
         for (int part = 0; part < LANE_PARTS; part++)
-            f->expand(base + p->head + f->bytes * (uint64_t)b + 4 * LANES * part, base + f->tail * (16 * b + LANES * part),
-                      to + LANES * part);
+            f->expand(base + p->head + f->bytes * (uint64_t)b + 4 * LANES * part,
+                      base + f->tail * (16 * b + LANES * part), to + LANES * part);
 }
 
 /* Converts the same elements of n columns of bfloat16 to float32. */

@@ -56,7 +56,8 @@ static const char *check_places(const cpu_view *slots, const cpu_view *state, in
 
 static int64_t piece_end(const cpu_view *slots, int64_t a, int64_t tokens) {
     int64_t b = a + 1;
-    while (b < tokens && cpu_i32(slots, b) == cpu_i32(slots, a) && cpu_i32(slots + 1, b) == cpu_i32(slots + 1, b - 1) + 1)
+    while (b < tokens && cpu_i32(slots, b) == cpu_i32(slots, a) &&
+           cpu_i32(slots + 1, b) == cpu_i32(slots + 1, b - 1) + 1)
         b++;
     return b;
 }
@@ -237,7 +238,8 @@ static const char *check_scan(const cpu_call *c) {
         return "q must have k's type and shape, and beta g's";
     if (!cpu_is(v, F32, 3) || v->shape[1] != state->shape[1] || v->shape[2] != state->shape[3])
         return "v must be f32 (T, H, P)";
-    if (!cpu_is(y, F32, 3) || y->shape[0] != v->shape[0] || y->shape[1] != v->shape[1] || y->shape[2] != 2 * v->shape[2])
+    if (!cpu_is(y, F32, 3) || y->shape[0] != v->shape[0] || y->shape[1] != v->shape[1] ||
+        y->shape[2] != 2 * v->shape[2])
         return "the output must be f32 (T, H, 2 P)";
     return check_places(c->v + 7, state, v->shape[0], ((const arg_gated_scan *)c->arg)->block);
 }

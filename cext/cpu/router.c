@@ -230,7 +230,8 @@ static const char *check_add(const cpu_call *c) {
     const cpu_view *y = c->v, *x = c->v + 1, *b = c->v + 2, *ids = c->v + 3;
     if (c->n_in != 3 || !cpu_is(x, F32, 3) || !cpu_is(b, F32, 2) || !cpu_is(ids, I32, 2) || y->format != F32)
         return "it takes y f32 (T, k, N), bias f32 (E, N) and ids i32 (T, k)";
-    if (!cpu_same_shape(x, y) || ids->shape[0] != x->shape[0] || ids->shape[1] != x->shape[1] || b->shape[1] != x->shape[2])
+    if (!cpu_same_shape(x, y) || ids->shape[0] != x->shape[0] || ids->shape[1] != x->shape[1] ||
+        b->shape[1] != x->shape[2])
         return "y, bias, ids and output differ in tokens, experts or width";
     return NULL;
 }

@@ -7,18 +7,18 @@
 #include "formats.h"
 #include "unpack.h"
 
-#define CPU_WEIGHT(stem, id, block, act)                                                                            \
-    static void unpack_##stem(const uint8_t *from, float *to, int64_t n) {                                          \
-        for (int64_t i = 0; i < n / (block); i++)                                                                   \
-            stem##_unpack((const block_##stem *)from + i, to + (block)*i);                                          \
+#define CPU_WEIGHT(stem, id, block, act)                                                                               \
+    static void unpack_##stem(const uint8_t *from, float *to, int64_t n) {                                             \
+        for (int64_t i = 0; i < n / (block); i++)                                                                      \
+            stem##_unpack((const block_##stem *)from + i, to + (block) * i);                                           \
     }
 #include "types.inc"
 #undef CPU_WEIGHT
 
 cpu_unpack *CPU_NAME(cpu_unpack_find)(uint32_t format) {
     switch (format) {
-#define CPU_WEIGHT(stem, id, block, act)                                                                            \
-    case id:                                                                                                        \
+#define CPU_WEIGHT(stem, id, block, act)                                                                               \
+    case id:                                                                                                           \
         return unpack_##stem;
 #include "types.inc"
 #undef CPU_WEIGHT

@@ -96,8 +96,12 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
     set_phases(e, threads);
     e->mark = e->times ? pool_now() : 0;
     pool_run(e->device->pool,
-             &(pool_job){.phases = e->n_phases, .grains = e->grains, .run = run_grain,
-                         .done = e->times ? end_phase : NULL, .context = e}, threads);
+             &(pool_job){.phases = e->n_phases,
+                         .grains = e->grains,
+                         .run = run_grain,
+                         .done = e->times ? end_phase : NULL,
+                         .context = e},
+             threads);
     for (int i = 0; i < e->n_ranges; i++)
         if (mapped_lost(e->ranges[i]))
             return cpu_fail(HAL_E_INVALID, MAPPED_LOST);
@@ -109,7 +113,8 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
 
 int cpu_times(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
     if (!e->times || n_steps != (uint32_t)e->n_steps)
-        return cpu_fail(HAL_E_INVALID, "times: the device was not opened to profile, or the plan has %d steps", e->n_steps);
+        return cpu_fail(HAL_E_INVALID, "times: the device was not opened to profile, or the plan has %d steps",
+                        e->n_steps);
     memcpy(ns, e->times, sizeof *ns * n_steps);
     return 0;
 }

@@ -74,9 +74,9 @@ static int run_stage(uint8_t stage, set *s, const row_facts *r) {
             return 0;
         find_best(s);
         return 1;
-#define STAGE(NAME, name)                                                                                            \
-    case HAL_STAGE_##NAME:                                                                                           \
-        stage_##name(s, r);                                                                                          \
+#define STAGE(NAME, name)                                                                                              \
+    case HAL_STAGE_##NAME:                                                                                             \
+        stage_##name(s, r);                                                                                            \
         return 1;
         STAGE(TOP_N_SIGMA, top_n_sigma)
         STAGE(TOP_K, top_k)

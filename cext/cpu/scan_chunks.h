@@ -18,7 +18,7 @@ typedef struct {
     int keys;
     float *k, *q;
     float found[CHUNK][CHUNK], seen[CHUNK][CHUNK]; /* [t][i]: f (k_t k_i) and f (q_t k_i) */
-    float faded[CHUNK], left[CHUNK]; /* decay of S up to token t; decay from token t to the chunk's end */
+    float faded[CHUNK], left[CHUNK];               /* decay of S up to token t; decay from token t to the chunk's end */
 } chunk;
 
 static void turn_rows(const cpu_view *x, int64_t a, int first, int keys, float *to) {
@@ -156,11 +156,17 @@ static uint64_t head_scratch(const cpu_view *state) {
     return sizeof(float) * (uint64_t)state->shape[2] * ((uint64_t)slices(state) * LANES + 2 * CHUNK);
 }
 
-static head_scan head_of(const cpu_call *c, const cpu_view *state, const cpu_view *k, const cpu_view *g, const cpu_view *slots,
-                         int thread) {
+static head_scan head_of(const cpu_call *c, const cpu_view *state, const cpu_view *k, const cpu_view *g,
+                         const cpu_view *slots, int thread) {
     int64_t keys = state->shape[2], per = slices(state);
     float *s = (float *)cpu_scratch(c, thread), *transposed = s + per * keys * LANES;
-    return (head_scan){.c = c, .state = state, .k = k, .g = g, .slots = slots, .per = (int)per, .s = s,
+    return (head_scan){.c = c,
+                       .state = state,
+                       .k = k,
+                       .g = g,
+                       .slots = slots,
+                       .per = (int)per,
+                       .s = s,
                        .x = {.keys = (int)keys, .k = transposed, .q = transposed + keys * CHUNK}};
 }
 

@@ -27,7 +27,8 @@ const cpu_set CPU_NAME(cpu_set) = {
 #else
     .unpack = CPU_NAME(cpu_unpack_find),
 #endif
-    .kernels = {
+    .kernels =
+        {
 #define OWN_OP(NAME, name) [HAL_OP_##NAME] = &CPU_NAME(cpu_kernel_##name),
 #define OWN_PRODUCTS(name)
 #ifdef CPU_BASE
@@ -39,14 +40,15 @@ const cpu_set CPU_NAME(cpu_set) = {
 #endif
 #undef OWN_OP
 #undef OWN_PRODUCTS
-    },
-    .products = {
+        },
+    .products =
+        {
 #define OWN_OP(NAME, name)
 #define OWN_PRODUCTS(name) CPU_NAME(products_##name),
 #include OWN
 #undef OWN_OP
 #undef OWN_PRODUCTS
-    },
+        },
     .multiply = CPU_NAME(cpu_multiply),
     .read = CPU_NAME(cpu_read),
 };

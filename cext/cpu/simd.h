@@ -14,14 +14,30 @@
 #include <immintrin.h>
 #define LANES 16
 typedef __m512 vf;
-static inline vf vf_set(float x) { return _mm512_set1_ps(x); }
-static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
-static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-static inline vf vf_round(vf x) { return _mm512_roundscale_ps(x, 8); }
-static inline vf vf_scale(vf x, vf power) { return _mm512_scalef_ps(x, power); }
+static inline vf vf_set(float x) {
+    return _mm512_set1_ps(x);
+}
+static inline vf vf_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+static inline void vf_store(float *p, vf x) {
+    _mm512_storeu_ps(p, x);
+}
+static inline vf vf_fma(vf a, vf b, vf c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline vf vf_max(vf a, vf b) {
+    return _mm512_max_ps(a, b);
+}
+static inline vf vf_min(vf a, vf b) {
+    return _mm512_min_ps(a, b);
+}
+static inline vf vf_round(vf x) {
+    return _mm512_roundscale_ps(x, 8);
+}
+static inline vf vf_scale(vf x, vf power) {
+    return _mm512_scalef_ps(x, power);
+}
 static inline vf vf_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
@@ -42,13 +58,27 @@ static inline float vf_sum(vf x) {
 #include <immintrin.h>
 #define LANES 8
 typedef __m256 vf;
-static inline vf vf_set(float x) { return _mm256_set1_ps(x); }
-static inline vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
-static inline void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
-static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
-static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-static inline vf vf_round(vf x) { return _mm256_round_ps(x, 8); }
+static inline vf vf_set(float x) {
+    return _mm256_set1_ps(x);
+}
+static inline vf vf_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+static inline void vf_store(float *p, vf x) {
+    _mm256_storeu_ps(p, x);
+}
+static inline vf vf_fma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline vf vf_max(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+}
+static inline vf vf_min(vf a, vf b) {
+    return _mm256_min_ps(a, b);
+}
+static inline vf vf_round(vf x) {
+    return _mm256_round_ps(x, 8);
+}
 static inline vf vf_scale(vf x, vf power) {
     /* Two factors, because 2^power alone may not be a normal number; -200 <= power <= 200. */
     __m256i n = _mm256_cvtps_epi32(power), half = _mm256_srai_epi32(n, 1), bias = _mm256_set1_epi32(127);
@@ -78,13 +108,27 @@ static inline float vf_sum(vf x) {
 #define LANES 4
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vf_int __attribute__((vector_size(16)));
-static inline vf vf_set(float x) { return (vf){x, x, x, x}; }
-static inline vf vf_load(const float *p) { vf x; memcpy(&x, p, sizeof x); return x; }
-static inline void vf_store(float *p, vf x) { memcpy(p, &x, sizeof x); }
-static inline vf vf_pick(vf_int which, vf a, vf b) { return (vf)((which & (vf_int)a) | (~which & (vf_int)b)); }
+static inline vf vf_set(float x) {
+    return (vf){x, x, x, x};
+}
+static inline vf vf_load(const float *p) {
+    vf x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+static inline void vf_store(float *p, vf x) {
+    memcpy(p, &x, sizeof x);
+}
+static inline vf vf_pick(vf_int which, vf a, vf b) {
+    return (vf)((which & (vf_int)a) | (~which & (vf_int)b));
+}
 /* As x86's maxps: b if the operands are unordered, so a NaN in b stays. */
-static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
-static inline vf vf_min(vf a, vf b) { return vf_pick(a < b, a, b); }
+static inline vf vf_max(vf a, vf b) {
+    return vf_pick(a > b, a, b);
+}
+static inline vf vf_min(vf a, vf b) {
+    return vf_pick(a < b, a, b);
+}
 static inline vf vf_round(vf x) {
     vf big = vf_set(12582912.0f); /* 1.5 * 2^23: what is added to it is rounded to an integer; |x| < 2^22 */
     return (x + big) - big;
@@ -95,16 +139,22 @@ static inline vf vf_scale(vf x, vf power) {
     return x * (vf)((n - half + 127) << 23);
 }
 #if defined(__aarch64__)
-static inline vf vf_fma(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+static inline vf vf_fma(vf a, vf b, vf c) {
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
 static inline vf vf_load_f16(const uint16_t *p) {
     return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
 static inline void vf_store_f16(uint16_t *p, vf x) {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x)));
 }
-static inline vf vf_load_bf16(const uint16_t *p) { return (vf)vshll_n_u16(vld1_u16(p), 16); }
+static inline vf vf_load_bf16(const uint16_t *p) {
+    return (vf)vshll_n_u16(vld1_u16(p), 16);
+}
 #else
-static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline vf vf_fma(vf a, vf b, vf c) {
+    return a * b + c;
+}
 static inline vf vf_load_f16(const uint16_t *p) {
     return (vf){f16_to_f32(p[0]), f16_to_f32(p[1]), f16_to_f32(p[2]), f16_to_f32(p[3])};
 }
@@ -116,11 +166,15 @@ static inline vf vf_load_bf16(const uint16_t *p) {
     return (vf){bf16_to_f32(p[0]), bf16_to_f32(p[1]), bf16_to_f32(p[2]), bf16_to_f32(p[3])};
 }
 #endif
-static inline float vf_sum(vf x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+static inline float vf_sum(vf x) {
+    return (x[0] + x[2]) + (x[1] + x[3]);
+}
 #endif
 
 #if LANES > 4 || defined(__aarch64__)
-static inline vf vf_fused(vf a, vf b, vf c) { return vf_fma(a, b, c); }
+static inline vf vf_fused(vf a, vf b, vf c) {
+    return vf_fma(a, b, c);
+}
 #else
 /* Emulates fused multiply-add, faster than libm: the product is exact in double; the sum is rounded to odd in double, so the
  * rounding to 24 bits is correct (Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums", 2008). Knuth's two-sum
@@ -179,7 +233,9 @@ static inline vf vf_exp(vf x) {
 
 /* a where the lanes of `which` are all ones, b where they are zero. */
 typedef int32_t vf_mask __attribute__((vector_size(4 * LANES)));
-static inline vf vf_where(vf_mask which, vf a, vf b) { return (vf)((which & (vf_mask)a) | (~which & (vf_mask)b)); }
+static inline vf vf_where(vf_mask which, vf a, vf b) {
+    return (vf)((which & (vf_mask)a) | (~which & (vf_mask)b));
+}
 
 /* tanh x; below 1/4 by its series to x^9, because 1 - e^-2x cancels there. */
 static inline vf vf_tanh(vf x) {

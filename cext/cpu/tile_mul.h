@@ -121,8 +121,10 @@ static inline void tile_transpose(const float *from, int64_t pitch, float *to, i
             v[i] = _mm512_insertf32x4(v[i], _mm_loadu_ps(x + 8 * pitch), 2);
             v[i] = _mm512_insertf32x4(v[i], _mm_loadu_ps(x + 12 * pitch), 3);
         }
-        __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(v[0], v[1])), b = _mm512_castps_pd(_mm512_unpackhi_ps(v[0], v[1]));
-        __m512d d = _mm512_castps_pd(_mm512_unpacklo_ps(v[2], v[3])), e = _mm512_castps_pd(_mm512_unpackhi_ps(v[2], v[3]));
+        __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(v[0], v[1])),
+                b = _mm512_castps_pd(_mm512_unpackhi_ps(v[0], v[1]));
+        __m512d d = _mm512_castps_pd(_mm512_unpacklo_ps(v[2], v[3])),
+                e = _mm512_castps_pd(_mm512_unpackhi_ps(v[2], v[3]));
         _mm512_storeu_ps(to, _mm512_castpd_ps(_mm512_unpacklo_pd(a, d)));
         _mm512_storeu_ps(to + to_pitch, _mm512_castpd_ps(_mm512_unpackhi_pd(a, d)));
         _mm512_storeu_ps(to + 2 * to_pitch, _mm512_castpd_ps(_mm512_unpacklo_pd(b, e)));
@@ -135,8 +137,10 @@ static inline void tile_transpose(const float *from, int64_t pitch, float *to, i
             const float *x = from + i * pitch;
             v[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm_loadu_ps(x + 4 * pitch), 1);
         }
-        __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(v[0], v[1])), b = _mm256_castps_pd(_mm256_unpackhi_ps(v[0], v[1]));
-        __m256d d = _mm256_castps_pd(_mm256_unpacklo_ps(v[2], v[3])), e = _mm256_castps_pd(_mm256_unpackhi_ps(v[2], v[3]));
+        __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(v[0], v[1])),
+                b = _mm256_castps_pd(_mm256_unpackhi_ps(v[0], v[1]));
+        __m256d d = _mm256_castps_pd(_mm256_unpacklo_ps(v[2], v[3])),
+                e = _mm256_castps_pd(_mm256_unpackhi_ps(v[2], v[3]));
         _mm256_storeu_ps(to, _mm256_castpd_ps(_mm256_unpacklo_pd(a, d)));
         _mm256_storeu_ps(to + to_pitch, _mm256_castpd_ps(_mm256_unpackhi_pd(a, d)));
         _mm256_storeu_ps(to + 2 * to_pitch, _mm256_castpd_ps(_mm256_unpacklo_pd(b, e)));

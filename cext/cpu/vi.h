@@ -15,9 +15,17 @@ typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 
 #define VI_INLINE static inline __attribute__((always_inline))
 
-VI_INLINE vi vi_load(const void *p) { vi x; memcpy(&x, p, sizeof x); return x; }
-VI_INLINE void vi_store(void *p, vi x) { memcpy(p, &x, sizeof x); }
-VI_INLINE vi vi_set(int32_t x) { return (vi){0} + x; }
+VI_INLINE vi vi_load(const void *p) {
+    vi x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+VI_INLINE void vi_store(void *p, vi x) {
+    memcpy(p, &x, sizeof x);
+}
+VI_INLINE vi vi_set(int32_t x) {
+    return (vi){0} + x;
+}
 /* Zero-extends LANES bytes to lanes. */
 VI_INLINE vi vi_load_bytes(const uint8_t *p) {
 #if LANES == 16
@@ -28,13 +36,25 @@ VI_INLINE vi vi_load_bytes(const uint8_t *p) {
     return (vi){p[0], p[1], p[2], p[3]};
 #endif
 }
-VI_INLINE vi vi_set_at(const void *p) { int32_t x; memcpy(&x, p, sizeof x); return vi_set(x); }
-VI_INLINE vi vi_shift_right(vi x, int n) { return (vi)((vu)x >> (uint32_t)n); } /* logical shift */
-VI_INLINE vf vi_to_vf(vi x) { return (vf)__builtin_convertvector(x, vf); }
+VI_INLINE vi vi_set_at(const void *p) {
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return vi_set(x);
+}
+VI_INLINE vi vi_shift_right(vi x, int n) {
+    return (vi)((vu)x >> (uint32_t)n);
+} /* logical shift */
+VI_INLINE vf vi_to_vf(vi x) {
+    return (vf) __builtin_convertvector(x, vf);
+}
 
 /* Byte n (0..3) of each lane, without or with its sign. */
-VI_INLINE vi vi_byte(vi x, int n) { return vi_shift_right(x, 8 * n) & 255; }
-VI_INLINE vi vi_signed_byte(vi x, int n) { return x << (24 - 8 * n) >> 24; }
+VI_INLINE vi vi_byte(vi x, int n) {
+    return vi_shift_right(x, 8 * n) & 255;
+}
+VI_INLINE vi vi_signed_byte(vi x, int n) {
+    return x << (24 - 8 * n) >> 24;
+}
 
 /* Per lane: sum plus four products of bytes; a's bytes are unsigned or signed (is_signed), b's signed. */
 VI_INLINE vi dot4_plain(vi sum, vi a, vi b, int is_signed) {
@@ -50,13 +70,21 @@ VI_INLINE vi dot2_plain(vi sum, vi a, vi b) {
 
 #if defined(__AVX512VNNI__)
 #define SIGNED_BIAS 128
-VI_INLINE vi dot4(vi sum, vi a, vi b) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b); }
-VI_INLINE vi dot2(vi sum, vi a, vi b) { return (vi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b); }
-VI_INLINE vf vf_halves(vi x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)x)); }
+VI_INLINE vi dot4(vi sum, vi a, vi b) {
+    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+}
+VI_INLINE vi dot2(vi sum, vi a, vi b) {
+    return (vi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+}
+VI_INLINE vf vf_halves(vi x) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)x));
+}
 #elif defined(__AVX2__)
 #if defined(__AVXVNNI__)
 #define SIGNED_BIAS 128
-VI_INLINE vi dot4(vi sum, vi a, vi b) { return (vi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b); }
+VI_INLINE vi dot4(vi sum, vi a, vi b) {
+    return (vi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
+}
 #else
 VI_INLINE vi dot4(vi sum, vi a, vi b) {
     __m256i pairs = _mm256_maddubs_epi16((__m256i)a, (__m256i)b); /* 127 * 127 * 2 fits */
@@ -66,14 +94,18 @@ VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { /* |a| may be 128, |b| is at most
     return dot4(sum, (vi)_mm256_abs_epi8((__m256i)a), (vi)_mm256_sign_epi8((__m256i)b, (__m256i)a));
 }
 #endif
-VI_INLINE vi dot2(vi sum, vi a, vi b) { return sum + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
+VI_INLINE vi dot2(vi sum, vi a, vi b) {
+    return sum + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+}
 VI_INLINE vf vf_halves(vi x) {
     __m256i low = (__m256i)(x & 0xFFFF);
     return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
 }
 #elif defined(__aarch64__)
 #if defined(__ARM_FEATURE_DOTPROD)
-VI_INLINE vi dot4(vi sum, vi a, vi b) { return (vi)vdotq_s32((int32x4_t)sum, (int8x16_t)a, (int8x16_t)b); }
+VI_INLINE vi dot4(vi sum, vi a, vi b) {
+    return (vi)vdotq_s32((int32x4_t)sum, (int8x16_t)a, (int8x16_t)b);
+}
 #else
 VI_INLINE vi dot4(vi sum, vi a, vi b) { /* 128 * 127 * 2 fits 16 bits */
     int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)a), vget_low_s8((int8x16_t)b));
@@ -81,16 +113,26 @@ VI_INLINE vi dot4(vi sum, vi a, vi b) { /* 128 * 127 * 2 fits 16 bits */
     return (vi)vpadalq_s16((int32x4_t)sum, vpaddq_s16(low, high));
 }
 #endif
-VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4(sum, a, b); }
+VI_INLINE vi dot4_signed(vi sum, vi a, vi b) {
+    return dot4(sum, a, b);
+}
 VI_INLINE vi dot2(vi sum, vi a, vi b) {
     int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b));
     return sum + (vi)vpaddq_s32(low, vmull_high_s16((int16x8_t)a, (int16x8_t)b));
 }
-VI_INLINE vf vf_halves(vi x) { return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)x))); }
+VI_INLINE vf vf_halves(vi x) {
+    return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)x)));
+}
 #else
-VI_INLINE vi dot4(vi sum, vi a, vi b) { return dot4_plain(sum, a, b, 0); }
-VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4_plain(sum, a, b, 1); }
-VI_INLINE vi dot2(vi sum, vi a, vi b) { return dot2_plain(sum, a, b); }
+VI_INLINE vi dot4(vi sum, vi a, vi b) {
+    return dot4_plain(sum, a, b, 0);
+}
+VI_INLINE vi dot4_signed(vi sum, vi a, vi b) {
+    return dot4_plain(sum, a, b, 1);
+}
+VI_INLINE vi dot2(vi sum, vi a, vi b) {
+    return dot2_plain(sum, a, b);
+}
 VI_INLINE vf vf_halves(vi x) {
     vf y;
     for (int i = 0; i < LANES; i++)
@@ -103,24 +145,34 @@ VI_INLINE vf vf_halves(vi x) {
  * two. */
 #if defined(__AVX512VNNI__)
 VI_INLINE vi dot4_at(vi sum, vi a, const void *b) {
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*(const char(*)[4])b));
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*(const char (*)[4])b));
     return sum;
 }
 VI_INLINE vi dot2_at(vi sum, vi a, const void *b) {
-    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*(const char(*)[4])b));
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*(const char (*)[4])b));
     return sum;
 }
 #else
-VI_INLINE vi dot4_at(vi sum, vi a, const void *b) { return dot4(sum, a, vi_set_at(b)); }
-VI_INLINE vi dot2_at(vi sum, vi a, const void *b) { return dot2(sum, a, vi_set_at(b)); }
+VI_INLINE vi dot4_at(vi sum, vi a, const void *b) {
+    return dot4(sum, a, vi_set_at(b));
+}
+VI_INLINE vi dot2_at(vi sum, vi a, const void *b) {
+    return dot2(sum, a, vi_set_at(b));
+}
 #endif
 
 #if defined(SIGNED_BIAS) /* codes are stored as a + 128, unsigned; start_signed() subtracts the bias from the sum */
-VI_INLINE vi sign_codes(vi a) { return a ^ (int32_t)0x80808080; }
-VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4(sum, a, b); }
+VI_INLINE vi sign_codes(vi a) {
+    return a ^ (int32_t)0x80808080;
+}
+VI_INLINE vi dot4_signed(vi sum, vi a, vi b) {
+    return dot4(sum, a, b);
+}
 #else
 #define SIGNED_BIAS 0
-VI_INLINE vi sign_codes(vi a) { return a; }
+VI_INLINE vi sign_codes(vi a) {
+    return a;
+}
 #endif
 
 /* Entry of a signed code in a table for vi_lookup. */
@@ -131,7 +183,9 @@ VI_INLINE vi vi_lookup(const uint8_t *table, vi which) {
     __m512i t = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table));
     return (vi)_mm512_shuffle_epi8(t, (__m512i)which);
 }
-VI_INLINE vi vi_gather(const uint32_t *table, vi which) { return (vi)_mm512_i32gather_epi32((__m512i)which, table, 4); }
+VI_INLINE vi vi_gather(const uint32_t *table, vi which) {
+    return (vi)_mm512_i32gather_epi32((__m512i)which, table, 4);
+}
 #elif defined(__AVX2__)
 VI_INLINE vi vi_lookup(const uint8_t *table, vi which) {
     __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
@@ -142,7 +196,9 @@ VI_INLINE vi vi_gather(const uint32_t *table, vi which) {
 }
 #else
 #if defined(__aarch64__)
-VI_INLINE vi vi_lookup(const uint8_t *table, vi which) { return (vi)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)which); }
+VI_INLINE vi vi_lookup(const uint8_t *table, vi which) {
+    return (vi)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)which);
+}
 #else
 /* Not inlined: it is long, and kernels use it many times. */
 static __attribute__((noinline, unused)) vi vi_lookup(const uint8_t *table, vi which) {
@@ -162,10 +218,16 @@ VI_INLINE vi vi_gather(const uint32_t *table, vi which) {
 #endif
 
 /* Initial value of a sum of signed codes; sum: the sum of the activations. */
-VI_INLINE vi start_signed(int32_t sum) { return vi_set(-SIGNED_BIAS * sum); }
+VI_INLINE vi start_signed(int32_t sum) {
+    return vi_set(-SIGNED_BIAS * sum);
+}
 
 /* 16-bit numbers in the low and high halves of lanes as bfloat16. */
-VI_INLINE vf vf_low_bf16(vi x) { return (vf)(x << 16); }
-VI_INLINE vf vf_high_bf16(vi x) { return (vf)(x & (int32_t)0xFFFF0000); }
+VI_INLINE vf vf_low_bf16(vi x) {
+    return (vf)(x << 16);
+}
+VI_INLINE vf vf_high_bf16(vi x) {
+    return (vf)(x & (int32_t)0xFFFF0000);
+}
 
 #endif

@@ -67,12 +67,20 @@ static inline const uint8_t *panels_at(const cpu_view *w, int64_t first, int64_t
 
 /* Multiplies panels first .. first + n - 1 of a weight with x (one token or more): out[token * pitch + row], for whole panels.
  * `scratch`: the product's; `packed`: memory for panels of an unpacked weight. */
-static inline void multiply_panels(const cpu_call *c, const cpu_view *w, int64_t first, int n, float *out, int64_t pitch,
-                                   uint8_t *scratch, uint8_t *packed) {
+static inline void multiply_panels(const cpu_call *c, const cpu_view *w, int64_t first, int n, float *out,
+                                   int64_t pitch, uint8_t *scratch, uint8_t *packed) {
     const cpu_view *x = c->v + 1;
-    product p = {.stride = bytes_of_panel(w), .head = panel_head(panel_format_find(w->format), w->shape[1]),
-                 .panels = n, .k = w->shape[1], .x = x->data, .x_stride = x->stride, .n = x->shape[0],
-                 .out = out, .pitch = pitch, .scratch = scratch, .flags = c->flags};
+    product p = {.stride = bytes_of_panel(w),
+                 .head = panel_head(panel_format_find(w->format), w->shape[1]),
+                 .panels = n,
+                 .k = w->shape[1],
+                 .x = x->data,
+                 .x_stride = x->stride,
+                 .n = x->shape[0],
+                 .out = out,
+                 .pitch = pitch,
+                 .scratch = scratch,
+                 .flags = c->flags};
     p.w = panels_at(w, first, n, packed);
     product_find(c->set, w->format, x->format, c->flags)->run(&p);
 }

@@ -28,18 +28,18 @@ typedef void (*wide_fn)(const wide_256 *, const uint8_t *codes, const scales_256
                         float *sums);
 
 /* Adds one super-block of some lanes times n columns to their sums. */
-VI_INLINE void wide_columns(const wide_256 *f, const uint8_t *codes, const scales_256 *s, const uint8_t *x, uint64_t x_stride,
-                            float *sums, int scales, int offset, int n) {
+VI_INLINE void wide_columns(const wide_256 *f, const uint8_t *codes, const scales_256 *s, const uint8_t *x,
+                            uint64_t x_stride, float *sums, int scales, int offset, int n) {
     vi isum[MOST_COLUMNS];
-    UNROLL for (int c = 0; c < n; c++)
+    UNROLL_FOR (int c = 0; c < n; c++)
         isum[c] = vi_set(0);
     for (int g = 0, groups = opaque(8); g < groups; g++) {
         vi q[8];
-        UNROLL for (int j = 0; j < 8; j++)
+        UNROLL_FOR (int j = 0; j < 8; j++)
             q[j] = vi_load(codes + LINE * (8 * g + j));
         group_sums(q, s->scale + scales * g, scales, offset, x + 32 * g, x_stride, isum, n);
     }
-    UNROLL for (int c = 0; c < n; c++, sums += 16 * TOGETHER) {
+    UNROLL_FOR (int c = 0; c < n; c++, sums += 16 * TOGETHER) {
         const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);
         int lift = offset == SIGNED_CODES ? offset : f->offset;
         vf_store(sums, add_super(isum[c], s, 8 * scales, lift, f->minimums ? 8 * scales : 0, a, vf_load(sums)));
@@ -47,10 +47,10 @@ VI_INLINE void wide_columns(const wide_256 *f, const uint8_t *codes, const scale
 }
 
 /* Variants: unsigned codes with 8 or 16 scales, then signed codes. */
-#define WIDE_FUNCTION(stem, size)                                                                                   \
-    static void stem##_columns##size(const wide_256 *f, const uint8_t *codes, const scales_256 *s, const uint8_t *x,  \
-                                     uint64_t x_stride, float *sums) {                                              \
-        wide_columns(f, codes, s, x, x_stride, sums, stem##_SCALES, stem##_OFFSET, size);                           \
+#define WIDE_FUNCTION(stem, size)                                                                                      \
+    static void stem##_columns##size(const wide_256 *f, const uint8_t *codes, const scales_256 *s, const uint8_t *x,   \
+                                     uint64_t x_stride, float *sums) {                                                 \
+        wide_columns(f, codes, s, x, x_stride, sums, stem##_SCALES, stem##_OFFSET, size);                              \
     }
 enum { wide_8_SCALES = 1, wide_8_OFFSET = 0, wide_16_SCALES = 2, wide_16_OFFSET = 0 };
 enum { wide_signed_8_SCALES = 1, wide_signed_8_OFFSET = SIGNED_CODES };
@@ -95,7 +95,7 @@ static void wide_tiles(const product *p, const wide_256 *f, int first, int64_t b
         wide_unpack(p, f, first + i, block, s + i, codes);
         for (int h = 0; h < 16; h++) {
             vi q[4];
-            UNROLL for (int j = 0; j < 4; j++)
+            UNROLL_FOR (int j = 0; j < 4; j++)
                 q[j] = vi_load(codes + LINE * (4 * h + j));
             store_planes(q, s[i].scale[f->groups == 16 ? h : h / 2], lift, p->scratch + 2 * PLANE * i + 4 * LINE * h);
         }
@@ -116,32 +116,32 @@ static void wide_tiled(const product *p, const wide_256 *f) {
     amx_end();
 }
 
-#define WIDE_EXACT(stem)                                                                                            \
-    static void stem##_tiled(const product *p) {                                                                    \
-        wide_tiled(p, &stem##_wide);                                                                                \
-    }                                                                                                               \
-    static void stem##_256(const product *p) {                                                                      \
-        amx_cut(p, FROM_COLUMNS, stem##_tiled, stem##_few);                                                         \
+#define WIDE_EXACT(stem)                                                                                               \
+    static void stem##_tiled(const product *p) {                                                                       \
+        wide_tiled(p, &stem##_wide);                                                                                   \
+    }                                                                                                                  \
+    static void stem##_256(const product *p) {                                                                         \
+        amx_cut(p, FROM_COLUMNS, stem##_tiled, stem##_few);                                                            \
     }
 #else
-#define WIDE_EXACT(stem)                                                                                            \
-    static void stem##_256(const product *p) {                                                                      \
-        stem##_few(p);                                                                                              \
+#define WIDE_EXACT(stem)                                                                                               \
+    static void stem##_256(const product *p) {                                                                         \
+        stem##_few(p);                                                                                                 \
     }
 #endif
 
-#define WIDE_256(stem, groups, offset, minimums)                                                                    \
-    BLOCK_256(stem, groups, offset, minimums)                                                                       \
-    BLOCK_PASS(stem, a8_256)                                                                                        \
-    WIDE_UNPACK(stem, groups, offset, minimums)                                                                     \
-    static void stem##_few(const product *p) {                                                                      \
-        if (!ONE_COLUMN || p->n > 1)                                                                                     \
-            wide_product(p, &stem##_wide);                                                                          \
-        else                                                                                                        \
-            for (int i = 0; i < p->panels; i++)                                                                     \
-                stem##_columns(p, p->w + p->stride * (uint64_t)i, p->x, p->out + 16 * i, 1);                        \
-    }                                                                                                               \
-    WIDE_EXACT(stem)                                                                                                \
+#define WIDE_256(stem, groups, offset, minimums)                                                                       \
+    BLOCK_256(stem, groups, offset, minimums)                                                                          \
+    BLOCK_PASS(stem, a8_256)                                                                                           \
+    WIDE_UNPACK(stem, groups, offset, minimums)                                                                        \
+    static void stem##_few(const product *p) {                                                                         \
+        if (!ONE_COLUMN || p->n > 1)                                                                                   \
+            wide_product(p, &stem##_wide);                                                                             \
+        else                                                                                                           \
+            for (int i = 0; i < p->panels; i++)                                                                        \
+                stem##_columns(p, p->w + p->stride * (uint64_t)i, p->x, p->out + 16 * i, 1);                           \
+    }                                                                                                                  \
+    WIDE_EXACT(stem)                                                                                                   \
     EXPAND_256(stem)
 
 #endif

@@ -14,7 +14,8 @@ enum { CACHE_F16 = 1, CACHE_Q4_0 = 2, CACHE_Q8_0 = 8, CACHE_BF16 = 30, CACHE_FP8
 
 /* A row of a cache: conversion of eight elements to the operand type (16 bytes). */
 template <int FORMAT> struct cache_row {
-    static constexpr bool HALF = FORMAT == CACHE_F16 || FORMAT == CACHE_FP8, PLAIN = FORMAT == CACHE_F16 || FORMAT == CACHE_BF16;
+    static constexpr bool HALF = FORMAT == CACHE_F16 || FORMAT == CACHE_FP8,
+                          PLAIN = FORMAT == CACHE_F16 || FORMAT == CACHE_BF16;
     static __host__ __device__ constexpr int bytes(int d) {
         return PLAIN ? 2 * d : FORMAT == CACHE_FP8 ? d : FORMAT == CACHE_Q8_0 ? d / 32 * 34 : d / 32 * 18;
     }
@@ -82,10 +83,20 @@ struct caches {
 
 static __device__ __forceinline__ caches caches_of(const gpu_call &c, int head) {
     const arg_attention *a = (const arg_attention *)c.arg;
-    return {(const uint8_t *)c.v[2].data, (const uint8_t *)c.v[3].data, c.v[2].stride, c.v[3].stride,
-            (const int32_t *)c.v[6].data, (int64_t)c.v[6].stride / 4, c.v[2].shape[2],
-            __ffs(c.v[2].shape[2]) - 1, c.v[2].shape[0], c.v[6].shape[0],
-            c.v[6].shape[1], head, a->window, a->scale};
+    return {(const uint8_t *)c.v[2].data,
+            (const uint8_t *)c.v[3].data,
+            c.v[2].stride,
+            c.v[3].stride,
+            (const int32_t *)c.v[6].data,
+            (int64_t)c.v[6].stride / 4,
+            c.v[2].shape[2],
+            __ffs(c.v[2].shape[2]) - 1,
+            c.v[2].shape[0],
+            c.v[6].shape[0],
+            c.v[6].shape[1],
+            head,
+            a->window,
+            a->scale};
 }
 
 static __device__ __forceinline__ int first_seen(const caches &x, int pos) {

@@ -17,10 +17,11 @@ static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4]
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                     "{%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 static __device__ __forceinline__ uint32_t transposed(uint32_t x) {
@@ -85,7 +86,9 @@ template <int FORMAT, int D> struct lane_ring {
     static constexpr int PIECES = D / 8, STAGES = D == 64 ? 4 : 3, STAGE = PIECES * 512, WARP = STAGES * STAGE;
     uint32_t at;
 
-    __device__ __forceinline__ uint32_t place(int stage, int piece) const { return at + stage * STAGE + piece * 512; }
+    __device__ __forceinline__ uint32_t place(int stage, int piece) const {
+        return at + stage * STAGE + piece * 512;
+    }
 
     __device__ __forceinline__ void bring(uint32_t to, const uint8_t *row, int i, int seen) const {
         if (FORMAT == CACHE_FP8)
@@ -95,14 +98,18 @@ template <int FORMAT, int D> struct lane_ring {
     }
 
     __device__ __forceinline__ void put(uint32_t to, uint4 x) const {
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                     : "memory");
     }
 
     __device__ __forceinline__ uint4 piece(int stage, int i) const {
         uint4 x;
         if (FORMAT == CACHE_FP8) {
             uint2 raw;
-            asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(raw.x), "=r"(raw.y) : "r"(place(stage, i)) : "memory");
+            asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                         : "=r"(raw.x), "=r"(raw.y)
+                         : "r"(place(stage, i))
+                         : "memory");
             return halves_of_fp8(raw);
         }
         asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -113,7 +120,8 @@ template <int FORMAT, int D> struct lane_ring {
     }
 
     /* Blocks of 34 or 18 bytes are not aligned for cp.async: they are loaded through registers, all at once. */
-    __device__ __forceinline__ void fetch_blocks(const uint8_t *k, const uint8_t *v, int stage, int key, int from, int to) const {
+    __device__ __forceinline__ void fetch_blocks(const uint8_t *k, const uint8_t *v, int stage, int key, int from,
+                                                 int to) const {
         const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = cache_row<FORMAT>::bytes(D);
         uint4 p[D / 16];
 #pragma unroll
@@ -146,7 +154,8 @@ template <int FORMAT, int D> struct lane_ring {
             fetch_pieces(k, v, stage, key, from, to);
     }
 
-    __device__ __forceinline__ void fetch_pieces(const uint8_t *k, const uint8_t *v, int stage, int key, int from, int to) const {
+    __device__ __forceinline__ void fetch_pieces(const uint8_t *k, const uint8_t *v, int stage, int key, int from,
+                                                 int to) const {
         const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = cache_row<FORMAT>::bytes(D);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -167,8 +176,8 @@ template <int FORMAT, int D> struct lane_ring {
 
 /* Online softmax: turns the scores of 16 keys into weights p, as operands, and rescales the sums to the new largest scores. */
 template <int FORMAT, int D, int N, class RING>
-static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ring, int stage, int n, int key, int from, int to,
-                                             uint32_t (&b)[2]) {
+static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ring, int stage, int n, int key, int from,
+                                             int to, uint32_t (&b)[2]) {
     const int g = threadIdx.x % 32 / 4;
     const bool half = cache_row<FORMAT>::HALF;
     float s[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0}, base[2], keep[2];
@@ -199,7 +208,8 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float p0 = exp2f(fmaf(s[2 * h], w.scale[n][0], -base[0])), p1 = exp2f(fmaf(s[2 * h + 1], w.scale[n][1], -base[1]));
+        const float p0 = exp2f(fmaf(s[2 * h], w.scale[n][0], -base[0])),
+                    p1 = exp2f(fmaf(s[2 * h + 1], w.scale[n][1], -base[1]));
         w.total[n][0] = h ? w.total[n][0] + p0 : w.total[n][0] * keep[0] + p0;
         w.total[n][1] = h ? w.total[n][1] + p1 : w.total[n][1] * keep[1] + p1;
         b[h] = transposed(two_halves<cache_row<FORMAT>::HALF>(p0, p1));
@@ -212,7 +222,8 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
 }
 
 template <int FORMAT, int D, int N, class RING>
-static __device__ __forceinline__ void add_values(warp_state<D, N> &w, const RING &ring, int stage, const uint32_t (&b)[N][2]) {
+static __device__ __forceinline__ void add_values(warp_state<D, N> &w, const RING &ring, int stage,
+                                                  const uint32_t (&b)[N][2]) {
 #pragma unroll
     for (int q = 0; q < D / 64; q++) {
         uint4 v[4];
@@ -222,8 +233,8 @@ static __device__ __forceinline__ void add_values(warp_state<D, N> &w, const RIN
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const uint32_t x0 = word_of(v[0], i), x1 = word_of(v[1], i), x2 = word_of(v[2], i), x3 = word_of(v[3], i);
-            const uint32_t a[4] = {__byte_perm(x0, x1, 0x5410), __byte_perm(x0, x1, 0x7632), __byte_perm(x2, x3, 0x5410),
-                                   __byte_perm(x2, x3, 0x7632)};
+            const uint32_t a[4] = {__byte_perm(x0, x1, 0x5410), __byte_perm(x0, x1, 0x7632),
+                                   __byte_perm(x2, x3, 0x5410), __byte_perm(x2, x3, 0x7632)};
 #pragma unroll
             for (int n = 0; n < N; n++)
                 mma(w.o[n][4 * q + i], a, b[n][0], b[n][1], cache_row<FORMAT>::HALF);
@@ -240,7 +251,8 @@ template <int FORMAT, int D> struct past_rows {
         uint4 x;
         if (!cache_row<FORMAT>::PLAIN)
             return cache_eight<FORMAT>(p, i);
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                      : "r"(shared_address(p) + 16 * i));
         return x;
     }
@@ -259,10 +271,13 @@ template <int FORMAT, int D> struct past_rows {
 template <int D> struct shared_results {
     float *at;
     int heads;
-    __device__ __forceinline__ float *of(int part, int head) const { return at + (part * heads + head) * (D + 2); }
+    __device__ __forceinline__ float *of(int part, int head) const {
+        return at + (part * heads + head) * (D + 2);
+    }
 };
 
-template <int D, int N> static __device__ __forceinline__ void leave(const warp_state<D, N> &w, const shared_results<D> &r) {
+template <int D, int N>
+static __device__ __forceinline__ void leave(const warp_state<D, N> &w, const shared_results<D> &r) {
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int n = 0; n < N; n++)

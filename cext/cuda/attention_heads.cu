@@ -18,12 +18,15 @@ typedef struct {
 
 template <int FORMAT, int D> struct heads_shape {
     static constexpr bool BLOCKS = FORMAT == CACHE_Q8_0 || FORMAT == CACHE_Q4_0;
-    static constexpr int BYTES = cache_row<FORMAT>::bytes(D), HALF = SPAN * BYTES; /* of a warp's step, keys or values */
+    static constexpr int BYTES = cache_row<FORMAT>::bytes(D),
+                         HALF = SPAN * BYTES; /* of a warp's step, keys or values */
     static constexpr int STAGES = lane_ring<FORMAT, D>::STAGES, WARP = lane_ring<FORMAT, D>::WARP;
 };
 
 /* A split of the past of one KV head. */
-struct heads_past { int split, used, from, begin, end, slot, pos, good; };
+struct heads_past {
+    int split, used, from, begin, end, slot, pos, good;
+};
 
 static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const caches &x) {
     heads_past p;
@@ -50,25 +53,26 @@ static __device__ __forceinline__ void fetch_rows(const caches &x, char *to, int
 }
 
 template <int FORMAT, int D>
-static __device__ __forceinline__ void fetch_step(const caches &x, char *memory, const lane_ring<FORMAT, D> &ring, int stage, int block,
-                                                  int key, const heads_past &p) {
+static __device__ __forceinline__ void fetch_step(const caches &x, char *memory, const lane_ring<FORMAT, D> &ring,
+                                                  int stage, int block, int key, const heads_past &p) {
     typedef heads_shape<FORMAT, D> S;
     if constexpr (S::BLOCKS)
         fetch_rows<FORMAT, D>(x, memory + threadIdx.x / 32 * S::WARP + stage * (S::WARP / S::STAGES), block, key);
     else
-        ring.fetch_pieces(x.k + (uint64_t)block * x.k_stride + (uint64_t)(x.head * x.block + (key & (x.block - 1))) * S::BYTES,
-                          x.v + (uint64_t)block * x.v_stride + (uint64_t)(x.head * x.block + (key & (x.block - 1))) * S::BYTES, stage,
-                          key, p.from, p.pos);
+        ring.fetch_pieces(
+            x.k + (uint64_t)block * x.k_stride + (uint64_t)(x.head * x.block + (key & (x.block - 1))) * S::BYTES,
+            x.v + (uint64_t)block * x.v_stride + (uint64_t)(x.head * x.block + (key & (x.block - 1))) * S::BYTES, stage,
+            key, p.from, p.pos);
 }
 
 template <int FORMAT, int D>
-static __device__ __forceinline__ void meet_step(warp_state<D, 1> &w, char *memory, const lane_ring<FORMAT, D> &ring, int stage, int key,
-                                                 const heads_past &p) {
+static __device__ __forceinline__ void meet_step(warp_state<D, 1> &w, char *memory, const lane_ring<FORMAT, D> &ring,
+                                                 int stage, int key, const heads_past &p) {
     typedef heads_shape<FORMAT, D> S;
     uint32_t b[1][2];
     if constexpr (S::BLOCKS) {
-        past_rows<FORMAT, D> rows = {memory + threadIdx.x / 32 * S::WARP + stage * (S::WARP / S::STAGES), S::BYTES, p.from - key,
-                                     p.pos - key};
+        past_rows<FORMAT, D> rows = {memory + threadIdx.x / 32 * S::WARP + stage * (S::WARP / S::STAGES), S::BYTES,
+                                     p.from - key, p.pos - key};
         __syncwarp();
         weigh<FORMAT, D, 1>(w, rows, 0, 0, key, p.from, p.pos, b[0]);
         rows.at += S::HALF;
@@ -82,10 +86,11 @@ static __device__ __forceinline__ void meet_step(warp_state<D, 1> &w, char *memo
 
 /* The token's heads to shared memory; own: its key and value too, coded to `fresh` and to the caches' block (-1: nowhere). */
 template <int FORMAT, int D>
-static __device__ __forceinline__ void prepare(const gpu_call *call, const caches &x, const heads_past &p, int heads, float *q, float *raw,
-                                               char *fresh, bool own, int block) {
+static __device__ __forceinline__ void prepare(const gpu_call *call, const caches &x, const heads_past &p, int heads,
+                                               float *q, float *raw, char *fresh, bool own, int block) {
     const gpu_call *rope = call, *keys = call + 1, *values = call + 2;
-    const int n_rot = rope->v[2].shape[1], style = ((const arg_rope *)rope->arg)->style, n = (own ? heads + 2 : heads) * (D / 4);
+    const int n_rot = rope->v[2].shape[1], style = ((const arg_rope *)rope->arg)->style,
+              n = (own ? heads + 2 : heads) * (D / 4);
     float *cos_sin = raw + (heads + 2) * D;
     for (int i = threadIdx.x; i < n; i += 32 * WARPS) {
         const int head = i / (D / 4);
@@ -100,8 +105,10 @@ static __device__ __forceinline__ void prepare(const gpu_call *call, const cache
     for (int i = threadIdx.x; i < heads * D; i += 32 * WARPS)
         q[i] = rope_at(raw + i / D * D, cos_sin, n_rot, style, i % D);
     if (own) {
-        code_row<FORMAT, D>(fresh, threadIdx.x, [&](int k) { return rope_at(raw + heads * D, cos_sin, n_rot, style, k); });
-        code_row<FORMAT, D>(fresh + HEADS_FRESH / 2, heads_shape<FORMAT, D>::BLOCKS ? (int)threadIdx.x - 64 : (int)threadIdx.x,
+        code_row<FORMAT, D>(fresh, threadIdx.x,
+                            [&](int k) { return rope_at(raw + heads * D, cos_sin, n_rot, style, k); });
+        code_row<FORMAT, D>(fresh + HEADS_FRESH / 2,
+                            heads_shape<FORMAT, D>::BLOCKS ? (int)threadIdx.x - 64 : (int)threadIdx.x,
                             [&](int k) { return raw[(heads + 1) * D + k]; });
     }
     __syncthreads();
@@ -120,7 +127,8 @@ static __device__ __forceinline__ float *split_result(const gpu_call &c, int d, 
 
 /* Merges the warps' results in shared memory to the group's; the last split's group merges all and writes the output. */
 template <int D>
-static __device__ __forceinline__ void finish(const gpu_call &c, const shared_results<D> &r, int kv_head, const heads_past &p, uint32_t *last) {
+static __device__ __forceinline__ void finish(const gpu_call &c, const shared_results<D> &r, int kv_head,
+                                              const heads_past &p, uint32_t *last) {
     uint32_t *count = (uint32_t *)c.v[HEADS_COUNTERS].data + kv_head;
     const int heads = r.heads, first = kv_head * heads;
     float *out = (float *)c.v[0].data;
@@ -153,7 +161,8 @@ static __device__ __forceinline__ void finish(const gpu_call &c, const shared_re
         return;
     for (int i = threadIdx.x; i < heads * D; i += 32 * WARPS) {
         const int head = i / D, number = i % D;
-        const float sum = merged(p.used, number, [&](int s) { return (const float *)split_result(c, D, first + head, s); }, &most, &total);
+        const float sum = merged(
+            p.used, number, [&](int s) { return (const float *)split_result(c, D, first + head, s); }, &most, &total);
         out[(first + head) * D + number] = total == 0 ? 0 : sum / total;
     }
 }
@@ -222,7 +231,8 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
 }
 
 #define HEADS(D, format, FORMAT)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) attention_heads_##D##_##format(const __grid_constant__ heads_calls c) { \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)                                                        \
+        attention_heads_##D##_##format(const __grid_constant__ heads_calls c) {                                        \
         heads_of<FORMAT, D>(c.call);                                                                                   \
     }
 #define HEADS_OF(format, FORMAT) HEADS(64, format, FORMAT) HEADS(128, format, FORMAT)

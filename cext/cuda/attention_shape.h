@@ -10,8 +10,17 @@
 #include "call.h"
 
 enum { TOKENS = 128, KEYS = 64, SHORT_RUN = 8, FEW = 16, MOST_GROUPS = 1024 };
-enum { WALKERS = 128 /* groups of a longer call */, FEW_SPLITS = 4, LEAST_SPLIT = 256 /* least positions of a split */ };
-enum { WARPS = 4, SPAN = 16 /* keys of a warp's step */, STRIDE = WARPS * SPAN, IDS = 512 /* cached block indices, 2^n */ };
+enum {
+    WALKERS = 128 /* groups of a longer call */,
+    FEW_SPLITS = 4,
+    LEAST_SPLIT = 256 /* least positions of a split */
+};
+enum {
+    WARPS = 4,
+    SPAN = 16 /* keys of a warp's step */,
+    STRIDE = WARPS * SPAN,
+    IDS = 512 /* cached block indices, 2^n */
+};
 
 #ifdef __CUDACC__
 #define SHAPE_FN static __host__ __device__ __forceinline__

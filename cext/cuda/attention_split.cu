@@ -12,7 +12,9 @@
 #include "attention_few.cuh"
 
 /* Splits of the past of a token at `pos`: first position, positions per split, number of splits. */
-struct cut { int start, chunk, used; };
+struct cut {
+    int start, chunk, used;
+};
 
 static __device__ __forceinline__ cut cut_of(const caches &x, int pos, int splits) {
     cut t;
@@ -29,8 +31,8 @@ static __device__ __forceinline__ cut cut_of(const caches &x, int pos, int split
  * ahead. */
 template <int FORMAT, int D, int N>
 static __device__ __forceinline__ void walk(const gpu_call &c, const caches &x, const lane_ring<FORMAT, D> &ring,
-                                            warp_state<D, N> &w, int token, int group, int slot, int begin, int end, int from,
-                                            int *bad) {
+                                            warp_state<D, N> &w, int token, int group, int slot, int begin, int end,
+                                            int from, int *bad) {
     typedef lane_ring<FORMAT, D> R;
     const int32_t *row = x.table + slot * x.table_stride;
     int key = begin + threadIdx.x / 32 * SPAN, coming = key, stage = 0;
@@ -65,7 +67,8 @@ static __device__ __forceinline__ void walk(const gpu_call &c, const caches &x, 
     copies_wait<0>();
 }
 
-static __device__ __forceinline__ float *left_result(const gpu_call &c, int d, int token, int head, int splits, int split) {
+static __device__ __forceinline__ float *left_result(const gpu_call &c, int d, int token, int head, int splits,
+                                                     int split) {
     const int64_t heads = c.v[1].shape[1];
     return (float *)c.scratch + tiles_of(&c) + ((token * heads + head) * splits + split) * (d + 2);
 }
@@ -92,8 +95,8 @@ template <int D> static __device__ __forceinline__ void merge_warps(const shared
 }
 
 template <int D>
-static __device__ __forceinline__ void leave_result(const gpu_call &c, const shared_results<D> &r, int token, int kv_head,
-                                                  int splits, int used) {
+static __device__ __forceinline__ void leave_result(const gpu_call &c, const shared_results<D> &r, int token,
+                                                    int kv_head, int splits, int used) {
     for (int i = threadIdx.x; i < r.heads * (D + 2); i += 32 * WARPS) {
         const int head = kv_head * r.heads + i / (D + 2), number = i % (D + 2);
         const float *mine = r.of(0, i / (D + 2));
@@ -141,12 +144,14 @@ template <int D> static __device__ __forceinline__ void join_token(const gpu_cal
     if (t.used < 2)
         return;
     const float sum = merged(
-        t.used, threadIdx.x, [&](int s) { return (const float *)left_result(c, D, token, head, splits, s); }, &most, &total);
+        t.used, threadIdx.x, [&](int s) { return (const float *)left_result(c, D, token, head, splits, s); }, &most,
+        &total);
     output_row(c, D, token, head)[threadIdx.x] = total == 0 ? 0 : sum / total;
 }
 
 /* Calls token() for this group's tokens: every walkers-th from `walker` on, of all tokens or of tiles with short runs. */
-template <class F> static __device__ __forceinline__ void each_token(const gpu_call &c, int walker, int walkers, F token) {
+template <class F>
+static __device__ __forceinline__ void each_token(const gpu_call &c, int walker, int walkers, F token) {
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     const int rows = rows_of(&c, &c.v[1]), all = c.v[1].shape[0] <= FEW, lane = threadIdx.x % 32;
@@ -186,9 +191,10 @@ SPLITS(q8_0, CACHE_Q8_0)
 SPLITS(q4_0, CACHE_Q4_0)
 
 #define JOIN(D, format)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(D) attention_join_##D##_##format(const __grid_constant__ gpu_call c) { \
+    extern "C" __global__ void __launch_bounds__(D)                                                                    \
+        attention_join_##D##_##format(const __grid_constant__ gpu_call c) {                                            \
         if (most_splits(&c) > 1)                                                                                       \
-            each_token(c, blockIdx.y, gridDim.y, [&](int t) { join_token<D>(c, t); });                                     \
+            each_token(c, blockIdx.y, gridDim.y, [&](int t) { join_token<D>(c, t); });                                 \
     }
 #define JOINS(format) JOIN(64, format) JOIN(128, format) JOIN(256, format)
 JOINS(f16)

@@ -16,15 +16,18 @@ static __device__ __forceinline__ void scores_of(float (&s)[32], uint64_t q, uin
     HALF ? product_f16_64(s, q, k, keep) : product_bf16_64(s, q, k, keep);
 }
 
-template <bool HALF> static __device__ __forceinline__ void sums_of(float (&o)[32], const uint32_t (&p)[4], uint64_t v) {
+template <bool HALF>
+static __device__ __forceinline__ void sums_of(float (&o)[32], const uint32_t (&p)[4], uint64_t v) {
     HALF ? product_f16_a_64(o, p, v) : product_bf16_a_64(o, p, v);
 }
 
-template <bool HALF> static __device__ __forceinline__ void sums_of(float (&o)[64], const uint32_t (&p)[4], uint64_t v) {
+template <bool HALF>
+static __device__ __forceinline__ void sums_of(float (&o)[64], const uint32_t (&p)[4], uint64_t v) {
     HALF ? product_f16_a_128(o, p, v) : product_bf16_a_128(o, p, v);
 }
 
-template <bool HALF> static __device__ __forceinline__ void sums_of(float (&o)[128], const uint32_t (&p)[4], uint64_t v) {
+template <bool HALF>
+static __device__ __forceinline__ void sums_of(float (&o)[128], const uint32_t (&p)[4], uint64_t v) {
     HALF ? product_f16_a_256(o, p, v) : product_bf16_a_256(o, p, v);
 }
 
@@ -39,10 +42,10 @@ template <int FORMAT, int D> struct wide_attention {
     static constexpr int ROWS_EACH = KEYS * PIECES / 256; /* rows of keys per thread, a piece of each */
     caches x;
     uint32_t queries, ring;
-    float *scales;        /* per row of the tile: scale of scores, times log2(e) */
-    int *slots, *places;  /* slot and position of the tile's tokens */
-    uint32_t *starts;     /* bit mask of tokens that begin a run */
-    int32_t *ids;         /* valid block indices of the slot; block b is at b % IDS */
+    float *scales;       /* per row of the tile: scale of scores, times log2(e) */
+    int *slots, *places; /* slot and position of the tile's tokens */
+    uint32_t *starts;    /* bit mask of tokens that begin a run */
+    int32_t *ids;        /* valid block indices of the slot; block b is at b % IDS */
     int tokens, bad;
 
     /* Loads the tile's queries as f16, and the scales of their scores. */
@@ -51,7 +54,8 @@ template <int FORMAT, int D> struct wide_attention {
         for (int r = threadIdx.x / 32 * each + lane / PIECES; r < TOKENS; r += 8 * each) {
             float n[8] = {0}, most = 0, down, up;
             if (r < tokens) {
-                const float4 *from = (const float4 *)(q.data + (uint64_t)(first + r) * q.stride) + head * (D / 4) + 2 * i;
+                const float4 *from =
+                    (const float4 *)(q.data + (uint64_t)(first + r) * q.stride) + head * (D / 4) + 2 * i;
                 const float4 a = from[0], b = from[1];
                 n[0] = a.x, n[1] = a.y, n[2] = a.z, n[3] = a.w, n[4] = b.x, n[5] = b.y, n[6] = b.z, n[7] = b.w;
             }
@@ -67,7 +71,8 @@ template <int FORMAT, int D> struct wide_attention {
             for (int j = 0; j < 4; j++)
                 h[j] = two_halves<row::HALF>(n[2 * j] * down, n[2 * j + 1] * down);
             const uint32_t to = queries + piece_at(r, i, TOKENS);
-            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(h[0]), "r"(h[1]), "r"(h[2]), "r"(h[3])
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(h[0]), "r"(h[1]), "r"(h[2]),
+                         "r"(h[3])
                          : "memory");
             if (i == 0)
                 scales[r] = x.scale * CUDART_L2E_F * up;
@@ -79,7 +84,8 @@ template <int FORMAT, int D> struct wide_attention {
         if (t < TOKENS) {
             int slot = -1, pos = -1, begins = t < tokens;
             if (t < tokens) {
-                const int32_t *s = (const int32_t *)c.v[4].data + first + t, *p = (const int32_t *)c.v[5].data + first + t;
+                const int32_t *s = (const int32_t *)c.v[4].data + first + t,
+                              *p = (const int32_t *)c.v[5].data + first + t;
                 slot = *s, pos = *p;
                 begins = t == 0 || s[-1] != slot || p[-1] + 1 != pos;
             }
@@ -154,8 +160,9 @@ template <int D> struct row_state {
 
 /* Online softmax: turns the scores of 64 keys from `key` on into weights, in place, and rescales the state to the new largest
  * scores. */
-template <int D> static __device__ __forceinline__ void softmax_step(row_state<D> &w, float (&s)[32], int key, int window,
-                                                                        const float *scales) {
+template <int D>
+static __device__ __forceinline__ void softmax_step(row_state<D> &w, float (&s)[32], int key, int window,
+                                                    const float *scales) {
     const int c = threadIdx.x % 4;
     float keep[2];
 #pragma unroll
@@ -226,8 +233,8 @@ static __device__ __forceinline__ void attend(wide_attention<FORMAT, D> &a, row_
     products_wait<0>();
 }
 
-template <int FORMAT, int D> static __device__ __forceinline__ void walk_run(wide_attention<FORMAT, D> &a, row_state<D> &w,
-                                                                             int first, int end) {
+template <int FORMAT, int D>
+static __device__ __forceinline__ void walk_run(wide_attention<FORMAT, D> &a, row_state<D> &w, int first, int end) {
     const int slot = a.slots[first], pos = a.places[first], last = pos + (end - first) - 1;
     int from = first_seen(a.x, pos), to = last + 1, stage = 0;
     if (!place_good(a.x, slot, pos) || !place_good(a.x, slot, last)) {

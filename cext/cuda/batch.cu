@@ -16,9 +16,13 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
-template <int LEFT> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+template <int LEFT> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
 
 /* One wave per chunk of a column; columns past the step's tokens become zeros. */
 extern "C" __global__ void __launch_bounds__(256) batch_convert(const __grid_constant__ gpu_call c) {
@@ -28,12 +32,14 @@ extern "C" __global__ void __launch_bounds__(256) batch_convert(const __grid_con
         return;
     bool exists = t < rows_now(c, c.v[0]);
     eight v;
-    v.load((const float *)(c.v[1].data + (exists ? t : 0) * c.v[1].stride) + k * CHUNK, exists ? width - k * CHUNK : 0, lane);
+    v.load((const float *)(c.v[1].data + (exists ? t : 0) * c.v[1].stride) + k * CHUNK, exists ? width - k * CHUNK : 0,
+           lane);
     gemv_quantize(v.v, (char *)c.scratch + ((int64_t)(t / 16) * chunks + k) * BATCH_ACTS, t % 16, 16, lane);
 }
 
 /* acc += 16 rows of a chunk times 16 columns: acc[n][r]: column 4 n + lane % 4, row lane / 4 + 8 r. */
-template <class F> __device__ __forceinline__ void batch_chunk(const char *w, const char *a, int lane, float (*acc)[2]) {
+template <class F>
+__device__ __forceinline__ void batch_chunk(const char *w, const char *a, int lane, float (*acc)[2]) {
     int g = lane / 4, t = lane % 4;
     typename F::scales_type s[2] = {F::scales(w, g), F::scales(w, g + 8)};
     int sum[4][4];
@@ -48,7 +54,9 @@ template <class F> __device__ __forceinline__ void batch_chunk(const char *w, co
     for (int p = 0; p < 4; p++) {
         uint32_t code[2][4];
         F::codes(w, lane, p, code);
-        int times[2][2]; /* scales of both stretches and rows: 16 times in the even one where codes of the odd one are that */
+        int times
+            [2]
+            [2]; /* scales of both stretches and rows: 16 times in the even one where codes of the odd one are that */
 #pragma unroll
         for (int h = 0; h < 2; h++)
             for (int r = 0; r < 2; r++)
@@ -96,7 +104,8 @@ template <class F> __device__ __forceinline__ void batch_chunk(const char *w, co
             if constexpr (F::KIND == SCALE_FLOAT) {
                 y = F::unit(0) * part[n][r];
             } else {
-                y = s[r].d() * (((float)sum[n][2 * r] + (float)sum[n][2 * r + 1] * (1.0f / 254.0f)) * F::unit(F::SPLIT));
+                y = s[r].d() *
+                    (((float)sum[n][2 * r] + (float)sum[n][2 * r + 1] * (1.0f / 254.0f)) * F::unit(F::SPLIT));
                 if constexpr (F::MINS != 0)
                     y -= s[r].dmin() * (low[2 * r] + low[2 * r + 1] * (1.0f / 254.0f));
             }
@@ -107,7 +116,8 @@ template <class F> __device__ __forceinline__ void batch_chunk(const char *w, co
 
 template <int SETS> __device__ __forceinline__ void batch(const gpu_call &c) {
     extern __shared__ __align__(128) char shared[];
-    constexpr int KINDS = BATCH_KINDS(SETS), WAVES = 4 * KINDS, W_STAGE = WAVES * PACKED_MOST, STAGE = BATCH_STAGE(SETS);
+    constexpr int KINDS = BATCH_KINDS(SETS), WAVES = 4 * KINDS, W_STAGE = WAVES * PACKED_MOST,
+                  STAGE = BATCH_STAGE(SETS);
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]);
     int columns = rows_now(c, c.v[0]), first_column = blockIdx.z * 16 * SETS;
     if (first_column >= columns)
@@ -122,18 +132,21 @@ template <int SETS> __device__ __forceinline__ void batch(const gpu_call &c) {
     const char *weights = mine ? (const char *)c.v[which].data + (int64_t)at * chunks * bytes : nullptr;
     const char *acts = (const char *)c.scratch + (int64_t)(first_column / 16) * chunks * BATCH_ACTS;
 
-    auto fetch = [&](int turn, int stage) { /* chunks from + KINDS turn and on */
-        char *base = shared + stage * STAGE;
-        int k = from + KINDS * turn + kind;
-        if (mine && k < to)
-            for (int i = 16 * lane; i < bytes; i += 512)
-                copy_16(shared_address(base + wave * PACKED_MOST + i), weights + (int64_t)k * bytes + i);
-        for (int set = wave; set < KINDS * SETS; set += WAVES) {
-            int chunk = from + KINDS * turn + set / SETS;
-            if (chunk < to)
-                for (int i = 16 * lane; i < BATCH_ACTS; i += 512)
-                    copy_16(shared_address(base + W_STAGE + set * BATCH_ACTS + i), acts + ((int64_t)(set % SETS) * chunks + chunk) * BATCH_ACTS + i);
-        }
+    auto fetch = [&](int turn,
+                     int stage) { /* chunks from + KINDS turn and on */
+                                  char *base = shared + stage * STAGE;
+                                  int k = from + KINDS * turn + kind;
+                                  if (mine && k < to)
+                                      for (int i = 16 * lane; i < bytes; i += 512)
+                                          copy_16(shared_address(base + wave * PACKED_MOST + i),
+                                                  weights + (int64_t)k * bytes + i);
+                                  for (int set = wave; set < KINDS * SETS; set += WAVES) {
+                                      int chunk = from + KINDS * turn + set / SETS;
+                                      if (chunk < to)
+                                          for (int i = 16 * lane; i < BATCH_ACTS; i += 512)
+                                              copy_16(shared_address(base + W_STAGE + set * BATCH_ACTS + i),
+                                                      acts + ((int64_t)(set % SETS) * chunks + chunk) * BATCH_ACTS + i);
+                                  }
     };
     float acc[4 * SETS][2];
 #pragma unroll
@@ -148,21 +161,24 @@ template <int SETS> __device__ __forceinline__ void batch(const gpu_call &c) {
         if (i + 1 < turns)
             fetch(i + 1, (i + 1) % 2);
         copy_commit();
-        const char *base = shared + i % 2 * STAGE, *w = base + wave * PACKED_MOST, *b = base + W_STAGE + kind * SETS * BATCH_ACTS;
+        const char *base = shared + i % 2 * STAGE, *w = base + wave * PACKED_MOST,
+                   *b = base + W_STAGE + kind * SETS * BATCH_ACTS;
         if (!mine || from + KINDS * i + kind >= to)
             continue;
         switch (format) {
-#define BATCH_OF(f)                                                            \
-    case tile_##f::FORMAT:                                                     \
-        _Pragma("unroll") for (int set = 0; set < SETS; set++)                 \
-            batch_chunk<tile_##f>(w, b + set * BATCH_ACTS, lane, acc + 4 * set); \
+#define BATCH_OF(f)                                                                                                    \
+    case tile_##f::FORMAT:                                                                                             \
+        _Pragma("unroll") for (int set = 0; set < SETS; set++)                                                         \
+            batch_chunk<tile_##f>(w, b + set * BATCH_ACTS, lane, acc + 4 * set);                                       \
         break;
             TILE_FORMATS(BATCH_OF)
         }
     }
     if (!mine)
         return;
-    float *out = (float *)(c.scratch + batch_acts(&c)) + ((int64_t)(KINDS * blockIdx.y + kind) * s.columns + first_column) * s.tiles * TILE_ROWS + tile * TILE_ROWS;
+    float *out = (float *)(c.scratch + batch_acts(&c)) +
+                 ((int64_t)(KINDS * blockIdx.y + kind) * s.columns + first_column) * s.tiles * TILE_ROWS +
+                 tile * TILE_ROWS;
 #pragma unroll
     for (int n = 0; n < 4 * SETS; n++)
         for (int r = 0; r < 2; r++)
@@ -170,8 +186,12 @@ template <int SETS> __device__ __forceinline__ void batch(const gpu_call &c) {
                 out[(int64_t)(4 * n + lane % 4) * s.tiles * TILE_ROWS + lane / 4 + 8 * r] = acc[n][r];
 }
 
-extern "C" __global__ void __launch_bounds__(BATCH_THREADS(1), 1) batch_16(const __grid_constant__ gpu_call c) { batch<1>(c); }
-extern "C" __global__ void __launch_bounds__(BATCH_THREADS(4), 1) batch_64(const __grid_constant__ gpu_call c) { batch<4>(c); }
+extern "C" __global__ void __launch_bounds__(BATCH_THREADS(1), 1) batch_16(const __grid_constant__ gpu_call c) {
+    batch<1>(c);
+}
+extern "C" __global__ void __launch_bounds__(BATCH_THREADS(4), 1) batch_64(const __grid_constant__ gpu_call c) {
+    batch<4>(c);
+}
 
 extern "C" __global__ void __launch_bounds__(256) batch_finish(const __grid_constant__ gpu_call c) {
     batch_shape s = batch_shape_of(&c);
@@ -202,7 +222,8 @@ extern "C" __global__ void __launch_bounds__(256) batch_finish(const __grid_cons
             column += c.v[which].shape[0];
         }
         if (at < c.v[which].shape[0]) {
-            float residual = c.mode & PRODUCT_ADD ? ((const float *)(c.v[c.n_in].data + t * c.v[c.n_in].stride))[column + at] : 0.0f;
+            float residual =
+                c.mode & PRODUCT_ADD ? ((const float *)(c.v[c.n_in].data + t * c.v[c.n_in].stride))[column + at] : 0.0f;
             out[column + at] = sum(i) + residual;
         }
     }

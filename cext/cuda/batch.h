@@ -4,8 +4,8 @@
 
 #include "packed.h"
 
-enum { BATCH_GROUPS = 128 }; /* target number of groups */
-enum { BATCH_ACTS = 544 * 16 + 64 };  /* bytes of a chunk's activations of 16 columns */
+enum { BATCH_GROUPS = 128 };         /* target number of groups */
+enum { BATCH_ACTS = 544 * 16 + 64 }; /* bytes of a chunk's activations of 16 columns */
 /* For the kernel of `sets` times 16 columns: waves per tile, threads, bytes of one of its two stages. */
 #define BATCH_KINDS(sets) ((sets) > 1 ? 2 : 4)
 #define BATCH_THREADS(sets) (128 * BATCH_KINDS(sets))
@@ -13,12 +13,14 @@ enum { BATCH_ACTS = 544 * 16 + 64 };  /* bytes of a chunk's activations of 16 co
 #define BATCH_SHARED(sets) (2 * BATCH_STAGE(sets))
 
 typedef struct {
-    int tiles, parts, columns, sets, kinds; /* totals over all matrices; columns: the maximum, rounded up to 64. Deterministic
+    int tiles, parts, columns, sets,
+        kinds; /* totals over all matrices; columns: the maximum, rounded up to 64. Deterministic
                                                 * calls use the same kernel for any number of columns. */
 } batch_shape;
 
 BOTH batch_shape batch_shape_of(const gpu_call *c) {
-    batch_shape s = {0, 1, (c->v[0].shape[0] + 63) / 64 * 64, c->v[0].shape[0] <= 16 && !(c->mode & PRODUCT_DETERMINISTIC) ? 1 : 4, 0};
+    batch_shape s = {0, 1, (c->v[0].shape[0] + 63) / 64 * 64,
+                     c->v[0].shape[0] <= 16 && !(c->mode & PRODUCT_DETERMINISTIC) ? 1 : 4, 0};
     int last = (int)c->n_in - (c->mode & PRODUCT_ADD ? 1 : 0), chunks = (c->v[1].shape[1] + 255) / 256, groups, i;
     for (i = 2; i <= last; i++)
         s.tiles += packed_tiles(&c->v[i]);

@@ -37,9 +37,14 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 /* A check is told neither mode nor kernel, so each entry has its own. */
 #define CHECK(name, mode, kind)                                                                                        \
-    static const char *name##_##kind(const gpu_call *c, const gpu_traits *t) { return check(c, t, mode, kind, 0); }     \
-    static const char *name##_dense_##kind(const gpu_call *c, const gpu_traits *t) { return check(c, t, mode, kind, 1); }
-#define CHECKS(name, mode) CHECK(name, mode, 0) CHECK(name, mode, 1) CHECK(name, mode, 2) CHECK(name, mode, 3) CHECK(name, mode, 4)
+    static const char *name##_##kind(const gpu_call *c, const gpu_traits *t) {                                         \
+        return check(c, t, mode, kind, 0);                                                                             \
+    }                                                                                                                  \
+    static const char *name##_dense_##kind(const gpu_call *c, const gpu_traits *t) {                                   \
+        return check(c, t, mode, kind, 1);                                                                             \
+    }
+#define CHECKS(name, mode)                                                                                             \
+    CHECK(name, mode, 0) CHECK(name, mode, 1) CHECK(name, mode, 2) CHECK(name, mode, 3) CHECK(name, mode, 4)
 CHECKS(plain, 0)
 CHECKS(add, PRODUCT_ADD)
 CHECKS(gated, PRODUCT_GATED)
@@ -47,7 +52,10 @@ CHECKS(normed, PRODUCT_NORM)
 CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 
 #define ENTRY(op_, name, mode_, kind, kernel)                                                                          \
-    {.op = op_, .check = name##_##kind, .scratch = scratch, .mode = mode_,                                             \
+    {.op = op_,                                                                                                        \
+     .check = name##_##kind,                                                                                           \
+     .scratch = scratch,                                                                                               \
+     .mode = mode_,                                                                                                    \
      .launch = {{"columns_convert", grid_convert, 1}, {kernel, grid_multiply, 1}}},
 #define ENTRIES(op, name, mode)                                                                                        \
     ENTRY(op, name##_dense, mode, 0, "columns_dense_8")                                                                \
@@ -63,9 +71,6 @@ CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 
 const gpu_kernel cuda_column_kernels[] = {
     ENTRIES("norm_linear", normed, PRODUCT_NORM)
-    ENTRIES("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED)
-    ENTRIES("linear", plain, 0)
-    ENTRIES("linear_add", add, PRODUCT_ADD)
-    ENTRIES("linear_swiglu", gated, PRODUCT_GATED)
-    {0},
+        ENTRIES("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED) ENTRIES("linear", plain, 0)
+            ENTRIES("linear_add", add, PRODUCT_ADD) ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };

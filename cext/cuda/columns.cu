@@ -14,7 +14,8 @@
 /* --- activations */
 
 /* Stores 16 elements of a row, in order for dense weights, else in the order of columns_values.cuh; k is a multiple of 16. */
-static __device__ __forceinline__ void columns_store(char *scratch, int tokens, int token, int k, const float (&x)[16], bool dense) {
+static __device__ __forceinline__ void columns_store(char *scratch, int tokens, int token, int k, const float (&x)[16],
+                                                     bool dense) {
     char *row = scratch + ((int64_t)(k / COLUMNS_K) * tokens + token) * 128;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -136,7 +137,8 @@ static __device__ __forceinline__ void multiply_two(float (&d)[N / 2], const uin
 
 /* d += a chunk of 64 rows (w: this warp's 16) times four steps of columns. */
 template <class F, int N>
-static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *table, columns_ring &ring, float (&d)[N / 2]) {
+static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *table, columns_ring &ring,
+                                                     float (&d)[N / 2]) {
     const int lane = threadIdx.x % 32, g = lane / 4;
     constexpr bool late = N > COLUMNS_BY_WARP; /* stages that wgmma reads are released one step later */
     leave_scales<F>(w, table);
@@ -148,7 +150,8 @@ static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *ta
             small_words<F>(w, lane, p, word);
         else
             F::codes(w, lane, p, word);
-        const uint4 low = *(const uint4 *)(table + g * 16 + 4 * p), high = *(const uint4 *)(table + (g + 8) * 16 + 4 * p);
+        const uint4 low = *(const uint4 *)(table + g * 16 + 4 * p),
+                    high = *(const uint4 *)(table + (g + 8) * 16 + 4 * p);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const uint2 scale[2] = {j ? make_uint2(low.z, low.w) : make_uint2(low.x, low.y),
@@ -205,8 +208,9 @@ static __device__ __forceinline__ void dense_step(uint32_t w, uint32_t b, bool h
 }
 
 template <int N>
-static __device__ __forceinline__ void multiply_dense(const gpu_call &c, columns_ring weights, columns_ring columns, const team_rows &t,
-                                                      int teams, int from, int to, float (&d)[N / 2]) {
+static __device__ __forceinline__ void multiply_dense(const gpu_call &c, columns_ring weights, columns_ring columns,
+                                                      const team_rows &t, int teams, int from, int to,
+                                                      float (&d)[N / 2]) {
     const uint32_t own = threadIdx.x / 32 * (weights.bytes / (4 * teams));
     const bool halves = c.v[t.which].format == 1;
 #pragma unroll
@@ -225,8 +229,9 @@ static __device__ __forceinline__ void multiply_dense(const gpu_call &c, columns
 }
 
 template <int N>
-static __device__ __forceinline__ void multiply(const gpu_call &c, columns_ring weights, columns_ring columns, uint32_t *tables,
-                                                const char *memory, const team_rows &t, int teams, int from, int to, float (&d)[N / 2]) {
+static __device__ __forceinline__ void multiply(const gpu_call &c, columns_ring weights, columns_ring columns,
+                                                uint32_t *tables, const char *memory, const team_rows &t, int teams,
+                                                int from, int to, float (&d)[N / 2]) {
     const int warp = threadIdx.x / 32, format = (int)(c.v[t.which].format & 0xFFFFFFu);
     uint32_t *table = tables + warp * (COLUMNS_TABLE / 4);
     const char *own = memory + warp * (weights.bytes / (4 * teams));
@@ -237,9 +242,9 @@ static __device__ __forceinline__ void multiply(const gpu_call &c, columns_ring 
         const char *w = own + weights.stage * weights.bytes;
         barrier_wait(weights.full(), weights.phase);
         switch (format) {
-#define COLUMNS_OF(f)                                                          \
-    case tile_##f::FORMAT:                                                     \
-        columns_chunk<tile_##f, N>(w, table, columns, d);                      \
+#define COLUMNS_OF(f)                                                                                                  \
+    case tile_##f::FORMAT:                                                                                             \
+        columns_chunk<tile_##f, N>(w, table, columns, d);                                                              \
         break;
             TILE_FORMATS(COLUMNS_OF)
         }
@@ -250,8 +255,10 @@ static __device__ __forceinline__ void multiply(const gpu_call &c, columns_ring 
 template <int N, bool DENSE> static __device__ __forceinline__ void columns(const gpu_call &c) {
     extern __shared__ char shared[];
     char *memory = shared + ((1024 - (shared_address(shared) & 1023)) & 1023);
-    const int teams = ((int)blockDim.x - COLUMNS_FETCHERS) / 128, warp = threadIdx.x / 32, chunks = packed_chunks(&c.v[1]);
-    const uint32_t parts = cluster_size(), rank = blockIdx.x % parts, group = blockIdx.x / parts, base = shared_address(memory);
+    const int teams = ((int)blockDim.x - COLUMNS_FETCHERS) / 128, warp = threadIdx.x / 32,
+              chunks = packed_chunks(&c.v[1]);
+    const uint32_t parts = cluster_size(), rank = blockIdx.x % parts, group = blockIdx.x / parts,
+                   base = shared_address(memory);
     const int from = (int)((int64_t)chunks * rank / parts), to = (int)((int64_t)chunks * (rank + 1) / parts);
     const columns_room r = columns_room_of(N, teams, columns_bytes(&c));
     /* all dynamic: static shared memory would reduce the limit of dynamic */
@@ -279,7 +286,8 @@ template <int N, bool DENSE> static __device__ __forceinline__ void columns(cons
     if (DENSE && warp < 4 * teams)
         multiply_dense<N>(c, weights, columns, where[warp / 4], teams, from, to, d);
     if (!DENSE && warp < 4 * teams)
-        multiply<N>(c, weights, columns, (uint32_t *)(memory + r.tables), memory + r.weights, where[warp / 4], teams, from, to, d);
+        multiply<N>(c, weights, columns, (uint32_t *)(memory + r.tables), memory + r.weights, where[warp / 4], teams,
+                    from, to, d);
     __syncthreads(); /* the stages have been read: the sums reuse their memory */
     const int stride = teams * COLUMNS_ROWS + 4;
     if (warp < 4 * teams)

@@ -27,10 +27,14 @@ BOTH int columns_last(const gpu_call *c) {
     return (int)c->n_in - (c->mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0);
 }
 
-BOTH int columns_blocks(const gpu_view *w) { return (w->shape[0] + COLUMNS_ROWS - 1) / COLUMNS_ROWS; }
+BOTH int columns_blocks(const gpu_view *w) {
+    return (w->shape[0] + COLUMNS_ROWS - 1) / COLUMNS_ROWS;
+}
 
 /* F16 and BF16 weights are in the file's layout and are loaded in steps of 64 columns, not in chunks. */
-BOTH int columns_dense(const gpu_call *c) { return !(c->v[2].format & PACKED_FLAG); }
+BOTH int columns_dense(const gpu_call *c) {
+    return !(c->v[2].format & PACKED_FLAG);
+}
 
 /* Bytes of 16 rows of a stage (a chunk or a step), for the weight with the largest. */
 BOTH int columns_bytes(const gpu_call *c) {
@@ -73,9 +77,12 @@ typedef struct {
 /* Groups that are resident at a time in clusters of `parts`; a cluster does not span GPCs. Table for 132 SMs. */
 BOTH int columns_slots(int parts, int units) {
     switch (parts) {
-    case 1: case 2:
+    case 1:
+    case 2:
         return units;
-    case 3: case 4: case 8:
+    case 3:
+    case 4:
+    case 8:
         return units * 117 / 132;
     default:
         return units * 102 / 132;
@@ -85,17 +92,20 @@ BOTH int columns_slots(int parts, int units) {
 /* Cost model of a partition, in nanoseconds, fitted on an H200: a chunk's time grows with the teams per SM and is bounded below
  * by its bytes. */
 BOTH int64_t columns_time(const gpu_call *c, columns_cut cut, int units) {
-    int kind = columns_kind(c->v[0].shape[0]), tokens = 8 << kind, chunks = (packed_chunks(&c->v[1]) + cut.parts - 1) / cut.parts;
+    int kind = columns_kind(c->v[0].shape[0]), tokens = 8 << kind,
+        chunks = (packed_chunks(&c->v[1]) + cut.parts - 1) / cut.parts;
     int all = cut.groups * cut.parts, slots = columns_slots(cut.parts, units), both = 1, rounds, busy;
     int base = kind < 2 ? 360 + 60 * kind : kind == 2 ? 600 : 900, team = kind < 4 ? 260 + 25 * kind : 350;
     int64_t bytes = (int64_t)cut.teams * 4 * columns_bytes(c) * (columns_dense(c) ? 4 : 1), chunk, least;
-    if (all > slots && 2 * columns_room_of(tokens, cut.teams, columns_bytes(c)).bytes < COLUMNS_SHARED && 2 * cut.teams <= COLUMNS_TEAMS)
+    if (all > slots && 2 * columns_room_of(tokens, cut.teams, columns_bytes(c)).bytes < COLUMNS_SHARED &&
+        2 * cut.teams <= COLUMNS_TEAMS)
         both = 2;
     rounds = (all + both * slots - 1) / (both * slots);
     busy = all < both * slots ? all : both * slots;
     chunk = base + (int64_t)team * cut.teams * both;
     least = (bytes + tokens * 128) * busy / 4000;
-    return rounds * ((chunk > least ? chunk : least) * chunks + 500) + (cut.parts > 1 ? 500 + (int64_t)tokens * cut.teams * 4 : 0);
+    return rounds * ((chunk > least ? chunk : least) * chunks + 500) +
+           (cut.parts > 1 ? 500 + (int64_t)tokens * cut.teams * 4 : 0);
 }
 
 BOTH columns_cut columns_cut_of(const gpu_call *c, int units) {

@@ -35,9 +35,15 @@ static __device__ __forceinline__ team_rows rows_of_team(const gpu_call &c, int 
 struct columns_ring {
     uint32_t at, bars;
     int bytes, stages, stage, phase;
-    __device__ __forceinline__ uint32_t full() const { return bars + 16 * stage; }
-    __device__ __forceinline__ uint32_t empty() const { return bars + 16 * stage + 8; }
-    __device__ __forceinline__ uint32_t here() const { return at + stage * bytes; }
+    __device__ __forceinline__ uint32_t full() const {
+        return bars + 16 * stage;
+    }
+    __device__ __forceinline__ uint32_t empty() const {
+        return bars + 16 * stage + 8;
+    }
+    __device__ __forceinline__ uint32_t here() const {
+        return at + stage * bytes;
+    }
     __device__ __forceinline__ void next() {
         if (++stage == stages)
             stage = 0, phase ^= 1;
@@ -45,7 +51,8 @@ struct columns_ring {
 };
 
 /* Loads packed weights. Run by one warp: a lane per tile of 16 rows. */
-static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_ring ring, int group, int teams, int from, int to) {
+static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_ring ring, int group, int teams,
+                                                     int from, int to) {
     const int lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]);
     const uint64_t policy = read_once();
     const char *data = nullptr;
@@ -70,7 +77,8 @@ static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_
 }
 
 /* Loads weights in the file's layout. Run by one warp: a step of 64 columns at a time, in 128-byte swizzle. */
-static __device__ __forceinline__ void fetch_dense(const gpu_call &c, columns_ring ring, int group, int teams, int from, int to) {
+static __device__ __forceinline__ void fetch_dense(const gpu_call &c, columns_ring ring, int group, int teams, int from,
+                                                   int to) {
     const int lane = threadIdx.x % 32, piece = lane % 8, first = lane / 8, width = c.v[1].shape[1];
     const char *rows[COLUMNS_TEAMS] = {};
     int left[COLUMNS_TEAMS] = {};

@@ -57,15 +57,19 @@ static __device__ __forceinline__ float4 added(const float *sums, int stride, in
     return y;
 }
 
-static __device__ __forceinline__ float gated_by(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
+static __device__ __forceinline__ float gated_by(float gate, float up) {
+    return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+}
 
 /* Writes this group's tokens, every parts-th one. A thread writes four rows of a token. */
-static __device__ __forceinline__ void columns_finish(const gpu_call &c, const float *sums, const team_rows *where, int stride, int teams,
-                                                     uint32_t parts, uint32_t rank, int columns) {
+static __device__ __forceinline__ void columns_finish(const gpu_call &c, const float *sums, const team_rows *where,
+                                                      int stride, int teams, uint32_t parts, uint32_t rank,
+                                                      int columns) {
     const bool gated = c.mode & PRODUCT_GATED, whole = (c.v[0].data | c.v[0].stride) % 16 == 0;
     const int rows = gated ? teams * (COLUMNS_ROWS / 2) : teams * COLUMNS_ROWS, shift = __ffs(rows / 4) - 1;
     for (int i = threadIdx.x;; i += blockDim.x) {
-        const int token = (i >> shift) * (int)parts + (int)rank, row = (i & ((1 << shift) - 1)) * 4, in = row % COLUMNS_ROWS;
+        const int token = (i >> shift) * (int)parts + (int)rank, row = (i & ((1 << shift) - 1)) * 4,
+                  in = row % COLUMNS_ROWS;
         if (token >= columns)
             break;
         const team_rows t = where[row / COLUMNS_ROWS];
@@ -84,7 +88,8 @@ static __device__ __forceinline__ void columns_finish(const gpu_call &c, const f
         v[0] = y.x, v[1] = y.y, v[2] = y.z, v[3] = y.w;
         if (gated) {
             const float4 up = added(sums, stride, token, row + rows, parts);
-            v[0] = gated_by(v[0], up.x), v[1] = gated_by(v[1], up.y), v[2] = gated_by(v[2], up.z), v[3] = gated_by(v[3], up.w);
+            v[0] = gated_by(v[0], up.x), v[1] = gated_by(v[1], up.y), v[2] = gated_by(v[2], up.z),
+            v[3] = gated_by(v[3], up.w);
         }
         if (whole && left >= 4 && at % 4 == 0) {
             *(float4 *)out = make_float4(v[0] + more[0], v[1] + more[1], v[2] + more[2], v[3] + more[3]);

@@ -40,7 +40,9 @@ static __device__ __forceinline__ uint32_t masked(uint32_t x, uint32_t mask, uin
 }
 
 /* Formats whose codes take at most seven bits: two words of a code word as 128 + code (+ CENTER). */
-template <class F> struct small_code { enum { CENTER = 0 }; };
+template <class F> struct small_code {
+    enum { CENTER = 0 };
+};
 template <> struct small_code<tile_q4_k> {
     enum { CENTER = 8, FLIP = 0, MASK = 0x0F };
 };
@@ -55,7 +57,8 @@ template <> struct small_code<tile_q6_k> {
 };
 
 /* Words of stretches 2 p and 2 p + 1 with the codes in the lower bits of each byte from `shift` on. */
-template <class F> static __device__ __forceinline__ void small_words(const char *w, int lane, int p, uint32_t (&a)[2][4]) {
+template <class F>
+static __device__ __forceinline__ void small_words(const char *w, int lane, int p, uint32_t (&a)[2][4]) {
     if constexpr (F::FORMAT == tile_q4_k::FORMAT || F::FORMAT == tile_q4_0::FORMAT) {
         uint4 q = load_16(w + 512 * p + 16 * lane);
         for (int r = 0; r < 4; r++)
@@ -88,7 +91,8 @@ template <class F> static __device__ __forceinline__ void scale_words(const tile
 
 /* The operand of half h of a stretch from its words r = 2 h and 2 h + 1 (rows g and g + 8), whose words of the table are `scale`. */
 template <class F>
-static __device__ __forceinline__ void operand_of(const uint32_t (&word)[4], int h, const uint2 (&scale)[2], uint32_t (&a)[4]) {
+static __device__ __forceinline__ void operand_of(const uint32_t (&word)[4], int h, const uint2 (&scale)[2],
+                                                  uint32_t (&a)[4]) {
     typedef small_code<F> S;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -96,7 +100,8 @@ static __device__ __forceinline__ void operand_of(const uint32_t (&word)[4], int
         if constexpr (S::CENTER != 0) {
             constexpr uint32_t mask = S::MASK * 0x00010001u, flip = (0x4300u | S::FLIP) * 0x00010001u,
                                center = (0x4300u | S::CENTER) * 0x00010001u;
-            const uint32_t even = bf16_minus(masked(x, mask, flip), center), odd = bf16_minus(masked(x >> 8, mask, flip), center);
+            const uint32_t even = bf16_minus(masked(x, mask, flip), center),
+                           odd = bf16_minus(masked(x >> 8, mask, flip), center);
             const uint32_t step = F::KIND == SCALE_HALVES && h ? scale[r].y : scale[r].x;
             const uint32_t off = F::KIND == SCALE_HALVES || F::MINS == 0 ? 0x80008000u : scale[r].y;
             a[r] = bf16_fma(even, step, off);

@@ -86,14 +86,19 @@ template <class AS> __device__ __forceinline__ void dense(const gpu_call &c) {
                     float4 a = *(const float4 *)(x + t * width + k), b = *(const float4 *)(x + t * width + k + 4);
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
-                        float2 q0 = AS::two(w[r][d].x), q1 = AS::two(w[r][d].y), q2 = AS::two(w[r][d].z), q3 = AS::two(w[r][d].w);
+                        float2 q0 = AS::two(w[r][d].x), q1 = AS::two(w[r][d].y), q2 = AS::two(w[r][d].z),
+                               q3 = AS::two(w[r][d].w);
                         float y = t == 0 ? acc[r][0] : t == 1 ? acc[r][1] : t == 2 ? acc[r][2] : acc[r][3];
                         y = fmaf(q0.x, a.x, y), y = fmaf(q0.y, a.y, y), y = fmaf(q1.x, a.z, y), y = fmaf(q1.y, a.w, y);
                         y = fmaf(q2.x, b.x, y), y = fmaf(q2.y, b.y, y), y = fmaf(q3.x, b.z, y), y = fmaf(q3.y, b.w, y);
-                        if (t == 0) acc[r][0] = y;
-                        if (t == 1) acc[r][1] = y;
-                        if (t == 2) acc[r][2] = y;
-                        if (t == 3) acc[r][3] = y;
+                        if (t == 0)
+                            acc[r][0] = y;
+                        if (t == 1)
+                            acc[r][1] = y;
+                        if (t == 2)
+                            acc[r][2] = y;
+                        if (t == 3)
+                            acc[r][3] = y;
                     }
                 }
             }
@@ -120,5 +125,9 @@ template <class AS> __device__ __forceinline__ void dense(const gpu_call &c) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(DENSE_WAVES * 32, 1) dense_f16(const __grid_constant__ gpu_call c) { dense<as_f16>(c); }
-extern "C" __global__ void __launch_bounds__(DENSE_WAVES * 32, 1) dense_bf16(const __grid_constant__ gpu_call c) { dense<as_bf16>(c); }
+extern "C" __global__ void __launch_bounds__(DENSE_WAVES * 32, 1) dense_f16(const __grid_constant__ gpu_call c) {
+    dense<as_f16>(c);
+}
+extern "C" __global__ void __launch_bounds__(DENSE_WAVES * 32, 1) dense_bf16(const __grid_constant__ gpu_call c) {
+    dense<as_bf16>(c);
+}

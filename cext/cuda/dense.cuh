@@ -8,11 +8,15 @@
 #include "tile.cuh"
 
 struct as_f16 {
-    __device__ static __forceinline__ float2 two(uint32_t w) { return __half22float2(*(__half2 *)&w); }
+    __device__ static __forceinline__ float2 two(uint32_t w) {
+        return __half22float2(*(__half2 *)&w);
+    }
 };
 
 struct as_bf16 {
-    __device__ static __forceinline__ float2 two(uint32_t w) { return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xFFFF0000u)); }
+    __device__ static __forceinline__ float2 two(uint32_t w) {
+        return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xFFFF0000u));
+    }
 };
 
 struct dense_rows {
@@ -27,7 +31,8 @@ __device__ __forceinline__ dense_rows dense_pair(const gpu_call &c, int i) {
     bool gated = c.mode & PRODUCT_GATED;
     p.column = gated ? i : 2 * i;
     for (int k = 0; k < 2; k++) {
-        int which = gated ? 2 + k : 2, at = gated ? i : 2 * i + k, last = (int)c.n_in - (c.mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0);
+        int which = gated ? 2 + k : 2, at = gated ? i : 2 * i + k,
+            last = (int)c.n_in - (c.mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0);
         while (!gated && which < last && at >= c.v[which].shape[0])
             at -= c.v[which++].shape[0];
         p.row[k] = (const char *)c.v[which].data + (at < c.v[which].shape[0] ? at : 0) * c.v[which].stride;

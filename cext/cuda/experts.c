@@ -15,8 +15,8 @@ static int matrices_of(const gpu_call *c, uint32_t mode) {
 }
 
 static int packed_stack(const gpu_view *w, const gpu_view *like) {
-    return w->format & PACKED_FLAG && packed_bytes(w->format) && w->shape[0] == like->shape[0] && w->shape[1] == like->shape[1] &&
-           w->shape[2] == like->shape[2];
+    return w->format & PACKED_FLAG && packed_bytes(w->format) && w->shape[0] == like->shape[0] &&
+           w->shape[1] == like->shape[1] && w->shape[2] == like->shape[2];
 }
 
 /* Checks common to both kernels. */
@@ -34,7 +34,9 @@ static const char *fault_of(const gpu_call *c, const gpu_traits *t, uint32_t mod
     if (by_head ? y->shape[1] != w->shape[0] || width(x) != k * y->shape[1]
                 : ids->format != I32 || ids->shape[0] != y->shape[0] || ids->shape[1] != y->shape[1])
         return "ids must be i32 (T, k); of heads, each has a matrix";
-    return w->shape[0] <= 65535 && (int64_t)y->shape[0] * y->shape[1] <= INT32_MAX ? NULL : "too many experts or pairs of token and expert";
+    return w->shape[0] <= 65535 && (int64_t)y->shape[0] * y->shape[1] <= INT32_MAX
+               ? NULL
+               : "too many experts or pairs of token and expert";
 }
 
 static int tiles_of(const gpu_call *c) {
@@ -48,12 +50,14 @@ static int chunks_of(const gpu_call *c) {
 /* Tiles per group of `few`: about one group per SM, limited by the memory of partial sums. */
 static int few_tiles(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     int pairs = c->v[0].shape[0] * c->v[0].shape[1], groups = (t->units + pairs - 1) / pairs;
-    int per = (tiles_of(c) + groups - 1) / groups, room = PART_BYTES / (matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
+    int per = (tiles_of(c) + groups - 1) / groups,
+        room = PART_BYTES / (matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
     return per < room ? per : room > 1 ? room : 1;
 }
 
 static uint32_t few_shared(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
-    return (uint32_t)(expert_acts(chunks_of(c), 1) + few_tiles(c, t, mode) * matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
+    return (uint32_t)(expert_acts(chunks_of(c), 1) +
+                      few_tiles(c, t, mode) * matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
 }
 
 static uint32_t many_shared(const gpu_call *c) {
@@ -69,7 +73,9 @@ static const char *check_few(const gpu_call *c, const gpu_traits *t, uint32_t mo
 
 static const char *check_many(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     const char *fault = fault_of(c, t, mode);
-    return fault || (int64_t)many_shared(c) + 4 * EXPERT_WINDOW + 1024 <= t->shared ? fault : "its rows are too long for shared memory";
+    return fault || (int64_t)many_shared(c) + 4 * EXPERT_WINDOW + 1024 <= t->shared
+               ? fault
+               : "its rows are too long for shared memory";
 }
 
 static const char *same_format(const gpu_call *c, uint32_t mode) {
@@ -78,18 +84,20 @@ static const char *same_format(const gpu_call *c, uint32_t mode) {
 
 static void grid_few(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     int per = few_tiles(c, t, c->mode);
-    *g = grid_of((tiles_of(c) + per - 1) / per, (int64_t)c->v[0].shape[0] * c->v[0].shape[1], 1, EXPERT_WAVES * 32, few_shared(c, t, c->mode));
+    *g = grid_of((tiles_of(c) + per - 1) / per, (int64_t)c->v[0].shape[0] * c->v[0].shape[1], 1, EXPERT_WAVES * 32,
+                 few_shared(c, t, c->mode));
 }
 
 static void grid_many(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     int64_t pairs = (int64_t)c->v[0].shape[0] * c->v[0].shape[1], beside = pairs / 512;
     (void)t;
     beside = beside < 1 ? 1 : beside < MOST_BESIDE ? beside : MOST_BESIDE;
-    *g = grid_of((tiles_of(c) + EXPERT_WAVES - 1) / EXPERT_WAVES, c->v[2].shape[0], beside, EXPERT_WAVES * 32, many_shared(c));
+    *g = grid_of((tiles_of(c) + EXPERT_WAVES - 1) / EXPERT_WAVES, c->v[2].shape[0], beside, EXPERT_WAVES * 32,
+                 many_shared(c));
 }
 
 /* The checks of an op: kernels of one format, then of two. */
-#define CHECKS(name, mode)                                                                                              \
+#define CHECKS(name, mode)                                                                                             \
     static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
         const char *fault = check_few(c, t, mode);                                                                     \
         return fault ? fault : same_format(c, mode);                                                                   \
@@ -108,11 +116,13 @@ CHECKS(one, EXPERTS_ONE)
 CHECKS(gated, EXPERTS_GATED)
 CHECKS(head, EXPERTS_BY_HEAD)
 
-#define ENTRIES(op_, name, mode_)                                                                                        \
-    {.op = op_, .check = few_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_few", grid_few, 1}}},           \
-    {.op = op_, .check = few_mixed_##name, .mode = mode_, .launch = {{"experts_few_mixed", grid_few, 1}}},               \
-    {.op = op_, .check = many_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_many", grid_many, 1}}},        \
-    {.op = op_, .check = many_mixed_##name, .mode = mode_, .launch = {{"experts_many_mixed", grid_many, 1}}}
+#define ENTRIES(op_, name, mode_)                                                                                      \
+    {.op = op_, .check = few_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_few", grid_few, 1}}},         \
+        {.op = op_, .check = few_mixed_##name, .mode = mode_, .launch = {{"experts_few_mixed", grid_few, 1}}},         \
+        {.op = op_, .check = many_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_many", grid_many, 1}}},  \
+    {                                                                                                                  \
+        .op = op_, .check = many_mixed_##name, .mode = mode_, .launch = {{"experts_many_mixed", grid_many, 1}}         \
+    }
 
 const gpu_kernel cuda_expert_kernels[] = {
     ENTRIES("expert_linear", one, EXPERTS_ONE),

@@ -40,13 +40,16 @@ struct expert_call {
     __device__ __forceinline__ float *output(const gpu_call &c, int t, int j) const {
         return (float *)(c.v[0].data + t * c.v[0].stride) + (int64_t)j * rows;
     }
-    template <class SET> __device__ __forceinline__ const char *chunk(const gpu_call &c, int m, int id, int tile, int k) const {
-        return (const char *)c.v[2 + m].data + id * c.v[2 + m].stride + ((int64_t)tile * chunks + k) * SET::bytes(formats[m]);
+    template <class SET>
+    __device__ __forceinline__ const char *chunk(const gpu_call &c, int m, int id, int tile, int k) const {
+        return (const char *)c.v[2 + m].data + id * c.v[2 + m].stride +
+               ((int64_t)tile * chunks + k) * SET::bytes(formats[m]);
     }
 };
 
 /* Writes zeros to the rows of tiles first .. end - 1 of a pair of another device. Called by all threads. */
-__device__ __forceinline__ void expert_zeros(const gpu_call &c, const expert_call &e, int t, int j, int first, int end) {
+__device__ __forceinline__ void expert_zeros(const gpu_call &c, const expert_call &e, int t, int j, int first,
+                                             int end) {
     for (int row = first * TILE_ROWS + (int)threadIdx.x; row < min(end * TILE_ROWS, e.rows); row += EXPERT_WAVES * 32)
         e.output(c, t, j)[row] = 0.0f;
 }
@@ -56,14 +59,16 @@ __device__ __forceinline__ float expert_result(const float *y, int matrices) {
 }
 
 /* Quantizes chunk k of a column to bytes, by one wave. */
-__device__ __forceinline__ void expert_bytes(const float *x, int width, int k, char *acts, int t, int columns, int lane) {
+__device__ __forceinline__ void expert_bytes(const float *x, int width, int k, char *acts, int t, int columns,
+                                             int lane) {
     eight v;
     v.load(x + k * CHUNK, width - k * CHUNK, lane);
     gemv_quantize(v.v, acts + k * gemv_chunk_bytes(columns), t, columns, lane);
 }
 
 /* Prefetches the group's tiles to L2 while activations are quantized. */
-template <class SET> __device__ __forceinline__ void expert_fetch(const gpu_call &c, const expert_call &e, int id, int first, int end) {
+template <class SET>
+__device__ __forceinline__ void expert_fetch(const gpu_call &c, const expert_call &e, int id, int first, int end) {
     if ((int)threadIdx.x < e.matrices && first < end) {
         int m = (int)threadIdx.x;
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(e.template chunk<SET>(c, m, id, first, 0)),
@@ -94,7 +99,8 @@ template <class SET> __device__ __forceinline__ void experts_few(const gpu_call 
     for (int task = wave; task < (end - first) * e.matrices * e.chunks; task += EXPERT_WAVES) {
         int k = task % e.chunks, m = task / e.chunks % e.matrices, tile = first + task / e.chunks / e.matrices;
         float acc[2] = {0.0f, 0.0f};
-        SET::chunk(e.formats[m], e.template chunk<SET>(c, m, id, tile, k), shared + k * gemv_chunk_bytes(1), 1, lane, acc);
+        SET::chunk(e.formats[m], e.template chunk<SET>(c, m, id, tile, k), shared + k * gemv_chunk_bytes(1), 1, lane,
+                   acc);
         if (lane % 4 == 0) {
             part[task * TILE_ROWS + lane / 4] = acc[0];
             part[task * TILE_ROWS + lane / 4 + 8] = acc[1];
@@ -114,7 +120,8 @@ template <class SET> __device__ __forceinline__ void experts_few(const gpu_call 
 }
 
 /* Lists the pairs of first .. end - 1 (t * each + j) with this expert, in order; gives their number. Called by all threads. */
-__device__ __forceinline__ int pairs_of(const gpu_call &c, const expert_call &e, int expert, int first, int end, int *list, int *counts) {
+__device__ __forceinline__ int pairs_of(const gpu_call &c, const expert_call &e, int expert, int first, int end,
+                                        int *list, int *counts) {
     int found = 0, wave = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int base = first; base < end; base += EXPERT_WAVES * 32) {
         int at = base + (int)threadIdx.x, before = 0, all = 0;
@@ -160,7 +167,8 @@ template <class SET> __device__ __forceinline__ void experts_many(const gpu_call
             int columns = min(most, n - at), t = lane % 4;
             for (int task = wave; task < columns * e.chunks; task += EXPERT_WAVES) {
                 int pair = list[at + task / e.chunks];
-                expert_bytes(e.input(c, pair / e.each, pair % e.each), e.width, task % e.chunks, shared, task / e.chunks, most, lane);
+                expert_bytes(e.input(c, pair / e.each, pair % e.each), e.width, task % e.chunks, shared,
+                             task / e.chunks, most, lane);
             }
             __syncthreads();
             for (int tile = first + wave; tile < end; tile += EXPERT_WAVES) {
@@ -168,7 +176,8 @@ template <class SET> __device__ __forceinline__ void experts_many(const gpu_call
                 for (int m = 0; m < e.matrices; m++)
                     for (int k = 0; k < e.chunks; k++) {
                         float acc[2] = {0.0f, 0.0f};
-                        SET::chunk(e.formats[m], e.template chunk<SET>(c, m, id, tile, k), shared + k * gemv_chunk_bytes(most), most, lane, acc);
+                        SET::chunk(e.formats[m], e.template chunk<SET>(c, m, id, tile, k),
+                                   shared + k * gemv_chunk_bytes(most), most, lane, acc);
                         y[0][m] += acc[0];
                         y[1][m] += acc[1];
                     }
@@ -184,19 +193,23 @@ template <class SET> __device__ __forceinline__ void experts_many(const gpu_call
 #endif
 }
 
-#define EXPERTS_KERNELS(f)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 2) experts_few_##f(const __grid_constant__ gpu_call c) {     \
-        experts_few<one<tile_##f>>(c);                                                                                           \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 2) experts_many_##f(const __grid_constant__ gpu_call c) {    \
-        experts_many<one<tile_##f>>(c);                                                                                          \
+#define EXPERTS_KERNELS(f)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 2)                                                 \
+        experts_few_##f(const __grid_constant__ gpu_call c) {                                                          \
+        experts_few<one<tile_##f>>(c);                                                                                 \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 2)                                                 \
+        experts_many_##f(const __grid_constant__ gpu_call c) {                                                         \
+        experts_many<one<tile_##f>>(c);                                                                                \
     }
 TILE_FORMATS(EXPERTS_KERNELS)
 
-extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 1) experts_few_mixed(const __grid_constant__ gpu_call c) {
+extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 1)
+    experts_few_mixed(const __grid_constant__ gpu_call c) {
     experts_few<mixed>(c);
 }
 
-extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 1) experts_many_mixed(const __grid_constant__ gpu_call c) {
+extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 1)
+    experts_many_mixed(const __grid_constant__ gpu_call c) {
     experts_many<mixed>(c);
 }

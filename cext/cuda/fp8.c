@@ -22,7 +22,8 @@ static const char *weights_fault(const gpu_call *c, uint32_t mode) {
     }
     if (rows > INT32_MAX - 64 * FP8_TEAMS)
         return "the weights have too many rows";
-    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || c->v[0].shape[1] != c->v[2].shape[0] : c->v[0].shape[1] != rows)
+    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || c->v[0].shape[1] != c->v[2].shape[0]
+                             : c->v[0].shape[1] != rows)
         return "the output's columns are not the weights' rows";
     return cuda_activations_fault(c, mode);
 }
@@ -56,7 +57,8 @@ static const char *check_wide(const gpu_call *c, const gpu_traits *t, uint32_t m
     if (t->arch != HOPPER || t->shared < FP8_ROOM + 4096)
         return "it is made for sm_90";
     if (!(t->flags & HAL_FAST) != !fast)
-        return fast ? "it rounds activations to FP8, which --precision fast allows" : "with --precision fast there is a quicker one";
+        return fast ? "it rounds activations to FP8, which --precision fast allows"
+                    : "with --precision fast there is a quicker one";
     if (c->v[0].shape[0] > FP8_TOKENS)
         return "bfloat16 tiles are quicker for so many columns";
     return tile_of(c->v[0].shape[0], 2 * FP8_MOST) == columns ? 0 : "it is made for another number of columns";
@@ -94,19 +96,30 @@ static void grid_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 /* A check knows neither mode nor kernel, so each entry has its own. */
 #define FEW_CHECK(name, mode, n)                                                                                       \
-    static const char *few_##name##_##n(const gpu_call *c, const gpu_traits *t) { return check_few(c, t, mode, n); }
+    static const char *few_##name##_##n(const gpu_call *c, const gpu_traits *t) {                                      \
+        return check_few(c, t, mode, n);                                                                               \
+    }
 #define WIDE_CHECK(name, mode, n)                                                                                      \
-    static const char *wide_##name##_##n(const gpu_call *c, const gpu_traits *t) { return check_wide(c, t, mode, n, 0); } \
-    static const char *fast_##name##_##n(const gpu_call *c, const gpu_traits *t) { return check_wide(c, t, mode, n, 1); }
+    static const char *wide_##name##_##n(const gpu_call *c, const gpu_traits *t) {                                     \
+        return check_wide(c, t, mode, n, 0);                                                                           \
+    }                                                                                                                  \
+    static const char *fast_##name##_##n(const gpu_call *c, const gpu_traits *t) {                                     \
+        return check_wide(c, t, mode, n, 1);                                                                           \
+    }
 #define CHECKS(name, mode)                                                                                             \
-    FEW_CHECK(name, mode, 8) FEW_CHECK(name, mode, 16) FEW_CHECK(name, mode, 32) FEW_CHECK(name, mode, 64)             \
-    WIDE_CHECK(name, mode, 32) WIDE_CHECK(name, mode, 64) WIDE_CHECK(name, mode, 128)
+    FEW_CHECK(name, mode, 8)                                                                                           \
+    FEW_CHECK(name, mode, 16)                                                                                          \
+    FEW_CHECK(name, mode, 32)                                                                                          \
+    FEW_CHECK(name, mode, 64) WIDE_CHECK(name, mode, 32) WIDE_CHECK(name, mode, 64) WIDE_CHECK(name, mode, 128)
 CHECKS(plain, 0)
 CHECKS(add, PRODUCT_ADD)
 CHECKS(gated, PRODUCT_GATED)
 
 #define ENTRY(op_, check_, mode_, n, kernel, grid)                                                                     \
-    {.op = op_, .check = check_##_##n, .scratch = scratch, .mode = (mode_) | (n) << FP8_COLUMNS,                       \
+    {.op = op_,                                                                                                        \
+     .check = check_##_##n,                                                                                            \
+     .scratch = scratch,                                                                                               \
+     .mode = (mode_) | (n) << FP8_COLUMNS,                                                                             \
      .launch = {{"fp8_quantize", grid_quantize, 1}, {kernel "_" #n, grid, 1}}},
 #define WIDE(op, name, mode, n)                                                                                        \
     ENTRY(op, fast_##name, (mode) | FP8_WIDE, n, "fp8_wide_fast", grid_wide)                                           \
@@ -121,8 +134,6 @@ CHECKS(gated, PRODUCT_GATED)
     WIDE(op, name, mode, 128)
 
 const gpu_kernel cuda_fp8_kernels[] = {
-    ENTRIES("linear", plain, 0)
-    ENTRIES("linear_add", add, PRODUCT_ADD)
-    ENTRIES("linear_swiglu", gated, PRODUCT_GATED)
-    {0},
+    ENTRIES("linear", plain, 0) ENTRIES("linear_add", add, PRODUCT_ADD)
+        ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };

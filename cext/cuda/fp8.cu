@@ -32,9 +32,11 @@ extern "C" __global__ void __launch_bounds__(256) fp8_quantize(const __grid_cons
     if (token >= rows_now(c, c.v[0]) || block >= blocks)
         return;
     const float4 x = *(const float4 *)(c.v[1].data + (uint64_t)token * c.v[1].stride + 4 * (block * FP8_K + 4 * lane));
-    const uint32_t most = __reduce_max_sync(~0u, max(max(__float_as_uint(x.x) & 0x7FFFFFFF, __float_as_uint(x.y) & 0x7FFFFFFF),
-                                                     max(__float_as_uint(x.z) & 0x7FFFFFFF, __float_as_uint(x.w) & 0x7FFFFFFF)));
-    const float scale = most >= 0x7F800000 ? __uint_as_float(0x7FC00000) : fmaxf(__uint_as_float(most) / 448.0f, 1e-30f);
+    const uint32_t most =
+        __reduce_max_sync(~0u, max(max(__float_as_uint(x.x) & 0x7FFFFFFF, __float_as_uint(x.y) & 0x7FFFFFFF),
+                                   max(__float_as_uint(x.z) & 0x7FFFFFFF, __float_as_uint(x.w) & 0x7FFFFFFF)));
+    const float scale =
+        most >= 0x7F800000 ? __uint_as_float(0x7FC00000) : fmaxf(__uint_as_float(most) / 448.0f, 1e-30f);
     const float by = 1.0f / scale, v[4] = {x.x * by, x.y * by, x.z * by, x.w * by};
     const uint32_t low = fp8_two(v[0], v[1]), high = fp8_two(v[2], v[3]);
     const float2 a = fp8_values(low), b = fp8_values(high);
@@ -53,9 +55,12 @@ extern "C" __global__ void __launch_bounds__(256) fp8_quantize(const __grid_cons
 /* Blocks whose activations are loaded together, and least groups per SM. Measured for 8 columns: three groups and two
  * blocks are 4 % slower over a model's products. */
 enum { FP8_BESIDE = 2 };
-template <int N> struct fp8_ahead { enum { BLOCKS = N == 8 ? 4 : 1 }; };
+template <int N> struct fp8_ahead {
+    enum { BLOCKS = N == 8 ? 4 : 1 };
+};
 
-template <bool E5M2> static __device__ __forceinline__ void mma_fp8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <bool E5M2>
+static __device__ __forceinline__ void mma_fp8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (E5M2)
         asm("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -84,7 +89,8 @@ static __device__ __forceinline__ void fp8_fetch(uint32_t to, uint64_t rows, int
 
 /* d += a block of 16 rows (this lane's two) times N columns, whose codes and scales are at `item`. */
 template <int N, bool E5M2>
-static __device__ __forceinline__ void fp8_block(const char *const (&row)[2], const char *item, int halves, float (&d)[N / 8][4]) {
+static __device__ __forceinline__ void fp8_block(const char *const (&row)[2], const char *item, int halves,
+                                                 float (&d)[N / 8][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const float step[2] = {*(const float *)row[0], *(const float *)row[1]};
     uint32_t a[4][4];
@@ -154,8 +160,9 @@ template <int N, bool E5M2> static __device__ __forceinline__ void fp8_few(const
 }
 
 #define FP8_FEW_OF(N)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(32 * FP8_WAVES, FP8_BESIDE) fp8_few_##N(const __grid_constant__ gpu_call c) { \
-        c.v[2].format == FP8_E5M2 ? fp8_few<N, true>(c) : fp8_few<N, false>(c);                                       \
+    extern "C" __global__ void __launch_bounds__(32 * FP8_WAVES, FP8_BESIDE)                                           \
+        fp8_few_##N(const __grid_constant__ gpu_call c) {                                                              \
+        c.v[2].format == FP8_E5M2 ? fp8_few<N, true>(c) : fp8_few<N, false>(c);                                        \
     }
 FP8_FEW_OF(8)
 FP8_FEW_OF(16)

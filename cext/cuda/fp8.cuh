@@ -34,7 +34,8 @@ static __device__ __forceinline__ float fp8_more(const gpu_call &c, int slot, in
 /* Writes the sums of slots slot + g and slot + g + 8 (g = lane / 4) of two tokens: d[0] and d[1], d[2] and d[3]. ADD: adds the
  * residual. */
 template <bool ADD>
-static __device__ __forceinline__ void fp8_finish(const gpu_call &c, int slot, int token, int now, const float (&d)[4]) {
+static __device__ __forceinline__ void fp8_finish(const gpu_call &c, int slot, int token, int now,
+                                                  const float (&d)[4]) {
     const int g = threadIdx.x % 32 / 4, n = c.v[0].shape[1];
 #pragma unroll
     for (int e = 0; e < 2; e++) {

@@ -12,21 +12,39 @@
 
 enum { FP8_E4M3 = 2001, FP8_E5M2 = 2002 /* our numbers of the formats */ };
 enum { FP8_K = 128, FP8_BYTES = 132 /* of a block */, FP8_WINDOW = 144, FP8_PIECES = FP8_WINDOW / 16 };
-enum { FP8_FEW = 16 /* columns at most that warps multiply on sm_90 */, FP8_MOST = 64 /* on others, at a time */, FP8_TOKENS = 512 };
+enum {
+    FP8_FEW = 16 /* columns at most that warps multiply on sm_90 */,
+    FP8_MOST = 64 /* on others, at a time */,
+    FP8_TOKENS = 512
+};
 enum { FP8_WIDE = 32, FP8_COLUMNS = 8 /* of gpu_call.mode: by fp8_wide.cu; from this bit on the columns of a tile */ };
-enum { FP8_WAVES = 8, FP8_UNIT = 4 /* blocks that a wave fetches at a time */, FP8_ROW = 560 /* bytes for them, no bank twice */ };
+enum {
+    FP8_WAVES = 8,
+    FP8_UNIT = 4 /* blocks that a wave fetches at a time */,
+    FP8_ROW = 560 /* bytes for them, no bank twice */
+};
 enum { FP8_TEAMS = 3, FP8_PARTS = 8, FP8_STAGES = 8, FP8_LOADERS = 128, FP8_ROOM = 222 << 10 };
 
-BOTH int fp8_last(const gpu_call *c) { return (int)c->n_in - (c->mode & PRODUCT_ADD ? 1 : 0); }
+BOTH int fp8_last(const gpu_call *c) {
+    return (int)c->n_in - (c->mode & PRODUCT_ADD ? 1 : 0);
+}
 
-BOTH int fp8_blocks(const gpu_call *c) { return c->v[1].shape[1] / FP8_K; }
+BOTH int fp8_blocks(const gpu_call *c) {
+    return c->v[1].shape[1] / FP8_K;
+}
 
-BOTH int fp8_columns(const gpu_call *c) { return (int)(c->mode >> FP8_COLUMNS); }
+BOTH int fp8_columns(const gpu_call *c) {
+    return (int)(c->mode >> FP8_COLUMNS);
+}
 
 /* E4M3 numbers per activation: two with one scale, or one under HAL_FAST (1). */
-BOTH int fp8_halves(const gpu_call *c) { return c->flags & 1 ? 1 : 2; }
+BOTH int fp8_halves(const gpu_call *c) {
+    return c->flags & 1 ? 1 : 2;
+}
 
-BOTH int fp8_item(int columns, int halves) { return columns * (FP8_K * halves + 4); }
+BOTH int fp8_item(int columns, int halves) {
+    return columns * (FP8_K * halves + 4);
+}
 
 BOTH uint64_t fp8_scratch(const gpu_call *c) {
     int n = fp8_columns(c), tiles = (c->v[0].shape[0] + n - 1) / n;
@@ -49,7 +67,9 @@ BOTH int fp8_stage(int columns, int halves, int teams) {
     return (fp8_item(columns, halves) + teams * 64 * FP8_WINDOW + 1023) / 1024 * 1024;
 }
 
-BOTH int fp8_stages(int stage) { return FP8_ROOM / stage > FP8_STAGES ? FP8_STAGES : FP8_ROOM / stage; }
+BOTH int fp8_stages(int stage) {
+    return FP8_ROOM / stage > FP8_STAGES ? FP8_STAGES : FP8_ROOM / stage;
+}
 
 /* Partition: a group has `teams` warpgroups of 64 slots each; the `parts` groups of a cluster split K. */
 typedef struct {
@@ -61,14 +81,19 @@ typedef struct {
  * per clock from L2 (measured with wide.cu); all SMs read 2400 bytes per clock from memory; a block costs a warp at least
  * 300 clocks. */
 BOTH int64_t fp8_time(const gpu_call *c, fp8_cut cut, int units) {
-    int n = fp8_columns(c), halves = fp8_halves(c), slots = cut.parts < 3 ? units : cut.parts < 5 ? units * 117 / 132 : units * 102 / 132;
-    int64_t groups = cut.tiles * cut.parts, busy = groups < slots ? groups : slots, rounds = (groups + slots - 1) / slots;
+    int n = fp8_columns(c), halves = fp8_halves(c),
+        slots = cut.parts < 3   ? units
+                : cut.parts < 5 ? units * 117 / 132
+                                : units * 102 / 132;
+    int64_t groups = cut.tiles * cut.parts, busy = groups < slots ? groups : slots,
+            rounds = (groups + slots - 1) / slots;
     int64_t block = (int64_t)cut.teams * 2 * n * halves, bytes = fp8_item(n, halves) + cut.teams * 64 * FP8_WINDOW;
     int64_t own = bytes / 36, all = (int64_t)cut.teams * 64 * FP8_BYTES * busy / 2400, blocks = fp8_blocks(c);
     block = block < own ? own : block;
     block = block < all ? all : block;
     block = block < 300 ? 300 : block;
-    return rounds * ((blocks + cut.parts - 1) / cut.parts * block + 2000) + (cut.parts > 1 ? 1500 + 10 * (int64_t)n * cut.teams : 0);
+    return rounds * ((blocks + cut.parts - 1) / cut.parts * block + 2000) +
+           (cut.parts > 1 ? 1500 + 10 * (int64_t)n * cut.teams : 0);
 }
 
 BOTH fp8_cut fp8_cut_of(const gpu_call *c, int units) {

@@ -19,7 +19,8 @@
 
 #define FP8_PRODUCT(type, n, places, operands, keep, ...)                                                              \
     asm volatile("{\n .reg .pred keep;\n setp.ne.b32 keep, " keep ", 0;\n"                                             \
-                 " wgmma.mma_async.sync.aligned.m64n" n "k32.f32." type ".e4m3 {" places "}, " operands ", keep, 1, 1;\n}"  \
+                 " wgmma.mma_async.sync.aligned.m64n" n "k32.f32." type ".e4m3 {" places "}, " operands                \
+                 ", keep, 1, 1;\n}"                                                                                    \
                  : __VA_ARGS__                                                                                         \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep_old))
 
@@ -34,9 +35,11 @@ static __device__ __forceinline__ void product_fp8(float (&d)[16], const uint32_
 template <bool E5M2>
 static __device__ __forceinline__ void product_fp8(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int keep_old) {
     if constexpr (E5M2)
-        FP8_PRODUCT("e5m2", "64", FP8_PLACES_0 ", " FP8_PLACES_1, "{%32, %33, %34, %35}, %36", "%37", FP8_SUMS(0), FP8_SUMS(16));
+        FP8_PRODUCT("e5m2", "64", FP8_PLACES_0 ", " FP8_PLACES_1, "{%32, %33, %34, %35}, %36", "%37", FP8_SUMS(0),
+                    FP8_SUMS(16));
     else
-        FP8_PRODUCT("e4m3", "64", FP8_PLACES_0 ", " FP8_PLACES_1, "{%32, %33, %34, %35}, %36", "%37", FP8_SUMS(0), FP8_SUMS(16));
+        FP8_PRODUCT("e4m3", "64", FP8_PLACES_0 ", " FP8_PLACES_1, "{%32, %33, %34, %35}, %36", "%37", FP8_SUMS(0),
+                    FP8_SUMS(16));
 }
 
 template <bool E5M2>

@@ -14,9 +14,15 @@ struct fp8_ring {
     char *at;
     uint32_t bars;
     int bytes, stages, stage, phase;
-    __device__ __forceinline__ uint32_t full() const { return bars + 16 * stage; }
-    __device__ __forceinline__ uint32_t empty() const { return bars + 16 * stage + 8; }
-    __device__ __forceinline__ char *here() const { return at + stage * bytes; }
+    __device__ __forceinline__ uint32_t full() const {
+        return bars + 16 * stage;
+    }
+    __device__ __forceinline__ uint32_t empty() const {
+        return bars + 16 * stage + 8;
+    }
+    __device__ __forceinline__ char *here() const {
+        return at + stage * bytes;
+    }
     __device__ __forceinline__ void next() {
         if (++stage == stages)
             stage = 0, phase ^= 1;
@@ -26,7 +32,9 @@ struct fp8_ring {
 /* Order of tiles: columns vary fastest, so groups that run at the same time share the weights' rows. */
 struct fp8_walk {
     int teams, parts, rank, from, to, across, tiles, now;
-    __device__ __forceinline__ int slot(int tile) const { return tile / across * 64 * teams; }
+    __device__ __forceinline__ int slot(int tile) const {
+        return tile / across * 64 * teams;
+    }
 };
 
 /* Loads a block of each of a tile's rows in pieces of 16 bytes: a loader thread loads one of nine pieces of every 14th row.
@@ -46,14 +54,16 @@ static __device__ __forceinline__ void fp8_pieces(uint32_t to, const uint64_t *r
         for (int i = 0; i < AHEAD; i++) {
             const uint64_t at = row[i] + (uint32_t)block * FP8_BYTES;
             if (row[i])
-                copy_part(to + i * STEP * FP8_WINDOW, (at & ~15ull) + 16 * piece, piece < FP8_PIECES - 1 ? 16 : 4 + ((int)at & 15));
+                copy_part(to + i * STEP * FP8_WINDOW, (at & ~15ull) + 16 * piece,
+                          piece < FP8_PIECES - 1 ? 16 : 4 + ((int)at & 15));
         }
     }
 }
 
 /* Producer warpgroup: its threads load the rows' blocks in pieces of 16 bytes; thread 0 also loads the columns. */
 template <int N, int HALVES>
-static __device__ __forceinline__ void fp8_load(const gpu_call &c, const fp8_walk &walk, fp8_ring ring, uint64_t *rows) {
+static __device__ __forceinline__ void fp8_load(const gpu_call &c, const fp8_walk &walk, fp8_ring ring,
+                                                uint64_t *rows) {
     constexpr int ITEM = N * (FP8_K * HALVES + 4);
     const int blocks = fp8_blocks(&c), all = walk.teams * 64;
     bool before = true;
@@ -110,17 +120,19 @@ static __device__ __forceinline__ void fp8_step(const char *item, const char *co
 
 static __device__ __forceinline__ float number_of(uint32_t address, uint32_t rank) {
     float x;
-    asm volatile("{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %1, %2;\n ld.shared::cluster.f32 %0, [there];\n}"
-                 : "=f"(x)
-                 : "r"(address), "r"(rank)
-                 : "memory");
+    asm volatile(
+        "{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %1, %2;\n ld.shared::cluster.f32 %0, [there];\n}"
+        : "=f"(x)
+        : "r"(address), "r"(rank)
+        : "memory");
     return x;
 }
 
 /* Adds the sums of a cluster's groups: each group finishes every parts-th run of eight columns. All threads of a cluster
  * call it. */
 template <int N>
-static __device__ __forceinline__ void fp8_meet(const gpu_call &c, const fp8_walk &walk, float *room, int slot, const float (&sum)[N / 2]) {
+static __device__ __forceinline__ void fp8_meet(const gpu_call &c, const fp8_walk &walk, float *room, int slot,
+                                                const float (&sum)[N / 2]) {
     const int thread = threadIdx.x - FP8_LOADERS, threads = walk.teams * 128;
     asm volatile("bar.sync 2, %0;" ::"r"(threads) : "memory"); /* the ring has been read: the sums reuse its memory */
 #pragma unroll
@@ -205,15 +217,16 @@ template <int N, int HALVES> static __device__ __forceinline__ void fp8_wide(con
         }
     } else {
         registers_take<152>();
-        c.v[2].format == FP8_E5M2 ? fp8_multiply<N, HALVES, true>(c, walk, ring) : fp8_multiply<N, HALVES, false>(c, walk, ring);
+        c.v[2].format == FP8_E5M2 ? fp8_multiply<N, HALVES, true>(c, walk, ring)
+                                  : fp8_multiply<N, HALVES, false>(c, walk, ring);
     }
 }
 
 #define FP8_WIDE_OF(N)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(512, 1) fp8_wide_##N(const __grid_constant__ gpu_call c) {              \
+    extern "C" __global__ void __launch_bounds__(512, 1) fp8_wide_##N(const __grid_constant__ gpu_call c) {            \
         fp8_wide<N, 2>(c);                                                                                             \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(512, 1) fp8_wide_fast_##N(const __grid_constant__ gpu_call c) {         \
+    extern "C" __global__ void __launch_bounds__(512, 1) fp8_wide_fast_##N(const __grid_constant__ gpu_call c) {       \
         fp8_wide<N, 1>(c);                                                                                             \
     }
 FP8_WIDE_OF(32)

@@ -36,12 +36,13 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     chunk_walk ahead(team, together);
     if (ahead.chunk(way) >= p.chunks)
         ahead.tile = n_tiles; /* a narrow matrix has no chunk for this wave */
-    gemv_tile next; /* the next tile, valid in lane 0 alone */
+    gemv_tile next;           /* the next tile, valid in lane 0 alone */
     if (lane == 0 && ahead.tile < n_tiles)
         next = m.tile(c, ahead.tile, p.chunks);
     auto fetch = [&](int stage) {
         barrier_expect(bars + 8 * stage, next.bytes);
-        copy_bulk(shared_address(ring + stage * p.chunk_bytes), next.data + ahead.chunk(way) * next.bytes, next.bytes, bars + 8 * stage, policy);
+        copy_bulk(shared_address(ring + stage * p.chunk_bytes), next.data + ahead.chunk(way) * next.bytes, next.bytes,
+                  bars + 8 * stage, policy);
         int before = ahead.tile;
         ahead.next(team, way, p.chunks, together);
         if (ahead.tile != before && ahead.tile < n_tiles)
@@ -55,7 +56,8 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     int columns = rows_now(c, c.v[0]);
     float *squares = (float *)(shared + p.squares);
     if (rows < 3 || together) { /* a wave's own chunks, where that is no more work */
-        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, together ? wave : way, together ? WAVES : WAYS, together || team == 0, lane);
+        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, together ? wave : way,
+                         together ? WAVES : WAYS, together || team == 0, lane);
         __syncwarp();
     } else {
         gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, wave, WAVES, true, lane);
@@ -63,7 +65,8 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     }
 
     int stage = 0, phase = 0, group = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
-    int mine = most == 1 ? group : group / most, t = group - mine * most; /* the sum that this thread ends: tile of the batch, column */
+    int mine = most == 1 ? group : group / most,
+        t = group - mine * most; /* the sum that this thread ends: tile of the batch, column */
     for (int first = 0, turn = 0; first < n_tiles; first += p.batch, turn ^= 1) {
         int batch = min(p.batch, n_tiles - first);
         bool ends = mine < batch && t < columns && !(m.gated && mine % 2);
@@ -102,9 +105,9 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
 #endif
 }
 
-#define GEMV_KERNEL(f)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_##f(const __grid_constant__ gpu_call c) { \
-        gemv<one<tile_##f>>(c);                                                                                         \
+#define GEMV_KERNEL(f)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_##f(const __grid_constant__ gpu_call c) {         \
+        gemv<one<tile_##f>>(c);                                                                                        \
     }
 TILE_FORMATS(GEMV_KERNEL)
 

@@ -60,7 +60,8 @@ __device__ __forceinline__ void gemv_quantize(const float *v, char *to, int t, i
     int in = lane % 8; /* word `in` of a stretch's eight: b0 of lane in, or b1 of lane in - 4 */
     for (int h = 0; h < 2; h++) {
         int stretch = 4 * h + lane / 8;
-        uint32_t *word = (uint32_t *)(to + (((stretch / 2) * 2 * columns + 2 * t) * 4 + in % 4) * 16) + 2 * (stretch % 2) + in / 4;
+        uint32_t *word =
+            (uint32_t *)(to + (((stretch / 2) * 2 * columns + 2 * t) * 4 + in % 4) * 16) + 2 * (stretch % 2) + in / 4;
         word[0] = q[h];
         word[16] = r[h];
     }
@@ -79,7 +80,8 @@ __device__ __forceinline__ void gemv_quantize(const float *v, char *to, int t, i
 }
 
 /* acc[0], acc[1] += rows lane / 4 and 8 more, of column lane % 4. w: the chunk; a: the activations of `columns` columns. */
-template <class F> __device__ __forceinline__ void gemv_chunk(const char *w, const char *a, int columns, int lane, float *acc) {
+template <class F>
+__device__ __forceinline__ void gemv_chunk(const char *w, const char *a, int columns, int lane, float *acc) {
     int g = lane / 4, t = lane % 4;
     bool mine = g < 2 * columns;
     typename F::scales_type s[2] = {F::scales(w, g), F::scales(w, g + 8)};

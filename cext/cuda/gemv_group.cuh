@@ -15,8 +15,12 @@ struct gemv_tile {
 };
 
 template <class F> struct one {
-    __device__ static __forceinline__ int bytes(int) { return F::BYTES; }
-    template <class M> __device__ static __forceinline__ int format(const gpu_call &, const M &, int, int) { return F::FORMAT; }
+    __device__ static __forceinline__ int bytes(int) {
+        return F::BYTES;
+    }
+    template <class M> __device__ static __forceinline__ int format(const gpu_call &, const M &, int, int) {
+        return F::FORMAT;
+    }
     __device__ static __forceinline__ void chunk(int, const char *w, const char *a, int columns, int lane, float *acc) {
         gemv_chunk<F>(w, a, columns, lane, acc);
     }
@@ -24,16 +28,23 @@ template <class F> struct one {
 
 /* Matrices of several formats side by side. */
 struct mixed {
-    __device__ static __forceinline__ int bytes(int format) { return packed_bytes((uint32_t)format); }
-    template <class M> __device__ static __forceinline__ int format(const gpu_call &c, const M &m, int local, int chunks) {
+    __device__ static __forceinline__ int bytes(int format) {
+        return packed_bytes((uint32_t)format);
+    }
+    template <class M>
+    __device__ static __forceinline__ int format(const gpu_call &c, const M &m, int local, int chunks) {
         return m.tile(c, local, chunks).format;
     }
-    __device__ static __forceinline__ void chunk(int format, const char *w, const char *a, int columns, int lane, float *acc) {
-#define CHUNK_OF(f) if (format == tile_##f::FORMAT) { gemv_chunk<tile_##f>(w, a, columns, lane, acc); return; }
+    __device__ static __forceinline__ void chunk(int format, const char *w, const char *a, int columns, int lane,
+                                                 float *acc) {
+#define CHUNK_OF(f)                                                                                                    \
+    if (format == tile_##f::FORMAT) {                                                                                  \
+        gemv_chunk<tile_##f>(w, a, columns, lane, acc);                                                                \
+        return;                                                                                                        \
+    }
         TILE_FORMATS(CHUNK_OF)
     }
 };
-
 
 enum { MATRICES = GEMV_MATRICES };
 
@@ -88,7 +99,9 @@ template <class SET> struct matrices {
 struct chunk_walk {
     int tile, row;
     __device__ __forceinline__ chunk_walk(int team, bool shared) : tile(shared ? 0 : team), row(shared ? team : 0) {}
-    __device__ __forceinline__ int chunk(int way) const { return row * WAYS + way; }
+    __device__ __forceinline__ int chunk(int way) const {
+        return row * WAYS + way;
+    }
     __device__ __forceinline__ void next(int team, int way, int chunks, bool shared) {
         row += shared ? TEAMS : 1;
         if (chunk(way) >= chunks) {
@@ -99,11 +112,13 @@ struct chunk_walk {
 };
 
 /* Adds the waves' partial sums in order, then does the rest of the op (norm, residual, gate). */
-__device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part, const float *squares, int column, int tile, int t,
-                                            int row, float residual, int most, bool gated, bool together) {
+__device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part, const float *squares, int column,
+                                            int tile, int t, int row, float residual, int most, bool gated,
+                                            bool together) {
     float y[2] = {0.0f, 0.0f};
     for (int k = 0; k <= (int)gated; k++) {
-        const float *q = part + (((tile + k) * WAVES + (together ? 0 : (tile + k) % TEAMS * WAYS)) * most + t) * TILE_ROWS + row;
+        const float *q =
+            part + (((tile + k) * WAVES + (together ? 0 : (tile + k) % TEAMS * WAYS)) * most + t) * TILE_ROWS + row;
         float v[WAVES];
 #pragma unroll
         for (int w = 0; w < WAVES; w++)
@@ -124,8 +139,8 @@ __device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part
 }
 
 /* Quantizes chunks `first`, first + step, ... of all columns, two at a time; `count`: also sums the norm's squares. */
-__device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares, int columns, int most, int first,
-                                                 int step, bool count, int lane) {
+__device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares,
+                                                 int columns, int most, int first, int step, bool count, int lane) {
     int width = c.v[1].shape[1];
     const float *norm = c.mode & NORM ? (const float *)c.v[c.n_in].data : nullptr;
     for (int t = 0; t < columns; t++) {

@@ -26,7 +26,8 @@ static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, 
 #endif
 /* Copies 16 bytes asynchronously (cp.async); zeros if `valid` is 0. */
 static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, int valid) {
-    asm volatile("cp.async.cg.shared.global" COPY_HINT " [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global" COPY_HINT " [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
+                 : "memory");
 }
 
 /* Copies 8 bytes asynchronously. */
@@ -63,7 +64,8 @@ template <int LEFT> static __device__ __forceinline__ void products_wait(void) {
 
 /* wgmma's matrix descriptor of swizzled tiles; `stride` bytes between groups of 8 rows, `lead` bytes between adjacent tiles. */
 static __device__ __forceinline__ uint64_t operand_at(uint32_t address, uint32_t stride, uint32_t lead) {
-    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | 1ull << 62;
+    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
+           1ull << 62;
 }
 
 template <int N> static __device__ __forceinline__ void registers_take(void) {

@@ -16,22 +16,25 @@
 
 /* name, GGUF's number, bytes of 16 rows times 256 columns, columns of a block */
 #define PACKED_FORMATS(f)                                                                                              \
-    f(q4_k, 12, 2304, 256) f(q5_k, 13, 2816, 256) f(q6_k, 14, 3360, 256) f(q8_0, 8, 4352, 32) f(q4_0, 2, 2304, 32)       \
-    f(q5_0, 6, 2816, 32) f(iq4_nl, 20, 2304, 32) f(iq4_xs, 23, 2176, 256) f(mxfp4, 39, 2176, 32)
+    f(q4_k, 12, 2304, 256) f(q5_k, 13, 2816, 256) f(q6_k, 14, 3360, 256) f(q8_0, 8, 4352, 32) f(q4_0, 2, 2304, 32)     \
+        f(q5_0, 6, 2816, 32) f(iq4_nl, 20, 2304, 32) f(iq4_xs, 23, 2176, 256) f(mxfp4, 39, 2176, 32)
 
-enum { TILE_ROWS = 16, CHUNK = 256 };                                /* a chunk of a tile */
-enum { PACKED_FLAG = 1 << 24, PACKED_MOST = 4352 };                  /* HAL_PACKED; the largest chunk */
+enum { TILE_ROWS = 16, CHUNK = 256 };               /* a chunk of a tile */
+enum { PACKED_FLAG = 1 << 24, PACKED_MOST = 4352 }; /* HAL_PACKED; the largest chunk */
 enum { PRODUCT_ADD = 1, PRODUCT_GATED = 2, PRODUCT_NORM = 4, PRODUCT_DETERMINISTIC = 8 }; /* of gpu_call.mode */
-enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 };       /* columns and matrices: at most */
+enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 }; /* columns and matrices: at most */
 
 #ifdef __CUDACC__
 /* The same as constant expressions: a switch would become branches at the start of every kernel. */
-#define PACKED_SIZE_AT(name, number, bytes, block) number == I ? bytes :
-template <int I> struct packed_size { enum { BYTES = PACKED_FORMATS(PACKED_SIZE_AT) 0 }; };
+#define PACKED_SIZE_AT(name, number, bytes, block) number == I ? bytes:
+template <int I> struct packed_size {
+    enum { BYTES = PACKED_FORMATS(PACKED_SIZE_AT) 0 };
+};
 #define EIGHT_SIZES(i)                                                                                                 \
     packed_size<i>::BYTES, packed_size<i + 1>::BYTES, packed_size<i + 2>::BYTES, packed_size<i + 3>::BYTES,            \
         packed_size<i + 4>::BYTES, packed_size<i + 5>::BYTES, packed_size<i + 6>::BYTES, packed_size<i + 7>::BYTES
-static __constant__ uint16_t packed_sizes[40] = {EIGHT_SIZES(0), EIGHT_SIZES(8), EIGHT_SIZES(16), EIGHT_SIZES(24), EIGHT_SIZES(32)};
+static __constant__ uint16_t packed_sizes[40] = {EIGHT_SIZES(0), EIGHT_SIZES(8), EIGHT_SIZES(16), EIGHT_SIZES(24),
+                                                 EIGHT_SIZES(32)};
 #endif
 
 BOTH int packed_bytes(uint32_t format) {
@@ -48,11 +51,17 @@ BOTH int packed_bytes(uint32_t format) {
     return 0;
 }
 
-BOTH int packed_tiles(const gpu_view *w) { return (w->shape[0] + 15) / 16; }
-BOTH int packed_chunks(const gpu_view *w) { return (w->shape[1] + 255) / 256; }
+BOTH int packed_tiles(const gpu_view *w) {
+    return (w->shape[0] + 15) / 16;
+}
+BOTH int packed_chunks(const gpu_view *w) {
+    return (w->shape[1] + 255) / 256;
+}
 
 /* Bytes of a chunk's activations: gemv.cuh has their order. */
-BOTH int gemv_chunk_bytes(int columns) { return 544 * columns + 4 * ((columns + 3) / 4 * 4); }
+BOTH int gemv_chunk_bytes(int columns) {
+    return 544 * columns + 4 * ((columns + 3) / 4 * 4);
+}
 
 /* Rings of `stages` chunks for each wave lie first, then two batches of partial sums, activations, barriers, sums of squares. */
 typedef struct {

@@ -3,6 +3,5 @@
 
 /* Modules with this symbol support early launch of all their kernels (port_cuda.h). */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-extern "C" __global__ void waits_by_itself(void) {
-}
+extern "C" __global__ void waits_by_itself(void) {}
 #endif

@@ -13,7 +13,8 @@ enum { LEAST_ARCH = 90, THREADS = 256, MOST_TOKENS = 65472 /* limit of a grid's 
 
 const char *cuda_activations_fault(const gpu_call *c, uint32_t mode) {
     const gpu_view *y = c->v, *x = c->v + 1, *r = c->v + c->n_in;
-    if (y->format || x->format || x->shape[0] != y->shape[0] || x->shape[2] != 1 || y->shape[2] != 1 || x->shape[0] > MOST_TOKENS)
+    if (y->format || x->format || x->shape[0] != y->shape[0] || x->shape[2] != 1 || y->shape[2] != 1 ||
+        x->shape[0] > MOST_TOKENS)
         return "activations must be f32 (T, K) and the output f32 (T, N)";
     if (x->data % 16 || x->stride % 16 || x->shape[1] % 4)
         return "activations must be 16-byte aligned";
@@ -31,11 +32,13 @@ const char *cuda_product_fault(const gpu_call *c, uint32_t mode) {
     if (last < 2 || last >= GPU_VIEWS || (mode & PRODUCT_GATED && last != 3) || (mode & PRODUCT_ADD && last != 2))
         return "wrong number of weights";
     for (i = 2; i <= last; i++) {
-        if (!(c->v[i].format & PACKED_FLAG) || !packed_bytes(c->v[i].format) || c->v[i].shape[1] != x->shape[1] || c->v[i].shape[2] != 1)
+        if (!(c->v[i].format & PACKED_FLAG) || !packed_bytes(c->v[i].format) || c->v[i].shape[1] != x->shape[1] ||
+            c->v[i].shape[2] != 1)
             return "weights must be packed, (N, K) with x's K";
         rows += c->v[i].shape[0];
     }
-    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || y->shape[1] != c->v[2].shape[0] : y->shape[1] != rows)
+    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || y->shape[1] != c->v[2].shape[0]
+                             : y->shape[1] != rows)
         return "the output's columns are not the weights' rows";
     return cuda_activations_fault(c, mode);
 }
@@ -105,13 +108,15 @@ const char *cuda_dense_fault(const gpu_call *c, uint32_t mode) {
             return "weights must be (N, K) with x's K, rows at multiples of 16 bytes";
         rows += w->shape[0];
     }
-    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || c->v[0].shape[1] != c->v[2].shape[0] : c->v[0].shape[1] != rows)
+    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || c->v[0].shape[1] != c->v[2].shape[0]
+                             : c->v[0].shape[1] != rows)
         return "the output's columns are not the weights' rows";
     return cuda_activations_fault(c, mode);
 }
 
 static const char *check_dense(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
-    if (t->arch < LEAST_ARCH || c->v[0].shape[0] > GEMV_COLUMNS || 4 * (int64_t)c->v[0].shape[0] * c->v[1].shape[1] > t->shared)
+    if (t->arch < LEAST_ARCH || c->v[0].shape[0] > GEMV_COLUMNS ||
+        4 * (int64_t)c->v[0].shape[0] * c->v[1].shape[1] > t->shared)
         return "more columns than it takes, or a device before compute capability 9.0";
     return cuda_dense_fault(c, mode);
 }
@@ -154,14 +159,28 @@ static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 /* A check is not told the mode, so each op has its own. */
 #define CHECKS(name, mode)                                                                                             \
-    static const char *same_##name(const gpu_call *c, const gpu_traits *t) { return check_same(c, t, mode); }           \
-    static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) { return check_gemv(c, t, mode); }          \
-    static const char *dense_##name(const gpu_call *c, const gpu_traits *t) { return check_dense(c, t, mode); }          \
-    static const char *batch_##name(const gpu_call *c, const gpu_traits *t) { return check_batch(c, t, mode); }
-#define CHECKS_OF_NORMED(name, mode)                                                                                    \
-    static const char *same_##name(const gpu_call *c, const gpu_traits *t) { return check_same(c, t, mode); }           \
-    static const char *dense_##name(const gpu_call *c, const gpu_traits *t) { return check_dense(c, t, mode); }         \
-    static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) { return check_gemv(c, t, mode); }
+    static const char *same_##name(const gpu_call *c, const gpu_traits *t) {                                           \
+        return check_same(c, t, mode);                                                                                 \
+    }                                                                                                                  \
+    static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_gemv(c, t, mode);                                                                                 \
+    }                                                                                                                  \
+    static const char *dense_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_dense(c, t, mode);                                                                                \
+    }                                                                                                                  \
+    static const char *batch_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_batch(c, t, mode);                                                                                \
+    }
+#define CHECKS_OF_NORMED(name, mode)                                                                                   \
+    static const char *same_##name(const gpu_call *c, const gpu_traits *t) {                                           \
+        return check_same(c, t, mode);                                                                                 \
+    }                                                                                                                  \
+    static const char *dense_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_dense(c, t, mode);                                                                                \
+    }                                                                                                                  \
+    static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_gemv(c, t, mode);                                                                                 \
+    }
 CHECKS_OF_NORMED(normed, PRODUCT_NORM)
 CHECKS_OF_NORMED(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 CHECKS(plain, 0)
@@ -177,15 +196,20 @@ static const char *many_columns(const char *fault, const gpu_call *c) {
 }
 
 #define FEW(name)                                                                                                      \
-    static const char *many_##name(const gpu_call *c, const gpu_traits *t) { return many_columns(batch_##name(c, t), c); } \
-    static const char *few_##name(const gpu_call *c, const gpu_traits *t) { return few_columns(batch_##name(c, t), c); }
+    static const char *many_##name(const gpu_call *c, const gpu_traits *t) {                                           \
+        return many_columns(batch_##name(c, t), c);                                                                    \
+    }                                                                                                                  \
+    static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
+        return few_columns(batch_##name(c, t), c);                                                                     \
+    }
 FEW(plain)
 FEW(add)
 FEW(gated)
 
 static const char *check_rows(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *w = c->v + 1, *ids = c->v + 2;
-    if (c->n_in != 2 || !(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[1] != y->shape[1] || w->shape[1] % 8)
+    if (c->n_in != 2 || !(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[1] != y->shape[1] ||
+        w->shape[1] % 8)
         return "it takes a packed weight and ids";
     if (y->format || ids->format != HAL_FORMAT_I32 || ids->shape[0] != y->shape[0])
         return "ids must be i32 (T) and the output f32 (T, D)";
@@ -199,19 +223,27 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 #define PRODUCT(op_, name, mode_)                                                                                      \
-    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},               \
-    {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},             \
-    {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}},                        \
-    {.op = op_, .check = few_##name, .scratch = scratch_batch, .mode = mode_,                                          \
-     .launch = {{"batch_convert", grid_convert, 0}, {"batch_16", grid_batch, 0}, {"batch_finish", grid_finish, 0}}},    \
-    {.op = op_, .check = many_##name, .scratch = scratch_batch, .mode = mode_,                                         \
-     .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}}
+    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},              \
+        {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},       \
+        {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}},                   \
+        {.op = op_,                                                                                                    \
+         .check = few_##name,                                                                                          \
+         .scratch = scratch_batch,                                                                                     \
+         .mode = mode_,                                                                                                \
+         .launch = {{"batch_convert", grid_convert, 0},                                                                \
+                    {"batch_16", grid_batch, 0},                                                                       \
+                    {"batch_finish", grid_finish, 0}}},                                                                \
+    {                                                                                                                  \
+        .op = op_, .check = many_##name, .scratch = scratch_batch, .mode = mode_,                                      \
+        .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}  \
+    }
 
 /* Fused norm, for few columns only: with many, a separate norm is cheap. */
 #define NORMED(op_, name, mode_)                                                                                       \
-    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},               \
-    {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},             \
-    {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}}
+    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},              \
+        {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}}, {     \
+        .op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}                      \
+    }
 
 const gpu_kernel cuda_products[] = {
     NORMED("norm_linear", normed, PRODUCT_NORM),
@@ -225,8 +257,10 @@ const gpu_kernel cuda_products[] = {
 
 /* Batch-invariant: one kernel for any number of columns, so the order of a sum depends on the matrices' shapes alone. */
 #define DETERMINISTIC(op_, name, mode_)                                                                                \
-    {.op = op_, .check = batch_##name, .scratch = scratch_batch, .mode = (mode_) | PRODUCT_DETERMINISTIC,              \
-     .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}}
+    {                                                                                                                  \
+        .op = op_, .check = batch_##name, .scratch = scratch_batch, .mode = (mode_) | PRODUCT_DETERMINISTIC,           \
+        .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}  \
+    }
 
 const gpu_kernel cuda_deterministic_products[] = {
     DETERMINISTIC("linear", plain, 0),
@@ -250,7 +284,7 @@ static void grid_pack(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 #define PACKED_SIZE(name, number, bytes, block)                                                                        \
-    static uint64_t size_##name(int64_t rows, int64_t columns, const gpu_traits *t) {                                 \
+    static uint64_t size_##name(int64_t rows, int64_t columns, const gpu_traits *t) {                                  \
         return tiles_bytes(rows, columns, t, bytes, block);                                                            \
     }
 PACKED_FORMATS(PACKED_SIZE)

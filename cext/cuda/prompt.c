@@ -9,7 +9,10 @@
 #include "tiles.h"
 
 enum { ARCH = 90, SPAN_NUMBERS = 1024 };
-enum { MANY = 64 /* tokens; up to these, packed weights use other kernels */, MANY_PLAIN = 4 /* likewise, other weights */ };
+enum {
+    MANY = 64 /* tokens; up to these, packed weights use other kernels */,
+    MANY_PLAIN = 4 /* likewise, other weights */
+};
 enum { TILES_GROUPS = 5 /* groups of wide_tiles per SM */, WIDE_THREADS = 384 };
 
 /* --- products */
@@ -21,7 +24,8 @@ static int words_aligned(const gpu_view *v, uint64_t bytes) {
 static const char *check_weight(const gpu_view *w, int64_t k) {
     int block = block_of(w->format);
     if ((w->format & HAL_PACKED) && packed_bytes(w->format))
-        return width(w) == k && k % 32 == 0 && w->data % 16 == 0 ? NULL : "a packed weight must have x's K, a multiple of 32";
+        return width(w) == k && k % 32 == 0 && w->data % 16 == 0 ? NULL
+                                                                 : "a packed weight must have x's K, a multiple of 32";
     if (!block || width(w) != k || k % block || k % 32)
         return "a weight must be (N, K) in the file's order with x's K, a multiple of 32";
     if (!words_aligned(w, block == 1 || w->format == 12 ? 16 : 2))
@@ -63,7 +67,8 @@ static const char *check_tokens(const gpu_call *c, int weights) {
 }
 
 static const char *check_wide(const gpu_call *c, const gpu_traits *t, int64_t columns) {
-    return rounds(c, t, columns, 256) <= rounds(c, t, columns, 128) ? NULL : "narrower tiles keep more of the device busy";
+    return rounds(c, t, columns, 256) <= rounds(c, t, columns, 128) ? NULL
+                                                                    : "narrower tiles keep more of the device busy";
 }
 
 static const char *able_linear(const gpu_call *c, const gpu_traits *t) {
@@ -88,7 +93,8 @@ static const char *able_add(const gpu_call *c, const gpu_traits *t) {
     const char *why = c->n_in != 3 ? "it takes x, a weight and a residual" : check_many(c, t, 1);
     if (why)
         return why;
-    return c->v[2].shape[0] == width(c->v) && c->v[3].format == F32 && same_shape(c->v, c->v + 3) && words_aligned(c->v + 3, 8)
+    return c->v[2].shape[0] == width(c->v) && c->v[3].format == F32 && same_shape(c->v, c->v + 3) &&
+                   words_aligned(c->v + 3, 8)
                ? NULL
                : "what is added must have the output's shape, and the weight its columns";
 }
@@ -107,7 +113,9 @@ static const char *able_swiglu(const gpu_call *c, const gpu_traits *t) {
     const char *why = c->n_in != 3 ? "it takes x, a gate and an up" : check_many(c, t, 2);
     if (why)
         return why;
-    return c->v[2].shape[0] == width(c->v) && c->v[3].shape[0] == width(c->v) ? NULL : "gate and up must have the output's columns";
+    return c->v[2].shape[0] == width(c->v) && c->v[3].shape[0] == width(c->v)
+               ? NULL
+               : "gate and up must have the output's columns";
 }
 
 static const char *narrow_swiglu(const gpu_call *c, const gpu_traits *t) {
@@ -208,17 +216,30 @@ HEADS(128, 16)
 HEADS(256, 8)
 
 #define PRODUCT(op, mode, kind)                                                                                        \
-    {op, wide_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}}, able_##kind, {0}},                  \
-    {op, narrow_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_narrow", grid_narrow, 0}}, able_##kind, {0}}
+    {op,          wide_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}},     \
+     able_##kind, {0}},                                                                                                \
+    {                                                                                                                  \
+        op, narrow_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_narrow", grid_narrow, 0}},     \
+            able_##kind, {0}                                                                                           \
+    }
 
 #define SPLITS {1, 2, 4, 8, 16, 32}
 #define ATTENTION(d, group)                                                                                            \
-    {"attention", few_##d##_##group, scratch_attention, 0, 2,                                                          \
-     {{"attention_split_" #d "_" #group, grid_split, 1}, {"attention_join_" #d, grid_join, 1}}, NULL, SPLITS},         \
-    {"attention", many_##d##_##group, scratch_attention, 0, 2,                                                         \
-     {{"attention_wide_" #d, grid_attention_wide, 1},                                                                  \
-      {"attention_split_" #d "_" #group, grid_split, 1},                                                               \
-      {"attention_join_" #d, grid_join, 1}}, NULL, SPLITS}
+    {"attention",                                                                                                      \
+     few_##d##_##group,                                                                                                \
+     scratch_attention,                                                                                                \
+     0,                                                                                                                \
+     2,                                                                                                                \
+     {{"attention_split_" #d "_" #group, grid_split, 1}, {"attention_join_" #d, grid_join, 1}},                        \
+     NULL,                                                                                                             \
+     SPLITS},                                                                                                          \
+    {                                                                                                                  \
+        "attention", many_##d##_##group, scratch_attention, 0, 2,                                                      \
+            {{"attention_wide_" #d, grid_attention_wide, 1},                                                           \
+             {"attention_split_" #d "_" #group, grid_split, 1},                                                        \
+             {"attention_join_" #d, grid_join, 1}},                                                                    \
+            NULL, SPLITS                                                                                               \
+    }
 
 const gpu_kernel cuda_prompt_kernels[] = {
     PRODUCT("linear", WIDE_LINEAR, linear),

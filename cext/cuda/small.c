@@ -77,7 +77,16 @@ static void grid_heads_fused(const gpu_call *calls, const gpu_traits *t, gpu_gri
 
 /* --- fused attention steps of a layer for one token, see attention_heads.cu */
 
-enum { FP8 = 1008, Q8_0 = 8, Q4_0 = 2, F16 = 1, BF16 = 30, LEAST_BLOCK = 16, COUNTERS = 256, HEADS_BYTES = 4 * COUNTERS };
+enum {
+    FP8 = 1008,
+    Q8_0 = 8,
+    Q4_0 = 2,
+    F16 = 1,
+    BF16 = 30,
+    LEAST_BLOCK = 16,
+    COUNTERS = 256,
+    HEADS_BYTES = 4 * COUNTERS
+};
 
 static int cached(uint32_t format) {
     return format == F16 || format == BF16 || format == FP8 || format == Q8_0 || format == Q4_0;
@@ -99,8 +108,10 @@ static int chained(const gpu_call *c) {
     arg_rope style[2];
     memcpy(style, c->arg, sizeof *style);
     memcpy(style + 1, k->arg, sizeof *style);
-    int in_place = a->v[0].data == c->v[1].data && width(a->v) == width(c->v + 1); /* groups read and write heads of their own */
-    if ((!in_place && !disjoint(a->v, c->v + 1)) || !disjoint(a->v, k->v + 2) || !disjoint(a->v, v->v + 2) || !disjoint(a->v, c->v + 2))
+    int in_place =
+        a->v[0].data == c->v[1].data && width(a->v) == width(c->v + 1); /* groups read and write heads of their own */
+    if ((!in_place && !disjoint(a->v, c->v + 1)) || !disjoint(a->v, k->v + 2) || !disjoint(a->v, v->v + 2) ||
+        !disjoint(a->v, c->v + 2))
         return 0;
     return c->v[0].data == a->v[1].data && k->v[0].data == a->v[2].data && v->v[0].data == a->v[3].data &&
            k->v[3].data == c->v[2].data && style[0].style == style[1].style && same_place(k->v + 4, a->v + 4) &&
@@ -119,11 +130,14 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d
         return "keys and values must be of one format, in blocks of 16, 32, 64 ... positions";
     if (a.cap != 0 || a.value || a.chunk || !a.causal || !(a.scale > 0) || c[3].n_in != 6)
         return "attention must be causal and plain";
-    if (k->shape[1] > COUNTERS || q->shape[1] / k->shape[1] > HEADS_MOST || c->v[2].shape[1] > d || c->v[2].shape[1] % 2)
+    if (k->shape[1] > COUNTERS || q->shape[1] / k->shape[1] > HEADS_MOST || c->v[2].shape[1] > d ||
+        c->v[2].shape[1] % 2)
         return "a KV head may have 8 heads at most";
     if (!whole(c->v + 1) || !whole(c[1].v + 2) || !whole(c[2].v + 2) || !whole(k) || !whole(v))
         return "rows must begin at whole words";
-    return chained(c) && heads_shared(d, q->shape[1] / k->shape[1]) <= t->shared ? NULL : "the calls do not follow from each other";
+    return chained(c) && heads_shared(d, q->shape[1] / k->shape[1]) <= t->shared
+               ? NULL
+               : "the calls do not follow from each other";
 }
 
 static const char *check_heads_64(const gpu_call *c, const gpu_traits *t) {
@@ -137,12 +151,25 @@ static const char *check_heads_128(const gpu_call *c, const gpu_traits *t) {
 static void grid_heads(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *q = c[3].v + 1, *k = c[3].v + 2;
     (void)t;
-    *g = grid_of(most_splits(c + 3), k->shape[1], 1, 32 * WARPS, (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1]));
+    *g = grid_of(most_splits(c + 3), k->shape[1], 1, 32 * WARPS,
+                 (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1]));
 }
 
 const gpu_fusion cuda_fusions[] = {
-    {{"rope", "rope_kv_write", "kv_write", "attention"}, check_heads_64, "attention_heads_64", grid_heads, 1, 2, HEADS_BYTES},
-    {{"rope", "rope_kv_write", "kv_write", "attention"}, check_heads_128, "attention_heads_128", grid_heads, 1, 2, HEADS_BYTES},
+    {{"rope", "rope_kv_write", "kv_write", "attention"},
+     check_heads_64,
+     "attention_heads_64",
+     grid_heads,
+     1,
+     2,
+     HEADS_BYTES},
+    {{"rope", "rope_kv_write", "kv_write", "attention"},
+     check_heads_128,
+     "attention_heads_128",
+     grid_heads,
+     1,
+     2,
+     HEADS_BYTES},
     {{"rope", "rope_kv_write", "kv_write"}, check_heads_fused, "heads_fused", grid_heads_fused, 1, 0, 0},
     {.kernel = NULL},
 };

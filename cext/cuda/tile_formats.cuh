@@ -15,10 +15,18 @@
 
 enum { SCALE_FLOAT, SCALE_INT, SCALE_HALVES }; /* a float per 32 columns; an integer per 32; an integer per 16 */
 
-__device__ __forceinline__ uint4 load_16(const char *p) { return *(const uint4 *)p; }
-__device__ __forceinline__ float half_low(uint32_t x) { return __half2float(__ushort_as_half((unsigned short)x)); }
-__device__ __forceinline__ float half_high(uint32_t x) { return __half2float(__ushort_as_half((unsigned short)(x >> 16))); }
-__device__ __forceinline__ int signed_byte(uint32_t x, int i) { return (int)(x << (24 - 8 * i)) >> 24; }
+__device__ __forceinline__ uint4 load_16(const char *p) {
+    return *(const uint4 *)p;
+}
+__device__ __forceinline__ float half_low(uint32_t x) {
+    return __half2float(__ushort_as_half((unsigned short)x));
+}
+__device__ __forceinline__ float half_high(uint32_t x) {
+    return __half2float(__ushort_as_half((unsigned short)(x >> 16)));
+}
+__device__ __forceinline__ int signed_byte(uint32_t x, int i) {
+    return (int)(x << (24 - 8 * i)) >> 24;
+}
 
 /* Eight halves, one per stretch. */
 struct scales_half8 {
@@ -39,22 +47,32 @@ struct scales_k {
         s[1] = (h.w & 0x0F0F0F0Fu) | ((h.y >> 2) & 0x30303030u);
         m[1] = ((h.w >> 4) & 0x0F0F0F0Fu) | ((h.z >> 2) & 0x30303030u);
     }
-    __device__ __forceinline__ int of(int j) const { return (int)__byte_perm(j < 4 ? s[0] : s[1], 0, 0x4440 + j % 4); }
-    __device__ __forceinline__ int low(int j) const { return (int)__byte_perm(j < 4 ? m[0] : m[1], 0, 0x4440 + j % 4); }
+    __device__ __forceinline__ int of(int j) const {
+        return (int)__byte_perm(j < 4 ? s[0] : s[1], 0, 0x4440 + j % 4);
+    }
+    __device__ __forceinline__ int low(int j) const {
+        return (int)__byte_perm(j < 4 ? m[0] : m[1], 0, 0x4440 + j % 4);
+    }
     /* Minimums 2 t and 2 t + 1 as halves, which hold them exactly. */
     __device__ __forceinline__ uint32_t low_pair(int t) const {
         uint32_t pair = __byte_perm(t < 2 ? m[0] : m[1], 0x64646464u, t % 2 ? 0x4342 : 0x4140);
         __half2 h = __hsub2(*(__half2 *)&pair, __half2half2(__ushort_as_half(0x6400)));
         return *(uint32_t *)&h;
     }
-    __device__ __forceinline__ float d() const { return half_low(dd); }
-    __device__ __forceinline__ float dmin() const { return half_high(dd); }
+    __device__ __forceinline__ float d() const {
+        return half_low(dd);
+    }
+    __device__ __forceinline__ float dmin() const {
+        return half_high(dd);
+    }
 };
 
 struct tile_q4_k {
     enum { FORMAT = 12, BYTES = 2304, KIND = SCALE_INT, SIGNED = 0, MINS = 1, SPLIT = 1 };
     typedef scales_k scales_type;
-    __device__ static __forceinline__ float unit(int j) { return j % 2 ? 0.0625f : 1.0f; }
+    __device__ static __forceinline__ float unit(int j) {
+        return j % 2 ? 0.0625f : 1.0f;
+    }
     __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
         uint4 q = load_16(w + 512 * p + 16 * lane);
         for (int r = 0; r < 4; r++) {
@@ -62,13 +80,17 @@ struct tile_q4_k {
             a[1][r] = word_of(q, r) & 0xF0F0F0F0u;
         }
     }
-    __device__ static __forceinline__ scales_k scales(const char *w, int row) { return scales_k(load_16(w + 2048 + 16 * row)); }
+    __device__ static __forceinline__ scales_k scales(const char *w, int row) {
+        return scales_k(load_16(w + 2048 + 16 * row));
+    }
 };
 
 struct tile_q5_k {
     enum { FORMAT = 13, BYTES = 2816, KIND = SCALE_INT, SIGNED = 0, MINS = 1, SPLIT = 0 };
     typedef scales_k scales_type;
-    __device__ static __forceinline__ float unit(int) { return 1.0f; }
+    __device__ static __forceinline__ float unit(int) {
+        return 1.0f;
+    }
     __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
         uint4 q = load_16(w + 512 * p + 16 * lane);
         uint32_t high = ((const uint32_t *)(w + 2048 + 16 * lane))[p]; /* bit r of a byte: of word r of the pair */
@@ -77,21 +99,29 @@ struct tile_q5_k {
             a[1][r] = ((word_of(q, r) >> 4) & 0x0F0F0F0Fu) | ((high >> r) & 0x10101010u);
         }
     }
-    __device__ static __forceinline__ scales_k scales(const char *w, int row) { return scales_k(load_16(w + 2560 + 16 * row)); }
+    __device__ static __forceinline__ scales_k scales(const char *w, int row) {
+        return scales_k(load_16(w + 2560 + 16 * row));
+    }
 };
 
 /* Scales of 16 columns, signed bytes; d stands behind them. */
 struct scales_q6 {
     uint4 v;
     uint32_t half;
-    __device__ __forceinline__ int of(int j) const { return signed_byte(word_of(v, j / 4), j % 4); }
-    __device__ __forceinline__ float d() const { return half_low(half); }
+    __device__ __forceinline__ int of(int j) const {
+        return signed_byte(word_of(v, j / 4), j % 4);
+    }
+    __device__ __forceinline__ float d() const {
+        return half_low(half);
+    }
 };
 
 struct tile_q6_k {
     enum { FORMAT = 14, BYTES = 3360, KIND = SCALE_HALVES, SIGNED = 1, MINS = 0, SPLIT = 0 };
     typedef scales_q6 scales_type;
-    __device__ static __forceinline__ float unit(int) { return 0.25f; }
+    __device__ static __forceinline__ float unit(int) {
+        return 0.25f;
+    }
     /* Of three words the upper six bits are codes - 32 of three words, their lower two bits those of the fourth. */
     __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
         for (int h = 0; h < 2; h++) {
@@ -113,21 +143,27 @@ struct tile_q6_k {
 struct tile_q8_0 {
     enum { FORMAT = 8, BYTES = 4352, KIND = SCALE_FLOAT, SIGNED = 1, MINS = 0, SPLIT = 0 };
     typedef scales_half8 scales_type;
-    __device__ static __forceinline__ float unit(int) { return 1.0f; }
+    __device__ static __forceinline__ float unit(int) {
+        return 1.0f;
+    }
     __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
         for (int h = 0; h < 2; h++) {
             uint4 q = load_16(w + 512 * (2 * p + h) + 16 * lane);
             a[h][0] = q.x, a[h][1] = q.y, a[h][2] = q.z, a[h][3] = q.w;
         }
     }
-    __device__ static __forceinline__ scales_half8 scales(const char *w, int row) { return {load_16(w + 4096 + 16 * row)}; }
+    __device__ static __forceinline__ scales_half8 scales(const char *w, int row) {
+        return {load_16(w + 4096 + 16 * row)};
+    }
 };
 
 /* Nibbles are codes - 8 as two's complement: in the upper half of a byte they are 16 times that. */
 struct tile_q4_0 {
     enum { FORMAT = 2, BYTES = 2304, KIND = SCALE_FLOAT, SIGNED = 1, MINS = 0, SPLIT = 0 };
     typedef scales_half8 scales_type;
-    __device__ static __forceinline__ float unit(int) { return 0.0625f; }
+    __device__ static __forceinline__ float unit(int) {
+        return 0.0625f;
+    }
     __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
         uint4 q = load_16(w + 512 * p + 16 * lane);
         for (int r = 0; r < 4; r++) {
@@ -135,14 +171,18 @@ struct tile_q4_0 {
             a[1][r] = word_of(q, r) & 0xF0F0F0F0u;
         }
     }
-    __device__ static __forceinline__ scales_half8 scales(const char *w, int row) { return {load_16(w + 2048 + 16 * row)}; }
+    __device__ static __forceinline__ scales_half8 scales(const char *w, int row) {
+        return {load_16(w + 2048 + 16 * row)};
+    }
 };
 
 /* Codes - 16 as two's complement, 8 times that in a byte. */
 struct tile_q5_0 {
     enum { FORMAT = 6, BYTES = 2816, KIND = SCALE_FLOAT, SIGNED = 1, MINS = 0, SPLIT = 0 };
     typedef scales_half8 scales_type;
-    __device__ static __forceinline__ float unit(int) { return 0.125f; }
+    __device__ static __forceinline__ float unit(int) {
+        return 0.125f;
+    }
     __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
         uint4 q = load_16(w + 512 * p + 16 * lane);
         uint32_t high = ((const uint32_t *)(w + 2048 + 16 * lane))[p];
@@ -151,7 +191,9 @@ struct tile_q5_0 {
             a[1][r] = ((word_of(q, r) >> 1) & 0x78787878u) | ((high << (3 - r)) & 0x80808080u);
         }
     }
-    __device__ static __forceinline__ scales_half8 scales(const char *w, int row) { return {load_16(w + 2560 + 16 * row)}; }
+    __device__ static __forceinline__ scales_half8 scales(const char *w, int row) {
+        return {load_16(w + 2560 + 16 * row)};
+    }
 };
 
 /* Four values of a table of 16 signed bytes for the nibbles in the lower half of q. */
@@ -170,19 +212,29 @@ template <class TABLE> __device__ __forceinline__ void table_codes(const char *w
 }
 
 struct table_nl {
-    __device__ static __forceinline__ uint4 table() { return make_uint4(0xBFAD9881u, 0xF6EADDCFu, 0x26190D01u, 0x71594535u); }
+    __device__ static __forceinline__ uint4 table() {
+        return make_uint4(0xBFAD9881u, 0xF6EADDCFu, 0x26190D01u, 0x71594535u);
+    }
 };
 
 struct table_e2m1 {
-    __device__ static __forceinline__ uint4 table() { return make_uint4(0x03020100u, 0x0C080604u, 0xFDFEFF00u, 0xF4F8FAFCu); }
+    __device__ static __forceinline__ uint4 table() {
+        return make_uint4(0x03020100u, 0x0C080604u, 0xFDFEFF00u, 0xF4F8FAFCu);
+    }
 };
 
 struct tile_iq4_nl {
     enum { FORMAT = 20, BYTES = 2304, KIND = SCALE_FLOAT, SIGNED = 1, MINS = 0, SPLIT = 0 };
     typedef scales_half8 scales_type;
-    __device__ static __forceinline__ float unit(int) { return 1.0f; }
-    __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) { table_codes<table_nl>(w, lane, p, a); }
-    __device__ static __forceinline__ scales_half8 scales(const char *w, int row) { return {load_16(w + 2048 + 16 * row)}; }
+    __device__ static __forceinline__ float unit(int) {
+        return 1.0f;
+    }
+    __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
+        table_codes<table_nl>(w, lane, p, a);
+    }
+    __device__ static __forceinline__ scales_half8 scales(const char *w, int row) {
+        return {load_16(w + 2048 + 16 * row)};
+    }
 };
 
 /* Eight powers of two, 2^(e - 128). */
@@ -197,8 +249,12 @@ struct scales_e8 {
 struct tile_mxfp4 {
     enum { FORMAT = 39, BYTES = 2176, KIND = SCALE_FLOAT, SIGNED = 1, MINS = 0, SPLIT = 0 };
     typedef scales_e8 scales_type;
-    __device__ static __forceinline__ float unit(int) { return 1.0f; }
-    __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) { table_codes<table_e2m1>(w, lane, p, a); }
+    __device__ static __forceinline__ float unit(int) {
+        return 1.0f;
+    }
+    __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
+        table_codes<table_e2m1>(w, lane, p, a);
+    }
     __device__ static __forceinline__ scales_e8 scales(const char *w, int row) {
         const uint32_t *s = (const uint32_t *)(w + 2048 + 8 * row);
         return {{s[0], s[1]}};
@@ -211,21 +267,28 @@ struct scales_xs {
     __device__ __forceinline__ int of(int j) const {
         return (int)((v[1] >> (4 * j) & 15) | (v[0] >> (16 + 2 * j) & 3) << 4) - 32;
     }
-    __device__ __forceinline__ float d() const { return half_low(v[0]); }
+    __device__ __forceinline__ float d() const {
+        return half_low(v[0]);
+    }
 };
 
 struct tile_iq4_xs {
     enum { FORMAT = 23, BYTES = 2176, KIND = SCALE_INT, SIGNED = 1, MINS = 0, SPLIT = 0 };
     typedef scales_xs scales_type;
-    __device__ static __forceinline__ float unit(int) { return 1.0f; }
-    __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) { table_codes<table_nl>(w, lane, p, a); }
+    __device__ static __forceinline__ float unit(int) {
+        return 1.0f;
+    }
+    __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
+        table_codes<table_nl>(w, lane, p, a);
+    }
     __device__ static __forceinline__ scales_xs scales(const char *w, int row) {
         const uint32_t *s = (const uint32_t *)(w + 2048 + 8 * row);
         return {{s[0], s[1]}};
     }
 };
 
-#define SAME_BYTES(name, number, bytes, block) static_assert(tile_##name::FORMAT == number && tile_##name::BYTES == bytes, #name);
+#define SAME_BYTES(name, number, bytes, block)                                                                         \
+    static_assert(tile_##name::FORMAT == number && tile_##name::BYTES == bytes, #name);
 PACKED_FORMATS(SAME_BYTES)
 #undef SAME_BYTES
 

@@ -42,8 +42,8 @@ template <class CODE> __device__ __forceinline__ uint32_t word_from(const CODE &
 template <class CODE> __device__ __forceinline__ void put_nibbles(char *to, int lane, const CODE &code) {
     for (int p = 0; p < 4; p++)
         for (int r = 0; r < 4; r++)
-            ((uint32_t *)(to + 512 * p + 16 * lane))[r] =
-                (word_from(code, lane, 2 * p, r) & 0x0F0F0F0Fu) | (word_from(code, lane, 2 * p + 1, r) & 0x0F0F0F0Fu) << 4;
+            ((uint32_t *)(to + 512 * p + 16 * lane))[r] = (word_from(code, lane, 2 * p, r) & 0x0F0F0F0Fu) |
+                                                          (word_from(code, lane, 2 * p + 1, r) & 0x0F0F0F0Fu) << 4;
 }
 
 /* The same where tables are looked up: four nibbles of the even stretch below those of the odd one. */
@@ -228,10 +228,13 @@ template <class F> __device__ __forceinline__ void pack(const gpu_call &c) {
     int rows = c.v[0].shape[1], columns = c.v[0].shape[2];
     int64_t chunks = (columns + CHUNK - 1) / CHUNK, tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     int64_t waves = (int64_t)gridDim.x * (blockDim.x / 32);
-    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < c.v[0].shape[0] * tiles * chunks; i += waves) {
-        int64_t chunk = i % chunks, tile = i / chunks % tiles, matrix = i / chunks / tiles, row_bytes = (int64_t)columns / P::COLUMNS * P::BLOCK;
+    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < c.v[0].shape[0] * tiles * chunks;
+         i += waves) {
+        int64_t chunk = i % chunks, tile = i / chunks % tiles, matrix = i / chunks / tiles,
+                row_bytes = (int64_t)columns / P::COLUMNS * P::BLOCK;
         source s;
-        s.rows = (const char *)c.v[1].data + (matrix * rows + tile * TILE_ROWS) * row_bytes + chunk * (CHUNK / P::COLUMNS) * P::BLOCK;
+        s.rows = (const char *)c.v[1].data + (matrix * rows + tile * TILE_ROWS) * row_bytes +
+                 chunk * (CHUNK / P::COLUMNS) * P::BLOCK;
         s.row_bytes = row_bytes;
         s.left = (int)(rows - tile * TILE_ROWS);
         s.blocks = (int)(columns / P::COLUMNS - chunk * (CHUNK / P::COLUMNS));
@@ -239,8 +242,8 @@ template <class F> __device__ __forceinline__ void pack(const gpu_call &c) {
     }
 }
 
-#define PACK_KERNEL(f)                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) pack_##f(const __grid_constant__ gpu_call c) { \
-        pack<tile_##f>(c);                                                                         \
+#define PACK_KERNEL(f)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256) pack_##f(const __grid_constant__ gpu_call c) {                   \
+        pack<tile_##f>(c);                                                                                             \
     }
 TILE_FORMATS(PACK_KERNEL)

@@ -31,7 +31,8 @@ template <class F> __device__ __forceinline__ float byte_value(uint32_t word, in
 }
 
 /* Elements k to k + 7 of a row, k a multiple of 8: for kernels that read a packed matrix row by row. */
-template <class F> __device__ __forceinline__ void tile_eight(const char *matrix, int chunks, int row, int k, float *out) {
+template <class F>
+__device__ __forceinline__ void tile_eight(const char *matrix, int chunks, int row, int k, float *out) {
     const char *w = matrix + ((int64_t)(row / TILE_ROWS) * chunks + k / CHUNK) * F::BYTES;
     int in = row % TILE_ROWS, j = k % CHUNK / 32, half = k % 32 / 16;
     tile_scale<F> scale(w, in);
@@ -49,11 +50,12 @@ template <class F> __device__ __forceinline__ void tile_eight(const char *matrix
 }
 
 /* tile_eight() for a format known at run time; false: the format has no packed layout. */
-__device__ __forceinline__ bool tile_eight_of(uint32_t format, const char *matrix, int chunks, int row, int k, float *out) {
+__device__ __forceinline__ bool tile_eight_of(uint32_t format, const char *matrix, int chunks, int row, int k,
+                                              float *out) {
     switch (format & 0xFFFFFFu) {
-#define EIGHT_OF(f)                                          \
-    case tile_##f::FORMAT:                                   \
-        tile_eight<tile_##f>(matrix, chunks, row, k, out);   \
+#define EIGHT_OF(f)                                                                                                    \
+    case tile_##f::FORMAT:                                                                                             \
+        tile_eight<tile_##f>(matrix, chunks, row, k, out);                                                             \
         return true;
         TILE_FORMATS(EIGHT_OF)
     }

@@ -59,7 +59,8 @@ TILES_FN int64_t tiles_columns(const gpu_call *c) {
 }
 
 TILES_FN uint64_t tiles_scratch(const gpu_call *c) {
-    return (uint64_t)(tiles_bytes(c->v[1].shape[0], c->v[1].shape[1]) + tiles_bytes(tiles_columns(c), c->v[1].shape[1]));
+    return (uint64_t)(tiles_bytes(c->v[1].shape[0], c->v[1].shape[1]) +
+                      tiles_bytes(tiles_columns(c), c->v[1].shape[1]));
 }
 
 #endif

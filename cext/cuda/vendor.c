@@ -15,10 +15,17 @@ static const char *driver(gpu_api *api) {
 }
 
 static const gpu_kernel *const kernels[] = {CUDA_KERNELS gpu_portable_kernels, NULL};
-static const gpu_kernel *const deterministic[] = {cuda_deterministic_products, cuda_expert_kernels, cuda_small_kernels, gpu_portable_kernels, NULL};
+static const gpu_kernel *const deterministic[] = {cuda_deterministic_products, cuda_expert_kernels, cuda_small_kernels,
+                                                  gpu_portable_kernels, NULL};
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static const gpu_vendor vendor = {.name = "cuda", .driver = driver, .images = images, .kernels = kernels,
-                                      .deterministic = deterministic, .packings = CUDA_PACKINGS, .stacks = 1, .fusions = cuda_fusions};
+    static const gpu_vendor vendor = {.name = "cuda",
+                                      .driver = driver,
+                                      .images = images,
+                                      .kernels = kernels,
+                                      .deterministic = deterministic,
+                                      .packings = CUDA_PACKINGS,
+                                      .stacks = 1,
+                                      .fusions = cuda_fusions};
     return &vendor;
 }

@@ -18,8 +18,12 @@ struct wide_shape {
 template <int BN> struct wide_ring {
     static constexpr int STAGES = tiles_stages(BN), X = PANEL_BYTES, STAGE = X + BN * PANEL_K * 2;
     uint32_t tiles, barriers;
-    __device__ __forceinline__ uint32_t full(int s) const { return barriers + 16 * s; }
-    __device__ __forceinline__ uint32_t empty(int s) const { return barriers + 16 * s + 8; }
+    __device__ __forceinline__ uint32_t full(int s) const {
+        return barriers + 16 * s;
+    }
+    __device__ __forceinline__ uint32_t empty(int s) const {
+        return barriers + 16 * s + 8;
+    }
 };
 
 /* Producer thread: fills the ring, tile after tile. */
@@ -62,8 +66,8 @@ static __device__ __forceinline__ float gated(float gate, float up) {
 
 /* Epilogue: stores one tile's sums, this lane's columns 8 j + 2 (lane % 4) and the next, of two rows. */
 template <int BN, int MODE>
-static __device__ __forceinline__ void wide_store(const gpu_call &c, const wide_shape &s, const float (&d)[BN / 2], int row,
-                                                  int column) {
+static __device__ __forceinline__ void wide_store(const gpu_call &c, const wide_shape &s, const float (&d)[BN / 2],
+                                                  int row, int column) {
     const int lane = threadIdx.x % 32, n = c.v[0].shape[1];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -111,7 +115,8 @@ static __device__ __forceinline__ void wide_expect(const gpu_call &c, const wide
 
 /* Consumer warpgroup: multiplies 64 tokens of each tile. */
 template <int BN, int MODE>
-static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wide_shape &s, const wide_ring<BN> &ring) {
+static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wide_shape &s,
+                                                     const wide_ring<BN> &ring) {
     typedef wide_ring<BN> R;
     const int half = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
     uint32_t stage = 0, phase = 0, last = 0;
@@ -169,9 +174,9 @@ template <int BN, int MODE> static __device__ __forceinline__ void wide(const gp
     }
 }
 
-#define WIDE(name, BN, MODE)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ gpu_call c) {                     \
-        wide<BN, MODE>(c);                                                                                              \
+#define WIDE(name, BN, MODE)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ gpu_call c) {                    \
+        wide<BN, MODE>(c);                                                                                             \
     }
 WIDE(linear_wide, 256, WIDE_LINEAR)
 WIDE(linear_add_wide, 256, WIDE_ADD)

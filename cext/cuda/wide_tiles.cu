@@ -24,7 +24,8 @@ enum { SPANS = 4 };
 
 /* 1024 numbers of a row, from k on: lane l brings eight of each 256. */
 template <class F>
-static __device__ __forceinline__ void bring(uint8_t *to, const uint8_t *row, uint32_t at_row, int k, int k_all, int across, F eight) {
+static __device__ __forceinline__ void bring(uint8_t *to, const uint8_t *row, uint32_t at_row, int k, int k_all,
+                                             int across, F eight) {
 #pragma unroll
     for (int i = 0; i < SPANS; i++, k += 256) {
         float x[8] = {0};
@@ -38,9 +39,10 @@ static __device__ __forceinline__ void bring(uint8_t *to, const uint8_t *row, ui
 
 /* Rows of one operand; a warp takes SPANS * 256 numbers of a row at a time. Gives the item that the next operand begins with. */
 template <class F>
-static __device__ __forceinline__ uint32_t bring_all(const gpu_view &v, uint32_t rows, uint32_t item, uint8_t *to, uint32_t first,
-                                                     uint32_t step, F eight) {
-    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, parts = (k_all + 256 * SPANS - 1) / (256 * SPANS);
+static __device__ __forceinline__ uint32_t bring_all(const gpu_view &v, uint32_t rows, uint32_t item, uint8_t *to,
+                                                     uint32_t first, uint32_t step, F eight) {
+    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K,
+                   parts = (k_all + 256 * SPANS - 1) / (256 * SPANS);
     for (; item < rows * parts; item += gridDim.x * 8) {
         const uint32_t r = item / parts, k = item % parts * (256 * SPANS) + threadIdx.x % 32 * 8;
         const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
@@ -53,7 +55,8 @@ static __device__ __forceinline__ uint32_t bring_all(const gpu_view &v, uint32_t
 template <class F>
 static __device__ __forceinline__ uint32_t bring_parts(const gpu_view &v, uint32_t item, uint8_t *to, uint32_t first,
                                                        uint32_t step, F part) {
-    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, parts = (k_all + 1023) / 1024, rows = v.shape[0];
+    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, parts = (k_all + 1023) / 1024,
+                   rows = v.shape[0];
     for (; item < rows * parts; item += gridDim.x * 8) {
         const uint32_t r = item / parts, k = item % parts * 1024 + threadIdx.x % 32 * 32;
         const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
@@ -82,7 +85,8 @@ static __device__ __forceinline__ uint32_t bring_parts(const gpu_view &v, uint32
 template <class F>
 static __device__ __forceinline__ uint32_t bring_chunks(const gpu_view &v, uint32_t item, uint8_t *to, uint32_t first,
                                                         uint32_t step) {
-    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, rows = v.shape[0], chunks = packed_chunks(&v);
+    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, rows = v.shape[0],
+                   chunks = packed_chunks(&v);
     const uint32_t lane = threadIdx.x % 32, items = packed_tiles(&v) * chunks;
     for (; item < items; item += gridDim.x * 8) {
         const char *w = (const char *)v.data + (uint64_t)item * F::BYTES;
@@ -105,7 +109,8 @@ static __device__ __forceinline__ uint32_t bring_chunks(const gpu_view &v, uint3
                     continue;
 #pragma unroll
                 for (int e = 0; e < 2; e++)
-                    pair[e] = __floats2bfloat162_rn(by * byte_value<F>(word, 2 * e) - low, by * byte_value<F>(word, 2 * e + 1) - low);
+                    pair[e] = __floats2bfloat162_rn(by * byte_value<F>(word, 2 * e) - low,
+                                                    by * byte_value<F>(word, 2 * e + 1) - low);
                 if (k < k_all)
                     memcpy(&out, pair, sizeof out);
                 *(uint2 *)(to + tiles_place(at_row, k, across) + k % 8 * 2) = out;
@@ -156,8 +161,7 @@ extern "C" __global__ void __launch_bounds__(256, 5) wide_tiles(const __grid_con
     uint32_t item = blockIdx.x * 8 + threadIdx.x / 32, first = 0;
     if (tokens <= 0)
         return;
-    item = bring_all(c.v[1], tokens, item, to, 0, 0,
-                     [](const uint8_t *row, int k, float *x) { eight_f32(row, k, x); });
+    item = bring_all(c.v[1], tokens, item, to, 0, 0, [](const uint8_t *row, int k, float *x) { eight_f32(row, k, x); });
     to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1]);
     for (int i = 0; i < tiles_weights(&c); i++) {
         const int step = c.mode == WIDE_SWIGLU;
@@ -165,4 +169,3 @@ extern "C" __global__ void __launch_bounds__(256, 5) wide_tiles(const __grid_con
         first += c.v[2 + i].shape[0];
     }
 }
-

@@ -23,7 +23,8 @@ static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
 }
 
 static __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {

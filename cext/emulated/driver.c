@@ -37,7 +37,7 @@ typedef struct task task;
 typedef struct {
     uint64_t asked, done; /* number of records queued; number of them done */
     stream *of;
-    double at;            /* seconds */
+    double at; /* seconds */
 } event;
 
 struct task {
@@ -207,8 +207,8 @@ static int do_await(gpu_stream s, gpu_event e, unsigned flags) {
     return put(s, (task){.is = AWAIT, .event = e});
 }
 
-static int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz, unsigned local,
-                  gpu_stream s, void **arguments, void **more) {
+static int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz,
+                  unsigned local, gpu_stream s, void **arguments, void **more) {
     task t = {.is = LAUNCH, .kernel = f, .grid = {{x, y, z}, tx, local}};
     if (ty != 1 || tz != 1 || more || !x || !y || !z || y > 65535 || z > 65535)
         return INVALID;
@@ -398,7 +398,8 @@ static int device_name(char *out, int size, int device) {
 }
 
 static int attribute(int *out, int which, int device) {
-    static const int values[] = {[MAJOR] = 0, [MINOR] = 0, [UNITS] = STRANGE_UNITS, [SHARED] = LOCAL_BYTES, [WAVE_WIDTH] = 32};
+    static const int values[] = {
+        [MAJOR] = 0, [MINOR] = 0, [UNITS] = STRANGE_UNITS, [SHARED] = LOCAL_BYTES, [WAVE_WIDTH] = 32};
     const emulated_kernel *any = emulated_find("linear");
     (void)device;
     *out = which == WAVE_WIDTH && any ? any->wave : values[which];
@@ -469,14 +470,43 @@ static int find_function(gpu_function *out, gpu_module module, const char *name)
 }
 
 const char *emulated_driver(gpu_api *out) {
-    *out = (gpu_api){.init = init, .count = count_devices, .device = find_device, .name = device_name, .attribute = attribute,
-                     .retain = retain, .leave = leave, .enter = enter, .memory = memory_left, .alloc = alloc,
-                     .free = free_memory, .alloc_host = alloc_host, .free_host = free_host, .write = do_write,
-                     .read = do_read, .copy = do_copy, .fill = do_fill, .stream = new_stream, .end_stream = end_stream,
-                     .finish = finish, .await = do_await, .event = new_event, .end_event = end_event, .record = do_record,
-                     .reached = reached, .wait = wait_event, .elapsed = elapsed, .load = load, .unload = unload,
-                     .function = find_function, .launch = launch, .capture = capture, .end_capture = end_capture,
-                     .instantiate = instantiate, .replay = replay, .end_graph = end_graph, .end_graph_exec = end_graph,
+    *out = (gpu_api){.init = init,
+                     .count = count_devices,
+                     .device = find_device,
+                     .name = device_name,
+                     .attribute = attribute,
+                     .retain = retain,
+                     .leave = leave,
+                     .enter = enter,
+                     .memory = memory_left,
+                     .alloc = alloc,
+                     .free = free_memory,
+                     .alloc_host = alloc_host,
+                     .free_host = free_host,
+                     .write = do_write,
+                     .read = do_read,
+                     .copy = do_copy,
+                     .fill = do_fill,
+                     .stream = new_stream,
+                     .end_stream = end_stream,
+                     .finish = finish,
+                     .await = do_await,
+                     .event = new_event,
+                     .end_event = end_event,
+                     .record = do_record,
+                     .reached = reached,
+                     .wait = wait_event,
+                     .elapsed = elapsed,
+                     .load = load,
+                     .unload = unload,
+                     .function = find_function,
+                     .launch = launch,
+                     .capture = capture,
+                     .end_capture = end_capture,
+                     .instantiate = instantiate,
+                     .replay = replay,
+                     .end_graph = end_graph,
+                     .end_graph_exec = end_graph,
                      .is = {MAJOR, MINOR, UNITS, SHARED, WAVE_WIDTH, NOT_READY}};
     return NULL;
 }

@@ -31,7 +31,7 @@ static struct {
     const gpu_call *call;
     fiber fibers[THREADS];
     int order[THREADS], waves[THREADS], n, now; /* order: of threads, permuted within each wave */
-    void *host; /* stack pointer of the caller that runs the group */
+    void *host;                                 /* stack pointer of the caller that runs the group */
     uint64_t random;
     uint8_t *stacks, *local;
     char why[256];
@@ -67,16 +67,17 @@ __asm__(".text\n.hidden emulated_switch\n.globl emulated_switch\n.type emulated_
         ".size emulated_switch,.-emulated_switch\n");
 enum { ENTRY = KEPT, WORDS = KEPT + 2 };
 #elif defined(__aarch64__)
-__asm__(".text\n.hidden emulated_switch\n.globl emulated_switch\n.type emulated_switch,@function\n"
-        "emulated_switch:\n"
-        "sub sp,sp,#160\n"
-        "stp x19,x20,[sp]\nstp x21,x22,[sp,#16]\nstp x23,x24,[sp,#32]\nstp x25,x26,[sp,#48]\nstp x27,x28,[sp,#64]\n"
-        "stp x29,x30,[sp,#80]\nstp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp d12,d13,[sp,#128]\nstp d14,d15,[sp,#144]\n"
-        "mov x9,sp\nstr x9,[x0]\nmov sp,x1\n"
-        "ldp x19,x20,[sp]\nldp x21,x22,[sp,#16]\nldp x23,x24,[sp,#32]\nldp x25,x26,[sp,#48]\nldp x27,x28,[sp,#64]\n"
-        "ldp x29,x30,[sp,#80]\nldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp d12,d13,[sp,#128]\nldp d14,d15,[sp,#144]\n"
-        "add sp,sp,#160\nret\n"
-        ".size emulated_switch,.-emulated_switch\n");
+__asm__(
+    ".text\n.hidden emulated_switch\n.globl emulated_switch\n.type emulated_switch,@function\n"
+    "emulated_switch:\n"
+    "sub sp,sp,#160\n"
+    "stp x19,x20,[sp]\nstp x21,x22,[sp,#16]\nstp x23,x24,[sp,#32]\nstp x25,x26,[sp,#48]\nstp x27,x28,[sp,#64]\n"
+    "stp x29,x30,[sp,#80]\nstp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp d12,d13,[sp,#128]\nstp d14,d15,[sp,#144]\n"
+    "mov x9,sp\nstr x9,[x0]\nmov sp,x1\n"
+    "ldp x19,x20,[sp]\nldp x21,x22,[sp,#16]\nldp x23,x24,[sp,#32]\nldp x25,x26,[sp,#48]\nldp x27,x28,[sp,#64]\n"
+    "ldp x29,x30,[sp,#80]\nldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp d12,d13,[sp,#128]\nldp d14,d15,[sp,#144]\n"
+    "add sp,sp,#160\nret\n"
+    ".size emulated_switch,.-emulated_switch\n");
 enum { ENTRY = 11, WORDS = 20 };
 #else
 #error "the emulated backend knows the stacks of x86-64 and of AArch64"
@@ -212,7 +213,8 @@ static int run_waves(void) {
 }
 
 static const char *fail(const char *what, const int *at) {
-    snprintf(group.why, sizeof group.why, "kernel %s, group (%d, %d, %d): %s", group.kernel->name, at[0], at[1], at[2], what);
+    snprintf(group.why, sizeof group.why, "kernel %s, group (%d, %d, %d): %s", group.kernel->name, at[0], at[1], at[2],
+             what);
     return group.why;
 }
 
@@ -253,7 +255,8 @@ static const char *run_group(const emulated_grid *g, const int *at) {
 static const char *make_room(void) {
     if (group.stacks)
         return NULL;
-    group.stacks = mmap(NULL, (size_t)THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    group.stacks =
+        mmap(NULL, (size_t)THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     group.local = aligned_alloc(64, LOCAL_MOST + BORDER);
     if (group.stacks != MAP_FAILED && group.local)
         return NULL;

@@ -24,8 +24,8 @@ FN void share_operands(self m, const token_fragment *a, const row_fragment *b) {
 #define ADD_PRODUCTS(sides, depth, row_of, lane_of, register_of)                                                       \
     for (int v = 0; v < UNIT_SUMS; v++)                                                                                \
         for (int k = 0; k < (depth); k++)                                                                              \
-            (*s)[v] += bf16_to_f32(operands[first + lane_of(row_of(m.lane, v), k)].a[register_of(k)]) *                 \
-                       bf16_to_f32(operands[first + lane_of(m.lane % (sides), k)].b[register_of(k)])
+    (*s)[v] += bf16_to_f32(operands[first + lane_of(row_of(m.lane, v), k)].a[register_of(k)]) *                        \
+               bf16_to_f32(operands[first + lane_of(m.lane % (sides), k)].b[register_of(k)])
 
 #if defined(MATRIX_MFMA)
 

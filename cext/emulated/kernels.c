@@ -5,7 +5,8 @@
 KERNEL(rms_norm_serial, GROUP) {
     int d = c->v[2].shape[0];
     float eps = ((const arg_rms_norm *)c->arg)->eps, sum = 0;
-    const float *x = ROW(const float, c->v + 1, m.group[1]) + (int64_t)m.group[0] * d, *w = ROW(const float, c->v + 2, 0);
+    const float *x = ROW(const float, c->v + 1, m.group[1]) + (int64_t)m.group[0] * d,
+                *w = ROW(const float, c->v + 2, 0);
     float *y = ROW(float, c->v, m.group[1]) + (int64_t)m.group[0] * d;
     if (m.thread || m.group[1] >= rows_of(c, c->v))
         return;

@@ -39,9 +39,9 @@ static const gpu_kernel *const kernels[] = {gpu_portable_kernels, serial, units,
 static const gpu_kernel *const plain[] = {gpu_portable_kernels, serial, NULL};
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static const gpu_vendor all = {.name = "emulated", .driver = emulated_driver, .images = images,
-                                   .kernels = kernels, .flags = HAL_TEST_ONLY};
-    static const gpu_vendor few = {.name = "emulated", .driver = emulated_driver, .images = images,
-                                   .kernels = plain, .flags = HAL_TEST_ONLY};
+    static const gpu_vendor all = {
+        .name = "emulated", .driver = emulated_driver, .images = images, .kernels = kernels, .flags = HAL_TEST_ONLY};
+    static const gpu_vendor few = {
+        .name = "emulated", .driver = emulated_driver, .images = images, .kernels = plain, .flags = HAL_TEST_ONLY};
     return matrix_wanted() ? &all : &few;
 }

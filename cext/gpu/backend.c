@@ -28,9 +28,10 @@ enum { OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101 };
 /* Sticky errors: after one, the driver fails every call of this process. The numbers are CUDA's, which HIP shares. */
 static int is_final(int code) {
     static const int numbers[] = {
-        214, 220,                          /* uncorrectable ECC error, uncorrectable NVLink error */
-        700, 716, 717,                     /* illegal address, misaligned address, invalid address space */
-        702, 709, 710, 714, 715, 718, 719, /* timeout, context destroyed, assert, stack, instruction, program counter, other */
+        214, 220,      /* uncorrectable ECC error, uncorrectable NVLink error */
+        700, 716, 717, /* illegal address, misaligned address, invalid address space */
+        702, 709, 710, 714,
+        715, 718, 719, /* timeout, context destroyed, assert, stack, instruction, program counter, other */
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i] == code)
@@ -162,7 +163,8 @@ static int load_images(hal_device *d) {
     made = d->vendor->compile ? d->vendor->compile(&d->traits, &why) : NULL;
     if (!made)
         return gpu_fail(HAL_E_UNSUPPORTED, "no kernels were built for this device (compute capability %d.%d)%s%s",
-                        d->traits.arch / 10, d->traits.arch % 10, why ? ", and none can be made: " : "", why ? why : "");
+                        d->traits.arch / 10, d->traits.arch % 10, why ? ", and none can be made: " : "",
+                        why ? why : "");
     code = gpu_check(d, d->api.load(d->modules, made), "loading kernels that were made for this device");
     free(made);
     return code;
@@ -275,11 +277,29 @@ const hal_backend *GPU_BACKEND(void);
 
 const hal_backend *GPU_BACKEND(void) {
     static hal_backend backend = {
-        .hash = HAL_ABI_HASH, .score = score, .count = count, .open = open_device, .close = close_device, .info = info,
-        .alloc = gpu_alloc, .free = gpu_free, .write = gpu_write, .read = gpu_read, .copy = gpu_copy,
-        .supports = gpu_supports, .compile = gpu_compile, .run = gpu_run, .wait = gpu_wait, .release = gpu_release,
-        .error = gpu_last_error, .packed = gpu_packed, .pack = gpu_pack, .times = gpu_times,
-        .kernels = gpu_kernels, .add_kernel = gpu_add_kernel, .measure = gpu_measure,
+        .hash = HAL_ABI_HASH,
+        .score = score,
+        .count = count,
+        .open = open_device,
+        .close = close_device,
+        .info = info,
+        .alloc = gpu_alloc,
+        .free = gpu_free,
+        .write = gpu_write,
+        .read = gpu_read,
+        .copy = gpu_copy,
+        .supports = gpu_supports,
+        .compile = gpu_compile,
+        .run = gpu_run,
+        .wait = gpu_wait,
+        .release = gpu_release,
+        .error = gpu_last_error,
+        .packed = gpu_packed,
+        .pack = gpu_pack,
+        .times = gpu_times,
+        .kernels = gpu_kernels,
+        .add_kernel = gpu_add_kernel,
+        .measure = gpu_measure,
     };
     backend.name = gpu_vendor_entry()->name;
     backend.wrap = gpu_vendor_entry()->wraps ? gpu_wrap : NULL;

@@ -16,9 +16,9 @@ enum { GPU_MODULES = 24, GPU_PIECES = 2, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 1
 enum { GPU_PIECE = 16 << 20 };
 
 typedef struct {
-    uint8_t *host;     /* pinned, GPU_PIECE bytes */
+    uint8_t *host;      /* pinned, GPU_PIECE bytes */
     gpu_address device; /* GPU_PIECE bytes on the device: input of the packing kernels */
-    gpu_event sent;    /* recorded when both may be filled again */
+    gpu_event sent;     /* recorded when both may be filled again */
 } gpu_piece;
 
 /* A block of pool.c. host 0: device memory, else pinned host memory, allocated with these flags of the driver. */
@@ -51,17 +51,17 @@ struct hal_device {
     gpu_context context;
     gpu_traits traits;
     gpu_stream main, side;
-    gpu_event loaded;            /* the uploads on `side` so far; valid while `loading` */
+    gpu_event loaded; /* the uploads on `side` so far; valid while `loading` */
     int loading;
     gpu_module modules[GPU_MODULES];
-    int waits;                   /* 1: the portable kernels support early launch (CUDA: programmatic dependent launch) */
+    int waits; /* 1: the portable kernels support early launch (CUDA: programmatic dependent launch) */
     gpu_piece pieces[GPU_PIECES];
-    int next;                    /* index of the piece to fill next */
-    gpu_scratch *scratch;        /* the largest so far */
-    gpu_custom *custom;          /* kernel n is custom[n - 1] */
+    int next;             /* index of the piece to fill next */
+    gpu_scratch *scratch; /* the largest so far */
+    gpu_custom *custom;   /* kernel n is custom[n - 1] */
     uint32_t n_custom;
-    gpu_block *blocks;           /* everything allocated, except pieces */
-    pthread_mutex_t busy;        /* held by the one thread that uses streams and pieces */
+    gpu_block *blocks;    /* everything allocated, except pieces */
+    pthread_mutex_t busy; /* held by the one thread that uses streams and pieces */
     atomic_uint_fast64_t allocations;
 };
 
@@ -70,28 +70,28 @@ struct hal_buffer {
     gpu_address at;
     uint64_t size;
     uint32_t usage;
-    hal_exec *writer;            /* the exec whose last run copies the buffer to `mirror` */
-    uint8_t *mirror;             /* pinned copy of a small output; NULL: read() copies from the device */
-    int wrapped;                 /* 1: host memory used in place, read-only */
+    hal_exec *writer; /* the exec whose last run copies the buffer to `mirror` */
+    uint8_t *mirror;  /* pinned copy of a small output; NULL: read() copies from the device */
+    int wrapped;      /* 1: host memory used in place, read-only */
 };
 
 typedef struct {
     gpu_function function;
     gpu_grid grid;
-    uint32_t call;               /* index into the exec's calls */
-    int early;                   /* 1: may start before the previous kernel ends */
-    int custom;                  /* 1: a custom kernel, never fused with its neighbours */
+    uint32_t call; /* index into the exec's calls */
+    int early;     /* 1: may start before the previous kernel ends */
+    int custom;    /* 1: a custom kernel, never fused with its neighbours */
 } gpu_launch;
 
 struct hal_exec {
     hal_device *device;
-    hal_buffer *block;           /* the step buffer */
+    hal_buffer *block; /* the step buffer */
     int n_calls, n_launches, n_outs;
-    int32_t most[HAL_COUNTS];    /* maximum of each count of the step block; INT32_MAX where no view uses it */
+    int32_t most[HAL_COUNTS]; /* maximum of each count of the step block; INT32_MAX where no view uses it */
     gpu_call *calls;
-    char (*ops)[28];             /* op names of the calls, for errors */
+    char (*ops)[28]; /* op names of the calls, for errors */
     gpu_launch *launches;
-    hal_buffer **outs;           /* output buffers that have a mirror */
+    hal_buffer **outs; /* output buffers that have a mirror */
     gpu_scratch *scratch;
     gpu_address counters;        /* all zero between launches; 0: no kernel needs counters */
     uint8_t *blocks[GPU_BLOCKS]; /* pinned copies of step blocks in flight, a ring */
@@ -101,7 +101,7 @@ struct hal_exec {
     gpu_event done;
     gpu_graph_exec graph;
     int ran;
-    gpu_event *marks;            /* HAL_PROFILE: events before each call and after the last; else NULL */
+    gpu_event *marks; /* HAL_PROFILE: events before each call and after the last; else NULL */
     uint64_t *times;
 };
 
@@ -132,7 +132,8 @@ int gpu_read(hal_buffer *, uint64_t offset, void *to, uint64_t size);
 int gpu_copy(hal_buffer *, uint64_t to_offset, hal_buffer *, uint64_t from_offset, uint64_t size);
 const gpu_packing *gpu_packing_of(const hal_device *, uint32_t format); /* NULL: the device uses the file's layout */
 uint64_t gpu_packed(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
-int gpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns, const void *);
+int gpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
+             const void *);
 int gpu_kernels(hal_device *, const hal_plan *, uint32_t step, char *names, uint32_t most);
 int gpu_add_kernel(hal_device *, const char *image, const char *entry, uint32_t *kernel);
 void gpu_drop_custom(hal_device *);

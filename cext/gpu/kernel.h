@@ -13,27 +13,27 @@
 
 /* Properties of the device that kernels are selected by. */
 typedef struct {
-    int arch;             /* CUDA: 10 * major + minor; Metal: 10 * Apple's family; others: 0 */
-    int units;            /* multiprocessors */
-    int shared;           /* most bytes of shared memory per group */
-    int wave;             /* lanes of a wave: 32 or 64 */
-    uint32_t flags;       /* of hal_options */
+    int arch;       /* CUDA: 10 * major + minor; Metal: 10 * Apple's family; others: 0 */
+    int units;      /* multiprocessors */
+    int shared;     /* most bytes of shared memory per group */
+    int wave;       /* lanes of a wave: 32 or 64 */
+    uint32_t flags; /* of hal_options */
 } gpu_traits;
 
 typedef struct {
     uint32_t groups[3];
-    uint32_t threads;     /* of a group */
-    uint32_t shared;      /* bytes of dynamic shared memory */
-    uint32_t cluster;     /* groups of a cluster along the first dimension; 0: none */
+    uint32_t threads; /* of a group */
+    uint32_t shared;  /* bytes of dynamic shared memory */
+    uint32_t cluster; /* groups of a cluster along the first dimension; 0: none */
 } gpu_grid;
 
 enum { GPU_LAUNCHES = 3, GPU_CONFIGS = 8 };
 
 typedef struct {
-    const char *op;                                               /* as hal.h names it */
+    const char *op; /* as hal.h names it */
     /* NULL, or why this kernel cannot compute the call or is not the fastest for it */
     const char *(*check)(const gpu_call *, const gpu_traits *);
-    uint64_t (*scratch)(const gpu_call *, const gpu_traits *);    /* bytes; NULL: none */
+    uint64_t (*scratch)(const gpu_call *, const gpu_traits *); /* bytes; NULL: none */
     uint32_t mode;
     /* > 0: index of the view whose format is appended to the kernels' names: linear -> linear_q4_k */
     int format_of;
@@ -45,7 +45,8 @@ typedef struct {
     } launch[GPU_LAUNCHES]; /* run in order; a NULL kernel ends them */
     /* NULL, or why the kernel cannot compute the call at any speed. A NULL pointer: check() decides that too. */
     const char *(*able)(const gpu_call *, const gpu_traits *);
-    uint8_t configs[GPU_CONFIGS]; /* values of gpu_call.config, besides 0, that a kernel override may name; ended by 0 */
+    uint8_t
+        configs[GPU_CONFIGS]; /* values of gpu_call.config, besides 0, that a kernel override may name; ended by 0 */
 } gpu_kernel;
 
 /* A fusion pattern: consecutive steps that one kernel computes, because small steps are launch-bound. The kernel's argument is
@@ -67,7 +68,7 @@ typedef struct {
  * the packed layout to v[0].data; the call's v[0].shape is (stack, rows, columns). */
 typedef struct {
     uint32_t format;
-    uint64_t (*bytes)(int64_t rows, int64_t columns, const gpu_traits *);  /* packed bytes of a matrix; 0: not packed */
+    uint64_t (*bytes)(int64_t rows, int64_t columns, const gpu_traits *); /* packed bytes of a matrix; 0: not packed */
     const char *kernel;
     void (*grid)(const gpu_call *, const gpu_traits *, gpu_grid *);
 } gpu_packing;

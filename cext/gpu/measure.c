@@ -10,7 +10,8 @@ static int time_copies(hal_device *d, gpu_address at, uint64_t half, int copies,
     float ms = 0;
     int code = gpu_check(d, d->api.record(marks[0], d->main), "an event");
     for (int i = 0; !code && i < copies; i++)
-        code = gpu_check(d, d->api.copy(at + (i % 2 ? 0 : half), at + (i % 2 ? half : 0), half, d->main), "copying bytes");
+        code =
+            gpu_check(d, d->api.copy(at + (i % 2 ? 0 : half), at + (i % 2 ? half : 0), half, d->main), "copying bytes");
     if (!code)
         code = gpu_check(d, d->api.record(marks[1], d->main), "an event");
     if (!code)

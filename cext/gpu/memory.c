@@ -166,7 +166,8 @@ const gpu_packing *gpu_packing_of(const hal_device *d, uint32_t format) {
 uint64_t gpu_packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
     const gpu_packing *p = gpu_packing_of(d, format);
     gpu_function f;
-    if (!p || stack < 1 || (stack != 1 && !d->vendor->stacks) || rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX || gpu_lock(d))
+    if (!p || stack < 1 || (stack != 1 && !d->vendor->stacks) || rows < 1 || columns < 1 || rows > INT32_MAX ||
+        columns > INT32_MAX || gpu_lock(d))
         return 0;
     int missing = gpu_function_find(d, p->kernel, &f); /* the kernel may not be built for the device's arch */
     gpu_unlock(d);
@@ -195,9 +196,13 @@ static int pack_rows(hal_device *d, const gpu_packing *p, gpu_address to, const 
         if (!piece->device && (code = gpu_check(d, d->api.alloc(&piece->device, GPU_PIECE), "a piece of the device")))
             break;
         memcpy(piece->host, from + row * (uint64_t)at, row * (uint64_t)rows);
-        call.v[0] = (gpu_view){.data = to, .shape = {1, (int32_t)rows, (int32_t)shape[1], 1}, .count = -1, .format = p->format};
-        call.v[1] = (gpu_view){.data = piece->device, .stride = row, .shape = {(int32_t)rows, (int32_t)shape[1], 1, 1},
-                               .count = -1, .format = p->format};
+        call.v[0] =
+            (gpu_view){.data = to, .shape = {1, (int32_t)rows, (int32_t)shape[1], 1}, .count = -1, .format = p->format};
+        call.v[1] = (gpu_view){.data = piece->device,
+                               .stride = row,
+                               .shape = {(int32_t)rows, (int32_t)shape[1], 1, 1},
+                               .count = -1,
+                               .format = p->format};
         p->grid(&call, &d->traits, &launch.grid);
         code = gpu_check(d, d->api.write(piece->device, piece->host, row * (uint64_t)rows, d->side), "sending weights");
         if (!code)

@@ -103,7 +103,8 @@ static void tell(const gpu_kernel *k, const gpu_call *c, uint32_t config, char o
 }
 
 int gpu_kernels(hal_device *d, const hal_plan *plan, uint32_t step, char *names, uint32_t most) {
-    const char *op = step < plan->n_steps && plan->steps[step].op < plan->n_ops ? plan->ops[plan->steps[step].op].name : "";
+    const char *op =
+        step < plan->n_steps && plan->steps[step].op < plan->n_ops ? plan->ops[plan->steps[step].op].name : "";
     uint32_t found = 0, own = UINT32_MAX;
     gpu_call call;
     int code = gpu_resolve_step(d, plan, NULL, step, &call);

@@ -12,7 +12,7 @@
 #include "table.h"
 #include "views.h"
 
-enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof ((hal_op *)0)->name };
+enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof((hal_op *)0)->name };
 
 /* Fills *out from a packed weight (N, K), or a stack (E, N, K); NULL, or what is wrong with it. */
 static const char *resolve_packed(const hal_device *d, const hal_view *v, uint64_t most, gpu_view *out) {
@@ -29,8 +29,8 @@ static const char *resolve_packed(const hal_device *d, const hal_view *v, uint64
 }
 
 /* Fills *out from a plan's view; NULL, or what is wrong with it. buffers is NULL for supports(). */
-static const char *resolve_view(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const hal_view *v,
-                                gpu_view *out) {
+static const char *resolve_view(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers,
+                                const hal_view *v, gpu_view *out) {
     const block_format *f = block_format_find(v->format & ~(uint32_t)HAL_PACKED);
     const char *fault = view_shape_fault(v);
     uint64_t most;
@@ -96,7 +96,8 @@ static int broadcasts(const char *op, uint32_t n_in) {
     return n_in == 2 && (strncmp(op, "add", OP_NAME) == 0 || strncmp(op, "mul", OP_NAME) == 0);
 }
 
-int gpu_resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, uint32_t step, gpu_call *out) {
+int gpu_resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, uint32_t step,
+                     gpu_call *out) {
     const hal_step *s = plan->steps + step;
     uint32_t size, usage;
     const char *fault;
@@ -150,7 +151,8 @@ static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, 
 }
 
 const gpu_kernel *const *gpu_tables(const hal_device *d) {
-    return d->traits.flags & HAL_DETERMINISTIC && d->vendor->deterministic ? d->vendor->deterministic : d->vendor->kernels;
+    return d->traits.flags & HAL_DETERMINISTIC && d->vendor->deterministic ? d->vendor->deterministic
+                                                                           : d->vendor->kernels;
 }
 
 int gpu_can(hal_device *d, const gpu_kernel *k, const char *op, const gpu_call *c) {
@@ -161,14 +163,16 @@ int gpu_can(hal_device *d, const gpu_kernel *k, const char *op, const gpu_call *
 
 /* Selects the kernel of a call: the override's (asked; NULL: no override), else the first of the vendor's tables whose check
  * passes. Gives NULL with the kernel and its functions, or why there is none. */
-static const char *choose(hal_device *d, const char *op, const hal_kernel_override *asked, const gpu_call *c, const gpu_kernel **out,
-                          gpu_function found[GPU_LAUNCHES]) {
+static const char *choose(hal_device *d, const char *op, const hal_kernel_override *asked, const gpu_call *c,
+                          const gpu_kernel **out, gpu_function found[GPU_LAUNCHES]) {
     uint32_t config = 0;
-    const char *fault = asked ? "this backend has no such kernel as is asked for" : "this backend has no kernel for the op";
+    const char *fault =
+        asked ? "this backend has no such kernel as is asked for" : "this backend has no kernel for the op";
     for (const gpu_kernel *const *table = gpu_tables(d); *table; table++)
         for (const gpu_kernel *k = *table; k->op; k++) {
             const char *why;
-            if (strncmp(k->op, op, OP_NAME) != 0 || k->format_of > (int)c->n_in || (asked && !gpu_is_named(k, c, asked, &config)))
+            if (strncmp(k->op, op, OP_NAME) != 0 || k->format_of > (int)c->n_in ||
+                (asked && !gpu_is_named(k, c, asked, &config)))
                 continue;
             if ((why = (asked && k->able ? k->able : k->check)(c, &d->traits)))
                 fault = why;
@@ -355,7 +359,8 @@ static int matches_tail(const hal_plan *plan, const hal_exec *e, const gpu_fusio
 
 static int fused_function(hal_device *d, const gpu_fusion *t, const gpu_call *last, gpu_function *out) {
     char name[GPU_NAME];
-    snprintf(name, sizeof name, t->format_of ? "%s_%s" : "%s", t->kernel, t->format_of ? block_format_find(last->v[t->format_of].format)->name : "");
+    snprintf(name, sizeof name, t->format_of ? "%s_%s" : "%s", t->kernel,
+             t->format_of ? block_format_find(last->v[t->format_of].format)->name : "");
     return gpu_function_find(d, name, out);
 }
 

@@ -12,7 +12,8 @@
 enum { SLACK = 8 /* a block serves a request that it exceeds by up to 1/8 of the request */ };
 
 static int fits(const hal_device *d, const gpu_block *b, int host, uint64_t size) {
-    uint64_t slack = d->vendor->flags & HAL_TEST_ONLY ? 0 : size / SLACK; /* test devices check for writes past a block's end */
+    uint64_t slack =
+        d->vendor->flags & HAL_TEST_ONLY ? 0 : size / SLACK; /* test devices check for writes past a block's end */
     return !b->used && b->host == host && b->size >= size && b->size - size <= slack;
 }
 

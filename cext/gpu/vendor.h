@@ -13,13 +13,13 @@ typedef struct {
 } gpu_image;
 
 typedef struct {
-    const char *name;                       /* of the backend */
-    const char *(*driver)(gpu_api *);       /* fills the table; NULL, or why the driver cannot be used here */
-    const gpu_image *images;                /* ended by data == NULL */
+    const char *name;                 /* of the backend */
+    const char *(*driver)(gpu_api *); /* fills the table; NULL, or why the driver cannot be used here */
+    const gpu_image *images;          /* ended by data == NULL */
     /* Compiles kernels for the current device at run time, when no image fits it. The caller frees the result; NULL and *why
      * on failure. A NULL pointer: the vendor has no run-time compiler. */
     void *(*compile)(const gpu_traits *, const char **why);
-    const gpu_kernel *const *kernels;       /* tables, specialized ones first, each ended by op == NULL; ended by NULL */
+    const gpu_kernel *const *kernels; /* tables, specialized ones first, each ended by op == NULL; ended by NULL */
     const gpu_kernel *const *deterministic; /* replaces `kernels` under HAL_DETERMINISTIC; NULL: the same tables */
     const gpu_packing *packings;            /* ended by bytes == NULL */
     int stacks;                             /* 1: kernels also read packed stacks of matrices (experts) */

@@ -11,7 +11,8 @@ FN void multiply(self m, const token_fragment *x, const row_fragment *w, sum_fra
     *s = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_shufflevector(a, a, 4, 5, 6, 7),
                                                   __builtin_shufflevector(b, b, 4, 5, 6, 7), *s, 0, 0, 0);
 #elif defined(MATRIX_WMMA_11)
-#define BOTH(f) __builtin_shufflevector((f)->part[0], (f)->part[1], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define BOTH(f)                                                                                                        \
+    __builtin_shufflevector((f)->part[0], (f)->part[1], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
     *s = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(BOTH(x), BOTH(w), *s);
 #undef BOTH
 #else

@@ -23,8 +23,8 @@ static const struct {
     const char *name;
     size_t at;
 } names[] = {
-    {"hiprtcCreateProgram", offsetof(functions, create)},   {"hiprtcCompileProgram", offsetof(functions, compile)},
-    {"hiprtcGetCodeSize", offsetof(functions, code_size)},  {"hiprtcGetCode", offsetof(functions, code)},
+    {"hiprtcCreateProgram", offsetof(functions, create)},       {"hiprtcCompileProgram", offsetof(functions, compile)},
+    {"hiprtcGetCodeSize", offsetof(functions, code_size)},      {"hiprtcGetCode", offsetof(functions, code)},
     {"hiprtcGetProgramLogSize", offsetof(functions, log_size)}, {"hiprtcGetProgramLog", offsetof(functions, log)},
     {"hiprtcDestroyProgram", offsetof(functions, destroy)},
 };
@@ -34,8 +34,8 @@ static char message[512];
 /* Until ROCm 5 these functions were also in the driver's own library. */
 static int look_up(functions *f) {
     const char *named = getenv("SATCHEL_HIP_DRIVER");
-    const char *const libraries[] = {named ? named : "libhiprtc.so.7", named ? NULL : "libhiprtc.so.6", "libhiprtc.so.5",
-                                     "libamdhip64.so.5", NULL};
+    const char *const libraries[] = {named ? named : "libhiprtc.so.7", named ? NULL : "libhiprtc.so.6",
+                                     "libhiprtc.so.5", "libamdhip64.so.5", NULL};
     void *library = NULL;
     for (int i = 0; libraries[i] && !library; i++)
         library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
@@ -76,7 +76,8 @@ static void *code_of(const functions *f, program p) {
 }
 
 void *hip_compile(const char *text, int wave, const char **why) {
-    const char *options[] = {wave == 64 ? "-DPORT_WAVE=64" : "-DPORT_WAVE=32", "-O3", "-std=c++17", "-ffp-contract=off"};
+    const char *options[] = {wave == 64 ? "-DPORT_WAVE=64" : "-DPORT_WAVE=32", "-O3", "-std=c++17",
+                             "-ffp-contract=off"};
     functions f;
     program p = NULL;
     void *out = NULL;

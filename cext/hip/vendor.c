@@ -31,7 +31,12 @@ static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
 static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
 
 #define VENDOR(kernels_)                                                                                               \
-    {.name = "hip", .driver = driver, .images = images, .compile = compile, .kernels = kernels_, .deterministic = kernels + 1}
+    {.name = "hip",                                                                                                    \
+     .driver = driver,                                                                                                 \
+     .images = images,                                                                                                 \
+     .compile = compile,                                                                                               \
+     .kernels = kernels_,                                                                                              \
+     .deterministic = kernels + 1}
 
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor all = VENDOR(kernels), plain = VENDOR(kernels + 1);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 typedef struct {
-    const char *name;           /* the stem of quant/<name>.h */
+    const char *name; /* the stem of quant/<name>.h */
     /* GGUF's type number, elements of a block, bytes of a block, alignment in bytes */
     uint32_t id, block, bytes, align;
 } block_format;

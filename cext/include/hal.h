@@ -17,8 +17,14 @@ typedef struct hal_device hal_device;
 typedef struct hal_buffer hal_buffer;
 typedef struct hal_exec hal_exec;
 
-enum { HAL_E_UNSUPPORTED = -1, HAL_E_MEMORY = -2, HAL_E_INVALID = -3, HAL_E_DEVICE = -4, HAL_E_TIMEOUT = -5,
-       HAL_E_LOST = -6 /* the device fails every further call of this process; the caller can only close it */ };
+enum {
+    HAL_E_UNSUPPORTED = -1,
+    HAL_E_MEMORY = -2,
+    HAL_E_INVALID = -3,
+    HAL_E_DEVICE = -4,
+    HAL_E_TIMEOUT = -5,
+    HAL_E_LOST = -6 /* the device fails every further call of this process; the caller can only close it */
+};
 
 /* Use of a buffer. WEIGHT, CONST: written before the first run. STATE: persists between runs (KV cache, token table). ARENA:
  * intermediate values, undefined after a run. STEP: the device's copy of the step block. OUT: outputs that the host reads.
@@ -41,21 +47,21 @@ enum { HAL_PACKED = 1 << 24 };
 
 /* A tensor: a shape and strides over a buffer. All dimensions but the first are dense. */
 typedef struct {
-    uint32_t buffer;  /* index into the plan's buffers */
-    uint32_t format;  /* GGUF's type number of the element or block format */
-    uint64_t offset;  /* bytes */
-    uint64_t stride;  /* bytes from one index of the first dimension to the next */
-    int32_t count;    /* >= 0: at run time the step block's counts[count] replaces shape[0], which is its maximum */
+    uint32_t buffer; /* index into the plan's buffers */
+    uint32_t format; /* GGUF's type number of the element or block format */
+    uint64_t offset; /* bytes */
+    uint64_t stride; /* bytes from one index of the first dimension to the next */
+    int32_t count;   /* >= 0: at run time the step block's counts[count] replaces shape[0], which is its maximum */
     uint32_t ndim;
     int32_t shape[4]; /* outermost first; unused entries are 1 */
 } hal_view;
 
 /* One op call. views[view] is the output; the n_in inputs follow it. */
 typedef struct {
-    uint16_t op;      /* index into the plan's ops */
+    uint16_t op; /* index into the plan's ops */
     uint16_t n_in;
     uint32_t view;
-    uint32_t arg;     /* byte offset of the op's argument struct in args */
+    uint32_t arg; /* byte offset of the op's argument struct in args */
 } hal_step;
 
 typedef struct {
@@ -64,9 +70,9 @@ typedef struct {
 } hal_op;
 
 typedef struct {
-    uint64_t size;    /* bytes */
+    uint64_t size; /* bytes */
     uint32_t usage;
-    uint32_t align;   /* bytes; 0: the backend's default */
+    uint32_t align; /* bytes; 0: the backend's default */
 } hal_bufdesc;
 
 enum { HAL_NAME = 128 }; /* bytes of a kernel's name, with its terminating 0 */
@@ -75,18 +81,18 @@ enum { HAL_NAME = 128 }; /* bytes of a kernel's name, with its terminating 0 */
  * custom kernel that add_kernel() took, with its launch grid. A backend without kernels() ignores names. */
 typedef struct {
     uint32_t step;
-    uint32_t kernel;     /* number of a custom kernel from add_kernel(); 0: the built-in kernel called `name` */
+    uint32_t kernel; /* number of a custom kernel from add_kernel(); 0: the built-in kernel called `name` */
     /* for a custom kernel only: */
-    uint32_t groups[3];  /* thread groups (CUDA: blocks) of the grid in each dimension */
+    uint32_t groups[3];      /* thread groups (CUDA: blocks) of the grid in each dimension */
     uint32_t threads, local; /* threads of a group; bytes of its local (CUDA: shared) memory */
-    uint64_t scratch;    /* bytes of device memory that the kernel uses during the step */
+    uint64_t scratch;        /* bytes of device memory that the kernel uses during the step */
     /* for a built-in kernel only: */
     char name[HAL_NAME]; /* as kernels() gives it */
 } hal_kernel_override;
 
 typedef struct {
     uint32_t n_steps, n_views, n_buffers, n_ops, n_args, n_overrides;
-    uint32_t step_buffer;  /* index of the buffer that run() copies the step block to */
+    uint32_t step_buffer; /* index of the buffer that run() copies the step block to */
     const hal_step *steps;
     const hal_view *views;
     const hal_bufdesc *buffers;
@@ -96,39 +102,40 @@ typedef struct {
 } hal_plan;
 
 typedef struct {
-    int32_t threads;         /* 0: the backend's default */
-    int32_t threads_decode;  /* for decode steps (one token per slot); 0: the same as threads */
+    int32_t threads;        /* 0: the backend's default */
+    int32_t threads_decode; /* for decode steps (one token per slot); 0: the same as threads */
     uint32_t flags;
 } hal_options;
 
 typedef struct {
-    char name[64];          /* the device's product name */
-    char variant[32];       /* the kernel set in use, e.g. "avx512" */
-    uint64_t memory_total, memory_free;  /* bytes */
-    uint64_t allocations;   /* number of alloc, wrap and compile calls since open that reserved memory */
+    char name[64];                      /* the device's product name */
+    char variant[32];                   /* the kernel set in use, e.g. "avx512" */
+    uint64_t memory_total, memory_free; /* bytes */
+    uint64_t allocations;               /* number of alloc, wrap and compile calls since open that reserved memory */
     uint32_t threads, flags;
 } hal_info;
 
 typedef struct {
-    uint64_t hash;          /* HAL_ABI_HASH of the hal.h that the library was built with */
+    uint64_t hash; /* HAL_ABI_HASH of the hal.h that the library was built with */
     const char *name;
     /* > 0: the backend runs on this machine; of several libraries with one name, the highest score is used. 0: it cannot run
      * here. < 0: it cannot, because an installed driver does not work; error() says why. */
     int (*score)(void);
-    int (*count)(void);     /* number of devices */
+    int (*count)(void); /* number of devices */
     int (*open)(int index, const hal_options *, hal_device **);
     void (*close)(hal_device *);
     void (*info)(hal_device *, hal_info *);
-    int (*alloc)(hal_device *, const hal_bufdesc *, hal_buffer **);                  /* zeroed */
-    int (*wrap)(hal_device *, const void *host, uint64_t size, hal_buffer **);       /* optional: use host memory in place */
+    int (*alloc)(hal_device *, const hal_bufdesc *, hal_buffer **);            /* zeroed */
+    int (*wrap)(hal_device *, const void *host, uint64_t size, hal_buffer **); /* optional: use host memory in place */
     void (*free)(hal_buffer *);
     int (*write)(hal_buffer *, uint64_t offset, const void *from, uint64_t size);
     int (*read)(hal_buffer *, uint64_t offset, void *to, uint64_t size);
-    int (*copy)(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uint64_t from_offset, uint64_t size); /* optional */
-    int (*supports)(hal_device *, const hal_plan *, uint32_t step);                  /* 1: yes */
+    int (*copy)(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uint64_t from_offset,
+                uint64_t size);                                     /* optional */
+    int (*supports)(hal_device *, const hal_plan *, uint32_t step); /* 1: yes */
     int (*compile)(hal_device *, const hal_plan *, hal_buffer *const *buffers, hal_exec **);
-    int (*run)(hal_exec *, const void *step_block, uint64_t size);                   /* may return before the work is done */
-    int (*wait)(hal_exec *, uint32_t timeout_ms);                                    /* blocks until the last run is done */
+    int (*run)(hal_exec *, const void *step_block, uint64_t size); /* may return before the work is done */
+    int (*wait)(hal_exec *, uint32_t timeout_ms);                  /* blocks until the last run is done */
     void (*release)(hal_exec *);
     const char *(*error)(void);
     /* optional: weights in the device's packed layout. packed(): bytes of a packed (stack, rows, columns) weight; 0: the device
@@ -165,23 +172,34 @@ enum { HAL_COUNT_TOKENS = 0, HAL_COUNT_ROWS = 1, HAL_COUNTS = 8 };
 
 /* Stages of a sampling chain, as runtime/sampling/chain.py defines them. */
 enum {
-    HAL_STAGE_END, HAL_STAGE_PENALTIES, HAL_STAGE_DRY, HAL_STAGE_TOP_N_SIGMA, HAL_STAGE_TOP_K, HAL_STAGE_TYPICAL,
-    HAL_STAGE_TOP_P, HAL_STAGE_MIN_P, HAL_STAGE_XTC, HAL_STAGE_TEMPERATURE, HAL_STAGE_MIROSTAT_1, HAL_STAGE_MIROSTAT_2,
+    HAL_STAGE_END,
+    HAL_STAGE_PENALTIES,
+    HAL_STAGE_DRY,
+    HAL_STAGE_TOP_N_SIGMA,
+    HAL_STAGE_TOP_K,
+    HAL_STAGE_TYPICAL,
+    HAL_STAGE_TOP_P,
+    HAL_STAGE_MIN_P,
+    HAL_STAGE_XTC,
+    HAL_STAGE_TEMPERATURE,
+    HAL_STAGE_MIROSTAT_1,
+    HAL_STAGE_MIROSTAT_2,
     HAL_STAGES = 12
 };
 
 /* Sampling parameters of one output row; a row of the step block's `params`. Each number is used by its stage alone. */
 typedef struct {
-    float temperature, dynatemp_range, dynatemp_exponent;       /* temperature <= 0: greedy */
+    float temperature, dynatemp_range, dynatemp_exponent; /* temperature <= 0: greedy */
     float top_p, min_p, typical_p, top_n_sigma;
     float xtc_probability, xtc_threshold;
     float repeat_penalty, presence_penalty, frequency_penalty;
-    float mirostat_mu;       /* highest negative log-probability, in bits, of a token that Mirostat keeps */
+    float mirostat_mu; /* highest negative log-probability, in bits, of a token that Mirostat keeps */
     int32_t top_k;
-    int32_t repeat_last_n;   /* the penalties count tokens among the last repeat_last_n */
-    int32_t masked;          /* 1: only tokens whose bits are set in the row's token bitmask are allowed */
-    int32_t biases, dry_penalties; /* numbers of the row's edits: logit biases come first, then penalties of the stage DRY */
-    int32_t report;          /* 1: the row's logprobs are requested */
+    int32_t repeat_last_n; /* the penalties count tokens among the last repeat_last_n */
+    int32_t masked;        /* 1: only tokens whose bits are set in the row's token bitmask are allowed */
+    int32_t biases,
+        dry_penalties; /* numbers of the row's edits: logit biases come first, then penalties of the stage DRY */
+    int32_t report;    /* 1: the row's logprobs are requested */
     uint8_t chain[HAL_STAGES]; /* HAL_STAGE_ values in order, ended by HAL_STAGE_END */
     uint64_t seed;
 } hal_sampling;
@@ -189,54 +207,148 @@ typedef struct {
 /* ==== ops: one entry here, one argument struct where it takes arguments (none: no struct), one function in runtime/ops/__init__.py */
 
 enum {
-    HAL_OP_GET_ROWS, HAL_OP_LINEAR, HAL_OP_LINEAR_ADD, HAL_OP_QUANTIZE, HAL_OP_RMS_NORM, HAL_OP_NORM_QUANTIZE,
-    HAL_OP_SWIGLU, HAL_OP_SWIGLU_QUANTIZE, HAL_OP_ADD, HAL_OP_MUL, HAL_OP_ROPE, HAL_OP_KV_WRITE, HAL_OP_ATTENTION,
-    HAL_OP_HADAMARD, HAL_OP_GATHER_ROWS, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
-    HAL_OP_TOP_EXPERTS, HAL_OP_EXPERT_WEIGHTS, HAL_OP_EXPERT_LINEAR, HAL_OP_EXPERT_SWIGLU, HAL_OP_EXPERT_SUM,
-    HAL_OP_ROPE_TABLE, HAL_OP_ROPE_KV_WRITE, HAL_OP_LINEAR_SWIGLU, HAL_OP_LINEAR_SWIGLU_QUANTIZE,
-    HAL_OP_SAMPLE_MASKED, HAL_OP_LOGPROBS,
-    HAL_OP_LAYER_NORM, HAL_OP_GELU, HAL_OP_SOFT_CAP,
-    HAL_OP_TAKE, HAL_OP_CONCAT, HAL_OP_HEAD_LINEAR, HAL_OP_EXPERT_ADD, HAL_OP_SWIGLU_LIMITED,
+    HAL_OP_GET_ROWS,
+    HAL_OP_LINEAR,
+    HAL_OP_LINEAR_ADD,
+    HAL_OP_QUANTIZE,
+    HAL_OP_RMS_NORM,
+    HAL_OP_NORM_QUANTIZE,
+    HAL_OP_SWIGLU,
+    HAL_OP_SWIGLU_QUANTIZE,
+    HAL_OP_ADD,
+    HAL_OP_MUL,
+    HAL_OP_ROPE,
+    HAL_OP_KV_WRITE,
+    HAL_OP_ATTENTION,
+    HAL_OP_HADAMARD,
+    HAL_OP_GATHER_ROWS,
+    HAL_OP_TOKENS_PUT,
+    HAL_OP_TOKENS_GET,
+    HAL_OP_SAMPLE,
+    HAL_OP_TOP_EXPERTS,
+    HAL_OP_EXPERT_WEIGHTS,
+    HAL_OP_EXPERT_LINEAR,
+    HAL_OP_EXPERT_SWIGLU,
+    HAL_OP_EXPERT_SUM,
+    HAL_OP_ROPE_TABLE,
+    HAL_OP_ROPE_KV_WRITE,
+    HAL_OP_LINEAR_SWIGLU,
+    HAL_OP_LINEAR_SWIGLU_QUANTIZE,
+    HAL_OP_SAMPLE_MASKED,
+    HAL_OP_LOGPROBS,
+    HAL_OP_LAYER_NORM,
+    HAL_OP_GELU,
+    HAL_OP_SOFT_CAP,
+    HAL_OP_TAKE,
+    HAL_OP_CONCAT,
+    HAL_OP_HEAD_LINEAR,
+    HAL_OP_EXPERT_ADD,
+    HAL_OP_SWIGLU_LIMITED,
     HAL_OP_POSITION_SCALE,
-    HAL_OP_SIGMOID, HAL_OP_SOFTPLUS, HAL_OP_SHORT_CONV, HAL_OP_CONV_WRITE, HAL_OP_GATED_SCAN, HAL_OP_SCAN_WRITE,
-    HAL_OP_ABSORBED_ATTENTION, HAL_OP_EXPANDED_ATTENTION, HAL_OP_INDEX_POSITIONS, HAL_OP_SPARSE_ATTENTION, HAL_OP_GATHER,
+    HAL_OP_SIGMOID,
+    HAL_OP_SOFTPLUS,
+    HAL_OP_SHORT_CONV,
+    HAL_OP_CONV_WRITE,
+    HAL_OP_GATED_SCAN,
+    HAL_OP_SCAN_WRITE,
+    HAL_OP_ABSORBED_ATTENTION,
+    HAL_OP_EXPANDED_ATTENTION,
+    HAL_OP_INDEX_POSITIONS,
+    HAL_OP_SPARSE_ATTENTION,
+    HAL_OP_GATHER,
     HAL_N_OPS
 };
 
 /* RoPE pairs: INTERLEAVED rotates (2i, 2i+1) as Llama does, HALVES (i, i + n_rot/2) as NeoX does. */
 enum { HAL_ROPE_INTERLEAVED = 0, HAL_ROPE_HALVES = 1 };
 
-typedef struct { float eps; } arg_rms_norm;
-typedef struct { float eps; } arg_norm_quantize;
-typedef struct { float scale; } arg_rope_table;
-typedef struct { int32_t style; } arg_rope;
-typedef struct { int32_t style; } arg_rope_kv_write;
+typedef struct {
+    float eps;
+} arg_rms_norm;
+typedef struct {
+    float eps;
+} arg_norm_quantize;
+typedef struct {
+    float scale;
+} arg_rope_table;
+typedef struct {
+    int32_t style;
+} arg_rope;
+typedef struct {
+    int32_t style;
+} arg_rope_kv_write;
 /* window: sliding window in positions, 0: none. chunk: chunked attention, positions of a chunk, 0: none. cap: soft cap of the
  * scaled scores, 0: none. value (MLA): the first `value` numbers of a cached key head are its value; 0: v has its own cache.
  * causal 0: a query also attends to later positions of the step. alibi 1: the last input is the heads' ALiBi slopes. */
-typedef struct { float scale; int32_t window; float cap; int32_t value, chunk, causal, alibi; } arg_attention;
-typedef struct { int32_t shift; } arg_tokens_put;               /* 1: stored for the position after each token's own */
+typedef struct {
+    float scale;
+    int32_t window;
+    float cap;
+    int32_t value, chunk, causal, alibi;
+} arg_attention;
+typedef struct {
+    int32_t shift;
+} arg_tokens_put; /* 1: stored for the position after each token's own */
 /* Grouped top-k routing (DeepSeek-V3): the experts form `groups` groups, and the top k are taken from the `kept` best groups.
  * sigmoid 1: scores are sigmoids of the logits, else the logits themselves. */
-typedef struct { int32_t k, groups, kept, sigmoid; } arg_top_experts;
-typedef struct { int32_t k; } arg_logprobs;                     /* the k likeliest tokens are listed */
+typedef struct {
+    int32_t k, groups, kept, sigmoid;
+} arg_top_experts;
+typedef struct {
+    int32_t k;
+} arg_logprobs; /* the k likeliest tokens are listed */
 /* norm 1: a token's weights are normalized to sum to scale; norm 2: SparseMixer's weights, see expert_weights in ops.py */
-typedef struct { int32_t norm, sigmoid; float scale; } arg_expert_weights;
-typedef struct { float eps; } arg_layer_norm;
-typedef struct { int32_t style; } arg_gelu;                     /* 0: tanh approximation, 1: exact, by erf */
-typedef struct { float cap; } arg_soft_cap;
-typedef struct { int32_t start, size; } arg_take;
-typedef struct { float limit, alpha; } arg_swiglu_limited;
-typedef struct { int32_t step; float slope; } arg_position_scale;
+typedef struct {
+    int32_t norm, sigmoid;
+    float scale;
+} arg_expert_weights;
+typedef struct {
+    float eps;
+} arg_layer_norm;
+typedef struct {
+    int32_t style;
+} arg_gelu; /* 0: tanh approximation, 1: exact, by erf */
+typedef struct {
+    float cap;
+} arg_soft_cap;
+typedef struct {
+    int32_t start, size;
+} arg_take;
+typedef struct {
+    float limit, alpha;
+} arg_swiglu_limited;
+typedef struct {
+    int32_t step;
+    float slope;
+} arg_position_scale;
 /* block: positions per page of the recurrent state. delta 1: gated delta rule, 0: selective scan (SSM). tiled 1: head h of H
  * uses the keys of group h % G, 0: of group h / (H / G). */
-typedef struct { int32_t block; } arg_short_conv;
-typedef struct { int32_t block; } arg_conv_write;
-typedef struct { int32_t block, delta, tiled; } arg_gated_scan;
-typedef struct { int32_t block, tiled; } arg_scan_write;
+typedef struct {
+    int32_t block;
+} arg_short_conv;
+typedef struct {
+    int32_t block;
+} arg_conv_write;
+typedef struct {
+    int32_t block, delta, tiled;
+} arg_gated_scan;
+typedef struct {
+    int32_t block, tiled;
+} arg_scan_write;
 /* A run is a slot's consecutive tokens in a step. Absorbed MLA attention computes runs shorter than `least` tokens, expanded
  * MLA attention the others. */
-typedef struct { float scale; int32_t value, least; } arg_absorbed_attention;
-typedef struct { float scale; int32_t least; } arg_expanded_attention;
-typedef struct { int32_t k; } arg_index_positions;
-typedef struct { float scale; int32_t value; } arg_sparse_attention;
+typedef struct {
+    float scale;
+    int32_t value, least;
+} arg_absorbed_attention;
+typedef struct {
+    float scale;
+    int32_t least;
+} arg_expanded_attention;
+typedef struct {
+    int32_t k;
+} arg_index_positions;
+typedef struct {
+    float scale;
+    int32_t value;
+} arg_sparse_attention;

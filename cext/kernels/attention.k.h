@@ -19,7 +19,7 @@ typedef struct {
     int kv_head, from, to;        /* the query sees positions from .. to - 1 */
     int dv;                       /* columns of a value; a row of v has more where it is also the key (MLA) */
     float scale, cap;             /* 0: scores are not capped */
-    float slope;                  /* ALiBi: a score falls by this per position of distance from `at`, the query's position */
+    float slope; /* ALiBi: a score falls by this per position of distance from `at`, the query's position */
     int at;
 } attended;
 

@@ -14,22 +14,22 @@ enum { GPU_VIEWS = 12, GPU_ARGS = 4, GPU_FUSED = 4 /* most calls of a fused kern
 
 /* A tensor. All dimensions but the first are dense. */
 typedef struct {
-    uint64_t data;     /* device address */
+    uint64_t data; /* device address */
     /* bytes from one index of the first dimension to the next; packed weight: from matrix to matrix of a stack */
     uint64_t stride;
-    int32_t shape[4];  /* outermost first, unused entries are 1; shape[0] is its maximum */
-    int32_t count;     /* >= 0: the step block's counts[count] is this step's shape[0] */
-    uint32_t format;   /* GGUF's type number, with HAL_PACKED for a packed weight */
+    int32_t shape[4]; /* outermost first, unused entries are 1; shape[0] is its maximum */
+    int32_t count;    /* >= 0: the step block's counts[count] is this step's shape[0] */
+    uint32_t format;  /* GGUF's type number, with HAL_PACKED for a packed weight */
 } gpu_view;
 
 typedef struct {
-    uint64_t counts;        /* device address of the step block's int32 counts */
-    uint64_t fault;         /* device address of a uint32: 0, or 1 + the step that met an index out of range */
-    uint64_t scratch;       /* device address of the kernel's scratch; its contents end with the step */
+    uint64_t counts;  /* device address of the step block's int32 counts */
+    uint64_t fault;   /* device address of a uint32: 0, or 1 + the step that met an index out of range */
+    uint64_t scratch; /* device address of the kernel's scratch; its contents end with the step */
     uint32_t n_in, step;
-    uint32_t flags;         /* of hal_options, and below */
-    uint32_t mode;          /* gpu_kernel.mode: tells apart the ops that one kernel serves */
-    uint32_t config;        /* set by a kernel override (`satchel tune`); 0: the kernel's own heuristic decides */
+    uint32_t flags;  /* of hal_options, and below */
+    uint32_t mode;   /* gpu_kernel.mode: tells apart the ops that one kernel serves */
+    uint32_t config; /* set by a kernel override (`satchel tune`); 0: the kernel's own heuristic decides */
     uint32_t unused;
     uint64_t arg[GPU_ARGS]; /* the op's argument struct */
     gpu_view v[GPU_VIEWS];  /* the output, then the inputs */

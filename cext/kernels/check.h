@@ -9,7 +9,11 @@
 #include "kernel.h"
 
 enum { F32 = 0, I32 = HAL_FORMAT_I32 };
-enum { THREADS = 256, WAVES = 4 /* per group of independent waves */, MOST_TOKENS = 65535 /* limit of a grid dimension */ };
+enum {
+    THREADS = 256,
+    WAVES = 4 /* per group of independent waves */,
+    MOST_TOKENS = 65535 /* limit of a grid dimension */
+};
 
 static inline int64_t width(const gpu_view *v) {
     return (int64_t)v->shape[1] * v->shape[2] * v->shape[3];

@@ -10,7 +10,8 @@ enum { TAPS_MOST = 64 };
 /* slots: the input slot; pos and table follow it. */
 static inline const char *check_places(const gpu_view *slots, const gpu_view *state, int32_t tokens, int32_t block) {
     const gpu_view *table = slots + 2;
-    if (!is_list(slots, I32, tokens) || !is_list(slots + 1, I32, tokens) || table->format != I32 || width(table) != table->shape[1])
+    if (!is_list(slots, I32, tokens) || !is_list(slots + 1, I32, tokens) || table->format != I32 ||
+        width(table) != table->shape[1])
         return "slot and pos must be i32 (T), and table i32 (S, B)";
     if (tokens > MOST_TOKENS)
         return "tokens must be no more than 65535";
@@ -65,7 +66,8 @@ static inline uint64_t scan_local(const gpu_view *state) {
     return 4 * SCAN_COLUMNS * (((uint64_t)state->shape[2] + 31) / 32 * 32 + SCAN_LANES);
 }
 
-static inline const char *check_keys(const gpu_view *k, const gpu_view *g, const gpu_view *state, int32_t tokens, int shared) {
+static inline const char *check_keys(const gpu_view *k, const gpu_view *g, const gpu_view *state, int32_t tokens,
+                                     int shared) {
     if (k->format != F32 || k->shape[3] != 1 || g->format != F32 || width(g) != g->shape[1] || k->shape[0] != tokens ||
         g->shape[0] != tokens)
         return "keys must be f32 (T, G, N), g f32 (T, H), state (pages, H, N, P)";
@@ -108,8 +110,8 @@ static inline const char *check_scan_write(const gpu_call *c, const gpu_traits *
 }
 
 static inline void grid_pieces(const gpu_view *state, const gpu_view *k, gpu_grid *g) {
-    *g = grid_of((int64_t)state->shape[1] * parts(state->shape[3], SCAN_COLUMNS), k->shape[0], 1, SCAN_LANES * SCAN_COLUMNS,
-                 scan_local(state));
+    *g = grid_of((int64_t)state->shape[1] * parts(state->shape[3], SCAN_COLUMNS), k->shape[0], 1,
+                 SCAN_LANES * SCAN_COLUMNS, scan_local(state));
 }
 
 static inline void grid_scan(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {

@@ -17,13 +17,15 @@ static inline const char *check_rows(const gpu_call *c, const gpu_traits *t) {
 }
 
 static inline int is_params(const gpu_view *params, int32_t rows) {
-    return params->format == HAL_FORMAT_I8 && params->shape[0] == rows && width(params) == (int64_t)sizeof(hal_sampling);
+    return params->format == HAL_FORMAT_I8 && params->shape[0] == rows &&
+           width(params) == (int64_t)sizeof(hal_sampling);
 }
 
 static inline const char *check_sampled(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *ring = c->v + 2;
     int32_t rows = c->v[0].shape[0];
-    if (ring->format != I32 || width(ring) != ring->shape[1] || !is_list(c->v + 3, I32, rows) || !is_list(c->v + 4, I32, rows))
+    if (ring->format != I32 || width(ring) != ring->shape[1] || !is_list(c->v + 3, I32, rows) ||
+        !is_list(c->v + 4, I32, rows))
         return "the ring must be i32 (S, W), slot and pos i32 (R)";
     return is_params(c->v + 5, rows) ? check_rows(c, t) : "params must be one hal_sampling per row";
 }
@@ -54,7 +56,8 @@ static inline const char *check_logprobs(const gpu_call *c, const gpu_traits *t)
         return "it takes logits and ids i32 (R), may take params, and gives f32";
     if (k < 1 || k > 1024 || k > c->v[1].shape[1] || width(y) != 2 + 2 * (int64_t)k)
         return "k must be 1 to 1024, no more than tokens, and the output (R, 2 + 2 k)";
-    return c->n_in == 2 || is_params(c->v + 3, y->shape[0]) ? check_rows(c, t) : "params must be one hal_sampling per row";
+    return c->n_in == 2 || is_params(c->v + 3, y->shape[0]) ? check_rows(c, t)
+                                                            : "params must be one hal_sampling per row";
 }
 
 static inline int sample_groups(const gpu_call *c) {

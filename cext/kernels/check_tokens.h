@@ -21,8 +21,9 @@ static inline int is_cache(const gpu_view *cache) {
 static inline const char *check_rope_table(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *freq = c->v + 2;
     (void)t;
-    return c->n_in == 2 && y->format == F32 && is_list(c->v + 1, I32, y->shape[0]) && is_list(freq, F32, freq->shape[0]) &&
-                   freq->stride == 4 && width(y) == 2 * (int64_t)freq->shape[0] && y->shape[0] <= MOST_TOKENS
+    return c->n_in == 2 && y->format == F32 && is_list(c->v + 1, I32, y->shape[0]) &&
+                   is_list(freq, F32, freq->shape[0]) && freq->stride == 4 && width(y) == 2 * (int64_t)freq->shape[0] &&
+                   y->shape[0] <= MOST_TOKENS
                ? NULL
                : "it takes pos i32 (T) and freq f32 (N), and gives f32 (T, 2 N)";
 }
@@ -56,7 +57,8 @@ static inline const char *check_kv(const gpu_call *c, const gpu_view *slot) {
         return "the cache must be " KV_FORMATS " (blocks, H, block, D)";
     if (cache->data != c->v[1].data || !same_shape(cache, c->v + 1) || cache->format != c->v[1].format)
         return "the output must be the cache itself";
-    if (x->format != F32 || x->shape[1] != cache->shape[1] || x->shape[2] != cache->shape[3] || x->shape[0] > MOST_TOKENS)
+    if (x->format != F32 || x->shape[1] != cache->shape[1] || x->shape[2] != cache->shape[3] ||
+        x->shape[0] > MOST_TOKENS)
         return "x must be f32 (T, H, D) with the cache's H and D";
     return is_list(slot, I32, x->shape[0]) && is_list(slot + 1, I32, x->shape[0]) && table->format == I32 &&
                    width(table) == table->shape[1]
@@ -121,7 +123,8 @@ static inline const char *check_attention(const gpu_call *c, const gpu_traits *t
     const char *fault = check_sight(c);
     if (c->n_in < 6 || q->format != F32 || !is_list(c->v + 4, I32, q->shape[0]) || !is_list(c->v + 5, I32, q->shape[0]))
         return "it takes q f32 (T, H, D), k, v, slot and pos i32 (T), and table";
-    if (table->format != I32 || width(table) != table->shape[1] || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
+    if (table->format != I32 || width(table) != table->shape[1] ||
+        (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
         return "table must be i32 (S, B), with positions that 32 bits can count";
     if (!is_cache(k) || !is_cache(v) || memcmp(k->shape, v->shape, 3 * sizeof(int32_t)) != 0)
         return "k and v must be caches " KV_FORMATS " (blocks, KV, block, D)";

@@ -60,8 +60,7 @@ FN float erfc_of(float x) {
 
 /* By the logistic function that its tanh is, or by the error function of the other tail, where 1 + erf would cancel. */
 FN float gelu_of(float x, int style) {
-    return style ? 0.5f * x * erfc_of(-0.70710678f * x)
-                 : x / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));
+    return style ? 0.5f * x * erfc_of(-0.70710678f * x) : x / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));
 }
 
 /* ln(1 + e) of 0 < e <= 1. What 1 + e lost of e is in their ratio (Kahan; Hewlett-Packard's 15C handbook, 1982). */

@@ -155,8 +155,8 @@ KERNEL(expert_weights, GROUP) {
         return;
     }
     for (int j = m.lane; j < k; j += WAVE)
-        ROW(float, c->v, t)[j] =
-            expert_share(x[ids[j]], most, total, a->sigmoid) / (a->norm ? chosen + 1e-20f : 1.0f) * a->scale;
+        ROW(float, c->v, t)
+    [j] = expert_share(x[ids[j]], most, total, a->sigmoid) / (a->norm ? chosen + 1e-20f : 1.0f) * a->scale;
 }
 
 /* The input row of a token's expert j. x is (T, K), shared by a token's experts, or (T, k, K), one row for each. */
@@ -213,7 +213,8 @@ KERNEL(expert_sum, GROUP) {
     if (i < 0)
         return;
     for (int j = 0; j < c->v[1].shape[1]; j++)
-        sum = fmaf(ROW(const float, c->v + 2, t)[j], ROW(const float, c->v + 1, t)[j * (int64_t)c->v[1].shape[2] + i], sum);
+        sum = fmaf(ROW(const float, c->v + 2, t)[j], ROW(const float, c->v + 1, t)[j * (int64_t)c->v[1].shape[2] + i],
+                   sum);
     ROW(float, c->v, t)[i] = sum;
 }
 

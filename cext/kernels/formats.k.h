@@ -40,7 +40,8 @@ FN float sum_of_products(THREAD const float *w, DEVICE const float *x, int n, fl
 /* For each format, two functions: dequantize a row of k elements to `out`; and sums[j] = this lane's part of the dot product of
  * the row with column j of n. Columns are `pitch` floats apart. A part is unpacked once for all columns. */
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
-    FN_CALL void unpack_row_##stem(int thread, int threads, DEVICE const block_##stem *row, DEVICE float *out, int k) { \
+    FN_CALL void unpack_row_##stem(int thread, int threads, DEVICE const block_##stem *row, DEVICE float *out,         \
+                                   int k) {                                                                            \
         float w[PART_##block];                                                                                         \
         for (int i = thread; i < k / PART_##block; i += threads) {                                                     \
             UNPACK_##block(stem, row, i, w);                                                                           \
@@ -48,8 +49,8 @@ FN float sum_of_products(THREAD const float *w, DEVICE const float *x, int n, fl
                 out[(int64_t)i * PART_##block + e] = w[e];                                                             \
         }                                                                                                              \
     }                                                                                                                  \
-    FN_CALL void multiply_##stem(int lane, DEVICE const block_##stem *row, DEVICE const float *x, int64_t pitch, int n, \
-                                 int k, THREAD float *sums) {                                                                 \
+    FN_CALL void multiply_##stem(int lane, DEVICE const block_##stem *row, DEVICE const float *x, int64_t pitch,       \
+                                 int n, int k, THREAD float *sums) {                                                   \
         float w[PART_##block];                                                                                         \
         for (int j = 0; j < n; j++)                                                                                    \
             sums[j] = 0;                                                                                               \
@@ -69,7 +70,7 @@ FN void unpack_row(self m, uint32_t format, DEVICE const char *row, DEVICE float
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
     case id:                                                                                                           \
-        unpack_row_##stem(m.thread, m.threads, (DEVICE const block_##stem *)row, out, k);                                                \
+        unpack_row_##stem(m.thread, m.threads, (DEVICE const block_##stem *)row, out, k);                              \
         break;
 #include "types.inc"
 #undef CPU_WEIGHT
@@ -77,8 +78,8 @@ FN void unpack_row(self m, uint32_t format, DEVICE const char *row, DEVICE float
 }
 
 /* sums[j] = dot product of the row with column j of n <= COLUMNS, by one wave; all lanes get the sums. */
-FN_CALL void multiply_row(self m, uint32_t format, DEVICE const char *row, DEVICE const float *x, int64_t pitch, int n, int k,
-                          THREAD float *sums) {
+FN_CALL void multiply_row(self m, uint32_t format, DEVICE const char *row, DEVICE const float *x, int64_t pitch, int n,
+                          int k, THREAD float *sums) {
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
     case id:                                                                                                           \

@@ -10,7 +10,8 @@ KERNEL(take, GROUP) {
     int64_t i = own_number(c, m);
     int d = c->v[1].shape[2];
     if (i >= 0)
-        ROW(float, c->v, m.group[1])[i] = ROW(const float, c->v + 1, m.group[1])[i / a->size * d + a->start + i % a->size];
+        ROW(float, c->v, m.group[1])
+    [i] = ROW(const float, c->v + 1, m.group[1])[i / a->size * d + a->start + i % a->size];
 }
 
 /* The second operand may have one head, which all heads share. */
@@ -21,8 +22,9 @@ KERNEL(concat, GROUP) {
         return;
     head = (int)(i / (a + b));
     at = (int)(i % (a + b));
-    ROW(float, c->v, row)[i] = at < a ? ROW(const float, c->v + 1, row)[(int64_t)head * a + at]
-                                      : ROW(const float, c->v + 2, row)[(c->v[2].shape[1] == 1 ? 0 : (int64_t)head * b) + at - a];
+    ROW(float, c->v, row)
+    [i] = at < a ? ROW(const float, c->v + 1, row)[(int64_t)head * a + at]
+                 : ROW(const float, c->v + 2, row)[(c->v[2].shape[1] == 1 ? 0 : (int64_t)head * b) + at - a];
 }
 
 #endif

@@ -47,17 +47,20 @@ typedef uint16_t operand;
 
 enum { TILES_OF_TOKENS = MATRIX_HALF / UNIT_TOKENS, TILES_OF_ROWS = WAVE / UNIT_ROWS };
 
-_Static_assert(MATRIX_HALF % UNIT_TOKENS == 0 && WAVE % UNIT_ROWS == 0 && MATRIX_DEPTH % UNIT_DEPTH == 0, "tiles are whole");
+_Static_assert(MATRIX_HALF % UNIT_TOKENS == 0 && WAVE % UNIT_ROWS == 0 && MATRIX_DEPTH % UNIT_DEPTH == 0,
+               "tiles are whole");
 _Static_assert(MATRIX_HALF * SUMS_PITCH * 4 <= MATRIX_LOCAL, "sums of half the tokens lie where the operands lay");
-_Static_assert(MATRIX_UNPACKING <= MATRIX_THREADS && MATRIX_UNPACKING % MATRIX_ROWS == 0, "a thread unpacks one part at most");
-_Static_assert(MATRIX_BRINGING <= MATRIX_THREADS && MATRIX_BRINGING % MATRIX_TOKENS == 0, "a thread brings 16 numbers at most");
+_Static_assert(MATRIX_UNPACKING <= MATRIX_THREADS && MATRIX_UNPACKING % MATRIX_ROWS == 0,
+               "a thread unpacks one part at most");
+_Static_assert(MATRIX_BRINGING <= MATRIX_THREADS && MATRIX_BRINGING % MATRIX_TOKENS == 0,
+               "a thread brings 16 numbers at most");
 
 /* --- loading a tile: a thread loads part `thread / MATRIX_ROWS` of row `thread % MATRIX_ROWS` */
 
 #define TAKE_PART_1(stem, row, i, n, w)                                                                                \
     for (int e = 0; e < MATRIX_PART; e++)                                                                              \
         if (e < (n))                                                                                                   \
-            stem##_unpack((row) + MATRIX_PART * (i) + e, (w) + e)
+    stem##_unpack((row) + MATRIX_PART * (i) + e, (w) + e)
 #define TAKE_PART_32(stem, row, i, n, w) UNPACK_32(stem, row, i, w)
 #define TAKE_PART_64(stem, row, i, n, w) UNPACK_64(stem, row, i, w)
 #define TAKE_PART_128(stem, row, i, n, w) UNPACK_128(stem, row, i, w)

@@ -37,12 +37,15 @@ static const char *matrix_few(const char *fault, const gpu_call *c) {
 static void grid_matrix(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     int rows = c->mode == LINEAR_GATED ? MATRIX_ROWS / 2 : MATRIX_ROWS;
     (void)t;
-    *g = grid_of(parts(c->v[0].shape[1], rows), parts(c->v[0].shape[0], MATRIX_TOKENS), 1, MATRIX_THREADS, MATRIX_LOCAL);
+    *g =
+        grid_of(parts(c->v[0].shape[1], rows), parts(c->v[0].shape[0], MATRIX_TOKENS), 1, MATRIX_THREADS, MATRIX_LOCAL);
 }
 
 /* A check is not told the op, so each op has its own. */
 #define MATRIX_CHECKS(op)                                                                                              \
-    static const char *able_matrix_##op(const gpu_call *c, const gpu_traits *t) { return matrix_fault(#op, c, t); }     \
+    static const char *able_matrix_##op(const gpu_call *c, const gpu_traits *t) {                                      \
+        return matrix_fault(#op, c, t);                                                                                \
+    }                                                                                                                  \
     static const char *check_matrix_##op(const gpu_call *c, const gpu_traits *t) {                                     \
         return matrix_few(matrix_fault(#op, c, t), c);                                                                 \
     }
@@ -51,7 +54,10 @@ MATRIX_CHECKS(linear_add)
 MATRIX_CHECKS(linear_swiglu)
 
 #define MATRIX_ENTRY(kernel, op_, mode_)                                                                               \
-    {.op = #op_, .check = check_matrix_##op_, .mode = mode_, .able = able_matrix_##op_, .launch = {{kernel, grid_matrix, 0}}}
+    {                                                                                                                  \
+        .op = #op_, .check = check_matrix_##op_, .mode = mode_, .able = able_matrix_##op_,                             \
+        .launch = {{kernel, grid_matrix, 0}}                                                                           \
+    }
 #define MATRIX_ENTRIES(kernel)                                                                                         \
     MATRIX_ENTRY(kernel, linear, LINEAR_PLAIN), MATRIX_ENTRY(kernel, linear_add, LINEAR_ADD),                          \
         MATRIX_ENTRY(kernel, linear_swiglu, LINEAR_GATED)

@@ -8,16 +8,16 @@ enum { LINEAR_COLUMNS = 8 }; /* most columns that a wave multiplies with a row a
 #define MATRIX_BYTES 2 /* bytes of a matrix unit's operand: 2 bfloat16, 4 float32 */
 #endif
 enum { /* matrix.k.h: a group's tile, its depth in elements of weights and tokens, and its local memory */
-    MATRIX_THREADS = 256,
-    MATRIX_ROWS = 128,
-    MATRIX_TOKENS = 64,
-    MATRIX_DEPTH = 128 / MATRIX_BYTES,
-    MATRIX_PITCH = MATRIX_DEPTH + 16 / MATRIX_BYTES, /* elements from row to row, padded against bank conflicts */
-    MATRIX_LOCAL = MATRIX_BYTES * MATRIX_PITCH * (MATRIX_ROWS + MATRIX_TOKENS),
-    MATRIX_PART = 32, /* elements of a weight that a thread unpacks at a time, and of a token that one loads */
-    MATRIX_EACH = 16,
-    MATRIX_UNPACKING = MATRIX_ROWS * MATRIX_DEPTH / MATRIX_PART, /* the first threads unpack, the last ones load */
-    MATRIX_BRINGING = MATRIX_TOKENS * MATRIX_DEPTH / MATRIX_EACH
+       MATRIX_THREADS = 256,
+       MATRIX_ROWS = 128,
+       MATRIX_TOKENS = 64,
+       MATRIX_DEPTH = 128 / MATRIX_BYTES,
+       MATRIX_PITCH = MATRIX_DEPTH + 16 / MATRIX_BYTES, /* elements from row to row, padded against bank conflicts */
+       MATRIX_LOCAL = MATRIX_BYTES * MATRIX_PITCH * (MATRIX_ROWS + MATRIX_TOKENS),
+       MATRIX_PART = 32, /* elements of a weight that a thread unpacks at a time, and of a token that one loads */
+       MATRIX_EACH = 16,
+       MATRIX_UNPACKING = MATRIX_ROWS * MATRIX_DEPTH / MATRIX_PART, /* the first threads unpack, the last ones load */
+       MATRIX_BRINGING = MATRIX_TOKENS * MATRIX_DEPTH / MATRIX_EACH
 };
 enum { PAIR_ADD, PAIR_MUL };
 enum { UNARY_GELU, UNARY_CAP, UNARY_SIGMOID, UNARY_SOFTPLUS };

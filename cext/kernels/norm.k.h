@@ -24,7 +24,8 @@ KERNEL(rms_norm, GROUP) {
 /* Two passes: the variance is the mean of (x - mean)^2. E[x^2] - mean^2 would cancel where the mean is large. */
 KERNEL(layer_norm, GROUP) {
     LOCAL float *room = (LOCAL float *)m.local;
-    DEVICE const float *x, *w = ROW(const float, c->v + 2, 0), *bias = c->n_in == 3 ? ROW(const float, c->v + 3, 0) : NULL;
+    DEVICE const float *x, *w = ROW(const float, c->v + 2, 0),
+                           *bias = c->n_in == 3 ? ROW(const float, c->v + 3, 0) : NULL;
     DEVICE float *y;
     int d = c->v[2].shape[0];
     float eps = ((CONSTANT arg_layer_norm *)c->arg)->eps, sum = 0, mean;

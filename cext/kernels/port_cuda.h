@@ -16,8 +16,13 @@
 
 FN self port_self(void) {
     extern __shared__ __align__(16) char port_local[];
-    self m = {(int)threadIdx.x, (int)blockDim.x, (int)(threadIdx.x % WAVE), (int)(threadIdx.x / WAVE),
-              (int)(blockDim.x / WAVE), {(int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z}, port_local};
+    self m = {(int)threadIdx.x,
+              (int)blockDim.x,
+              (int)(threadIdx.x % WAVE),
+              (int)(threadIdx.x / WAVE),
+              (int)(blockDim.x / WAVE),
+              {(int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z},
+              port_local};
     return m;
 }
 

@@ -24,9 +24,14 @@
 FN self port_self(void) {
     extern __attribute__((shared, aligned(16))) char port_local[];
     int thread = (int)__builtin_amdgcn_workitem_id_x(), threads = (int)__builtin_amdgcn_workgroup_size_x();
-    self m = {thread, threads, thread % WAVE, thread / WAVE, threads / WAVE,
+    self m = {thread,
+              threads,
+              thread % WAVE,
+              thread / WAVE,
+              threads / WAVE,
               {(int)__builtin_amdgcn_workgroup_id_x(), (int)__builtin_amdgcn_workgroup_id_y(),
-               (int)__builtin_amdgcn_workgroup_id_z()}, port_local};
+               (int)__builtin_amdgcn_workgroup_id_z()},
+              port_local};
     return m;
 }
 

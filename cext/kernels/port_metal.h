@@ -38,8 +38,13 @@
 #include "self.h"
 
 FN self port_self(LOCAL char *local, uint3 group, uint at, uint threads) {
-    self m = {(int)at, (int)threads, (int)(at % WAVE), (int)(at / WAVE), (int)(threads / WAVE),
-              {(int)group.x, (int)group.y, (int)group.z}, local};
+    self m = {(int)at,
+              (int)threads,
+              (int)(at % WAVE),
+              (int)(at / WAVE),
+              (int)(threads / WAVE),
+              {(int)group.x, (int)group.y, (int)group.z},
+              local};
     return m;
 }
 

@@ -23,8 +23,9 @@ namespace port_here = sycl::ext::oneapi::this_work_item;
 FN self port_self(char *local) {
     sycl::nd_item<3> at = port_here::get_nd_item<3>();
     int thread = (int)at.get_local_id(2), threads = (int)at.get_local_range(2);
-    self m = {thread, threads, thread % WAVE, thread / WAVE, threads / WAVE,
-              {(int)at.get_group(2), (int)at.get_group(1), (int)at.get_group(0)}, local};
+    self m = {thread,        threads,        thread % WAVE,
+              thread / WAVE, threads / WAVE, {(int)at.get_group(2), (int)at.get_group(1), (int)at.get_group(0)},
+              local};
     return m;
 }
 
@@ -36,9 +37,9 @@ struct port_call {
 #define KERNEL(name, threads)                                                                                          \
     FN void name##_body(const gpu_call *c, self m);                                                                    \
     extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((port_ext::nd_range_kernel<3>))                                       \
-    SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((port_ext::sub_group_size<PORT_WAVE>))                                           \
-    void name(port_call call, sycl::local_accessor<char, 1> local) {                                                    \
-        name##_body(&call.is, port_self(local.get_multi_ptr<sycl::access::decorated::no>().get()));                       \
+        SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((port_ext::sub_group_size<PORT_WAVE>)) void                                  \
+        name(port_call call, sycl::local_accessor<char, 1> local) {                                                    \
+        name##_body(&call.is, port_self(local.get_multi_ptr<sycl::access::decorated::no>().get()));                    \
     }                                                                                                                  \
     FN void name##_body(const gpu_call *c, self m)
 
@@ -61,10 +62,18 @@ FN double port_frexp(double x, int *e) {
 }
 
 /* Math functions. The build takes the names from the left sides of these macros, so no right side may use one of them. */
-FN float port_fabs(float x) { return sycl::fabs(x); }
-FN double port_fabs(double x) { return sycl::fabs(x); }
-FN float port_sqrt(float x) { return sycl::sqrt(x); }
-FN double port_sqrt(double x) { return sycl::sqrt(x); }
+FN float port_fabs(float x) {
+    return sycl::fabs(x);
+}
+FN double port_fabs(double x) {
+    return sycl::fabs(x);
+}
+FN float port_sqrt(float x) {
+    return sycl::sqrt(x);
+}
+FN double port_sqrt(double x) {
+    return sycl::sqrt(x);
+}
 #define cosf(x) sycl::cos((float)(x))
 #define expf(x) sycl::exp((float)(x))
 #define fabs(x) port_fabs((double)(x))

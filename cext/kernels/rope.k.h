@@ -54,7 +54,8 @@ KERNEL(position_scale, GROUP) {
     CONSTANT arg_position_scale *a = (CONSTANT arg_position_scale *)c->arg;
     int t = m.group[0] * m.threads + m.thread;
     if (t < rows_of(c, c->v))
-        *ROW(float, c->v, t) = 1.0f + a->slope * logf(1.0f + floorf(((float)i32_at(c->v + 1, t) + 1.0f) / (float)a->step));
+        *ROW(float, c->v, t) =
+            1.0f + a->slope * logf(1.0f + floorf(((float)i32_at(c->v + 1, t) + 1.0f) / (float)a->step));
 }
 
 #endif

@@ -154,7 +154,8 @@ FN int draw(self m, THREAD set *s, THREAD const row_facts *r, THREAD float *nll_
 }
 
 /* The row's token, NO_TOKEN or BAD_INDEX. */
-FN int sample_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r, THREAD float *nll_bits) {
+FN int sample_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r,
+                  THREAD float *nll_bits) {
     int why = start_row(m, s, c, row, r);
     *nll_bits = 0;
     if (why)

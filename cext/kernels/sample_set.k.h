@@ -208,8 +208,8 @@ FN void choose_digit(LOCAL sample_room *room, double goal, int beyond) {
 
 /* Radix select: extends `key` by the digit (8 bits at `shift`) at which the cumulative weight reaches the goal, among
  * candidates whose higher digits equal key's. */
-FN uint32_t cross_digit(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int shift, double goal, int beyond,
-                        int unit) {
+FN uint32_t cross_digit(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int shift, double goal,
+                        int beyond, int unit) {
     LOCAL sample_room *room = s->room;
     for (int i = m.thread; i < DIGITS; i += m.threads) {
         room->weights[i] = 0;
@@ -240,8 +240,8 @@ FN int64_t weight_of_equals(self m, THREAD const set *s, DEVICE const float *key
 
 /* Index of the candidate with this key at which the cumulative weight, `before` plus theirs in order of index, reaches the
  * goal. One of them must reach it. */
-FN int equal_at(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int64_t before, double goal, int beyond,
-                int unit) {
+FN int equal_at(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int64_t before, double goal,
+                int beyond, int unit) {
     int64_t mine = weight_of_equals(m, s, keys, key, unit), all;
     before += sum_before(m, s, mine, &all);
     if (!reached(before, goal, beyond) && reached(before + mine, goal, beyond))

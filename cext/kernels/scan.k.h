@@ -13,10 +13,10 @@
 
 typedef struct {
     CONSTANT gpu_view *state, *slots;
-    LOCAL float *s;                 /* the lane's rows, SCAN_LANES apart */
-    int block, t;                   /* t: the current token */
-    int head, group, column, row;   /* group: the head's group of keys; row: the lane's first row */
-    int rows, keys, width, mine;    /* rows of this lane; N; P; mine: the column is below P */
+    LOCAL float *s;               /* the lane's rows, SCAN_LANES apart */
+    int block, t;                 /* t: the current token */
+    int head, group, column, row; /* group: the head's group of keys; row: the lane's first row */
+    int rows, keys, width, mine;  /* rows of this lane; N; P; mine: the column is below P */
 } scanned;
 
 /* Floats from column to column in local memory, padded so that the lanes of a wave use different banks. */
@@ -27,7 +27,8 @@ FN int scan_pitch(int keys) {
 /* Sets up a thread's head, column and rows for keys k; 0: the group's token does not start a piece, so the group has no
  * work. */
 FN int scan_begin(CONSTANT gpu_call *c, self m, CONSTANT gpu_view *k, int block, int tiled, THREAD scanned *a) {
-    int per = (a->state->shape[3] + SCAN_COLUMNS - 1) / SCAN_COLUMNS, groups = k->shape[1], column = m.thread / SCAN_LANES;
+    int per = (a->state->shape[3] + SCAN_COLUMNS - 1) / SCAN_COLUMNS, groups = k->shape[1],
+        column = m.thread / SCAN_LANES;
     a->block = block;
     a->t = m.group[1];
     a->head = m.group[0] / per;
@@ -85,7 +86,7 @@ FN void scan_add(THREAD const scanned *a, DEVICE const float *k, float fade, flo
         a->s[i * SCAN_LANES] = fmaf(k[i * SCAN_LANES], u, a->s[i * SCAN_LANES] * fade);
 }
 
-KERNEL(gated_scan, SCAN_LANES * SCAN_COLUMNS) {
+KERNEL(gated_scan, SCAN_LANES *SCAN_COLUMNS) {
     CONSTANT arg_gated_scan *arg = (CONSTANT arg_gated_scan *)c->arg;
     scanned a = {c->v + 6, c->v + 7};
     int page = PAGE_OUTSIDE;
@@ -113,7 +114,7 @@ KERNEL(gated_scan, SCAN_LANES * SCAN_COLUMNS) {
         fault(c);
 }
 
-KERNEL(scan_write, SCAN_LANES * SCAN_COLUMNS) {
+KERNEL(scan_write, SCAN_LANES *SCAN_COLUMNS) {
     CONSTANT arg_scan_write *arg = (CONSTANT arg_scan_write *)c->arg;
     CONSTANT gpu_view *k = c->v + 2;
     scanned a = {c->v, c->v + 5};

@@ -5,8 +5,8 @@
 typedef struct {
     int thread, threads; /* of the group */
     int lane, wave, waves;
-    int group[3];        /* the group's index in the grid */
-    LOCAL char *local;   /* the group's local memory: gpu_grid.shared bytes, 16-byte aligned */
+    int group[3];      /* the group's index in the grid */
+    LOCAL char *local; /* the group's local memory: gpu_grid.shared bytes, 16-byte aligned */
 } self;
 
 #endif

@@ -11,9 +11,9 @@
 typedef struct {
     CONSTANT gpu_view *x;
     int64_t channel;
-    int t, near;                  /* near: tokens before t that the step holds */
-    int kept;                     /* K - 1, the rows of a page */
-    DEVICE const float *before;   /* the state before the piece; NULL: zeros */
+    int t, near;                /* near: tokens before t that the step holds */
+    int kept;                   /* K - 1, the rows of a page */
+    DEVICE const float *before; /* the state before the piece; NULL: zeros */
 } heard;
 
 /* Number of tokens of t's piece before t, at most `most`. */
@@ -34,7 +34,8 @@ FN int hear(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int block, THREA
         page = page_before(slots, state, h->t - h->near, block);
     if (page >= 0)
         h->before = ROW(const float, state, page) + h->channel;
-    return page != PAGE_OUTSIDE && state_page(slots, state, i32_at(slots, h->t), i32_at(slots + 1, h->t), block) != PAGE_OUTSIDE;
+    return page != PAGE_OUTSIDE &&
+           state_page(slots, state, i32_at(slots, h->t), i32_at(slots + 1, h->t), block) != PAGE_OUTSIDE;
 }
 
 /* The input `back` <= kept tokens before t. */

@@ -126,7 +126,8 @@ static const char *check_take(const gpu_call *c, const gpu_traits *t) {
     arg_take arg;
     (void)t;
     memcpy(&arg, c->arg, sizeof arg);
-    if (c->n_in != 1 || !all_f32(c) || x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1] || y->shape[0] > MOST_TOKENS)
+    if (c->n_in != 1 || !all_f32(c) || x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1] ||
+        y->shape[0] > MOST_TOKENS)
         return "it takes x f32 (T, H, D) and gives f32 (T, H, size)";
     return arg.start >= 0 && arg.size == y->shape[2] && arg.start <= x->shape[2] - arg.size
                ? NULL
@@ -136,7 +137,8 @@ static const char *check_take(const gpu_call *c, const gpu_traits *t) {
 static const char *check_concat(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *a = c->v + 1, *b = c->v + 2;
     (void)t;
-    if (c->n_in != 2 || !all_f32(c) || a->shape[0] != b->shape[0] || a->shape[0] != y->shape[0] || y->shape[0] > MOST_TOKENS)
+    if (c->n_in != 2 || !all_f32(c) || a->shape[0] != b->shape[0] || a->shape[0] != y->shape[0] ||
+        y->shape[0] > MOST_TOKENS)
         return "it takes a f32 (T, H, A) and b f32 (T, H, B), and gives f32";
     if (a->shape[1] != y->shape[1] || (b->shape[1] != a->shape[1] && b->shape[1] != 1))
         return "a, b and output differ in heads";
@@ -188,7 +190,8 @@ static const char *check_linear_swiglu(const gpu_call *c, const gpu_traits *t) {
 }
 
 static void grid_linear(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    *g = grid_of(parts(c->v[0].shape[1], WAVES), parts(c->v[0].shape[0], LINEAR_COLUMNS), 1, (uint32_t)(WAVES * t->wave), 0);
+    *g = grid_of(parts(c->v[0].shape[1], WAVES), parts(c->v[0].shape[0], LINEAR_COLUMNS), 1,
+                 (uint32_t)(WAVES * t->wave), 0);
 }
 
 /* --- experts */
@@ -198,7 +201,8 @@ static const char *check_top(const gpu_call *c, const gpu_traits *t) {
     arg_top_experts arg;
     (void)t;
     memcpy(&arg, c->arg, sizeof arg);
-    if (arg.groups < 1 || arg.groups > EXPERT_GROUPS_MOST || x->shape[1] % arg.groups || arg.kept < 1 || arg.kept > arg.groups)
+    if (arg.groups < 1 || arg.groups > EXPERT_GROUPS_MOST || x->shape[1] % arg.groups || arg.kept < 1 ||
+        arg.kept > arg.groups)
         return "groups must divide the experts and be no more than 32, and kept be 1 to groups";
     if (c->n_in == 2 && (!is_list(c->v + 2, F32, x->shape[1]) || c->v[2].stride != 4))
         return "the bias must be f32 (E)";
@@ -224,7 +228,8 @@ static const char *check_experts(const gpu_call *c, uint32_t n_weights) {
     if (c->n_in != n_weights + 2)
         return "it takes x, one weight or a gate and an up, and ids";
     if (x->format != F32 || y->format != F32 || ids->format != I32 || ids->shape[0] != y->shape[0] ||
-        x->shape[0] != y->shape[0] || ids->shape[1] != y->shape[1] || y->shape[0] > MOST_TOKENS || y->shape[1] > MOST_TOKENS)
+        x->shape[0] != y->shape[0] || ids->shape[1] != y->shape[1] || y->shape[0] > MOST_TOKENS ||
+        y->shape[1] > MOST_TOKENS)
         return "x must be f32, ids i32 (T, k) and the output f32 (T, k, N)";
     for (uint32_t i = 2; i < 2 + n_weights; i++) {
         const gpu_view *w = c->v + i;
@@ -254,8 +259,8 @@ static void grid_experts(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 static const char *check_head_linear(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
     (void)t;
-    if (c->n_in != 2 || x->format != F32 || y->format != F32 || x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1] ||
-        y->shape[0] > MOST_TOKENS || y->shape[1] > MOST_TOKENS)
+    if (c->n_in != 2 || x->format != F32 || y->format != F32 || x->shape[0] != y->shape[0] ||
+        x->shape[1] != y->shape[1] || y->shape[0] > MOST_TOKENS || y->shape[1] > MOST_TOKENS)
         return "it takes x f32 (T, H, K) and a weight (H, N, K), and gives f32 (T, H, N)";
     return block_of(w->format) && w->shape[2] % block_of(w->format) == 0 && w->shape[0] == y->shape[1] &&
                    w->shape[1] == y->shape[2] && w->shape[2] == x->shape[2]
@@ -294,7 +299,10 @@ static const char *check_expert_sum(const gpu_call *c, const gpu_traits *t) {
                : "it takes y f32 (T, k, N) and weights f32 (T, k), and gives f32 (T, N)";
 }
 
-#define ENTRY(op, kernel, check, grid, mode) {op, check, NULL, mode, 0, {{kernel, grid, 0}}}
+#define ENTRY(op, kernel, check, grid, mode)                                                                           \
+    {                                                                                                                  \
+        op, check, NULL, mode, 0, {{kernel, grid, 0}}                                                                  \
+    }
 
 const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("get_rows", "get_rows", check_get_rows, grid_rows, 0),
@@ -335,7 +343,12 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("scan_write", "scan_write", check_scan_write, grid_scan_write, 0),
     ENTRY("tokens_put", "tokens_put", check_tokens_put, grid_one, 0),
     ENTRY("tokens_get", "tokens_get", check_tokens_get, grid_one, 0),
-    {"sample", check_sample, scratch_sample, SAMPLE_TOKEN, 0, {{"sample_best", grid_best, 0}, {"sample", grid_sample, 0}}},
+    {"sample",
+     check_sample,
+     scratch_sample,
+     SAMPLE_TOKEN,
+     0,
+     {{"sample_best", grid_best, 0}, {"sample", grid_sample, 0}}},
     {"sample_masked", check_masked, scratch_sample, SAMPLE_MASKED, 0, {{"sample", grid_sample, 0}}},
     {"logprobs", check_logprobs, scratch_sample, 0, 0, {{"logprobs", grid_sample, 0}}},
     {0},

@@ -17,7 +17,8 @@ KERNEL(tokens_put, GROUP) {
     int shift = ((CONSTANT arg_tokens_put *)c->arg)->shift, n = rows_of(c, c->v + 2);
     for (int t = m.thread; t < n; t += m.threads) {
         int id = i32_at(c->v + 2, t);
-        DEVICE int32_t *to = id < 0 ? NULL : token_word(c, c->v, i32_at(c->v + 3, t), (int64_t)i32_at(c->v + 4, t) + shift);
+        DEVICE int32_t *to =
+            id < 0 ? NULL : token_word(c, c->v, i32_at(c->v + 3, t), (int64_t)i32_at(c->v + 4, t) + shift);
         if (to)
             *to = id;
     }

@@ -8,7 +8,12 @@
 #include <unistd.h>
 
 enum { MAJOR = 1, MINOR, UNITS, SHARED, WAVE };
-enum { DEVICES = 8, FAMILY_METAL_3 = 5001 /* addresses of buffers, one language of kernels */, LANES = 32, ANY_UNITS = 16 };
+enum {
+    DEVICES = 8,
+    FAMILY_METAL_3 = 5001 /* addresses of buffers, one language of kernels */,
+    LANES = 32,
+    ANY_UNITS = 16
+};
 enum { FAMILY_APPLE = 1000 /* + 1 and so on, each with all that the one before has */, APPLE_MOST = 99 };
 enum { SHARED_STORAGE = 0 };
 
@@ -174,7 +179,8 @@ int metal_reserve(metal_device *d, size_t size, gpu_address *address, void **hos
     if (size > objc_number(d->is, objc.buffer_most))
         return metal_fail(METAL_NO_MEMORY, "%zu bytes: a buffer of this GPU has at most %lu", size,
                           objc_number(d->is, objc.buffer_most));
-    if ((code = list(d, SENT(objc_id, unsigned long, unsigned long)(d->is, objc.new_buffer, size, SHARED_STORAGE), size, &b)))
+    if ((code = list(d, SENT(objc_id, unsigned long, unsigned long)(d->is, objc.new_buffer, size, SHARED_STORAGE), size,
+                     &b)))
         return code;
     if (address)
         *address = b.address;
@@ -242,11 +248,12 @@ static int wrap(gpu_address *out, const void *host, size_t size) {
     objc_id is;
     int code;
     if (length > most)
-        return metal_fail(METAL_INVALID, "%llu bytes of a file: a buffer of this GPU has at most %lu; cut the file in parts",
+        return metal_fail(METAL_INVALID,
+                          "%llu bytes of a file: a buffer of this GPU has at most %lu; cut the file in parts",
                           (unsigned long long)length, most);
     pthread_mutex_lock(&metal_lock);
-    is = SENT(objc_id, void *, unsigned long, unsigned long, void *)(metal_current->is, objc.wrap_buffer,
-                                                                      (void *)(uintptr_t)begin, length, SHARED_STORAGE, NULL);
+    is = SENT(objc_id, void *, unsigned long, unsigned long,
+              void *)(metal_current->is, objc.wrap_buffer, (void *)(uintptr_t)begin, length, SHARED_STORAGE, NULL);
     code = list(metal_current, is, length, &b);
     pthread_mutex_unlock(&metal_lock);
     *out = code ? 0 : b.address + (at - begin);
@@ -258,11 +265,31 @@ const char *metal_driver(gpu_api *out) {
     if (why && !objc.send) /* not a Mac: leaves the table empty, because a partly filled one means a broken driver */
         return why;
     *out = (gpu_api){
-        .init = init, .count = count, .device = device, .name = name, .attribute = attribute, .retain = retain,
-        .leave = leave, .enter = enter, .memory = memory, .alloc = alloc, .free = free_device, .alloc_host = alloc_host,
-        .free_host = free_host, .seen = seen, .wrap = wrap, .said = metal_said, .load = metal_load, .unload = metal_unload,
+        .init = init,
+        .count = count,
+        .device = device,
+        .name = name,
+        .attribute = attribute,
+        .retain = retain,
+        .leave = leave,
+        .enter = enter,
+        .memory = memory,
+        .alloc = alloc,
+        .free = free_device,
+        .alloc_host = alloc_host,
+        .free_host = free_host,
+        .seen = seen,
+        .wrap = wrap,
+        .said = metal_said,
+        .load = metal_load,
+        .unload = metal_unload,
         .function = metal_function_of,
-        .is = {.major = MAJOR, .minor = MINOR, .units = UNITS, .shared = SHARED, .wave = WAVE, .not_ready = METAL_NOT_READY},
+        .is = {.major = MAJOR,
+               .minor = MINOR,
+               .units = UNITS,
+               .shared = SHARED,
+               .wave = WAVE,
+               .not_ready = METAL_NOT_READY},
     };
     metal_streams(out);
     metal_graphs(out);

@@ -46,7 +46,8 @@ static objc_id make_commands(metal_device *d, int n) {
     objc_set(description, objc.set_buffers_most, 1);
     if (SENT(signed char, objc_sel)(description, objc.responds, objc.set_locals_most)) /* macOS 14 */
         objc_set(description, objc.set_locals_most, 1);
-    made = SENT(objc_id, objc_id, unsigned long, unsigned long)(d->is, objc.new_indirect, description, (unsigned long)n, 0);
+    made = SENT(objc_id, objc_id, unsigned long, unsigned long)(d->is, objc.new_indirect, description, (unsigned long)n,
+                                                                0);
     objc_release(description);
     return made;
 }

@@ -30,8 +30,8 @@ int metal_load(gpu_module *out, const void *text) {
         return METAL_NO_MEMORY;
     m->device = metal_current;
     with = options();
-    m->library = SENT(objc_id, objc_id, objc_id, objc_id *)(metal_current->is, objc.new_library, objc_string(text), with,
-                                                             &error);
+    m->library = SENT(objc_id, objc_id, objc_id, objc_id *)(metal_current->is, objc.new_library, objc_string(text),
+                                                            with, &error);
     objc_release(with);
     if (!m->library) {
         metal_fail(METAL_FAILED, "Metal does not compile the kernels: %s", metal_text(error));
@@ -75,8 +75,8 @@ static int make_pipeline(metal_module *m, metal_function *f) {
     description = objc_make("MTLComputePipelineDescriptor");
     SENT(void, objc_id)(description, objc.set_function, function);
     objc_set_flag(description, objc.set_indirect, 1);
-    f->pipeline = SENT(objc_id, objc_id, unsigned long, objc_id *, objc_id *)(m->device->is, objc.new_pipeline, description,
-                                                                              0, NULL, &error);
+    f->pipeline = SENT(objc_id, objc_id, unsigned long, objc_id *, objc_id *)(m->device->is, objc.new_pipeline,
+                                                                              description, 0, NULL, &error);
     objc_release(description);
     objc_release(function);
     if (!f->pipeline)

@@ -13,7 +13,9 @@
 #include "objc.h"
 
 enum { METAL_INVALID = 1, METAL_NO_MEMORY = 2, METAL_NOT_FOUND = 500, METAL_NOT_READY = 600, METAL_FAILED = 719 };
-enum { METAL_CALL_STRIDE = 1024 /* bytes from call to call in a buffer: a multiple of 256, a valid offset on every GPU */ };
+enum {
+    METAL_CALL_STRIDE = 1024 /* bytes from call to call in a buffer: a multiple of 256, a valid offset on every GPU */
+};
 
 typedef struct {
     objc_id is;
@@ -36,9 +38,9 @@ struct metal_function {
 typedef struct {
     objc_id is;
     metal_buffer *buffers;
-    objc_id *ids;      /* the buffers' objects, in the list's order */
+    objc_id *ids; /* the buffers' objects, in the list's order */
     int n_buffers, room;
-    uint64_t changes;  /* number of changes of the list */
+    uint64_t changes;            /* number of changes of the list */
     metal_function *copy, *fill; /* kernels of the first module */
 } metal_device;
 

@@ -25,7 +25,8 @@ const char *objc_open(void) {
     void *base = open_named("SATCHEL_METAL_OBJC", "/usr/lib/libobjc.A.dylib", &runtime);
     void *metal = open_named("SATCHEL_METAL_FRAMEWORK", "/System/Library/Frameworks/Metal.framework/Metal", &framework);
     if (!base || !metal) {
-        snprintf(why, sizeof why, "%.400s cannot be opened: the driver is not installed: Metal is a part of macOS", base ? framework : runtime);
+        snprintf(why, sizeof why, "%.400s cannot be opened: the driver is not installed: Metal is a part of macOS",
+                 base ? framework : runtime);
         return why;
     }
     if (!look_up(base, "objc_msgSend", &objc.send) || !look_up(base, "objc_getClass", &objc.class_of) ||

@@ -98,8 +98,8 @@ extern objc_api objc;
 const char *objc_open(void);
 
 /* objc_msgSend cast to a method's type: the result, then the types of arguments after object and selector. */
-#define SENT0(result) ((result(*)(objc_id, objc_sel))objc.send)
-#define SENT(result, ...) ((result(*)(objc_id, objc_sel, __VA_ARGS__))objc.send)
+#define SENT0(result) ((result (*)(objc_id, objc_sel))objc.send)
+#define SENT(result, ...) ((result (*)(objc_id, objc_sel, __VA_ARGS__))objc.send)
 
 static inline objc_id objc_get(objc_id object, objc_sel selector) {
     return SENT0(objc_id)(object, selector);

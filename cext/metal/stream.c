@@ -26,8 +26,8 @@ objc_id metal_encoder(metal_stream *s) {
         s->used = d->changes - 1;
     }
     if (s->used != d->changes && d->n_buffers)
-        SENT(void, const objc_id *, unsigned long, unsigned long)(s->encoder, objc.use, d->ids, (unsigned long)d->n_buffers,
-                                                                   USE_BOTH);
+        SENT(void, const objc_id *, unsigned long, unsigned long)(s->encoder, objc.use, d->ids,
+                                                                  (unsigned long)d->n_buffers, USE_BOTH);
     s->used = d->changes;
     return s->encoder;
 }
@@ -91,8 +91,8 @@ int metal_launch_fits(const metal_device *d, const metal_launch *l) {
         return metal_fail(METAL_INVALID, "kernel %s: %u threads a group, this GPU takes %lu of it", l->function->name,
                           l->threads, l->function->most);
     if (l->local > local)
-        return metal_fail(METAL_INVALID, "kernel %s: %u bytes of local memory, a group has %lu", l->function->name, l->local,
-                          local);
+        return metal_fail(METAL_INVALID, "kernel %s: %u bytes of local memory, a group has %lu", l->function->name,
+                          l->local, local);
     return 0;
 }
 
@@ -330,6 +330,8 @@ static int elapsed(float *ms, gpu_event from, gpu_event to) {
 
 void metal_streams(gpu_api *out) {
     out->stream = stream, out->end_stream = end_stream, out->finish = finish, out->await = await;
-    out->event = event, out->end_event = end_event, out->record = record_event, out->reached = reached, out->wait = wait;
-    out->elapsed = elapsed, out->launch = launch, out->write = write, out->read = read, out->copy = copy, out->fill = fill;
+    out->event = event, out->end_event = end_event, out->record = record_event, out->reached = reached,
+    out->wait = wait;
+    out->elapsed = elapsed, out->launch = launch, out->write = write, out->read = read, out->copy = copy,
+    out->fill = fill;
 }

@@ -54,9 +54,13 @@ static void close_device(hal_device *d) {
 }
 
 static void info(hal_device *d, hal_info *out) {
-    *out = (hal_info){.name = "null", .variant = "nothing is computed", .threads = 1,
-                      .memory_total = (uint64_t)1 << 40, .memory_free = (uint64_t)1 << 40,
-                      .allocations = d->allocations, .flags = HAL_HOST_MEMORY | HAL_TEST_ONLY};
+    *out = (hal_info){.name = "null",
+                      .variant = "nothing is computed",
+                      .threads = 1,
+                      .memory_total = (uint64_t)1 << 40,
+                      .memory_free = (uint64_t)1 << 40,
+                      .allocations = d->allocations,
+                      .flags = HAL_HOST_MEMORY | HAL_TEST_ONLY};
 }
 
 static int new_buffer(hal_device *d, uint8_t *data, uint64_t size, void *owned, hal_buffer **out) {
@@ -104,9 +108,10 @@ static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) 
 
 /* Bytes of a row in the formats that it packs, Q8_0 and Q6_K; 0 for all others. */
 static uint64_t row_bytes(uint32_t format, int64_t columns) {
-    return columns < 1 ? 0 : format == 8    ? size_mul((uint64_t)columns / 32, 34)
-                           : format == 14 ? size_mul((uint64_t)columns / 256, 210)
-                                          : 0;
+    return columns < 1    ? 0
+           : format == 8  ? size_mul((uint64_t)columns / 32, 34)
+           : format == 14 ? size_mul((uint64_t)columns / 256, 210)
+                          : 0;
 }
 
 static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
@@ -153,10 +158,26 @@ static void release(hal_exec *e) {
 }
 
 static const hal_backend backend = {
-    .hash = HAL_ABI_HASH, .name = "null", .score = one, .count = one, .open = open_device, .close = close_device,
-    .info = info, .alloc = alloc_buffer, .wrap = wrap_buffer, .free = free_buffer, .write = write_buffer,
-    .read = read_buffer, .supports = supports, .compile = compile, .run = run, .wait = wait_done, .release = release,
-    .error = last_error, .packed = packed, .pack = pack,
+    .hash = HAL_ABI_HASH,
+    .name = "null",
+    .score = one,
+    .count = one,
+    .open = open_device,
+    .close = close_device,
+    .info = info,
+    .alloc = alloc_buffer,
+    .wrap = wrap_buffer,
+    .free = free_buffer,
+    .write = write_buffer,
+    .read = read_buffer,
+    .supports = supports,
+    .compile = compile,
+    .run = run,
+    .wait = wait_done,
+    .release = release,
+    .error = last_error,
+    .packed = packed,
+    .pack = pack,
 };
 
 const hal_backend *null_backend(void) {

@@ -14,7 +14,7 @@ typedef struct {
 } block_f16;
 
 _Static_assert(sizeof(block_f16) == 2, "block_f16 is one half");
-#define SPLIT_HALVES_f16 1 /* in a panel: the two numbers of a word lie in two planes */
+#define SPLIT_HALVES_f16 1              /* in a panel: the two numbers of a word lie in two planes */
 #define SATCHEL_WEIGHT_f16 1, 1, bf16x2 /* GGUF number, elements of a block, activations */
 
 static inline void f16_unpack(DEVICE const block_f16 *b, THREAD float *out) {

@@ -18,7 +18,7 @@ typedef struct {
 } block_iq1_s;
 
 _Static_assert(sizeof(block_iq1_s) == 50, "block_iq1_s is a half, 32 bytes of points and 8 halves");
-#define TAIL_iq1_s 0 /* in a panel: offset of the tail bytes, d */
+#define TAIL_iq1_s 0                         /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_iq1_s 19, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* A point whose coordinates are moved by shift eighths. A word of points.h holds the coordinates plus 1, four bits

@@ -21,7 +21,7 @@ typedef struct {
 } block_iq2_s;
 
 _Static_assert(sizeof(block_iq2_s) == 82, "block_iq2_s is a half, 72 bytes of points and signs and 8 of scales");
-#define TAIL_iq2_s 0 /* in a panel: offset of the tail bytes, d */
+#define TAIL_iq2_s 0                         /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_iq2_s 22, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 static inline uint32_t iq2_s_pack_word(int word, uint32_t x) {

@@ -18,7 +18,7 @@ typedef struct {
 } block_iq2_xs;
 
 _Static_assert(sizeof(block_iq2_xs) == 74, "block_iq2_xs is a half, 64 bytes of points and signs and 8 of scales");
-#define TAIL_iq2_xs 0 /* in a panel: offset of the tail bytes, d */
+#define TAIL_iq2_xs 0                         /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_iq2_xs 17, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* In panels, a word of two points holds the points in bits 0-8 and 9-17, then the signs: that of code 4 j + i of these

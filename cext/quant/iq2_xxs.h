@@ -19,7 +19,7 @@ typedef struct {
 } block_iq2_xxs;
 
 _Static_assert(sizeof(block_iq2_xxs) == 66, "block_iq2_xxs is a half and 64 bytes of points, signs and scales");
-#define TAIL_iq2_xxs 0 /* in a panel: offset of the tail bytes, d */
+#define TAIL_iq2_xxs 0                         /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_iq2_xxs 16, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Seven sign bits with the eighth. */

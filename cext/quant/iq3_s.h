@@ -20,7 +20,7 @@ typedef struct {
 } block_iq3_s;
 
 _Static_assert(sizeof(block_iq3_s) == 110, "block_iq3_s is a half, 72 bytes of points, 32 of signs and 4 of scales");
-#define TAIL_iq3_s 0 /* in a panel: offset of the tail bytes, d */
+#define TAIL_iq3_s 0                         /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_iq3_s 21, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 static inline uint32_t iq3_s_pack_word(int word, uint32_t x) {
@@ -40,7 +40,8 @@ static inline void iq3_s_part_codes(DEVICE const block_iq3_s *b, int g, THREAD i
     scale[0] = scale[1] = (int8_t)(2 * ((b->scales[g / 2] >> (4 * (g % 2))) & 15) + 1);
     for (i = 0; i < 8; i++) {
         int high = (b->qh[g] >> i) & 1;
-        iq3_point(value, points_iq3_s[b->qs[8 * g + i] | high << 8], b->signs[4 * g + i / 2] >> (4 * (i % 2)), code + 4 * i);
+        iq3_point(value, points_iq3_s[b->qs[8 * g + i] | high << 8], b->signs[4 * g + i / 2] >> (4 * (i % 2)),
+                  code + 4 * i);
     }
 }
 

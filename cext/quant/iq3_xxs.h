@@ -18,7 +18,7 @@ typedef struct {
 } block_iq3_xxs;
 
 _Static_assert(sizeof(block_iq3_xxs) == 98, "block_iq3_xxs is a half, 64 bytes of points and 32 of signs and scales");
-#define TAIL_iq3_xxs 0 /* in a panel: offset of the tail bytes, d */
+#define TAIL_iq3_xxs 0                         /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_iq3_xxs 18, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 static inline uint32_t iq3_xxs_pack_word(int word, uint32_t x) {

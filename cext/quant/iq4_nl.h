@@ -15,9 +15,9 @@ typedef struct {
 _Static_assert(sizeof(block_iq4_nl) == 18, "block_iq4_nl is a half and 16 bytes");
 #define SATCHEL_WEIGHT_iq4_nl 20, 32, a8_32 /* GGUF number, elements of a block, activations */
 
-#define IQ4_NL_TABLE(f)                                                                                             \
-    { f(-127), f(-104), f(-83), f(-65), f(-49), f(-35), f(-22), f(-10), f(1), f(13), f(25), f(38), f(53), f(69),    \
-      f(89), f(113) }
+#define IQ4_NL_TABLE(f)                                                                                                \
+    {f(-127), f(-104), f(-83), f(-65), f(-49), f(-35), f(-22), f(-10),                                                 \
+     f(1),    f(13),   f(25),  f(38),  f(53),  f(69),  f(89),  f(113)}
 #define IQ4_NL_PLAIN(x) x
 
 static inline int8_t iq4_nl_table(int q) {

@@ -13,11 +13,11 @@ typedef struct {
 } block_mxfp4;
 
 _Static_assert(sizeof(block_mxfp4) == 17, "block_mxfp4 is a byte of scale and 16 of codes");
-#define TAIL_mxfp4 0 /* in a panel: offset of the tail byte, e */
+#define TAIL_mxfp4 0                       /* in a panel: offset of the tail byte, e */
 #define SATCHEL_WEIGHT_mxfp4 39, 32, a8_32 /* GGUF number, elements of a block, activations */
 
-#define E2M1_TABLE(f)                                                                                               \
-    { f(0), f(1), f(2), f(3), f(4), f(6), f(8), f(12), f(0), f(-1), f(-2), f(-3), f(-4), f(-6), f(-8), f(-12) }
+#define E2M1_TABLE(f)                                                                                                  \
+    {f(0), f(1), f(2), f(3), f(4), f(6), f(8), f(12), f(0), f(-1), f(-2), f(-3), f(-4), f(-6), f(-8), f(-12)}
 #define E2M1_PLAIN(x) x
 
 /* Twice the value of an E2M1 code. */

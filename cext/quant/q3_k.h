@@ -19,7 +19,7 @@ typedef struct {
 } block_q3_k;
 
 _Static_assert(sizeof(block_q3_k) == 110, "block_q3_k is 32 bytes of top bits, 64 of codes, 12 of scales and a half");
-#define TAIL_q3_k 108 /* in a panel: offset of the tail bytes, d */
+#define TAIL_q3_k 108                       /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_q3_k 11, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Codes without their offset of 4, and the sixteen scales without theirs of 32. */
@@ -27,7 +27,8 @@ _Static_assert(sizeof(block_q3_k) == 110, "block_q3_k is 32 bytes of top bits, 6
 static inline void q3_k_part_codes(DEVICE const block_q3_k *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int i;
     for (i = 0; i < 2; i++) {
-        int s = 2 * g + i, low = (b->scales[s % 8] >> (4 * (s / 8))) & 15, high = (b->scales[8 + s % 4] >> (2 * (s / 4))) & 3;
+        int s = 2 * g + i, low = (b->scales[s % 8] >> (4 * (s / 8))) & 15,
+            high = (b->scales[8 + s % 4] >> (2 * (s / 4))) & 3;
         scale[i] = (int8_t)((low | high << 4) - 32);
     }
     for (i = 0; i < 32; i++)

@@ -19,7 +19,7 @@ typedef struct {
 } block_q6_k;
 
 _Static_assert(sizeof(block_q6_k) == 210, "block_q6_k is 192 bytes of codes, 16 scales and a half");
-#define TAIL_q6_k 208 /* in a panel: offset of the tail bytes, d */
+#define TAIL_q6_k 208                       /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_q6_k 14, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Code l (0..31) of part g (0..7), with its offset of 32: 0..63; and code i (0..255). */

@@ -17,7 +17,7 @@ typedef struct {
 } block_tq1_0;
 
 _Static_assert(sizeof(block_tq1_0) == 54, "block_tq1_0 is 52 bytes of digits and a half");
-#define TAIL_tq1_0 52 /* in a panel: offset of the tail bytes, d */
+#define TAIL_tq1_0 52                        /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_tq1_0 34, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 static inline int8_t tq1_0_digit(uint8_t byte, int k) {

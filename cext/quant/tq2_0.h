@@ -13,7 +13,7 @@ typedef struct {
 } block_tq2_0;
 
 _Static_assert(sizeof(block_tq2_0) == 66, "block_tq2_0 is 64 bytes of codes and a half");
-#define TAIL_tq2_0 64 /* in a panel: offset of the tail bytes, d */
+#define TAIL_tq2_0 64                        /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_tq2_0 35, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */

@@ -364,10 +364,26 @@ static int wait_done(hal_exec *e, uint32_t timeout_ms) {
 }
 
 static const hal_backend backend = {
-    .hash = HAL_ABI_HASH, .name = "remote", .score = one, .count = count, .open = open_device, .close = close_device,
-    .info = info, .alloc = alloc_buffer, .free = free_buffer, .write = write_buffer, .read = read_buffer,
-    .copy = copy_buffer, .supports = supports, .compile = compile, .run = run, .wait = wait_done, .release = release,
-    .error = last_error, .packed = packed, .pack = pack,
+    .hash = HAL_ABI_HASH,
+    .name = "remote",
+    .score = one,
+    .count = count,
+    .open = open_device,
+    .close = close_device,
+    .info = info,
+    .alloc = alloc_buffer,
+    .free = free_buffer,
+    .write = write_buffer,
+    .read = read_buffer,
+    .copy = copy_buffer,
+    .supports = supports,
+    .compile = compile,
+    .run = run,
+    .wait = wait_done,
+    .release = release,
+    .error = last_error,
+    .packed = packed,
+    .pack = pack,
 };
 
 const hal_backend *remote_backend(void) {

@@ -31,7 +31,8 @@ namespace extension = sycl::ext::oneapi::experimental;
 enum { FAILED = 999, LOST = 719, NO_MEMORY = 2, NOT_FOUND = 500, NOT_READY = 600, INVALID = 1 };
 enum { MAJOR = 1, MINOR, UNITS, SHARED, WAVE };
 
-thread_local std::string thrown_text; /* message of this thread's last exception; empty: the last error was no exception */
+thread_local std::string
+    thrown_text; /* message of this thread's last exception; empty: the last error was no exception */
 
 /* Gives f's result, or `thrown` for an exception, whose message it keeps. */
 template <typename F> int guarded(F f, int thrown = FAILED) noexcept {
@@ -101,8 +102,8 @@ unit_of matrix_unit(const device_of &d) {
     if (!d.device.has(sycl::aspect::ext_intel_matrix))
         return {};
     for (const auto &c : d.device.get_info<extension::info::device::matrix_combinations>()) {
-        unit_of u{of_most(c.msize, c.max_msize, 16), of_most(c.nsize, c.max_nsize, 16), of_most(c.ksize, c.max_ksize, 32),
-                  c.nsize ? (int)c.nsize : 16};
+        unit_of u{of_most(c.msize, c.max_msize, 16), of_most(c.nsize, c.max_nsize, 16),
+                  of_most(c.ksize, c.max_ksize, 32), c.nsize ? (int)c.nsize : 16};
         bool bf16 = c.atype == type::bf16 && c.btype == type::bf16 && c.ctype == type::fp32 && c.dtype == type::fp32;
         bool fits = u.tokens && u.rows && u.depth && MATRIX_TOKENS / 2 % u.tokens == 0 && u.wave % u.rows == 0 &&
                     MATRIX_ROWS % u.wave == 0 && MATRIX_DEPTH % u.depth == 0;
@@ -337,10 +338,12 @@ int load(gpu_module *out, const void *image) {
         if (units && !u.depth)
             return (int)NOT_FOUND;
         std::string text = defined_as("PORT_WAVE", units ? u.wave : current->wave);
-        text += defined_as("PORT_UNIT_TOKENS", u.tokens) + defined_as("PORT_UNIT_ROWS", u.rows) + defined_as("PORT_UNIT_DEPTH", u.depth);
+        text += defined_as("PORT_UNIT_TOKENS", u.tokens) + defined_as("PORT_UNIT_ROWS", u.rows) +
+                defined_as("PORT_UNIT_DEPTH", u.depth);
         text += "#include <cstdint>\n#include <sycl/sycl.hpp>\n";
         text += (const char *)image;
-        auto source = extension::create_kernel_bundle_from_source(current->context, extension::source_language::sycl, text);
+        auto source =
+            extension::create_kernel_bundle_from_source(current->context, extension::source_language::sycl, text);
         std::vector<std::string> options{"-ffp-contract=off"}; /* as port.h requires; the default contracts */
         *out = new module_of{extension::build(source, extension::properties{extension::build_options{options}}), {}};
         return 0;
@@ -390,7 +393,8 @@ extern "C" __attribute__((visibility("default"))) void sycl_driver(gpu_api *out)
     api.write = write, api.read = read, api.copy = copy, api.fill = fill;
     api.stream = stream, api.end_stream = end_stream, api.finish = finish, api.await = await;
     api.event = event, api.end_event = end_event, api.record = record, api.reached = reached, api.wait = wait;
-    api.said = said, api.elapsed = elapsed, api.load = load, api.unload = unload, api.function = function, api.launch = launch;
+    api.said = said, api.elapsed = elapsed, api.load = load, api.unload = unload, api.function = function,
+    api.launch = launch;
     api.is = {MAJOR, MINOR, UNITS, SHARED, WAVE, NOT_READY};
     *out = api;
 }

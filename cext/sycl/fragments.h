@@ -13,9 +13,11 @@ enum { PAIRS_PITCH = 2 * MATRIX_ROWS };
 namespace port_matrix = sycl::ext::oneapi::experimental::matrix;
 typedef sycl::ext::oneapi::bfloat16 port_bf16;
 typedef port_matrix::joint_matrix<sycl::sub_group, port_bf16, port_matrix::use::a, UNIT_TOKENS, UNIT_DEPTH,
-                                  port_matrix::layout::row_major> token_fragment;
+                                  port_matrix::layout::row_major>
+    token_fragment;
 typedef port_matrix::joint_matrix<sycl::sub_group, port_bf16, port_matrix::use::b, UNIT_DEPTH, UNIT_ROWS,
-                                  port_matrix::layout::ext_intel_packed> row_fragment;
+                                  port_matrix::layout::ext_intel_packed>
+    row_fragment;
 typedef port_matrix::joint_matrix<sycl::sub_group, float, port_matrix::use::accumulator, UNIT_TOKENS, UNIT_ROWS>
     sum_fragment;
 
@@ -42,8 +44,8 @@ FN void load_rows(self m, row_fragment *f, LOCAL const uint16_t *rows, int slot,
 
 FN void load_tokens(self m, token_fragment *f, LOCAL const uint16_t *tokens, int token, int k) {
     (void)m;
-    port_matrix::joint_matrix_load(port_here::get_sub_group(), *f, port_place((port_bf16 *)(tokens + MATRIX_PITCH * token + k)),
-                                   MATRIX_PITCH);
+    port_matrix::joint_matrix_load(port_here::get_sub_group(), *f,
+                                   port_place((port_bf16 *)(tokens + MATRIX_PITCH * token + k)), MATRIX_PITCH);
 }
 
 FN void multiply(self m, const token_fragment *x, const row_fragment *w, sum_fragment *s) {
@@ -53,7 +55,8 @@ FN void multiply(self m, const token_fragment *x, const row_fragment *w, sum_fra
 
 FN void store_sums(self m, sum_fragment *s, LOCAL float *to) {
     (void)m;
-    port_matrix::joint_matrix_store(port_here::get_sub_group(), *s, port_place(to), SUMS_PITCH, port_matrix::layout::row_major);
+    port_matrix::joint_matrix_store(port_here::get_sub_group(), *s, port_place(to), SUMS_PITCH,
+                                    port_matrix::layout::row_major);
 }
 
 #endif

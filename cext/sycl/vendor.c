@@ -22,7 +22,8 @@ static int beside(char *out, size_t size) {
     if (!dladdr((void *)(uintptr_t)gpu_vendor_entry, &self) || !self.dli_fname)
         return -1;
     slash = strrchr(self.dli_fname, '/');
-    return snprintf(out, size, "%.*s%s", slash ? (int)(slash - self.dli_fname + 1) : 0, self.dli_fname, DRIVER) < (int)size
+    return snprintf(out, size, "%.*s%s", slash ? (int)(slash - self.dli_fname + 1) : 0, self.dli_fname, DRIVER) <
+                   (int)size
                ? 0
                : -1;
 }
@@ -43,7 +44,8 @@ static const char *driver(gpu_api *api) {
     return NULL;
 }
 
-static const gpu_image images[] = {{satchel_image_sycl_portable, 0, 1}, {satchel_image_sycl_matrix, 0, 0}, {NULL, 0, 0}};
+static const gpu_image images[] = {
+    {satchel_image_sycl_portable, 0, 1}, {satchel_image_sycl_matrix, 0, 0}, {NULL, 0, 0}};
 static const gpu_image portable[] = {{satchel_image_sycl_portable, 0, 1}, {NULL, 0, 0}};
 /* A device without matrix units lacks these kernels, so the portable one is selected. Their rounding differs from the portable
  * kernel's, so HAL_DETERMINISTIC uses the portable kernel for any number of columns. */
@@ -51,7 +53,12 @@ static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
 static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
 
 #define VENDOR(images_, kernels_, flags_)                                                                              \
-    {.name = "sycl", .driver = driver, .images = images_, .kernels = kernels_, .deterministic = kernels + 1, .flags = flags_}
+    {.name = "sycl",                                                                                                   \
+     .driver = driver,                                                                                                 \
+     .images = images_,                                                                                                \
+     .kernels = kernels_,                                                                                              \
+     .deterministic = kernels + 1,                                                                                     \
+     .flags = flags_}
 
 const gpu_vendor *gpu_vendor_entry(void) {
     /* CPUs are for tests only: the CPU backend serves them. */

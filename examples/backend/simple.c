@@ -110,7 +110,8 @@ static const char *read_view(const hal_plan *plan, hal_buffer *const *buffers, c
         return fault;
     if ((v->offset | v->stride) % 4)
         return "numbers lie at multiples of four bytes";
-    *out = (matrix){buffers ? buffers[v->buffer]->data + v->offset : NULL, v->stride, view_width(v), v->shape[0], v->count};
+    *out = (matrix){buffers ? buffers[v->buffer]->data + v->offset : NULL, v->stride, view_width(v), v->shape[0],
+                    v->count};
     return NULL;
 }
 
@@ -143,7 +144,8 @@ static const char *read_step(const hal_plan *plan, hal_buffer *const *buffers, u
         return same(out->m, out->m + 2) ? NULL : "both inputs must have one shape";
     if (out->m[2].width != 1 || out->m->width % (uint64_t)out->m[2].rows)
         return "the norm's weights must be a list, as long as a row or a head";
-    if (plan->ops[s->op].arg_size != sizeof(arg_rms_norm) || s->arg > plan->n_args || plan->n_args - s->arg < sizeof(float))
+    if (plan->ops[s->op].arg_size != sizeof(arg_rms_norm) || s->arg > plan->n_args ||
+        plan->n_args - s->arg < sizeof(float))
         return "its arguments lie outside of the table";
     memcpy(&out->arg, plan->args + s->arg, sizeof out->arg);
     return NULL;
@@ -222,8 +224,12 @@ static void close_device(hal_device *d) {
 }
 
 static void info(hal_device *d, hal_info *out) {
-    *out = (hal_info){.name = "an example", .variant = "plain C", .threads = 1, .memory_total = (uint64_t)1 << 34,
-                      .memory_free = (uint64_t)1 << 34, .allocations = d->allocations};
+    *out = (hal_info){.name = "an example",
+                      .variant = "plain C",
+                      .threads = 1,
+                      .memory_total = (uint64_t)1 << 34,
+                      .memory_free = (uint64_t)1 << 34,
+                      .allocations = d->allocations};
 }
 
 static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
@@ -264,9 +270,23 @@ static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) 
 
 HAL_EXPORT const hal_backend *hal_backend_entry(void) {
     static const hal_backend backend = {
-        .hash = HAL_ABI_HASH, .name = "simple", .score = one, .count = one, .open = open_device, .close = close_device,
-        .info = info, .alloc = alloc_buffer, .free = free_buffer, .write = write_buffer, .read = read_buffer,
-        .supports = supports, .compile = compile, .run = run, .wait = wait_done, .release = release, .error = last_error,
+        .hash = HAL_ABI_HASH,
+        .name = "simple",
+        .score = one,
+        .count = one,
+        .open = open_device,
+        .close = close_device,
+        .info = info,
+        .alloc = alloc_buffer,
+        .free = free_buffer,
+        .write = write_buffer,
+        .read = read_buffer,
+        .supports = supports,
+        .compile = compile,
+        .run = run,
+        .wait = wait_done,
+        .release = release,
+        .error = last_error,
     };
     return &backend;
 }

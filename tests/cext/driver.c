@@ -51,8 +51,20 @@ static void test_buffers(const target *t) {
 
 /* Sizes that 64 bits do not hold are refused, not wrapped: neither a division by what became 0 nor a write past the end. */
 static void test_sizes(const target *t) {
-    static const int64_t edges[] = {INT64_MIN, -1, 0, 1, 16, 256, 1 << 20, INT32_MAX, (int64_t)1 << 32, (int64_t)1 << 58,
-                                    (int64_t)1 << 59, (int64_t)1 << 62, INT64_MAX - 255, INT64_MAX};
+    static const int64_t edges[] = {INT64_MIN,
+                                    -1,
+                                    0,
+                                    1,
+                                    16,
+                                    256,
+                                    1 << 20,
+                                    INT32_MAX,
+                                    (int64_t)1 << 32,
+                                    (int64_t)1 << 58,
+                                    (int64_t)1 << 59,
+                                    (int64_t)1 << 62,
+                                    INT64_MAX - 255,
+                                    INT64_MAX};
     enum { EDGES = sizeof edges / sizeof *edges, ROOM = 1 << 16 };
     hal_bufdesc desc = {.size = ROOM, .usage = HAL_WEIGHT};
     uint8_t *from = calloc(1, ROOM);
@@ -69,12 +81,13 @@ static void test_sizes(const target *t) {
         uint64_t size = t->b->packed(t->device, format, stack, rows, columns);
         double least = (double)stack * (double)rows * (double)columns / 8;
         int positive = stack > 0 && rows > 0 && columns > 0;
-        CHECK(!size || (positive && (double)size >= least / 2), "%s: format %u of %lld x %lld x %lld packs in %llu bytes", t->name,
-              format, (long long)stack, (long long)rows, (long long)columns, (unsigned long long)size);
+        CHECK(!size || (positive && (double)size >= least / 2),
+              "%s: format %u of %lld x %lld x %lld packs in %llu bytes", t->name, format, (long long)stack,
+              (long long)rows, (long long)columns, (unsigned long long)size);
         if (!size || size > ROOM || offset) /* else it reads as much as the file has */
             CHECK(t->b->pack(b, offset, format, stack, rows, columns, from) < 0 && t->b->error()[0],
-                  "%s: format %u of %lld x %lld x %lld is packed at %llu", t->name, format, (long long)stack, (long long)rows,
-                  (long long)columns, (unsigned long long)offset);
+                  "%s: format %u of %lld x %lld x %lld is packed at %llu", t->name, format, (long long)stack,
+                  (long long)rows, (long long)columns, (unsigned long long)offset);
     }
     t->b->free(b);
     free(from);
@@ -86,8 +99,8 @@ static void test_measure(const target *t) {
         double rate = -1;
         int code = t->b->measure(t->device, what, 100000, &rate);
         int missing = what == HAL_MEASURE_BF16 || what > HAL_MEASURE_F32;
-        CHECK(code == 0 ? rate > 0 : missing && code == HAL_E_UNSUPPORTED && t->b->error()[0], "%s: measure %u gives %d, %g",
-              t->name, what, code, rate);
+        CHECK(code == 0 ? rate > 0 : missing && code == HAL_E_UNSUPPORTED && t->b->error()[0],
+              "%s: measure %u gives %d, %g", t->name, what, code, rate);
     }
 }
 
@@ -131,7 +144,8 @@ static void test_target(const hal_backend *b, const char *set, int threads, int 
 }
 
 int main(int argc, char **argv) {
-    static const char *const sets[] = {"scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm"};
+    static const char *const sets[] = {"scalar", "avx2", "avxvnni", "avx512", "avx512bf16",
+                                       "amx",    "neon", "dotprod", "i8mm"};
     int quick = argc > 1 && strcmp(argv[1], "--threads") == 0;
     int share = argc > 1 && strcmp(argv[1], "--short") == 0 ? 20 : 1;
     setvbuf(stdout, NULL, _IOLBF, 0); /* so that what is stopped has told what it found */
@@ -140,7 +154,7 @@ int main(int argc, char **argv) {
     test_cuts();
     test_pool((quick ? 1000 : 3000) / share);
 #if !defined(_WIN32) /* it has no fork, and no control groups */
-    if (!quick) { /* the thread sanitizer takes no fork of a program with threads */
+    if (!quick) {    /* the thread sanitizer takes no fork of a program with threads */
         test_fork(cpu_backend());
         test_limits();
     }

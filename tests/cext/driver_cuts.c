@@ -16,7 +16,8 @@ static gpu_call product(int tokens, int k, int mode, const int *rows, const int 
     for (int i = 0; i < weights; i++) {
         c.v[2 + i].shape[0] = rows[i];
         c.v[2 + i].shape[1] = k;
-        c.v[2 + i].format = (uint32_t)formats[i] | (formats[i] == F16 || formats[i] == BF16 ? 0 : (uint32_t)PACKED_FLAG);
+        c.v[2 + i].format =
+            (uint32_t)formats[i] | (formats[i] == F16 || formats[i] == BF16 ? 0 : (uint32_t)PACKED_FLAG);
     }
     return c;
 }
@@ -29,25 +30,30 @@ static void one_cut(const gpu_call *c, int weights) {
     int blocks = 0, good;
     for (int i = 0; i < (gated ? 1 : weights); i++)
         blocks += columns_blocks(&c->v[2 + i]);
-    good = tokens >= c->v[0].shape[0] && tokens <= COLUMNS_MOST && cut.teams > gated && cut.teams <= COLUMNS_TEAMS_OF(tokens) &&
-           cut.parts > 0 && cut.parts <= COLUMNS_PARTS && cut.parts <= packed_chunks(&c->v[1]);
+    good = tokens >= c->v[0].shape[0] && tokens <= COLUMNS_MOST && cut.teams > gated &&
+           cut.teams <= COLUMNS_TEAMS_OF(tokens) && cut.parts > 0 && cut.parts <= COLUMNS_PARTS &&
+           cut.parts <= packed_chunks(&c->v[1]);
     good = good && cut.groups * (cut.teams >> gated) >= blocks && (cut.groups - 1) * (cut.teams >> gated) < blocks;
-    good = good && r.weight_stages > 1 && r.column_stages >= 4 && 16 * r.weight_stages <= BARRIERS && 16 * r.column_stages <= BARRIERS;
+    good = good && r.weight_stages > 1 && r.column_stages >= 4 && 16 * r.weight_stages <= BARRIERS &&
+           16 * r.column_stages <= BARRIERS;
     good = good && r.weights >= r.column_stages * tokens * 128 && r.tables - r.weights >= r.weight_stages * r.weight;
     good = good && r.bars >= r.tables + 4 * cut.teams * COLUMNS_TABLE && r.teams >= r.bars + 2 * BARRIERS;
     good = good && r.teams >= tokens * (cut.teams * COLUMNS_ROWS + 4) * 4 && r.teams % 16 == 0 && r.bytes <= SHARED;
-    CHECK(good, "%d columns, K %d, mode %u, %d blocks of %d bytes: %d teams, %d parts, %d groups, %d bytes", c->v[0].shape[0],
-          c->v[1].shape[1], c->mode, blocks, columns_bytes(c), cut.teams, cut.parts, cut.groups, r.bytes);
+    CHECK(good, "%d columns, K %d, mode %u, %d blocks of %d bytes: %d teams, %d parts, %d groups, %d bytes",
+          c->v[0].shape[0], c->v[1].shape[1], c->mode, blocks, columns_bytes(c), cut.teams, cut.parts, cut.groups,
+          r.bytes);
 }
 
 void test_cuts(void) {
-    static const int widths[] = {32, 256, 896, 2048, 4096, 14336, 53248}, heights[] = {1, 64, 1000, 4096, 28672, 256000};
+    static const int widths[] = {32, 256, 896, 2048, 4096, 14336, 53248},
+                     heights[] = {1, 64, 1000, 4096, 28672, 256000};
     static const int formats[] = {12, 13, 14, 8, 2, 39, F16, BF16};
     for (int tokens = 5; tokens <= COLUMNS_MOST; tokens += 1 + tokens / 8)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
             for (size_t h = 0; h < sizeof heights / sizeof *heights; h++)
                 for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
-                    const int rows[3] = {heights[h], heights[h], heights[h] / 4 + 1}, same[3] = {formats[f], formats[f], formats[f]};
+                    const int rows[3] = {heights[h], heights[h], heights[h] / 4 + 1},
+                              same[3] = {formats[f], formats[f], formats[f]};
                     gpu_call c = product(tokens, widths[w], PRODUCT_ADD, rows, same, 1);
                     one_cut(&c, 1);
                     c = product(tokens, widths[w], PRODUCT_GATED | PRODUCT_NORM, rows, same, 2);

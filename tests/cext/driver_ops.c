@@ -5,7 +5,8 @@
 #include "harness.h"
 
 /* Compares a float result with its definition; frees neither. */
-static void expect(const target *t, const char *what, int code, const float *got, const double *want, int n, double bound) {
+static void expect(const target *t, const char *what, int code, const float *got, const double *want, int n,
+                   double bound) {
     if (!CHECK(code == 0, "%s: %s: %d: %s", t->name, what, code, t->b->error()) || !t->computes)
         return;
     CHECK(nmse(got, want, n) <= bound, "%s: %s: NMSE %g", t->name, what, nmse(got, want, n));
@@ -26,9 +27,9 @@ typedef struct {
     void (*quantize)(const float *, uint8_t *, int n);
 } weight;
 
-#define QUANTIZE(stem, block)                                                                                       \
-    static void quantize_##stem(const float *x, uint8_t *out, int n) {                                              \
-        stem##_quantize(x, (block_##stem *)(void *)out, n / (block));                                               \
+#define QUANTIZE(stem, block)                                                                                          \
+    static void quantize_##stem(const float *x, uint8_t *out, int n) {                                                 \
+        stem##_quantize(x, (block_##stem *)(void *)out, n / (block));                                                  \
     }
 QUANTIZE(f16, 1)
 QUANTIZE(bf16, 1)
@@ -38,10 +39,10 @@ QUANTIZE(bf16x2, 32)
 static void quantize_f32(const float *x, uint8_t *out, int n) {
     memcpy(out, x, sizeof(float) * (size_t)n);
 }
-#define UNPACK(stem, block)                                                                                         \
-    static inline void unpack_##stem(const uint8_t *in, float *x, int n) {                                          \
-        for (int i = 0; i < n / (block); i++)                                                                       \
-            stem##_unpack((const block_##stem *)(const void *)in + i, x + (block)*i);                               \
+#define UNPACK(stem, block)                                                                                            \
+    static inline void unpack_##stem(const uint8_t *in, float *x, int n) {                                             \
+        for (int i = 0; i < n / (block); i++)                                                                          \
+            stem##_unpack((const block_##stem *)(const void *)in + i, x + (block) * i);                                \
     }
 #define CPU_WEIGHT(stem, id, block, act) UNPACK(stem, block)
 #define CPU_ONLY_ACT(stem, id, block) UNPACK(stem, block)
@@ -82,7 +83,8 @@ static uint8_t *random_weights(const weight *w, int n) {
     return p;
 }
 
-static void define_linear(const weight *w, const uint8_t *p, uint32_t act, const uint8_t *a, int t, int n, int k, double *want) {
+static void define_linear(const weight *w, const uint8_t *p, uint32_t act, const uint8_t *a, int t, int n, int k,
+                          double *want) {
     float *x = malloc(sizeof(float) * (size_t)(t * k)), *y = malloc(sizeof(float) * (size_t)(n * k));
     unpack_act(act, a, x, t * k);
     w->unpack(p, y, n * k);
@@ -100,7 +102,8 @@ static void define_linear(const weight *w, const uint8_t *p, uint32_t act, const
 /* f16 and bf16 weights meet f32 here: not every kernel set has a product of theirs with bf16x2. */
 static void test_product(const target *t, const weight *w, int tokens, int n, int k) {
     uint32_t act = w->act == BF16X2 ? F32 : w->act;
-    float *x = random_floats(tokens * k, 3), *got = calloc((size_t)(tokens * n), 4), *add = random_floats(tokens * n, 1);
+    float *x = random_floats(tokens * k, 3), *got = calloc((size_t)(tokens * n), 4),
+          *add = random_floats(tokens * n, 1);
     double *want = malloc(sizeof(double) * (size_t)(tokens * n));
     uint8_t *p = random_weights(w, n * k), *a = malloc(format_bytes(act, (uint64_t)(tokens * k)));
     operand out = OPERAND(F32, got, tokens, n);
@@ -237,7 +240,8 @@ static void test_kv(const target *t) {
     free(x);
 }
 
-static void define_attention(const float *q, const float *k, const float *v, int slot, int pos, int window, double *out) {
+static void define_attention(const float *q, const float *k, const float *v, int slot, int pos, int window,
+                             double *out) {
     for (int h = 0; h < HEADS; h++) {
         double p[WIDTH * BLOCK], total = 0, most = -INFINITY;
         int from = window && pos + 1 > window ? pos + 1 - window : 0;
@@ -266,8 +270,11 @@ static void test_attention(const target *t, int window) {
     int32_t slot[] = {1, 0, 0, 0, 1}, pos[] = {23, 6, 7, 8, 0};
     arg_attention arg = {.scale = 0.2f, .window = window, .causal = 1};
     operand out = OPERAND(F32, got, ROWS, HEADS * HD);
-    operand in[] = {OPERAND(F32, q, ROWS, HEADS, HD), OPERAND(F32, k, BLOCKS, KV, BLOCK, HD),
-                    OPERAND(F32, v, BLOCKS, KV, BLOCK, HD), OPERAND(I32, slot, ROWS), OPERAND(I32, pos, ROWS),
+    operand in[] = {OPERAND(F32, q, ROWS, HEADS, HD),
+                    OPERAND(F32, k, BLOCKS, KV, BLOCK, HD),
+                    OPERAND(F32, v, BLOCKS, KV, BLOCK, HD),
+                    OPERAND(I32, slot, ROWS),
+                    OPERAND(I32, pos, ROWS),
                     OPERAND(I32, table, SLOTS, WIDTH)};
     for (int r = 0; r < ROWS; r++)
         define_attention(q + r * HEADS * HD, k, v, slot[r], pos[r], window, want + r * HEADS * HD);

@@ -3,11 +3,33 @@
  */
 #include "harness.h"
 
-enum { T = 16, R = 4, D = 256, H = 4, KV = 2, HD = 64, BLOCK = 16, BLOCKS = 8, SLOTS = 2, WIDTH = 4, VOCAB = 64, RING = 64 };
+enum {
+    T = 16,
+    R = 4,
+    D = 256,
+    H = 4,
+    KV = 2,
+    HD = 64,
+    BLOCK = 16,
+    BLOCKS = 8,
+    SLOTS = 2,
+    WIDTH = 4,
+    VOCAB = 64,
+    RING = 64
+};
 enum { Q6_K = 14, Q4_K = 12 };
 /* Where the step block holds what: 32 bytes of counts, then T or R numbers each. */
-enum { IDS = 32, SLOT = IDS + 4 * T, POS = SLOT + 4 * T, ROW = POS + 4 * T, RSLOT = ROW + 4 * R, RPOS = RSLOT + 4 * R,
-       TABLE = RPOS + 4 * R, PARAMS = TABLE + 4 * SLOTS * WIDTH, BLOCK_BYTES = PARAMS + R * (int)sizeof(hal_sampling) };
+enum {
+    IDS = 32,
+    SLOT = IDS + 4 * T,
+    POS = SLOT + 4 * T,
+    ROW = POS + 4 * T,
+    RSLOT = ROW + 4 * R,
+    RPOS = RSLOT + 4 * R,
+    TABLE = RPOS + 4 * R,
+    PARAMS = TABLE + 4 * SLOTS * WIDTH,
+    BLOCK_BYTES = PARAMS + R * (int)sizeof(hal_sampling)
+};
 
 /* Buffers of the plan, after the step buffer. */
 enum { STEP, EMBED, NORM, WQKV, WO, FREQ, CACHE_K, CACHE_V, TOKENS, ARENA, OUT, N_BUFFERS };
@@ -198,10 +220,15 @@ static void put_ints(uint8_t *block, int at, int n, int first, int by) {
 
 /* A step of `tokens` tokens of slot 0 from `pos` on, and `rows` output rows. */
 static void fill_block(uint8_t *block, int tokens, int rows, int pos) {
-    hal_sampling s = {.temperature = 0.8f, .top_p = 0.9f, .min_p = 0.01f, .repeat_penalty = 1.1f, .top_k = 20,
-                      .repeat_last_n = 32, .seed = 7,
-                      .chain = {HAL_STAGE_PENALTIES, HAL_STAGE_TOP_K, HAL_STAGE_TOP_P, HAL_STAGE_MIN_P,
-                                HAL_STAGE_TEMPERATURE}};
+    hal_sampling s = {
+        .temperature = 0.8f,
+        .top_p = 0.9f,
+        .min_p = 0.01f,
+        .repeat_penalty = 1.1f,
+        .top_k = 20,
+        .repeat_last_n = 32,
+        .seed = 7,
+        .chain = {HAL_STAGE_PENALTIES, HAL_STAGE_TOP_K, HAL_STAGE_TOP_P, HAL_STAGE_MIN_P, HAL_STAGE_TEMPERATURE}};
     memset(block, 0, BLOCK_BYTES);
     put_ints(block, 0, 1, tokens, 0);
     put_ints(block, 4, 1, rows, 0);
@@ -248,7 +275,10 @@ void test_many_runs(const target *t, int runs) {
 /* --- single faults: each changes one thing in a fresh layer */
 
 typedef void (*fault_fn)(builder *);
-#define FAULT(name, change) static void name(builder *b) { change; }
+#define FAULT(name, change)                                                                                            \
+    static void name(builder *b) {                                                                                     \
+        change;                                                                                                        \
+    }
 FAULT(offset_past_end, b->views[5].offset = 1 << 30)
 FAULT(offset_wraps, b->views[5].offset = UINT64_MAX - 3)
 FAULT(offset_unaligned, b->views[5].offset = 1)
@@ -287,13 +317,13 @@ static const struct {
     const char *name;
     fault_fn make;
 } faults[] = {
-    NAMED(offset_past_end), NAMED(offset_wraps), NAMED(offset_unaligned), NAMED(stride_small), NAMED(stride_wraps),
-    NAMED(buffer_unknown), NAMED(format_unknown), NAMED(format_other), NAMED(rank_zero), NAMED(rank_five),
-    NAMED(size_zero), NAMED(size_negative), NAMED(size_huge), NAMED(sizes_overflow), NAMED(size_differs),
-    NAMED(count_unknown), NAMED(op_name), NAMED(op_index), NAMED(arg_size), NAMED(arg_place), NAMED(arg_unaligned),
-    NAMED(inputs_few), NAMED(inputs_many), NAMED(views_outside), NAMED(views_wrap), NAMED(writes_weights),
-    NAMED(step_buffer), NAMED(buffer_small), NAMED(rope_odd), NAMED(rope_wide), NAMED(rope_style),
-    NAMED(window_negative),
+    NAMED(offset_past_end), NAMED(offset_wraps),    NAMED(offset_unaligned), NAMED(stride_small),   NAMED(stride_wraps),
+    NAMED(buffer_unknown),  NAMED(format_unknown),  NAMED(format_other),     NAMED(rank_zero),      NAMED(rank_five),
+    NAMED(size_zero),       NAMED(size_negative),   NAMED(size_huge),        NAMED(sizes_overflow), NAMED(size_differs),
+    NAMED(count_unknown),   NAMED(op_name),         NAMED(op_index),         NAMED(arg_size),       NAMED(arg_place),
+    NAMED(arg_unaligned),   NAMED(inputs_few),      NAMED(inputs_many),      NAMED(views_outside),  NAMED(views_wrap),
+    NAMED(writes_weights),  NAMED(step_buffer),     NAMED(buffer_small),     NAMED(rope_odd),       NAMED(rope_wide),
+    NAMED(rope_style),      NAMED(window_negative),
 };
 
 static void copy_builder(builder *to, const builder *from) {

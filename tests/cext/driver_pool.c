@@ -146,7 +146,8 @@ void test_fork(const hal_backend *b) {
     int status = -1;
     begin_plan(&plan, 64);
     if (!CHECK(b->open(0, &options, &d) == 0 && b->alloc(d, plan.buffers, buffers) == 0 &&
-               b->compile(d, &plan.plan, buffers, &e) == 0, "fork: a device and a plan without steps"))
+                   b->compile(d, &plan.plan, buffers, &e) == 0,
+               "fork: a device and a plan without steps"))
         return;
     CHECK(b->run(e, counts, sizeof counts) == 0, "fork: the plan runs before");
     pid_t child = fork();
@@ -189,10 +190,14 @@ static const limit_case limit_cases[] = {
     {"a tenth", "0::/\n", {{"", "cpu.max", "10000 100000\n"}}, 1},
     {"the tighter of two", "0::/a/b\n", {{"/a", "cpu.max", "300000 100000\n"}, {"/a/b", "cpu.max", "max 100000\n"}}, 3},
     {"a path of the host", "0::/host/c\n", {{"", "cpu.max", "400000 100000\n"}}, 4},
-    {"version 1", "3:cpuset:/x\n4:cpu,cpuacct:/d\n0::/\n",
-     {{"/cpu,cpuacct/d", "cpu.cfs_quota_us", "200000\n"}, {"/cpu,cpuacct/d", "cpu.cfs_period_us", "100000\n"}}, 2},
-    {"version 1 without a limit", "1:cpu:/\n",
-     {{"/cpu", "cpu.cfs_quota_us", "-1\n"}, {"/cpu", "cpu.cfs_period_us", "100000\n"}}, 0},
+    {"version 1",
+     "3:cpuset:/x\n4:cpu,cpuacct:/d\n0::/\n",
+     {{"/cpu,cpuacct/d", "cpu.cfs_quota_us", "200000\n"}, {"/cpu,cpuacct/d", "cpu.cfs_period_us", "100000\n"}},
+     2},
+    {"version 1 without a limit",
+     "1:cpu:/\n",
+     {{"/cpu", "cpu.cfs_quota_us", "-1\n"}, {"/cpu", "cpu.cfs_period_us", "100000\n"}},
+     0},
     {"version 1 without a period", "1:cpu:/\n", {{"/cpu", "cpu.cfs_quota_us", "100000\n"}}, 0},
     {"a period of 0", "0::/\n", {{"", "cpu.max", "100000 0\n"}}, 0},
     {"nonsense", "::::\n\n0\n0::/a\n", {{"/a", "cpu.max", "two CPUs\n"}}, 0},

@@ -16,17 +16,18 @@ typedef struct {
     void (*unpack)(const uint8_t *w, float *to, int blocks);
 } weight;
 
-#define PLAIN(stem, function)                                                                                       \
-    static float plain_##stem(const void *w, const void *a, int blocks) { return function(w, a, blocks); }
+#define PLAIN(stem, function)                                                                                          \
+    static float plain_##stem(const void *w, const void *a, int blocks) {                                              \
+        return function(w, a, blocks);                                                                                 \
+    }
 #define bf16x2_PLAIN(stem) PLAIN(stem, stem##_dot_f32) /* which not every kernel set multiplies: these meet f32 */
 #define f32_PLAIN(stem) PLAIN(stem, stem##_dot)
 #define a8_32_PLAIN(stem) PLAIN(stem, stem##_dot)
 #define a8_256_PLAIN(stem) PLAIN(stem, stem##_dot)
-#define CPU_WEIGHT(stem, id, block, act)                                                                            \
-    act##_PLAIN(stem)                                                                                               \
-    static void unpack_##stem(const uint8_t *w, float *to, int blocks) {                                            \
-        for (int i = 0; i < blocks; i++)                                                                            \
-            stem##_unpack((const block_##stem *)(const void *)w + i, to + (block)*i);                               \
+#define CPU_WEIGHT(stem, id, block, act)                                                                               \
+    act##_PLAIN(stem) static void unpack_##stem(const uint8_t *w, float *to, int blocks) {                             \
+        for (int i = 0; i < blocks; i++)                                                                               \
+            stem##_unpack((const block_##stem *)(const void *)w + i, to + (block) * i);                                \
     }
 #include "types.inc"
 #undef CPU_WEIGHT
@@ -122,7 +123,8 @@ static int same(const target *t, const weight *w, const float *got, const float 
     return 1;
 }
 
-static void check_columns(const target *t, const weight *w, const filling *f, int k, int n, operand *in, const float *want) {
+static void check_columns(const target *t, const weight *w, const filling *f, int k, int n, operand *in,
+                          const float *want) {
     float got[COLUMNS * ROWS];
     operand out = OPERAND(F32, got, n, ROWS);
     in[0].shape[0] = n;

@@ -40,7 +40,8 @@ static int group_of(int head, int tiled) {
 static void define_head(const scan *x, int h, int delta, int tiled) {
     double s[KEYS][SIZE];
     for (int t = 0; t < TOKENS; t++) {
-        const float *k = x->k + (t * GROUPS + group_of(h, tiled)) * KEYS, *q = x->q + (t * GROUPS + group_of(h, tiled)) * KEYS;
+        const float *k = x->k + (t * GROUPS + group_of(h, tiled)) * KEYS,
+                    *q = x->q + (t * GROUPS + group_of(h, tiled)) * KEYS;
         double fade = exp(x->g[t * HEADS + h]), *y = x->found + (t * HEADS + h) * 2 * SIZE;
         for (int p = 0; p < SIZE; p++) {
             double known = 0;
@@ -63,10 +64,14 @@ static void define_head(const scan *x, int h, int delta, int tiled) {
 }
 
 static scan make_scan(float fade) {
-    scan x = {random_floats(TOKENS * GROUPS * KEYS, 1), random_floats(TOKENS * GROUPS * KEYS, 0.3f),
-              random_floats(TOKENS * HEADS * SIZE, 1),  random_floats(TOKENS * HEADS, fade),
-              random_floats(TOKENS * HEADS, 1),         random_floats(PAGES * STATE, 1),
-              calloc(TOKENS * HEADS * 2 * SIZE, sizeof(double)), calloc(PAGES * STATE, sizeof(double))};
+    scan x = {random_floats(TOKENS * GROUPS * KEYS, 1),
+              random_floats(TOKENS * GROUPS * KEYS, 0.3f),
+              random_floats(TOKENS * HEADS * SIZE, 1),
+              random_floats(TOKENS * HEADS, fade),
+              random_floats(TOKENS * HEADS, 1),
+              random_floats(PAGES * STATE, 1),
+              calloc(TOKENS * HEADS * 2 * SIZE, sizeof(double)),
+              calloc(PAGES * STATE, sizeof(double))};
     for (int i = 0; i < TOKENS * HEADS; i++)
         x.g[i] = -fabsf(x.g[i]);
     for (int i = 0; i < PAGES * STATE; i++)
@@ -76,23 +81,35 @@ static scan make_scan(float fade) {
 
 static void test_scan(const target *t, float fade, int delta, int tiled) {
     scan x = make_scan(fade);
-    float *got = calloc(TOKENS * HEADS * 2 * SIZE, sizeof(float)), *made = calloc(TOKENS * HEADS * 2 * SIZE, sizeof(float));
+    float *got = calloc(TOKENS * HEADS * 2 * SIZE, sizeof(float)),
+          *made = calloc(TOKENS * HEADS * 2 * SIZE, sizeof(float));
     arg_gated_scan arg = {BLOCK, delta, tiled};
     arg_scan_write write = {BLOCK, tiled};
     operand state = OPERAND(F32, x.state, PAGES, HEADS, KEYS, SIZE), k = OPERAND(F32, x.k, TOKENS, GROUPS, KEYS);
     operand out = OPERAND(F32, got, TOKENS, HEADS, 2 * SIZE), g = OPERAND(F32, x.g, TOKENS, HEADS);
-    operand slot = OPERAND(I32, slots, TOKENS), pos = OPERAND(I32, positions, TOKENS), place = OPERAND(I32, table, SLOTS, WIDTH);
-    operand in[] = {OPERAND(F32, x.q, TOKENS, GROUPS, KEYS), k, OPERAND(F32, x.v, TOKENS, HEADS, SIZE), g,
-                    OPERAND(F32, x.beta, TOKENS, HEADS), state, slot, pos, place};
+    operand slot = OPERAND(I32, slots, TOKENS), pos = OPERAND(I32, positions, TOKENS),
+            place = OPERAND(I32, table, SLOTS, WIDTH);
+    operand in[] = {OPERAND(F32, x.q, TOKENS, GROUPS, KEYS),
+                    k,
+                    OPERAND(F32, x.v, TOKENS, HEADS, SIZE),
+                    g,
+                    OPERAND(F32, x.beta, TOKENS, HEADS),
+                    state,
+                    slot,
+                    pos,
+                    place};
     operand then[] = {state, k, OPERAND(F32, made, TOKENS, HEADS, 2 * SIZE), g, slot, pos, place};
     for (int h = 0; h < HEADS; h++)
         define_head(&x, h, delta, tiled);
     for (int i = 0; i < TOKENS * HEADS * 2 * SIZE; i++)
         made[i] = (float)x.found[i];
-    expect(t, "gated_scan", run_op(t, "gated_scan", &arg, sizeof arg, &out, in, 9), got, x.found, TOKENS * HEADS * 2 * SIZE);
-    expect(t, "scan_write", run_op(t, "scan_write", &write, sizeof write, &state, then, 7), x.state, x.pages, PAGES * STATE);
+    expect(t, "gated_scan", run_op(t, "gated_scan", &arg, sizeof arg, &out, in, 9), got, x.found,
+           TOKENS * HEADS * 2 * SIZE);
+    expect(t, "scan_write", run_op(t, "scan_write", &write, sizeof write, &state, then, 7), x.state, x.pages,
+           PAGES * STATE);
     positions[TOKENS - 1] = 24;
-    CHECK(!t->computes || run_op(t, "gated_scan", &arg, sizeof arg, &out, in, 9) == HAL_E_INVALID, "%s: past the table", t->name);
+    CHECK(!t->computes || run_op(t, "gated_scan", &arg, sizeof arg, &out, in, 9) == HAL_E_INVALID, "%s: past the table",
+          t->name);
     place_tokens();
     float *all[] = {x.q, x.k, x.v, x.g, x.beta, x.state, got, made};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -110,12 +127,14 @@ static double input(const float *x, const float *kept, int t, int j, int c) {
 }
 
 static void test_conv(const target *t) {
-    float *x = random_floats(TOKENS * CHANNELS, 1), *w = random_floats(CHANNELS * TAPS, 1), *bias = random_floats(CHANNELS, 1);
+    float *x = random_floats(TOKENS * CHANNELS, 1), *w = random_floats(CHANNELS * TAPS, 1),
+          *bias = random_floats(CHANNELS, 1);
     float *kept = random_floats(PAGES * KEPT, 1), *got = calloc(TOKENS * CHANNELS, sizeof(float));
     double *want = calloc(TOKENS * CHANNELS, sizeof(double)), *pages = calloc(PAGES * KEPT, sizeof(double));
     arg_short_conv arg = {BLOCK};
     operand state = OPERAND(F32, kept, PAGES, TAPS - 1, CHANNELS), from = OPERAND(F32, x, TOKENS, CHANNELS);
-    operand slot = OPERAND(I32, slots, TOKENS), pos = OPERAND(I32, positions, TOKENS), place = OPERAND(I32, table, SLOTS, WIDTH);
+    operand slot = OPERAND(I32, slots, TOKENS), pos = OPERAND(I32, positions, TOKENS),
+            place = OPERAND(I32, table, SLOTS, WIDTH);
     operand out = OPERAND(F32, got, TOKENS, CHANNELS);
     operand in[] = {from, state, OPERAND(F32, w, CHANNELS, TAPS), slot, pos, place, OPERAND(F32, bias, CHANNELS)};
     operand then[] = {state, from, slot, pos, place};

@@ -121,10 +121,19 @@ static void test_poison(const target *t, float *logits, int32_t *ring) {
     static const float poison[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 9 * HAL_STAGES; i++) {
         int32_t slot = 0, pos = 3, got = -2, code;
-        hal_sampling s = {.temperature = i % 3 ? 1 : 0, .top_p = 0.5f, .min_p = 0.1f, .top_k = 40 * (i % 2),
-                          .typical_p = 0.5f, .top_n_sigma = 1, .xtc_probability = 1, .xtc_threshold = 0.05f,
-                          .dynatemp_range = (float)(i % 2), .dynatemp_exponent = 1, .mirostat_mu = 3,
-                          .repeat_penalty = 1.1f, .repeat_last_n = 8,
+        hal_sampling s = {.temperature = i % 3 ? 1 : 0,
+                          .top_p = 0.5f,
+                          .min_p = 0.1f,
+                          .top_k = 40 * (i % 2),
+                          .typical_p = 0.5f,
+                          .top_n_sigma = 1,
+                          .xtc_probability = 1,
+                          .xtc_threshold = 0.05f,
+                          .dynatemp_range = (float)(i % 2),
+                          .dynatemp_exponent = 1,
+                          .mirostat_mu = 3,
+                          .repeat_penalty = 1.1f,
+                          .repeat_last_n = 8,
                           .chain = {(uint8_t)(i / 9), HAL_STAGE_TEMPERATURE}};
         operand out = OPERAND(I32, &got, 1);
         operand in[] = {OPERAND(F32, logits, 1, V), OPERAND(I32, ring, 2, WIDTH), OPERAND(I32, &slot, 1),
@@ -133,8 +142,8 @@ static void test_poison(const target *t, float *logits, int32_t *ring) {
             logits[j] = i % 9 < 3 || j % 5 == 0 ? poison[i % 3] : random_float(2);
         code = run_op(t, "sample", NULL, 0, &out, in, 5);
         int some = i % 9 >= 3 && i % 3 == 2;
-        CHECK(code == 0 && (!t->computes || (some ? got >= 0 && got < V : got == -1)), "%s: poisoned logits give %d", t->name,
-              got);
+        CHECK(code == 0 && (!t->computes || (some ? got >= 0 && got < V : got == -1)), "%s: poisoned logits give %d",
+              t->name, got);
     }
 }
 
@@ -142,12 +151,21 @@ void test_sample(const target *t) {
     static const uint8_t whole[] = {HAL_STAGE_PENALTIES, HAL_STAGE_TOP_K, HAL_STAGE_TOP_P, HAL_STAGE_TEMPERATURE};
     static const uint8_t plain[] = {HAL_STAGE_TEMPERATURE, HAL_STAGE_TOP_P};
     hal_sampling options[] = {
-        {.temperature = 0, .top_p = 1, .repeat_penalty = 1.5f, .presence_penalty = 0.3f, .frequency_penalty = 0.2f,
+        {.temperature = 0,
+         .top_p = 1,
+         .repeat_penalty = 1.5f,
+         .presence_penalty = 0.3f,
+         .frequency_penalty = 0.2f,
          .repeat_last_n = 16},
         {.temperature = 1, .top_p = 1, .repeat_penalty = 1},
         {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .top_k = 40},
         {.temperature = 0.8f, .top_p = 0.5f, .repeat_penalty = 1.2f, .repeat_last_n = 64},
-        {.temperature = 3, .top_p = 0.9f, .repeat_penalty = 1, .presence_penalty = 0.5f, .top_k = 1100, .repeat_last_n = 3},
+        {.temperature = 3,
+         .top_p = 0.9f,
+         .repeat_penalty = 1,
+         .presence_penalty = 0.5f,
+         .top_k = 1100,
+         .repeat_last_n = 3},
         {.temperature = 1, .top_p = 0, .repeat_penalty = 1},
         {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = 1},
     };

@@ -177,8 +177,8 @@ static uint32_t next_random(uint32_t *state) {
 }
 
 static uint32_t likely(uint32_t was, uint32_t *state) {
-    static const uint32_t numbers[] = {0, 1, 2, 3, 4, 5, 16, 32, 64, 255, 256, 1 << 16, 1 << 20, 1 << 24, 0x7FFFFFFF,
-                                       0x80000000u, 0xFFFFFFFFu};
+    static const uint32_t numbers[] = {0,   1,   2,       3,       4,       5,          16,          32,         64,
+                                       255, 256, 1 << 16, 1 << 20, 1 << 24, 0x7FFFFFFF, 0x80000000u, 0xFFFFFFFFu};
     switch (next_random(state) % 6) {
     case 0:
         return was + 1;
@@ -202,8 +202,8 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned
     if (size < sizeof h + sizeof number || seed % 2)
         return LLVMFuzzerMutate(data, size, most);
     memcpy(&h, data, sizeof h);
-    tables = sizeof h + h.n_steps * sizeof(hal_step) + h.n_views * sizeof(hal_view) + h.n_buffers * sizeof(hal_bufdesc) +
-             h.n_ops * sizeof(hal_op) + h.n_args + h.n_block;
+    tables = sizeof h + h.n_steps * sizeof(hal_step) + h.n_views * sizeof(hal_view) +
+             h.n_buffers * sizeof(hal_bufdesc) + h.n_ops * sizeof(hal_op) + h.n_args + h.n_block;
     tables = tables < size ? tables : size;
     for (uint32_t i = 0, n = 1 + next_random(&state) % 3; i < n; i++) {
         at = next_random(&state) % ((tables - sizeof number) / 4 + 1) * 4;

@@ -39,25 +39,25 @@ static void f32_quantize(const float *x, block_f32 *out, int n_blocks) {
 }
 
 /* One row of `n` elements of a weight format against its activations. */
-#define CPU_WEIGHT(stem, number, block, act)                                                                 \
-    static void one_##stem(int n, stretch floats, stretch blocks) {                                          \
-        size_t rows = (size_t)(n / (block));                                                                 \
-        block_##stem *w = filled(rows * sizeof(*w), blocks);                                                 \
-        float *x = filled((size_t)n * sizeof(*x), floats), *out = malloc((size_t)(block) * sizeof(*out));    \
-        block_##act *a = malloc((size_t)(n / BLOCK_##act) * sizeof(*a));                                     \
-        volatile float sink;                                                                                 \
-        size_t i;                                                                                            \
-        if (!out || !a)                                                                                      \
-            abort();                                                                                         \
-        for (i = 0; i < rows; i++)                                                                           \
-            stem##_unpack(w + i, out);                                                                       \
-        act##_quantize(x, a, n / BLOCK_##act);                                                               \
-        sink = stem##_dot(w, a, (int)rows);                                                                  \
-        (void)sink;                                                                                          \
-        free(w);                                                                                             \
-        free(x);                                                                                             \
-        free(out);                                                                                           \
-        free(a);                                                                                             \
+#define CPU_WEIGHT(stem, number, block, act)                                                                           \
+    static void one_##stem(int n, stretch floats, stretch blocks) {                                                    \
+        size_t rows = (size_t)(n / (block));                                                                           \
+        block_##stem *w = filled(rows * sizeof(*w), blocks);                                                           \
+        float *x = filled((size_t)n * sizeof(*x), floats), *out = malloc((size_t)(block) * sizeof(*out));              \
+        block_##act *a = malloc((size_t)(n / BLOCK_##act) * sizeof(*a));                                               \
+        volatile float sink;                                                                                           \
+        size_t i;                                                                                                      \
+        if (!out || !a)                                                                                                \
+            abort();                                                                                                   \
+        for (i = 0; i < rows; i++)                                                                                     \
+            stem##_unpack(w + i, out);                                                                                 \
+        act##_quantize(x, a, n / BLOCK_##act);                                                                         \
+        sink = stem##_dot(w, a, (int)rows);                                                                            \
+        (void)sink;                                                                                                    \
+        free(w);                                                                                                       \
+        free(x);                                                                                                       \
+        free(out);                                                                                                     \
+        free(a);                                                                                                       \
     }
 #include "types.inc"
 #undef CPU_WEIGHT

@@ -86,13 +86,32 @@ static void set_other_scales(uint32_t format, uint8_t *block, uint16_t d) {
 
 void set_scales(uint32_t format, uint8_t *block, uint16_t d, uint16_t minimum) {
     switch (format) {
-    case TYPE_q4_1: case TYPE_q5_1: case TYPE_q4_k: case TYPE_q5_k:
+    case TYPE_q4_1:
+    case TYPE_q5_1:
+    case TYPE_q4_k:
+    case TYPE_q5_k:
         memcpy(block + 2, &minimum, 2); /* fall through */
-    case TYPE_q4_0: case TYPE_q5_0: case TYPE_q8_0: case TYPE_q1_0: case TYPE_iq4_nl: case TYPE_iq4_xs: case TYPE_iq1_s:
-    case TYPE_iq2_xxs: case TYPE_iq2_xs: case TYPE_iq2_s: case TYPE_iq3_xxs: case TYPE_iq3_s: case TYPE_f16: case TYPE_bf16:
+    case TYPE_q4_0:
+    case TYPE_q5_0:
+    case TYPE_q8_0:
+    case TYPE_q1_0:
+    case TYPE_iq4_nl:
+    case TYPE_iq4_xs:
+    case TYPE_iq1_s:
+    case TYPE_iq2_xxs:
+    case TYPE_iq2_xs:
+    case TYPE_iq2_s:
+    case TYPE_iq3_xxs:
+    case TYPE_iq3_s:
+    case TYPE_f16:
+    case TYPE_bf16:
         memcpy(block, &d, 2);
         break;
-    case TYPE_q2_k: case TYPE_q3_k: case TYPE_q6_k: case TYPE_tq1_0: case TYPE_tq2_0:
+    case TYPE_q2_k:
+    case TYPE_q3_k:
+    case TYPE_q6_k:
+    case TYPE_tq1_0:
+    case TYPE_tq2_0:
         memcpy(block + format_bytes(format, (uint64_t)format_block(format)) - (format == TYPE_q2_k ? 4 : 2), &d, 2);
         if (format == TYPE_q2_k)
             memcpy(block + sizeof(block_q2_k) - 2, &minimum, 2);
@@ -133,7 +152,10 @@ void add_step(builder *b, const char *op, const void *arg, uint32_t arg_size, in
 
 void add_view(builder *b, int buffer, uint64_t offset, int count, const operand *shape) {
     hal_view *v = b->views + b->plan.n_views++;
-    *v = (hal_view){.buffer = (uint32_t)buffer, .format = shape->format, .offset = offset, .count = count,
+    *v = (hal_view){.buffer = (uint32_t)buffer,
+                    .format = shape->format,
+                    .offset = offset,
+                    .count = count,
                     .ndim = (uint32_t)shape->ndim};
     for (int i = 0; i < 4; i++)
         v->shape[i] = i < shape->ndim ? shape->shape[i] : 1;

@@ -38,7 +38,8 @@ typedef struct {
 } operand;
 
 /* What a test wants with an operand: its elements' type is told by the pointer. */
-#define OPERAND(f, p, ...) ((operand){(f), (int)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), {__VA_ARGS__}, (p)})
+#define OPERAND(f, p, ...)                                                                                             \
+    ((operand){(f), (int)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), {__VA_ARGS__}, (p)})
 
 extern int passed, failed;
 #define CHECK(ok, ...) (check((ok) != 0, __FILE__, __LINE__, __VA_ARGS__))
@@ -52,7 +53,8 @@ int format_block(uint32_t format);
 void set_scales(uint32_t format, uint8_t *block, uint16_t d, uint16_t minimum);
 
 /* Runs one op; the output's data gets the result (for an op in place: in[0]'s, in == out). Returns the backend's code. */
-int run_op(const target *, const char *op, const void *arg, uint32_t arg_size, operand *out, const operand *in, int n_in);
+int run_op(const target *, const char *op, const void *arg, uint32_t arg_size, operand *out, const operand *in,
+           int n_in);
 
 /* A plan in the making, in fixed tables. */
 typedef struct {

@@ -30,8 +30,23 @@
 #include <unistd.h>
 
 /* The same numbers stand in shim.py. */
-enum { OPEN = 1, READ = 2, WRITE = 4, SYNC = 8, RENAME = 16, MMAP = 32, TRUNCATE = 64, CLOSE = 128, MALLOC = 256,
-       FORK = 512, LOCK = 1024, FOLDER = 2048, SEEK = 4096, STAT = 8192, THREAD = 16384 };
+enum {
+    OPEN = 1,
+    READ = 2,
+    WRITE = 4,
+    SYNC = 8,
+    RENAME = 16,
+    MMAP = 32,
+    TRUNCATE = 64,
+    CLOSE = 128,
+    MALLOC = 256,
+    FORK = 512,
+    LOCK = 1024,
+    FOLDER = 2048,
+    SEEK = 4096,
+    STAT = 8192,
+    THREAD = 16384
+};
 enum { SHORT = 1, STICKY = 2, KILL_BEFORE = 4, KILL_AFTER = 8, POWER = 16, MOVE = 32 };
 enum { EXEMPT = 1024, RANGES = 64, DIRTY = 64 };
 
@@ -39,15 +54,28 @@ static atomic_int families, flags, error_of;
 static atomic_long at, seen, fired;
 static atomic_llong shift;
 static atomic_bool exempt[EXEMPT];
-typedef struct { uintptr_t first, last; } range;
+typedef struct {
+    uintptr_t first, last;
+} range;
 /* Code of the libraries whose paths have the name in them, or of the one object that has the address in it. */
-typedef struct { range at[RANGES]; int count; char name[64]; void *inside; } ranges;
+typedef struct {
+    range at[RANGES];
+    int count;
+    char name[64];
+    void *inside;
+} ranges;
 static ranges wanted = {.name = "libsatchel_"}, interpreter;
 static char after[64], mark[512];
 
 /* ---- what a power cut takes: bytes of files that were written and not synced ---- */
 
-static struct { dev_t device; ino_t node; off_t synced; int dirty; char path[PATH_MAX]; } files[DIRTY];
+static struct {
+    dev_t device;
+    ino_t node;
+    off_t synced;
+    int dirty;
+    char path[PATH_MAX];
+} files[DIRTY];
 static int file_count;
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -213,89 +241,89 @@ static void look_for_marker(const char *path) {
         faults_arm(which, number, error, how, getenv("SATCHEL_FAULTS_LIBRARY"));
 }
 
-#define REAL(name, ...)                                                                                              \
-    static __typeof__(name) *real;                                                                                   \
-    if (!real)                                                                                                       \
+#define REAL(name, ...)                                                                                                \
+    static __typeof__(name) *real;                                                                                     \
+    if (!real)                                                                                                         \
         real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name);
-#define DONE(result)                                                                                                 \
-    do {                                                                                                             \
-        if (ends)                                                                                                    \
-            end_here();                                                                                              \
-        return result;                                                                                               \
+#define DONE(result)                                                                                                   \
+    do {                                                                                                               \
+        if (ends)                                                                                                      \
+            end_here();                                                                                                \
+        return result;                                                                                                 \
     } while (0)
-#define FAIL(code, value)                                                                                            \
-    if (code > 0) {                                                                                                  \
-        errno = code;                                                                                                \
-        return value;                                                                                                \
+#define FAIL(code, value)                                                                                              \
+    if (code > 0) {                                                                                                    \
+        errno = code;                                                                                                  \
+        return value;                                                                                                  \
     }
 
 /* ---- files ---- */
 
-#define OPENS(name)                                                                                                  \
-    int name(const char *path, int how, ...) {                                                                       \
-        va_list more;                                                                                                \
-        int ends, code, made, mode = 0;                                                                              \
-        REAL(name)                                                                                                   \
-        if (how & (O_CREAT | O_TMPFILE)) {                                                                           \
-            va_start(more, how);                                                                                     \
-            mode = va_arg(more, int);                                                                                \
-            va_end(more);                                                                                            \
-        }                                                                                                            \
-        look_for_marker(path);                                                                                       \
-        code = hit(OPEN, -1, &ends);                                                                                 \
-        FAIL(code, -1)                                                                                               \
-        made = real(path, how, mode);                                                                                \
-        DONE(made);                                                                                                  \
+#define OPENS(name)                                                                                                    \
+    int name(const char *path, int how, ...) {                                                                         \
+        va_list more;                                                                                                  \
+        int ends, code, made, mode = 0;                                                                                \
+        REAL(name)                                                                                                     \
+        if (how & (O_CREAT | O_TMPFILE)) {                                                                             \
+            va_start(more, how);                                                                                       \
+            mode = va_arg(more, int);                                                                                  \
+            va_end(more);                                                                                              \
+        }                                                                                                              \
+        look_for_marker(path);                                                                                         \
+        code = hit(OPEN, -1, &ends);                                                                                   \
+        FAIL(code, -1)                                                                                                 \
+        made = real(path, how, mode);                                                                                  \
+        DONE(made);                                                                                                    \
     }
 OPENS(open);
 OPENS(open64);
 
-#define OPENS_AT(name)                                                                                               \
-    int name(int folder, const char *path, int how, ...) {                                                           \
-        va_list more;                                                                                                \
-        int ends, code, made, mode = 0;                                                                              \
-        REAL(name)                                                                                                   \
-        if (how & (O_CREAT | O_TMPFILE)) {                                                                           \
-            va_start(more, how);                                                                                     \
-            mode = va_arg(more, int);                                                                                \
-            va_end(more);                                                                                            \
-        }                                                                                                            \
-        code = hit(OPEN, -1, &ends);                                                                                 \
-        FAIL(code, -1)                                                                                               \
-        made = real(folder, path, how, mode);                                                                        \
-        DONE(made);                                                                                                  \
+#define OPENS_AT(name)                                                                                                 \
+    int name(int folder, const char *path, int how, ...) {                                                             \
+        va_list more;                                                                                                  \
+        int ends, code, made, mode = 0;                                                                                \
+        REAL(name)                                                                                                     \
+        if (how & (O_CREAT | O_TMPFILE)) {                                                                             \
+            va_start(more, how);                                                                                       \
+            mode = va_arg(more, int);                                                                                  \
+            va_end(more);                                                                                              \
+        }                                                                                                              \
+        code = hit(OPEN, -1, &ends);                                                                                   \
+        FAIL(code, -1)                                                                                                 \
+        made = real(folder, path, how, mode);                                                                          \
+        DONE(made);                                                                                                    \
     }
 OPENS_AT(openat);
 OPENS_AT(openat64);
 
-#define STREAMS(name)                                                                                                \
-    FILE *name(const char *path, const char *mode) {                                                                 \
-        int ends, code;                                                                                              \
-        FILE *made;                                                                                                  \
-        REAL(name)                                                                                                   \
-        code = hit(OPEN, -1, &ends);                                                                                 \
-        FAIL(code, NULL)                                                                                             \
-        made = real(path, mode);                                                                                     \
-        DONE(made);                                                                                                  \
+#define STREAMS(name)                                                                                                  \
+    FILE *name(const char *path, const char *mode) {                                                                   \
+        int ends, code;                                                                                                \
+        FILE *made;                                                                                                    \
+        REAL(name)                                                                                                     \
+        code = hit(OPEN, -1, &ends);                                                                                   \
+        FAIL(code, NULL)                                                                                               \
+        made = real(path, mode);                                                                                       \
+        DONE(made);                                                                                                    \
     }
 STREAMS(fopen);
 STREAMS(fopen64);
 
 #define HALF(size) ((size) > 1 ? (size) / 2 : (size))
 
-#define MOVES(family, name, declared, fd, size, ...)                                                                 \
-    ssize_t name declared {                                                                                          \
-        int ends, code;                                                                                              \
-        ssize_t done;                                                                                                \
-        REAL(name)                                                                                                   \
-        code = hit(family, fd, &ends);                                                                               \
-        FAIL(code, -1)                                                                                               \
-        if (code < 0)                                                                                                \
-            size = HALF(size);                                                                                       \
-        done = real(__VA_ARGS__);                                                                                    \
-        if (family == WRITE && done > 0)                                                                             \
-            note_write(fd, 0);                                                                                       \
-        DONE(done);                                                                                                  \
+#define MOVES(family, name, declared, fd, size, ...)                                                                   \
+    ssize_t name declared {                                                                                            \
+        int ends, code;                                                                                                \
+        ssize_t done;                                                                                                  \
+        REAL(name)                                                                                                     \
+        code = hit(family, fd, &ends);                                                                                 \
+        FAIL(code, -1)                                                                                                 \
+        if (code < 0)                                                                                                  \
+            size = HALF(size);                                                                                         \
+        done = real(__VA_ARGS__);                                                                                      \
+        if (family == WRITE && done > 0)                                                                               \
+            note_write(fd, 0);                                                                                         \
+        DONE(done);                                                                                                    \
     }
 MOVES(READ, read, (int fd, void *to, size_t size), fd, size, fd, to, size);
 MOVES(READ, pread, (int fd, void *to, size_t size, off_t from), fd, size, fd, to, size, from);
@@ -305,41 +333,43 @@ MOVES(WRITE, pwrite, (int fd, const void *from, size_t size, off_t to), fd, size
 MOVES(WRITE, pwrite64, (int fd, const void *from, size_t size, off64_t to), fd, size, fd, from, size, to);
 
 /* A short count of a vector: half of its first piece. */
-#define VECTORS(family, name, declared, fd, parts, count, ...)                                                       \
-    ssize_t name declared {                                                                                          \
-        struct iovec first;                                                                                          \
-        int ends, code;                                                                                              \
-        ssize_t done;                                                                                                \
-        REAL(name)                                                                                                   \
-        code = hit(family, fd, &ends);                                                                               \
-        FAIL(code, -1)                                                                                               \
-        if (code < 0 && count > 0) {                                                                                 \
-            first = parts[0];                                                                                        \
-            first.iov_len = HALF(first.iov_len);                                                                     \
-            parts = &first;                                                                                          \
-            count = 1;                                                                                               \
-        }                                                                                                            \
-        done = real(__VA_ARGS__);                                                                                    \
-        if (family == WRITE && done > 0)                                                                             \
-            note_write(fd, 0);                                                                                       \
-        DONE(done);                                                                                                  \
+#define VECTORS(family, name, declared, fd, parts, count, ...)                                                         \
+    ssize_t name declared {                                                                                            \
+        struct iovec first;                                                                                            \
+        int ends, code;                                                                                                \
+        ssize_t done;                                                                                                  \
+        REAL(name)                                                                                                     \
+        code = hit(family, fd, &ends);                                                                                 \
+        FAIL(code, -1)                                                                                                 \
+        if (code < 0 && count > 0) {                                                                                   \
+            first = parts[0];                                                                                          \
+            first.iov_len = HALF(first.iov_len);                                                                       \
+            parts = &first;                                                                                            \
+            count = 1;                                                                                                 \
+        }                                                                                                              \
+        done = real(__VA_ARGS__);                                                                                      \
+        if (family == WRITE && done > 0)                                                                               \
+            note_write(fd, 0);                                                                                         \
+        DONE(done);                                                                                                    \
     }
-VECTORS(READ, preadv, (int fd, const struct iovec *parts, int count, off_t from), fd, parts, count, fd, parts, count, from);
-VECTORS(READ, preadv64, (int fd, const struct iovec *parts, int count, off64_t from), fd, parts, count, fd, parts, count, from);
+VECTORS(READ, preadv, (int fd, const struct iovec *parts, int count, off_t from), fd, parts, count, fd, parts, count,
+        from);
+VECTORS(READ, preadv64, (int fd, const struct iovec *parts, int count, off64_t from), fd, parts, count, fd, parts,
+        count, from);
 VECTORS(WRITE, writev, (int fd, const struct iovec *parts, int count), fd, parts, count, fd, parts, count);
 
 /* What gives 0 or -1. */
-#define PLAIN(family, name, declared, fd, then, ...)                                                                 \
-    int name declared {                                                                                              \
-        int ends, code, done;                                                                                        \
-        REAL(name)                                                                                                   \
-        code = hit(family, fd, &ends);                                                                               \
-        FAIL(code, -1)                                                                                               \
-        done = real(__VA_ARGS__);                                                                                    \
-        if (!done) {                                                                                                 \
-            then;                                                                                                    \
-        }                                                                                                            \
-        DONE(done);                                                                                                  \
+#define PLAIN(family, name, declared, fd, then, ...)                                                                   \
+    int name declared {                                                                                                \
+        int ends, code, done;                                                                                          \
+        REAL(name)                                                                                                     \
+        code = hit(family, fd, &ends);                                                                                 \
+        FAIL(code, -1)                                                                                                 \
+        done = real(__VA_ARGS__);                                                                                      \
+        if (!done) {                                                                                                   \
+            then;                                                                                                      \
+        }                                                                                                              \
+        DONE(done);                                                                                                    \
     }
 PLAIN(SYNC, fsync, (int fd), fd, note_write(fd, 1), fd);
 PLAIN(SYNC, fdatasync, (int fd), fd, note_write(fd, 1), fd);
@@ -365,29 +395,29 @@ int close(int fd) {
     DONE(done);
 }
 
-#define SEEKS(name, type)                                                                                            \
-    type name(int fd, type to, int whence) {                                                                         \
-        int ends, code;                                                                                              \
-        type done;                                                                                                   \
-        REAL(name)                                                                                                   \
-        code = hit(SEEK, fd, &ends);                                                                                 \
-        FAIL(code, -1)                                                                                               \
-        done = real(fd, to, whence);                                                                                 \
-        DONE(done);                                                                                                  \
+#define SEEKS(name, type)                                                                                              \
+    type name(int fd, type to, int whence) {                                                                           \
+        int ends, code;                                                                                                \
+        type done;                                                                                                     \
+        REAL(name)                                                                                                     \
+        code = hit(SEEK, fd, &ends);                                                                                   \
+        FAIL(code, -1)                                                                                                 \
+        done = real(fd, to, whence);                                                                                   \
+        DONE(done);                                                                                                    \
     }
 SEEKS(lseek, off_t);
 SEEKS(lseek64, off64_t);
 
 /* Not the interpreter's own: without memory for a thread's first frame, CPython 3.11 to 3.13 wait for that thread for ever. */
-#define MAPS(name, type)                                                                                             \
-    void *name(void *to, size_t size, int access, int how, int fd, type start) {                                     \
-        int ends, code;                                                                                              \
-        void *done;                                                                                                  \
-        REAL(name)                                                                                                   \
-        code = from(&interpreter, __builtin_return_address(0)) ? (ends = 0) : hit(MMAP, fd, &ends);                  \
-        FAIL(code, MAP_FAILED)                                                                                       \
-        done = real(to, size, access, how, fd, start);                                                               \
-        DONE(done);                                                                                                  \
+#define MAPS(name, type)                                                                                               \
+    void *name(void *to, size_t size, int access, int how, int fd, type start) {                                       \
+        int ends, code;                                                                                                \
+        void *done;                                                                                                    \
+        REAL(name)                                                                                                     \
+        code = from(&interpreter, __builtin_return_address(0)) ? (ends = 0) : hit(MMAP, fd, &ends);                    \
+        FAIL(code, MAP_FAILED)                                                                                         \
+        done = real(to, size, access, how, fd, start);                                                                 \
+        DONE(done);                                                                                                    \
     }
 MAPS(mmap, off_t);
 MAPS(mmap64, off64_t);
@@ -409,12 +439,12 @@ void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 
-#define ALLOCATION(failed, real)                                                                                     \
-    int ends;                                                                                                        \
-    if (atomic_load(&families) & MALLOC && from(&wanted, __builtin_return_address(0)) && hit(MALLOC, -1, &ends) > 0) {         \
-        errno = ENOMEM;                                                                                              \
-        return failed;                                                                                               \
-    }                                                                                                                \
+#define ALLOCATION(failed, real)                                                                                       \
+    int ends;                                                                                                          \
+    if (atomic_load(&families) & MALLOC && from(&wanted, __builtin_return_address(0)) && hit(MALLOC, -1, &ends) > 0) { \
+        errno = ENOMEM;                                                                                                \
+        return failed;                                                                                                 \
+    }                                                                                                                  \
     return real
 
 void *malloc(size_t size) {

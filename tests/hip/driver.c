@@ -123,7 +123,8 @@ static int function(gpu_function *out, gpu_module module, const char *name) {
 
 /* --- hipRTC: a program is its text; its code, a header that load() takes */
 
-int hiprtcCreateProgram(void **out, const char *text, const char *name, int n, const char **headers, const char **names);
+int hiprtcCreateProgram(void **out, const char *text, const char *name, int n, const char **headers,
+                        const char **names);
 int hiprtcCompileProgram(void *program, int n, const char **options);
 int hiprtcGetCodeSize(void *program, size_t *size);
 int hiprtcGetCode(void *program, char *to);
@@ -131,15 +132,16 @@ int hiprtcGetProgramLogSize(void *program, size_t *size);
 int hiprtcGetProgramLog(void *program, char *to);
 int hiprtcDestroyProgram(void **program);
 
-int hiprtcCreateProgram(void **out, const char *text, const char *name, int n, const char **headers, const char **names) {
+int hiprtcCreateProgram(void **out, const char *text, const char *name, int n, const char **headers,
+                        const char **names) {
     (void)name, (void)headers, (void)names;
     *out = (void *)(uintptr_t)text;
     return n;
 }
 
 int hiprtcCompileProgram(void *program, int n, const char **options) {
-    return n < 1 || strncmp(options[0], "-DPORT_WAVE=", 12) || !strstr(program, "PORT_WAVE") || strstr(program, "#include") ||
-           !strcmp(arch(), "gfx000");
+    return n < 1 || strncmp(options[0], "-DPORT_WAVE=", 12) || !strstr(program, "PORT_WAVE") ||
+           strstr(program, "#include") || !strcmp(arch(), "gfx000");
 }
 
 int hiprtcGetCodeSize(void *program, size_t *size) {

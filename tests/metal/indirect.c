@@ -38,11 +38,15 @@ static void set_locals(description *d, selector s, unsigned long n) {
 }
 
 static const method description_methods[] = {
-    METHOD("setCommandTypes:", set_types), METHOD("setInheritBuffers:", set_inherit),
-    METHOD("setInheritPipelineState:", set_inherit), METHOD("setMaxKernelBufferBindCount:", set_buffers),
-    METHOD("setMaxKernelThreadgroupMemoryBindCount:", set_locals), {0},
+    METHOD("setCommandTypes:", set_types),
+    METHOD("setInheritBuffers:", set_inherit),
+    METHOD("setInheritPipelineState:", set_inherit),
+    METHOD("setMaxKernelBufferBindCount:", set_buffers),
+    METHOD("setMaxKernelThreadgroupMemoryBindCount:", set_locals),
+    {0},
 };
-static class description_class = {"MTLIndirectCommandBufferDescriptor", description_methods, sizeof(description), NULL, 0};
+static class description_class = {"MTLIndirectCommandBufferDescriptor", description_methods, sizeof(description), NULL,
+                                  0};
 static class command_class;
 
 object *new_indirect(object *device, selector s, object *with, unsigned long most, unsigned long options) {
@@ -50,8 +54,8 @@ object *new_indirect(object *device, selector s, object *with, unsigned long mos
     indirect *made = make(&indirect_class);
     (void)device;
     if (d->types != DISPATCH || d->inherits != -2 || d->buffers != 1 || !most || most > COMMANDS_MOST || options)
-        wrong("%s: types %lu, %lu buffers, %lu commands: own dispatches of one buffer are wanted", s, d->types, d->buffers,
-              most);
+        wrong("%s: types %lu, %lu buffers, %lu commands: own dispatches of one buffer are wanted", s, d->types,
+              d->buffers, most);
     made->all = calloc(most, sizeof *made->all);
     made->n = most;
     made->locals = d->locals > 0;
@@ -121,9 +125,12 @@ static void dispatch(command *c, selector s, mtl_size groups, mtl_size threads) 
 }
 
 static const method command_methods[] = {
-    METHOD("setComputePipelineState:", set_pipeline), METHOD("setKernelBuffer:offset:atIndex:", set_buffer),
-    METHOD("setThreadgroupMemoryLength:atIndex:", set_local), METHOD("setBarrier", set_barrier),
-    METHOD("concurrentDispatchThreadgroups:threadsPerThreadgroup:", dispatch), {0},
+    METHOD("setComputePipelineState:", set_pipeline),
+    METHOD("setKernelBuffer:offset:atIndex:", set_buffer),
+    METHOD("setThreadgroupMemoryLength:atIndex:", set_local),
+    METHOD("setBarrier", set_barrier),
+    METHOD("concurrentDispatchThreadgroups:threadsPerThreadgroup:", dispatch),
+    {0},
 };
 static class command_class = {"MTLIndirectComputeCommand", command_methods, sizeof(command), end_command, 0};
 

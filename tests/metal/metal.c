@@ -121,13 +121,15 @@ static object *buffer_of(object *device, selector s, unsigned long length, unsig
 }
 
 /* The same memory: nothing is copied. A second view is had of shared mappings alone. */
-static object *buffer_around(object *device, selector s, void *host, unsigned long length, unsigned long with, void *end) {
+static object *buffer_around(object *device, selector s, void *host, unsigned long length, unsigned long with,
+                             void *end) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     buffer *b = make(&buffer_class);
     void *second;
     (void)device, (void)s;
     if ((uintptr_t)host % page || !length || length % page || with != OPTIONS_KNOWN || end)
-        wrong("newBufferWithBytesNoCopy: %p, %lu bytes: whole pages are wanted, shared, and nobody to end them", host, length);
+        wrong("newBufferWithBytesNoCopy: %p, %lu bytes: whole pages are wanted, shared, and nobody to end them", host,
+              length);
     if (length > number_of("MOCK_METAL_BUFFER", 1ul << 32))
         wrong("newBufferWithBytesNoCopy: %lu bytes are more than maxBufferLength", length);
     b->length = b->pages = length;
@@ -154,15 +156,16 @@ static unsigned long length(buffer *b) {
     return b->length;
 }
 
-static const method buffer_methods[] = {METHOD("contents", contents), METHOD("gpuAddress", address),
-                                        METHOD("length", length), {0}};
+static const method buffer_methods[] = {
+    METHOD("contents", contents), METHOD("gpuAddress", address), METHOD("length", length), {0}};
 class buffer_class = {"MTLBuffer", buffer_methods, sizeof(buffer), end_buffer, 0};
 
 static void on_fault(int number, siginfo_t *info, void *context) {
     buffer *b = buffer_at((uintptr_t)info->si_addr);
     (void)context;
     if (b)
-        wrong("a kernel uses %p of a buffer of %zu bytes at %p: its encoder was not told of it, it is only read, or has ended",
+        wrong("a kernel uses %p of a buffer of %zu bytes at %p: its encoder was not told of it, it is only read, or "
+              "has ended",
               info->si_addr, b->length, (void *)b->gpu);
     signal(number, SIG_DFL);
     raise(number);
@@ -199,8 +202,8 @@ static void *compiled(const char *text, const char *folder, char *said, size_t r
     if (access(said, R_OK) == 0)
         return dlopen(said, RTLD_NOW | RTLD_LOCAL);
     /* Names of this process's own: another may be compiling the same. */
-    snprintf(command, sizeof command, "%s '%s.%d.metal' '%s.%d.so' 2>&1 && mv '%s.%d.so' '%s.so'", getenv("MOCK_METAL_COMPILE"),
-             path, (int)getpid(), path, (int)getpid(), path, (int)getpid(), path);
+    snprintf(command, sizeof command, "%s '%s.%d.metal' '%s.%d.so' 2>&1 && mv '%s.%d.so' '%s.so'",
+             getenv("MOCK_METAL_COMPILE"), path, (int)getpid(), path, (int)getpid(), path, (int)getpid(), path);
     snprintf(said, room, "%s.%d.metal", path, (int)getpid());
     f = fopen(said, "w");
     if (!f || fputs(text, f) < 0 || fclose(f) || !(f = popen(command, "r")))
@@ -279,12 +282,13 @@ static void end_description(object *o) {
         released(((description *)o)->function);
 }
 
-static const method description_methods[] = {METHOD("setComputeFunction:", set_function),
-                                             METHOD("setSupportIndirectCommandBuffers:", set_indirect), {0}};
-static class description_class = {"MTLComputePipelineDescriptor", description_methods, sizeof(description), end_description,
-                                  0};
+static const method description_methods[] = {
+    METHOD("setComputeFunction:", set_function), METHOD("setSupportIndirectCommandBuffers:", set_indirect), {0}};
+static class description_class = {"MTLComputePipelineDescriptor", description_methods, sizeof(description),
+                                  end_description, 0};
 
-static object *pipeline_of(object *device, selector s, description *d, unsigned long with, object **seen, object **error) {
+static object *pipeline_of(object *device, selector s, description *d, unsigned long with, object **seen,
+                           object **error) {
     pipeline *p = make(&pipeline_class);
     const msl_kernel *k;
     (void)device, (void)s, (void)error;
@@ -306,8 +310,8 @@ static unsigned long lanes(pipeline *p) {
     return (unsigned long)p->kernel.wave;
 }
 
-static const method pipeline_methods[] = {METHOD("maxTotalThreadsPerThreadgroup", threads_most),
-                                          METHOD("threadExecutionWidth", lanes), {0}};
+static const method pipeline_methods[] = {
+    METHOD("maxTotalThreadsPerThreadgroup", threads_most), METHOD("threadExecutionWidth", lanes), {0}};
 class pipeline_class = {"MTLComputePipelineState", pipeline_methods, sizeof(pipeline), NULL, 0};
 
 /* --- the device */
@@ -349,15 +353,21 @@ static unsigned long local_most(object *d) {
 }
 
 static const method device_methods[] = {
-    METHOD("name", name), METHOD("supportsFamily:", family), METHOD("hasUnifiedMemory", yes),
-    METHOD("recommendedMaxWorkingSetSize", working_set), METHOD("currentAllocatedSize", taken),
-    METHOD("maxBufferLength", buffer_most), METHOD("maxThreadgroupMemoryLength", local_most),
+    METHOD("name", name),
+    METHOD("supportsFamily:", family),
+    METHOD("hasUnifiedMemory", yes),
+    METHOD("recommendedMaxWorkingSetSize", working_set),
+    METHOD("currentAllocatedSize", taken),
+    METHOD("maxBufferLength", buffer_most),
+    METHOD("maxThreadgroupMemoryLength", local_most),
     METHOD("newBufferWithLength:options:", buffer_of),
     METHOD("newBufferWithBytesNoCopy:length:options:deallocator:", buffer_around),
     METHOD("newLibraryWithSource:options:error:", library_of),
     METHOD("newComputePipelineStateWithDescriptor:options:reflection:error:", pipeline_of),
-    METHOD("newCommandQueue", new_queue), METHOD("newEvent", new_event),
-    METHOD("newIndirectCommandBufferWithDescriptor:maxCommandCount:options:", new_indirect), {0},
+    METHOD("newCommandQueue", new_queue),
+    METHOD("newEvent", new_event),
+    METHOD("newIndirectCommandBufferWithDescriptor:maxCommandCount:options:", new_indirect),
+    {0},
 };
 class device_class = {"MTLDevice", device_methods, sizeof(object), NULL, 0};
 
@@ -370,8 +380,8 @@ object *MTLCopyAllDevices(void) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    class *all[] = {&device_class, &buffer_class, &options_class, &library_class, &function_class, &description_class,
-                    &pipeline_class};
+    class *all[] = {&device_class,   &buffer_class,      &options_class, &library_class,
+                    &function_class, &description_class, &pipeline_class};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         tell(all[i]);
 }

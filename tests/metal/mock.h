@@ -5,7 +5,14 @@
 #include "fibers.h"
 #include "objc.h"
 
-enum { INDICES = 31, BYTES_MOST = 4096, THREADS_MOST = 1024, LOCAL_MOST = 32 << 10, OFFSET_UNIT = 256, LOCAL_UNIT = 16 };
+enum {
+    INDICES = 31,
+    BYTES_MOST = 4096,
+    THREADS_MOST = 1024,
+    LOCAL_MOST = 32 << 10,
+    OFFSET_UNIT = 256,
+    LOCAL_UNIT = 16
+};
 
 typedef struct {
     unsigned long width, height, depth;
@@ -18,8 +25,8 @@ typedef struct buffer buffer;
 struct buffer {
     object base;
     buffer *next;
-    uint8_t *host, *gpu;   /* two views of the same memory, but where that cannot be */
-    uint8_t *mapped;       /* pages of the GPU's view; NULL: it cannot be taken away */
+    uint8_t *host, *gpu; /* two views of the same memory, but where that cannot be */
+    uint8_t *mapped;     /* pages of the GPU's view; NULL: it cannot be taken away */
     uint8_t *mapped_host;
     size_t length, pages;
     int writable;
@@ -28,7 +35,7 @@ struct buffer {
 typedef struct {
     object base;
     emulated_kernel kernel;
-    int indirect;          /* may stand in an indirect command buffer */
+    int indirect; /* may stand in an indirect command buffer */
 } pipeline;
 
 /* A kernel of a library that was compiled, as compile.py writes it. */

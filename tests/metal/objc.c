@@ -178,8 +178,11 @@ static object *do_string(class_object *c, selector s, const char *text) {
 }
 
 static const method of_all[] = {
-    METHOD("retain", do_retain), METHOD("release", do_release), METHOD("init", do_init),
-    METHOD("respondsToSelector:", do_responds), {0},
+    METHOD("retain", do_retain),
+    METHOD("release", do_release),
+    METHOD("init", do_init),
+    METHOD("respondsToSelector:", do_responds),
+    {0},
 };
 static const method of_class[] = {METHOD("alloc", do_alloc), METHOD("stringWithUTF8String:", do_string), {0}};
 

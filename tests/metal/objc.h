@@ -35,9 +35,9 @@ struct object {
 enum { WRONG = 86 };
 void wrong(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-void *make(class *);             /* the caller's own */
-void *lent(void *);              /* the same object, the pool's */
-void *kept(void *);              /* one owner more */
+void *make(class *); /* the caller's own */
+void *lent(void *);  /* the same object, the pool's */
+void *kept(void *);  /* one owner more */
 void released(void *);
 /* The object, which must live and be of this class. */
 void *as(class *, object *, const char *what);

@@ -72,7 +72,8 @@ class queue_class, commands_class, encoder_class, event_class;
 void do_launch(const bound_launch *l) {
     void *bound[INDICES];
     emulated_grid grid = {{(uint32_t)l->groups.width, (uint32_t)l->groups.height, (uint32_t)l->groups.depth},
-                          (uint32_t)l->threads.width, (uint32_t)l->local};
+                          (uint32_t)l->threads.width,
+                          (uint32_t)l->local};
     const char *fault;
     for (int i = 0; i < INDICES; i++)
         bound[i] = l->bytes[i] ? (void *)l->bytes[i] : l->bound[i] ? (void *)(l->bound[i]->gpu + l->offsets[i]) : NULL;
@@ -292,9 +293,15 @@ static void await_event(commands *c, selector s, object *e, uint64_t value) {
 }
 
 static const method commands_methods[] = {
-    METHOD("computeCommandEncoder", encoder_of), METHOD("commit", commit), METHOD("waitUntilCompleted", wait),
-    METHOD("status", status), METHOD("error", error), METHOD("GPUEndTime", end_time),
-    METHOD("encodeSignalEvent:value:", signal_event), METHOD("encodeWaitForEvent:value:", await_event), {0},
+    METHOD("computeCommandEncoder", encoder_of),
+    METHOD("commit", commit),
+    METHOD("waitUntilCompleted", wait),
+    METHOD("status", status),
+    METHOD("error", error),
+    METHOD("GPUEndTime", end_time),
+    METHOD("encodeSignalEvent:value:", signal_event),
+    METHOD("encodeWaitForEvent:value:", await_event),
+    {0},
 };
 class commands_class = {"MTLCommandBuffer", commands_methods, sizeof(commands), end_commands, 0};
 
@@ -345,7 +352,8 @@ void check_groups(const bound_launch *l, const char *who) {
     if (!l->bytes[0] && !l->bound[0])
         wrong("%s: kernel %s: buffer 0 is missing", who, l->with->kernel.name);
     if (!n || n > (unsigned long)l->with->kernel.threads || l->threads.height != 1 || l->threads.depth != 1)
-        wrong("%s: kernel %s: %lu threads of a group, it takes %d", who, l->with->kernel.name, n, l->with->kernel.threads);
+        wrong("%s: kernel %s: %lu threads of a group, it takes %d", who, l->with->kernel.name, n,
+              l->with->kernel.threads);
     if (!l->groups.width || !l->groups.height || !l->groups.depth)
         wrong("%s: kernel %s: no groups", who, l->with->kernel.name);
 }
@@ -399,10 +407,14 @@ static void end_encoder(object *o) {
 }
 
 static const method encoder_methods[] = {
-    METHOD("setComputePipelineState:", set_pipeline), METHOD("setBytes:length:atIndex:", set_bytes),
-    METHOD("setThreadgroupMemoryLength:atIndex:", set_local), METHOD("useResources:count:usage:", use),
+    METHOD("setComputePipelineState:", set_pipeline),
+    METHOD("setBytes:length:atIndex:", set_bytes),
+    METHOD("setThreadgroupMemoryLength:atIndex:", set_local),
+    METHOD("useResources:count:usage:", use),
     METHOD("dispatchThreadgroups:threadsPerThreadgroup:", dispatch),
-    METHOD("executeCommandsInBuffer:withRange:", execute_later), METHOD("endEncoding", end_encoding), {0},
+    METHOD("executeCommandsInBuffer:withRange:", execute_later),
+    METHOD("endEncoding", end_encoding),
+    {0},
 };
 class encoder_class = {"MTLComputeCommandEncoder", encoder_methods, sizeof(encoder), end_encoder, 0};
 

@@ -5,7 +5,7 @@ VI_INLINE void q5_k_panel_scales(const uint8_t *words, const uint8_t *tail, scal
 }
 
 VI_INLINE void q5_k_panel_codes(const uint8_t *words, int g, vi *q) {
-    UNROLL for (int j = 0; j < 8; j++) {
+    UNROLL_FOR (int j = 0; j < 8; j++) {
         vi low = vi_shift_right(word(words, 12 + 8 * (g / 2) + j), 4 * (g % 2)) & 0x0F0F0F0F;
         vi bits = word(words, 4 + j), fifth = g < 4 ? bits << (4 - g) : vi_shift_right(bits, g - 4);
         q[j] = low | (fifth & 0x10101010);

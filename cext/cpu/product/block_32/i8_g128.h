@@ -5,7 +5,7 @@ VI_INLINE vf i8_g128_panel_scale(const uint8_t *words, const uint8_t *tail, vf *
 }
 
 VI_INLINE void i8_g128_panel_codes(const uint8_t *words, int part, vi *q) {
-    UNROLL for (int j = 0; j < 8; j++)
+    UNROLL_FOR (int j = 0; j < 8; j++)
         q[j] = sign_codes(word(words, 1 + 8 * part + j));
 }
 

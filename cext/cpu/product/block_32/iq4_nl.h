@@ -4,7 +4,7 @@ static const uint8_t nonlinear[16] = IQ4_NL_TABLE(SIGN_CODE);
 VI_INLINE void iq4_nl_panel_codes(const uint8_t *words, int part, vi *q) {
     (void)part;
     nibbles_32(words, 0, q);
-    UNROLL for (int j = 0; j < 8; j++)
+    UNROLL_FOR (int j = 0; j < 8; j++)
         q[j] = vi_lookup(nonlinear, q[j]);
 }
 

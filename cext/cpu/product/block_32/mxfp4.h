@@ -12,7 +12,7 @@ VI_INLINE vf mxfp4_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m)
 VI_INLINE void mxfp4_panel_codes(const uint8_t *words, int part, vi *q) {
     (void)part;
     nibbles_32(words, 0, q);
-    UNROLL for (int j = 0; j < 8; j++)
+    UNROLL_FOR (int j = 0; j < 8; j++)
         q[j] = vi_lookup(e2m1, q[j]);
 }
 

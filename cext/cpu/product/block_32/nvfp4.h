@@ -1,7 +1,7 @@
 /* nvfp4: word 0: the scales of 16; 1-8: nibbles, two words to a group: its first eight codes are the low ones. */
 VI_INLINE void nvfp4_panel_codes(const uint8_t *words, int group, vi *q) {
     static const uint8_t table[16] = E2M1_TABLE(SIGN_CODE);
-    UNROLL for (int j = 0; j < 4; j++)
+    UNROLL_FOR (int j = 0; j < 4; j++)
         q[j] = vi_lookup(table, vi_shift_right(word(words, 1 + 2 * group + j % 2), 4 * (j / 2)) & 0x0F0F0F0F);
 }
 
@@ -16,23 +16,24 @@ VI_INLINE vf nvfp4_panel_scale(const uint8_t *words, int group) {
 /* The sum of a group, the first or second 16 numbers of the block a. first: the sum of a's first half. */
 VI_INLINE vf nvfp4_sum(const vi *q, const block_a8_32 *a, int second, vi first) {
     vi isum = SIGNED_BIAS ? (second ? first - a->sum : -first) * SIGNED_BIAS : vi_set(0);
-    UNROLL for (int j = 0; j < 4; j++)
+    UNROLL_FOR (int j = 0; j < 4; j++)
         isum = dot4_signed(isum, q[j], vi_set_at(a->qs + 16 * second + 4 * j));
     return vi_to_vf(isum);
 }
 
-VI_INLINE void nvfp4_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride, vf *sum, int n) {
+VI_INLINE void nvfp4_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride, vf *sum,
+                           int n) {
     (void)tail;
     fetch(words, (int)sizeof(block_nvfp4) / 4 * LINE, n);
-    UNROLL for (int i = 0; i < 2; i++) {
+    UNROLL_FOR (int i = 0; i < 2; i++) {
         vf scale[2] = {nvfp4_panel_scale(words, 2 * i), nvfp4_panel_scale(words, 2 * i + 1)};
         vi q[8];
         nvfp4_panel_codes(words, 2 * i, q);
         nvfp4_panel_codes(words, 2 * i + 1, q + 4);
-        UNROLL for (int c = 0; c < n; c++) {
+        UNROLL_FOR (int c = 0; c < n; c++) {
             const block_a8_32 *a = (const block_a8_32 *)(x + x_stride * (uint64_t)c) + i;
             vi first = vi_set(0);
-            UNROLL for (int j = 0; j < 4 && SIGNED_BIAS; j++)
+            UNROLL_FOR (int j = 0; j < 4 && SIGNED_BIAS; j++)
                 first = dot4(first, vi_set(0x01010101), vi_set_at(a->qs + 4 * j));
             vf both = vf_fma(nvfp4_sum(q + 4, a, 1, first), scale[1], nvfp4_sum(q, a, 0, first) * scale[0]);
             sum[c] = vf_fused(both, vf_set(a->d), sum[c]); /* the products in `both` are exact, fused or not */
@@ -75,7 +76,7 @@ VI_INLINE int nvfp4_near(const uint8_t *words, int group) {
 VI_INLINE void nvfp4_pairs(const uint8_t *words, int group, uint8_t *to) {
     static const float table[16] = E2M1_TABLE(E2M1_PLAIN);
     __m512 numbers = _mm512_loadu_ps(table), scale = (__m512)nvfp4_panel_scale(words, group);
-    UNROLL for (int i = 0; i < 16; i += 2) {
+    UNROLL_FOR (int i = 0; i < 16; i += 2) {
         __m512i q = (__m512i)word(words, 1 + 2 * group + i % 8 / 4);
         __m512i at = _mm512_srli_epi32(q, (unsigned)(i % 4 * 8 + i / 8 * 4));
         __m512i next = _mm512_srli_epi32(q, (unsigned)(i % 4 * 8 + 8 + i / 8 * 4));
@@ -85,7 +86,8 @@ VI_INLINE void nvfp4_pairs(const uint8_t *words, int group, uint8_t *to) {
     }
 }
 
-static int nvfp4_unpack_groups(const product *p, const uint8_t *panel, int64_t group, int groups, scales_32 *s, uint8_t *to) {
+static int nvfp4_unpack_groups(const product *p, const uint8_t *panel, int64_t group, int groups, scales_32 *s,
+                               uint8_t *to) {
     int near = 1;
     (void)s;
     for (int g = 0; g < groups; g++) {

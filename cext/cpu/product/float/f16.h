@@ -2,7 +2,10 @@
  * many columns than the exact one that one column needs to be quick. */
 PRODUCT_FLOAT(f16, 2)
 #if defined(__AMX_BF16__)
-#define PRODUCT_f16 PRODUCT_ENTRY(f16, f32), {TYPE_f16, TYPE_bf16x2, f16_amx, HAL_FAST}
+#define PRODUCT_f16                                                                                                    \
+    PRODUCT_ENTRY(f16, f32), {                                                                                         \
+        TYPE_f16, TYPE_bf16x2, f16_amx, HAL_FAST                                                                       \
+    }
 #else
 #define PRODUCT_f16 PRODUCT_ENTRY(f16, f32)
 #endif

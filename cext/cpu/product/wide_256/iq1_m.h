@@ -6,7 +6,7 @@ VI_INLINE void iq1_m_panel_scales(const uint8_t *words, const uint8_t *tail, sca
     vi d = (vi_shift_right(a, 12) & 0xF) | (vi_shift_right(a, 24) & 0xF0) | (vi_shift_right(b, 4) & 0xF00) |
            (vi_shift_right(b, 16) & 0xF000);
     (void)tail;
-    UNROLL for (int g = 0; g < 16; g++)
+    UNROLL_FOR (int g = 0; g < 16; g++)
         s->scale[g] = (vi_shift_right(g < 8 ? a : b, 16 * (g / 4 % 2) + 3 * (g % 4)) & 7) * 2 + 1;
     scale_pairs(s, 16);
     s->d = vf_halves(d) * vf_set(0.125f);
@@ -14,7 +14,7 @@ VI_INLINE void iq1_m_panel_scales(const uint8_t *words, const uint8_t *tail, sca
 
 VI_INLINE void iq1_m_panel_codes(const uint8_t *words, int g, vi *q) {
     vi low = word(words, g), half = vi_shift_right(word(words, 8 + g / 2), 16 * (g % 2)) & 0xFFFF;
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL_FOR (int i = 0; i < 4; i++) {
         vi nibble = vi_shift_right(half, 4 * i), lift = ((vi_shift_right(nibble, 3) & 1) - 1) & 0x02020202;
         iq1_codes(vi_gather(points_iq1_s, vi_byte(low, i) | (nibble << 8 & 0x700)), lift, q + 2 * i);
     }

@@ -6,9 +6,9 @@ VI_INLINE void iq2_s_panel_scales(const uint8_t *words, const uint8_t *tail, sca
 
 VI_INLINE void iq2_s_panel_codes(const uint8_t *words, int g, vi *q) {
     vi low = word(words, g), signs = word(words, 8 + g), high = vi_byte(word(words, 16 + g / 4), g % 4);
-    UNROLL for (int i = 0; i < 4; i++)
-        iq2_coordinates(vi_gather(points_iq2_s, vi_byte(low, i) | (high << (8 - 2 * i) & 0x300)), signs, 2 * i, 2 * i + 1,
-                        q + 2 * i);
+    UNROLL_FOR (int i = 0; i < 4; i++)
+        iq2_coordinates(vi_gather(points_iq2_s, vi_byte(low, i) | (high << (8 - 2 * i) & 0x300)), signs, 2 * i,
+                        2 * i + 1, q + 2 * i);
 }
 
 WIDE_256(iq2_s, 16, IQ_LIFT, 0)

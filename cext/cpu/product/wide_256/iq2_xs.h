@@ -16,10 +16,11 @@ VI_INLINE void iq2_xs_panel_scales(const uint8_t *words, const uint8_t *tail, sc
 }
 
 VI_INLINE void iq2_xs_panel_codes(const uint8_t *words, int g, vi *q) {
-    UNROLL for (int h = 0; h < 2; h++) {
+    UNROLL_FOR (int h = 0; h < 2; h++) {
         vi w = word(words, 2 * g + h), signs = iq2_xs_signs(w);
-        UNROLL for (int i = 0; i < 2; i++)
-            iq2_coordinates(vi_gather(points_iq2_xs, vi_shift_right(w, 9 * i) & 511), signs, i, 2 + i, q + 4 * h + 2 * i);
+        UNROLL_FOR (int i = 0; i < 2; i++)
+            iq2_coordinates(vi_gather(points_iq2_xs, vi_shift_right(w, 9 * i) & 511), signs, i, 2 + i,
+                            q + 4 * h + 2 * i);
     }
 }
 

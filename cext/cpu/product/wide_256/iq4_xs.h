@@ -5,7 +5,7 @@ static const uint8_t iq4_xs_lookup[16] = IQ4_NL_TABLE(SIGN_CODE);
 VI_INLINE void iq4_xs_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
     vi first = word(words, 0), low = word(words, 1);
     (void)tail;
-    UNROLL for (int g = 0; g < 8; g++) {
+    UNROLL_FOR (int g = 0; g < 8; g++) {
         vi two = vi_shift_right(first, 16 + 2 * g) & 3;
         s->scale[g] = ((vi_shift_right(low, 4 * g) & 15) | two << 4) - 32;
     }
@@ -14,7 +14,7 @@ VI_INLINE void iq4_xs_panel_scales(const uint8_t *words, const uint8_t *tail, sc
 }
 
 VI_INLINE void iq4_xs_panel_codes(const uint8_t *words, int g, vi *q) {
-    UNROLL for (int j = 0; j < 8; j++)
+    UNROLL_FOR (int j = 0; j < 8; j++)
         q[j] = vi_lookup(iq4_xs_lookup, vi_shift_right(word(words, 2 + 4 * g + j % 4), 4 * (j / 4)) & 0x0F0F0F0F);
 }
 

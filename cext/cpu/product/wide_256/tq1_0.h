@@ -1,6 +1,7 @@
 /* tq1_0: words 0-7: digits of numbers 0-159, group g in digit g; 8-11: of 160-239; 12: of the last 16; the tail half is d.
  * Digits are 1 too high. */
-typedef uint16_t vh __attribute__((vector_size(4 * LANES))); /* no product of 16 bits here overflows into its neighbour */
+typedef uint16_t vh
+    __attribute__((vector_size(4 * LANES))); /* no product of 16 bits here overflows into its neighbour */
 
 /* Digit k of each byte. */
 VI_INLINE vi digits_at(vi x, int k) {
@@ -15,7 +16,7 @@ VI_INLINE void tq1_0_panel_scales(const uint8_t *words, const uint8_t *tail, sca
 }
 
 VI_INLINE void tq1_0_panel_codes(const uint8_t *words, int g, vi *q) {
-    UNROLL for (int j = 0; j < 8; j++)
+    UNROLL_FOR (int j = 0; j < 8; j++)
         if (g < 5)
             q[j] = digits_at(word(words, j), g);
         else if (g < 7 || j < 4)
