@@ -90,7 +90,7 @@ class ChatPrompt:
                 "it can be on, off or a number of tokens"
             )
         if thinking.on and not style.thinks:
-            raise RequestError("reasoning: this model's template does not support it; leave it out")
+            raise RequestError("reasoning: this model's template does not support thinking; leave it out")
         if thinking.effort:
             return {"reasoning_effort": thinking.effort}
         return {} if thinking.on is None else dict.fromkeys(style.switches, thinking.on)

@@ -221,7 +221,7 @@ def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(RequestError, match="prefill continues"):
         prompt("usual", prefill=True)
     chatml = ChatTemplate.chatml()
-    with pytest.raises(RequestError, match="does not support it"):
+    with pytest.raises(RequestError, match="does not support thinking"):
         ChatPrompt(chatml, tokenizer(), detect(chatml), [HI], thinking=Thinking.of(True))
 
 
