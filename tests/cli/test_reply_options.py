@@ -212,7 +212,7 @@ def test_thinking_changes_the_prompt_of_a_model_that_knows_it(call: Run, tmp_pat
 
 def test_a_model_that_cannot_think_is_not_asked_to(call: Run, model: Path) -> None:
     code, out, err = call("run", "-m", str(model), "hi", "--reasoning", "on")
-    assert (code, out) == (1, "") and "does not support it" in err
+    assert (code, out) == (1, "") and "does not support thinking" in err
     assert run_json(call, model, "--reasoning", "off")["text"] == run_json(call, model)["text"]
 
 
