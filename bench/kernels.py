@@ -21,7 +21,7 @@ from satchel.errors import DeviceError
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device, Exec, find_backend
 from satchel.runtime.graph import Array
-from satchel.runtime.plan import Buffer, Segment
+from satchel.runtime.plan import BufferSpec, Segment
 
 SETS = "avx512,avx2,scalar,i8mm,neon"
 STEP, OUT, WEIGHT, CONST = 4, 5, 0, 1
@@ -54,8 +54,10 @@ def product(device: Device, format: str, t: int, n: int, k: int, copies: int) ->
     """`copies` products of (t, k) activations with their own (n, k) weights."""
     act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
     operands = [(act, t, k, CONST), ("f32", t, n, OUT), *((format, n, k, WEIGHT) for _ in range(copies))]
-    described = [Buffer("step", STEP, 32)]
-    described += [Buffer(f"b{i}", u, r * FORMATS[f].row_bytes(w)) for i, (f, r, w, u) in enumerate(operands)]
+    described = [BufferSpec("step", STEP, 32)]
+    described += [
+        BufferSpec(f"b{i}", u, r * FORMATS[f].row_bytes(w)) for i, (f, r, w, u) in enumerate(operands)
+    ]
     buffers = [device.alloc(b.size, b.usage) for b in described]
     rng = np.random.default_rng(1)
     encode = FORMATS[act].encode

@@ -19,7 +19,7 @@ from satchel.runtime.compiler.lower import probe
 from satchel.runtime.device.device import Device, find_backend, pointer
 from satchel.runtime.graph import Array, Graph, Type
 from satchel.runtime.layers.arch import SAMPLING_BYTES
-from satchel.runtime.plan import Buffer
+from satchel.runtime.plan import BufferSpec
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.record import record
 
@@ -61,7 +61,7 @@ def measure(device: Device, logits: Array, sampling: Sampling, rounds: int) -> l
         leaf("params", (1, SAMPLING_BYTES), "i8"),
     ]
     segment = probe(ops.sample(*operands), "cpu")  # type: ignore[arg-type]
-    segment = replace(segment, buffers=(*segment.buffers, Buffer("step", STEP, 64)))
+    segment = replace(segment, buffers=(*segment.buffers, BufferSpec("step", STEP, 64)))
     data = [np.zeros(1, np.int32), logits, np.arange(4096, dtype=np.int32), np.zeros(1, np.int32)]
     data += [np.full(1, 4000, np.int32), np.frombuffer(record(sampling, 4096).tobytes(), np.uint8)]
     data.append(np.zeros(64, np.uint8))
