@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any, TypeVar, get_type_hints
 
 from satchel.errors import RequestError
+from satchel.runtime.option_docs import with_docs
 
 T = TypeVar("T")
 KEY = "load option"  # in a field's metadata
@@ -135,9 +136,8 @@ def with_values(options: T, values: Mapping[str, Any]) -> T:
 
 def documented(kind: type[T]) -> type[T]:
     """A class decorator: the docstring gets a line for each load option."""
-    lines = (f"    {f.name}: {f.metadata[KEY].doc}" for f in fields(kind) if KEY in f.metadata)  # type: ignore[arg-type]
-    kind.__doc__ = "\n".join(((kind.__doc__ or "").rstrip(), "", *lines))
-    return kind
+    docs = {f.name: f.metadata[KEY].doc for f in fields(kind) if KEY in f.metadata}  # type: ignore[arg-type]
+    return with_docs(kind, docs)
 
 
 def _holds_options(value: Any) -> bool:

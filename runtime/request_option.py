@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from satchel.errors import RequestError
+from satchel.runtime.option_docs import with_docs
 
 T = TypeVar("T")
 KEY = "request option"  # of a field's metadata
@@ -114,7 +115,4 @@ def check_options(given: Any) -> None:
 
 def documented(definition: type[T]) -> type[T]:
     """Adds a line for each option to the docstring of a dataclass."""
-    lines = [f"    {name}: {option.doc}" for name, option in options_of(definition).items()]
-    if definition.__doc__ is not None:  # python -OO has none
-        definition.__doc__ = "\n".join([definition.__doc__.rstrip(), "", *lines])
-    return definition
+    return with_docs(definition, {name: option.doc for name, option in options_of(definition).items()})
