@@ -176,12 +176,12 @@ def each_fault(
     metadata: Metadata,
     log: Log,
     check: CheckName,
-    guess: Callable[[str], Typed | None] = lambda key: None,
+    substitute: Callable[[str], Typed | None] = lambda key: None,
 ) -> T | None:
     """Runs `build` repeatedly, each time without the key that it refused last, and logs every error. Returns
     the result, or None where `build` never succeeds.
 
-    guess: a substitute value for a required key, with which the check continues.
+    substitute: a value for a required key, with which the check continues.
     """
     values = {key: metadata.typed(key) for key in metadata}
     faults: list[tuple[ModelError, str]] = []
@@ -199,7 +199,7 @@ def each_fault(
             if not met and key in values:
                 del values[key]
                 continue
-            stand_in = guess(key)
+            stand_in = substitute(key)
             if stand_in is None or key in needed:
                 needed.add(key)
                 break

@@ -117,7 +117,7 @@ class Scheduler:
 
     def ahead(self, scheduled: abc.Sequence[ScheduledSequence], now: float) -> list[ScheduledSequence]:
         """The step that follows `scheduled`, planned before its tokens are known: one more of each. Empty
-        where it must wait for them: somebody ends, may begin or give way.
+        where it must wait for them: a sequence ends, may begin or give way.
         """
         if len(scheduled) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
             return []

@@ -27,7 +27,7 @@ def order(
     seq: Sequence, now: float, shares: Shares, slots: abc.Mapping[str, int], seconds: float, left: float = 0.0
 ) -> Key:
     """Smaller goes first. slots: of each client. left: tokens until the sequence ends, where the shortest are
-    to go first, whoever's they are; that order is the operator's wish, and no client's priority is above it.
+    to go first, of whatever client; the operator chose that order, and no client's priority is above it.
     """
     had, user = shares.had(seq.client), shares.user_had(seq)
     if left:
