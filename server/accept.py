@@ -19,7 +19,7 @@ from types import FrameType
 import uvicorn
 
 from satchel.server.addresses import Proxies, client_of
-from satchel.server.connections import Connections, Rank, Seat
+from satchel.server.connections import Connections, Rank, Seat, rank_of_incomplete
 from satchel.server.log import LOG
 
 NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -35,7 +35,7 @@ class Handshake:
         self.task: asyncio.Task[None] | None = None
 
     def rank(self, now: float) -> Rank | None:
-        return 1, self.began
+        return rank_of_incomplete(self.began, now)
 
     def check(self, now: float) -> None:
         if now - self.began > self.seconds:

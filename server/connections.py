@@ -22,9 +22,17 @@ from satchel.server.log import LOG
 SPARE = 16  # seats for health probes when all others are taken
 REBUILD = 0.05  # seconds before the next search after one that found no connection that can give way
 TICK = 0.5  # seconds between two checks of all deadlines
+YOUNG = 2.0  # seconds that a connection has for its first bytes before it gives way to others
 CUTS = ("header", "body", "idle", "write", "pipelined", "room", "descriptors", "broken")
 
 Rank = tuple[int, float]  # the smallest rank gives way first
+
+
+def rank_of_incomplete(since: float, now: float) -> Rank:
+    """The rank of a connection that waits for a header since then. A young one gives way last: its request
+    may have come, and the loop has not read it yet.
+    """
+    return (1 if now - since >= YOUNG else 4), since
 
 
 class Holder(Protocol):
@@ -130,7 +138,7 @@ class Connections:
 
     def release(self, seat: Seat) -> None:
         """Frees the seat of a connection that is closed and whose request has ended."""
-        seat.closed = True
+        seat.closed, seat.holder = True, None
         self._seats.discard(seat)
         self._spares.pop(seat, None)
         self._forget(seat)

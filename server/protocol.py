@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from satchel.server.addresses import Proxies, client_of, is_forwarded
-from satchel.server.connections import Connections, Rank, Seat
+from satchel.server.connections import Connections, Rank, Seat, rank_of_incomplete
 from satchel.server.flavour import flavour_of
 from satchel.server.guard import refuse
 from satchel.server.problem import Problem
@@ -117,8 +117,17 @@ class Deadlines(H11Protocol):
         super().connection_lost(exc)
         self._lost = True
         self._coming.clear()
-        if not self._running and self._seat is not None:
+        if not self._running:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Frees the seat, and ends the reference cycles of a connection that is over. Full collections of
+        garbage stop the loop for as long as there are objects, so none must be due to closed connections.
+        """
+        if self._seat is not None:
             self._connections.release(self._seat)
+        self._unset_keepalive_if_required()
+        self.app, self.cycle = cast(Any, None), cast(Any, None)
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
@@ -202,7 +211,7 @@ class Deadlines(H11Protocol):
             self._running = False
             self._connections.leave(seat)
             if self._lost:
-                self._connections.release(seat)
+                self._let_go()
 
     def _enter(self, scope: Scope, seat: Seat) -> Problem | None:
         """Sets the request's client address. Returns a Problem where the request must be refused."""
@@ -242,8 +251,9 @@ class Deadlines(H11Protocol):
         return bool(self._coming or self.conn.trailing_data[0])
 
     def rank(self, now: float) -> Rank | None:
-        """Idle connections give way first, then incomplete headers, incomplete bodies, and clients that do
-        not read. Among equals the oldest goes first; of bodies and readers, the slowest.
+        """Idle connections give way first, then incomplete headers, incomplete bodies, clients that do not
+        read, and headers that have just begun. Among equals the oldest goes first; of bodies and readers, the
+        slowest.
         """
         if self._lost:  # keep the seat while the request runs, or a client could start any number and leave
             return None
@@ -255,7 +265,7 @@ class Deadlines(H11Protocol):
             case "closing" | "idle":
                 return 0, since
             case "header" | "rest":
-                return 1, since
+                return rank_of_incomplete(since, now)
             case "body":
                 return 2, (self._received - self._base) / (now - since + 1.0)
         return None

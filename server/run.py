@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import math
 import os
 import signal
@@ -159,6 +160,9 @@ async def _serve(
         print(told, file=sys.stderr, flush=True)
     if line := sandbox_note(entry.options for entry in models.entries.values()):
         LOG.warning("%s", line)
+    # What is loaded now stays: a full collection of garbage, which stops the loop, need not look at it.
+    gc.collect()
+    gc.freeze()
     with suppress(KeyboardInterrupt):
         await server.serve(bound)
 

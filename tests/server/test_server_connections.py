@@ -5,9 +5,11 @@ by the tests: see tests/support/house.py.
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import ssl
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,29 @@ def test_a03_twice_the_limit_of_bad_connections(house: House, manner: str) -> No
         wire.close()
 
 
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("ends", ["client", "server"])
+def test_a_closed_connection_leaves_nothing_to_collect(house: House, manner: str, ends: str) -> None:
+    """Full collections of garbage stop the loop; without any, what a connection had is gone with it."""
+    data, seconds = MANNERS[manner]
+    gc.collect()
+    gc.disable()
+    try:
+        wires = [house.dial(data, window=4096) for _ in range(3)]
+        until(lambda: len(house.protocols()) == 3, "all have a protocol object")
+        if manner not in ("silent", "slow header"):
+            until(lambda: all(p.scope for p in house.protocols()), "their requests have begun")
+        left = [weakref.ref(p) for p in house.protocols()]
+        if ends == "server":
+            house.later(seconds)
+            house.later(seconds)
+        for wire in wires:
+            wire.close()
+        until(lambda: not any(ref() for ref in left), "closed connections are freed")
+    finally:
+        gc.enable()
+
+
 def test_a03_an_attack_of_one_address_leaves_others_alone(house: House) -> None:
     others = [house.dial(source=f"127.0.1.{i}") for i in range(5)]
     held = [house.dial() for _ in range(3 * MOST)]
@@ -100,6 +125,25 @@ def test_a03_an_attack_of_one_address_leaves_others_alone(house: House) -> None:
     assert sum(closed(wire) for wire in others) == 0
     until(lambda: sum(not closed(wire) for wire in held) <= EACH, "the address has its share alone")
     for wire in (*others, *held):
+        wire.close()
+
+
+def test_a03_readers_that_stall_give_way_before_one_that_has_just_come(house: House) -> None:
+    """Its request is on the way, or was not read yet; it comes from an address that has as many as others."""
+    held = [
+        house.dial(HEAD % b"/large" + b"\r\n", f"127.0.0.{1 + i % 4}", window=4096) for i in range(MOST - 1)
+    ]
+    until(lambda: len(house.protocols()) == MOST - 1, "all are there")
+    until(lambda: all(p.scope for p in house.protocols()), "their answers are under way")
+    house.later(0.05)  # five seconds of the server's clock
+    fresh = house.dial()
+    until(lambda: house.connections.open == MOST, "no seat is free")
+    before = house.connections.cuts["room"]
+    held += [house.dial(source="127.0.0.4") for _ in range(2)]
+    until(lambda: house.connections.cuts["room"] == before + 2, "two gave way")
+    fresh.sendall(HEAD % b"/whose" + b"\r\n")
+    assert answered(fresh, b"127.0.0.1")
+    for wire in (fresh, *held):
         wire.close()
 
 

@@ -20,6 +20,7 @@ from unittest.mock import patch
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from waiting import joined, until
 
 from satchel.runtime.api.options import Options
@@ -73,6 +74,12 @@ class House:
             return work(*args)
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(60)
+
+    def protocols(self) -> list[H11Protocol]:
+        """Of the connections that have a seat."""
+        return self.run(
+            lambda: [seat.holder for seat in self.connections._seats if isinstance(seat.holder, H11Protocol)]
+        )
 
     def later(self, seconds: float) -> None:
         """Checks deadlines as if so much time had passed: once to see what is there, and once after it.
