@@ -20,7 +20,8 @@ from satchel.formats.gguf import GGUF
 from satchel.formats.logits import LogitsFile, open_logits
 from satchel.quant.format import Blocks
 from satchel.runtime.api.model import Model
-from satchel.runtime.compiler import Context, optimize
+from satchel.runtime.compiler import optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device, find_backend
 from satchel.runtime.engine.engine import Engine

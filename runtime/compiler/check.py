@@ -16,9 +16,9 @@ import numpy as np
 
 from satchel.errors import DeviceError, RequestError
 from satchel.quant import FORMATS
-from satchel.runtime.compiler import Optimized
 from satchel.runtime.compiler.lower import USAGE, probe
 from satchel.runtime.compiler.memory import nbytes, stride_of
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import SAMPLING, WEIGHT, Buffer, Device, pointer
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, Type, leaves, toposort
 from satchel.runtime.kv import Pages

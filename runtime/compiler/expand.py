@@ -8,13 +8,9 @@ expanded_attention each compute their own tokens, and expanded_attention copies 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import Node, Roots, rewrite, toposort
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
 
 
 def expand(roots: Roots, context: Context) -> Roots:

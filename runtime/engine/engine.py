@@ -15,9 +15,11 @@ from types import MappingProxyType
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.runtime.compiler import Context, Optimized, compile, optimize
+from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import HOST_MEMORY, Device
 from satchel.runtime.engine.finite import check_logits, damaged

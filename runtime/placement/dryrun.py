@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
-from satchel.runtime.compiler import Context, Optimized, compile, optimize
+from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import nbytes
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device, Info
 from satchel.runtime.engine.engine import bucket_of

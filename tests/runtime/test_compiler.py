@@ -7,7 +7,8 @@ import pytest
 import tiny
 
 from satchel.runtime import ops
-from satchel.runtime.compiler import PIPELINE, Context, compile, optimize
+from satchel.runtime.compiler import PIPELINE, compile, optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import assign, storage
 from satchel.runtime.compiler.verify import PlanError, verify_graph, verify_plan

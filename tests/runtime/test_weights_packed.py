@@ -22,7 +22,8 @@ from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
 from satchel.quant import BY_ID, FORMATS
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
-from satchel.runtime.compiler import Context, compile, optimize
+from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import probe, state_layout
 from satchel.runtime.compiler.verify import PlanError, verify_plan
 from satchel.runtime.device.device import Info, find_backend, libraries, open_device
