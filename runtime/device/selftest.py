@@ -21,7 +21,7 @@ from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Array, Graph, Node, Roots, Type, rewrite, toposort
 from satchel.runtime.layers.arch import Cache, Forward
 from satchel.runtime.ops import evaluate
-from satchel.runtime.weights.weights import upload
+from satchel.runtime.weights.resident import Uploaded
 
 WIDTH, HEADS, KV_HEADS, VOCAB, FORMAT = 64, 2, 1, 96, "q8_0"
 IDS = (5, 17, 90, 2, 33)
@@ -111,7 +111,7 @@ def selftest(device: Device, behind: Sequence[Device] = ()) -> float:
     Closes all devices. Raises DeviceError if the error exceeds BOUND.
     """
     graph, values = forward(), weights()
-    engine = Engine(graph, CACHE, [device, *behind], lambda d, packed: upload(d, values, packed))
+    engine = Engine(graph, CACHE, [device, *behind], Uploaded(values))
     try:
         first, *rest = IDS
         logits = np.concatenate([engine.logits([BatchEntry(0, ids)]) for ids in ([first], rest)])

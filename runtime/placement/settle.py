@@ -13,18 +13,14 @@ from satchel.runtime.api.options import Options
 from satchel.runtime.compiler import compile, optimize
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device
 from satchel.runtime.engine.engine import bucket_of
 from satchel.runtime.layers.arch import Arch, Forward
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
-from satchel.runtime.placement.expert_cache import (
-    expert_cache_of,
-    packed_of,
-    reserved_bytes,
-    with_expert_cache,
-)
+from satchel.runtime.placement.expert_cache import expert_cache_of, reserved_bytes, with_expert_cache
 from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction, Speed, predict
@@ -32,10 +28,13 @@ from satchel.runtime.placement.prefetch import prefetch_of, reserved
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.placement.sizing import cache_bytes, cache_of, size
 from satchel.runtime.plan import Bucket, Plan
-from satchel.runtime.weights.expert_cache.cache import PendingExpertCache
+from satchel.runtime.weights.expert_cache.cache import ExpertCache
 from satchel.runtime.weights.expert_cache.layout import ExpertCacheLayout
-from satchel.runtime.weights.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
-from satchel.runtime.weights.prefetch import PendingPrefetch
+from satchel.runtime.weights.packing import Places, file_places, in_place, of_device, own_bytes, packable
+from satchel.runtime.weights.prefetch import PrefetchPlan, WeightPrefetcher
+from satchel.runtime.weights.residency import Residency
+from satchel.runtime.weights.resident import Resident
+from satchel.runtime.weights.streamed import Streamed
 
 TRIES = 4
 SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that plans do not share
@@ -50,24 +49,28 @@ class Settled:
     candidate: PlacementCandidate  # the chosen placement
     streamed: bool = False  # the CPU reads its weights from the file on demand, unpacked
     notes: tuple[str, ...] = ()  # for the user
-    prefetch: PendingPrefetch | None = None  # weights that another device prefetches for long steps
-    expert_cache: PendingExpertCache | None = None  # the CPU's experts that another device caches
+    prefetch: PrefetchPlan | None = None  # weights that another device prefetches for long steps
+    expert_cache: ExpertCacheLayout | None = None  # the CPU's experts that another device caches
 
     @property
     def placement(self) -> Placement:
         """The device of each node, with those of cached experts."""
-        return with_expert_cache(
-            self.candidate.placement, None if self.expert_cache is None else self.expert_cache.layout
-        )
+        return with_expert_cache(self.candidate.placement, self.expert_cache)
+
+    def residency(self, gguf: GGUF, resident: Residency, devices: Sequence[Device]) -> Residency:
+        """How the weights of the file reach these devices, over `resident` weights."""
+        if self.streamed:
+            resident = Streamed(resident, gguf, [d.name for d in devices if not apart(d)])
+        if self.expert_cache is not None:
+            resident = ExpertCache(resident, gguf, self.expert_cache)
+        return resident if self.prefetch is None else WeightPrefetcher(resident, gguf, self.prefetch)
 
     def predicted(self, devices: Sequence[Device], measure: Measure) -> Prediction:
         """Predicted times of a step, from the measured speeds of the devices in use."""
         sizes = sizes_of(self.arch.build(), self.arch.layers, devices)
         used = sizes.used(self.placement)
         speeds = {d.name: measure(d) for d in devices if d.name in used}
-        return predict(
-            self.placement, sizes, speeds, None if self.expert_cache is None else self.expert_cache.layout
-        )
+        return predict(self.placement, sizes, speeds, self.expert_cache)
 
 
 def settle(
@@ -123,8 +126,8 @@ def settle(
     layers, steps = f"the weights of {len(plan.layers)} layers", f"steps of {plan.min_tokens} tokens and more"
     note = f"{plan.device} prefetches {layers} for {steps}"
     if settled.expert_cache is not None:
-        plan = replace(plan, placement=with_expert_cache(plan.placement, settled.expert_cache.layout))
-    return replace(settled, prefetch=PendingPrefetch(gguf, plan), notes=(*settled.notes, note))
+        plan = replace(plan, placement=with_expert_cache(plan.placement, settled.expert_cache))
+    return replace(settled, prefetch=plan, notes=(*settled.notes, note))
 
 
 Planned = tuple[Forward, Sequence[Device], Options, Mapping[str, int]]
@@ -164,7 +167,7 @@ def _with_expert_cache(
     first = next(iter(found.layers.values()))
     few = f"{first.count} of {first.experts} experts of {len(found.layers)} layers"
     held = f"{few} are cached by {first.device}: those that are used most"
-    return replace(settled, expert_cache=PendingExpertCache(gguf, found), notes=(*settled.notes, held))
+    return replace(settled, expert_cache=found, notes=(*settled.notes, held))
 
 
 def _able(
@@ -176,9 +179,7 @@ def _able(
     cached: ExpertCacheLayout,
 ) -> bool:
     """Whether each node can run on the device of its placement."""
-    optimized = optimize(
-        forward.roots("tokens"), _context(gguf, forward, devices, options, placement, cached)
-    )
+    _, _, optimized = _optimized(gguf, forward, devices, options, placement, cached)
     wanted = cached.weights
     return all(
         wanted.get(s.name, device) == device
@@ -188,19 +189,20 @@ def _able(
     )
 
 
-def _context(
+def _optimized(
     gguf: GGUF,
     forward: Forward,
     devices: Sequence[Device],
     options: Options,
     placement: Placement,
     cached: ExpertCacheLayout | None,
-) -> Context:
-    """Compiler context of these devices before weights are loaded."""
-    types = packable(forward) if options.repack else {}
-    targets = tuple(DeviceTarget(d, packed_by(d, types) | packed_of(cached, gguf, d, types)) for d in devices)
-    counts = {} if cached is None else cached.counts
-    return Context(targets, with_expert_cache(placement, cached), options.activations, expert_cache=counts)
+) -> tuple[Residency, Mapping[str, DeviceTarget], Optimized]:
+    """The weights of a placement before they are loaded, and the graph of a step."""
+    residency: Residency = Resident(gguf, options.repack)
+    residency = residency if cached is None else ExpertCache(residency, gguf, cached)
+    targets = residency.targets(devices, packable(forward))
+    context = Context(tuple(targets.values()), with_expert_cache(placement, cached), options.activations)
+    return residency, targets, optimize(forward.roots("tokens"), residency.context(context, 1))
 
 
 def _settled(
@@ -267,21 +269,25 @@ def scratch_of(
     """Bytes of scratch memory on each device: buffers of the plans for a full step and for one token, and the
     driver's.
     """
-    context_of = _context(gguf, forward, devices, options, placement, cached)
-    optimized, targets = optimize(forward.roots("tokens"), context_of), context_of.targets
-    packings = {
-        d.name: t.packed for d, t in zip(devices, targets, strict=True) if isinstance(t, DeviceTarget)
-    }
-    held = {n: of_device(packed, optimized.assignment.device, n) for n, packed in packings.items()}
-    places = {d.name: file_places(gguf, in_place(gguf, d), held[d.name]) for d in devices}
-    if cached is not None:
-        for name, own_places in places.items():
-            cached.add_places(gguf, name, held[name], own_places)
+    residency, targets, optimized = _optimized(gguf, forward, devices, options, placement, cached)
+    places = dry_places(gguf, residency, targets, optimized)
     found = {d.name: driver_bytes(d) for d in devices}
     for n in {1, min(options.batch, context)}:
         bucket = Bucket(bucket_of(n, options.batch), 1)
         for name, own in scratch(compile(optimized, bucket, places, state_layout(optimized))).items():
             found[name] = found.get(name, 0) + own
+    return found
+
+
+def dry_places(
+    gguf: GGUF, residency: Residency, targets: Mapping[str, DeviceTarget], optimized: Optimized
+) -> dict[str, Places]:
+    """Where the weights of each device will lie."""
+    found = {}
+    for name, target in targets.items():
+        packed = of_device(target.packed, optimized.assignment.device, name)
+        found[name] = file_places(gguf, in_place(gguf, target.device), packed)
+        residency.add_places(name, packed, found[name])
     return found
 
 

@@ -85,6 +85,12 @@ class DeviceWeights:
     def add(self, name: str, buffer: str, offset: int, packed: int = 0) -> None:
         self._places.places[name] = WeightPlace(buffer, offset, packed)
 
+    def overlaid(self, other: DeviceWeights) -> DeviceWeights:
+        """These with others laid over them: of a tensor that both have, the other's."""
+        found = DeviceWeights(Places(self._places.places | other._places.places))
+        found.buffers = self.buffers | other.buffers
+        return found
+
 
 def bind(
     gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight], progress: Progress | None = None

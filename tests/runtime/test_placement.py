@@ -29,7 +29,6 @@ from satchel.runtime.placement.options import (
     read_rules,
     read_size,
 )
-from satchel.runtime.placement.pager import FilePages, layer_number
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import PROMPT, Prediction, Speed, crossings, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
@@ -38,6 +37,7 @@ from satchel.runtime.placement.speeds import speed_of
 from satchel.runtime.placement.step import LARGE as LARGE_STEP
 from satchel.runtime.placement.step import STEP
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.weights.streamed import FilePages, layer_number
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")

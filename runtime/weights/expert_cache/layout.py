@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from satchel.formats.gguf import GGUF
-from satchel.quant import FORMATS
 from satchel.runtime.compiler.expert_cache import CACHED, UNCACHED, table_name
 from satchel.runtime.device.device import Device
-from satchel.runtime.graph import Type
 from satchel.runtime.plan import ALIGN, WeightPlace, align_up
 from satchel.runtime.weights.packing import PackedWeight, Places
 
@@ -51,19 +49,20 @@ class ExpertCacheLayout:
     def of(self, device: str) -> Iterator[tuple[str, CachedLayer]]:
         return ((label, layer) for label, layer in self.layers.items() if layer.device == device)
 
-    def packed(self, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, PackedWeight]:
-        """Cached tensors of these types that the device packs: those whose packed experts lie one after
-        another.
+    def packed(
+        self, gguf: GGUF, device: Device, whole: Mapping[str, PackedWeight]
+    ) -> dict[str, PackedWeight]:
+        """Cached tensors that the device packs: those that it packs as a whole, with packed experts that lie
+        one after another.
         """
         found: dict[str, PackedWeight] = {}
         for _, layer in self.of(device.name):
-            for name in (n for n in layer.tensors if n in types and len(gguf.tensors[n].shape) == 3):
-                info = gguf.tensors[name]
-                number, (experts, rows, columns) = FORMATS[info.format].id, info.shape
-                each, rest = divmod(device.packed(number, experts, rows, columns), experts)
-                size = device.packed(number, layer.count, rows, columns)
-                if each and not rest and each % ALIGN == 0 and size == each * layer.count:
-                    found[name + CACHED] = PackedWeight(number, layer.count, rows, columns, size)
+            for name in (n for n in layer.tensors if n in whole and len(gguf.tensors[n].shape) == 3):
+                all = whole[name]
+                each, rest = divmod(all.size, all.stack)
+                size = device.packed(all.format, layer.count, all.rows, all.columns)
+                if not rest and each % ALIGN == 0 and size == each * layer.count:
+                    found[name + CACHED] = replace(all, stack=layer.count, size=size)
         return found
 
     def add_places(self, gguf: GGUF, device: str, packed: Mapping[str, PackedWeight], places: Places) -> int:
