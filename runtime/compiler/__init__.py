@@ -21,12 +21,13 @@ from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import place
 from satchel.runtime.compiler.push_down import push_down
+from satchel.runtime.compiler.rotate import rotate
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.plan import Bucket, Plan, WeightPlaces
 
 Pass = Callable[[Roots, Context], Roots]
-PIPELINE: tuple[Pass, ...] = (fold, push_down, split, expand, merge, layout, fuse)
+PIPELINE: tuple[Pass, ...] = (rotate, fold, push_down, split, expand, merge, layout, fuse)
 Trace = Callable[[str, Roots], None]
 
 

@@ -13,8 +13,10 @@ import numpy as np
 
 from satchel.errors import DeviceError, ModelError
 from satchel.quant import FORMATS
-from satchel.quant.cache import CACHE_TYPES, ROTATED
+from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler.rotate import rotate
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device
 from satchel.runtime.engine.engine import BatchEntry, Engine
@@ -71,9 +73,8 @@ def cache_types(device: Device) -> tuple[str, ...]:
 def _cached(kind: str) -> list[Node]:
     """The self-test's steps on a cache of this type."""
     made = forward(replace(CACHE, keys=kind, values=kind))
-    steps = [node for node in toposort((made.tokens,)) if node.op in ("kv_write", "attention")]
-    rotated = [ops.hadamard(node.src[0]) for node in steps if node.op == "attention" and kind in ROTATED]
-    return steps + rotated
+    steps = toposort(rotate((made.tokens,), Context((), lambda node: "")))
+    return [node for node in steps if node.op in ("kv_write", "attention", "hadamard")]
 
 
 def weights() -> dict[str, Array]:
