@@ -17,7 +17,6 @@ from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.compiler.optimized import Optimized
-from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device, Info
 from satchel.runtime.engine.engine import bucket_of
 from satchel.runtime.graph import Roots, toposort
@@ -30,7 +29,7 @@ from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.weights.packing import of_device, packable
-from satchel.runtime.weights.residency import Residency
+from satchel.runtime.weights.residency import Residency, Targets
 from satchel.runtime.weights.resident import Resident
 
 USUAL = Options()
@@ -72,7 +71,7 @@ class DryRun:
     devices: tuple[Device, ...]
     batch: int
     residency: Residency
-    targets: Mapping[str, DeviceTarget]
+    targets: Targets
     variants: Mapping[int, Optimized]  # by Residency.variant()
     passes: tuple[tuple[str, int], ...]  # name of each pass, and the number of nodes after it
     measure: Measure
