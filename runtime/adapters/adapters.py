@@ -24,7 +24,7 @@ from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.plan import align_up
 from satchel.runtime.weights.packing import packed_by
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, WeightsOn
-from satchel.runtime.weights.weights import DeviceWeights
+from satchel.runtime.weights.weights import DeviceWeights, write_weight
 
 BUFFER = "weights.adapters"
 
@@ -134,10 +134,7 @@ class WithAdapters(Over):
         weights.buffers[BUFFER] = buffer
         for name, values in self.values.items():
             flat, form = np.ascontiguousarray(values).reshape(-1).view(np.uint8), packed.get(name)
-            if form is not None:
-                buffer.pack(places[name], form.format, (form.stack, form.rows, form.columns), flat)
-            else:
-                buffer.write(places[name], flat)
+            write_weight(buffer, places[name], flat, form)
             weights.add(name, BUFFER, places[name], form.size if form is not None else 0)
 
 

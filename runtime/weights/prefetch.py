@@ -22,7 +22,7 @@ from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import WeightPlace, align_up
 from satchel.runtime.weights.packing import PackedWeight, Places
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
-from satchel.runtime.weights.weights import DeviceWeights, aligned
+from satchel.runtime.weights.weights import DeviceWeights, aligned, write_weight
 
 SLOTS = 3  # buffers: one being read, one being filled, one that may still be read
 
@@ -138,12 +138,7 @@ class WeightPrefetcher(Over):
     def _fill(self, label: str) -> None:
         for name in self.plan.layers[label]:
             place, raw = self._weights.place(name), aligned(self.gguf.raw(name).reshape(-1))
-            buffer, packed = self.buffers[place.buffer], self.packed.get(name)
-            if packed:
-                matrices = (packed.stack, packed.rows, packed.columns)
-                buffer.pack(place.offset, packed.format, matrices, raw)
-            else:
-                buffer.write(place.offset, raw)
+            write_weight(self.buffers[place.buffer], place.offset, raw, self.packed.get(name))
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -207,11 +207,19 @@ def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Pac
         following = min(size, info.nbytes - start - size)
         _advise_range(gguf, info, start + size, following, "MADV_WILLNEED")
         data = aligned(raw[start : start + size])
-        buffer.pack(offset, part.format, (part.stack, part.rows, part.columns), data)
+        write_weight(buffer, offset, data, part)
         _advise_range(gguf, info, start, size, "MADV_DONTNEED")
         offset += part.size
         start += size
         yield size
+
+
+def write_weight(buffer: Buffer, offset: int, data: Array, packed: PackedWeight | None) -> None:
+    """Writes bytes in the file's format, packed where the device packs the weight."""
+    if packed is None:
+        buffer.write(offset, data)
+    else:
+        buffer.pack(offset, packed.format, (packed.stack, packed.rows, packed.columns), data)
 
 
 def parts_of(device: Device, packed: PackedWeight, nbytes: int) -> Iterator[PackedWeight]:
@@ -281,10 +289,7 @@ def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, Pac
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         found = packed.get(name)
         buffer = device.alloc(found.size if found else max(flat.nbytes, 64), WEIGHT)
-        if found:
-            buffer.pack(0, found.format, (found.stack, found.rows, found.columns), flat)
-        else:
-            buffer.write(0, flat)
+        write_weight(buffer, 0, flat, found)
         weights.buffers[f"weights.{name}"] = buffer
         weights.add(name, f"weights.{name}", 0, found.size if found else 0)
     return weights

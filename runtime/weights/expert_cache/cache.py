@@ -26,7 +26,7 @@ from satchel.runtime.weights.expert_cache.layout import BUFFER, ExpertCacheLayou
 from satchel.runtime.weights.expert_cache.usage import ExpertUsage, Replacement
 from satchel.runtime.weights.packing import PackedWeight, Places
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
-from satchel.runtime.weights.weights import DeviceWeights, aligned
+from satchel.runtime.weights.weights import DeviceWeights, aligned, write_weight
 
 STEP_BYTES = 32 << 20  # most bytes that are sent per step; a single expert may be larger
 
@@ -117,17 +117,14 @@ class ExpertCache(Over):
             self._tell(label, device)
 
     def _fill(self, label: str, slot: int, expert: int) -> None:
-        layer, gguf = self.layout.layers[label], self.gguf
+        layer = self.layout.layers[label]
         for name in layer.tensors:
             place, packed = self._places[layer.device][name + CACHED], self._packed.get(name + CACHED)
-            each = gguf.tensors[name].nbytes // layer.experts
-            raw = gguf.raw(name).reshape(-1).view(np.uint8)[each * expert : each * (expert + 1)]
-            buffer, data = self._buffers[layer.device], aligned(raw)
-            if packed is None:
-                buffer.write(place.offset + each * slot, data)
-            else:
-                at = place.offset + packed.size // packed.stack * slot
-                buffer.pack(at, packed.format, (1, packed.rows, packed.columns), data)
+            each = self.gguf.tensors[name].nbytes // layer.experts
+            raw = self.gguf.raw(name).reshape(-1).view(np.uint8)[each * expert : each * (expert + 1)]
+            at = place.offset + slot * (packed.size // packed.stack if packed else each)
+            one = replace(packed, stack=1) if packed else None
+            write_weight(self._buffers[layer.device], at, aligned(raw), one)
 
     def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
         return replace(self.inner.steps(tokens, loaded), picked=self.picked)
