@@ -66,13 +66,18 @@ def attention(a: Arch, x: Node, i: int, *, scale: float = 0.0, cap: float = 0.0)
 
 def write_cache(a: Arch, k: Node, v: Node, i: int) -> tuple[Node, ...]:
     """Writes keys and values (T, KV, D) of this step to the caches of layer i; gives the caches."""
-    window, caches = a.group(i), []
-    pool, table = a.cache.pool_of(window), a.table(window)
-    for part, y, format in (("k", k, a.cache.keys), ("v", v, a.cache.values)):
-        state = a.state(f"{part}.{i}", Type((pool, a.kv_heads[i], a.cache.block, y.width), format))
-        caches.append(ops.kv_write(state, y, a.slot, a.pos, table))
-    a.written.extend(caches)
-    return tuple(caches)
+    keys = cached(a, f"k.{i}", k, a.cache.keys, a.group(i))
+    return keys, cached(a, f"v.{i}", v, a.cache.values, a.group(i))
+
+
+def cached(a: Arch, name: str, heads: Node, format: str, window: int = 0) -> Node:
+    """Writes heads (T, H, D) of this step to the paged cache of that name; gives the cache. window: the layer
+    group's; 0: full attention.
+    """
+    shape = (a.cache.pool_of(window), heads.shape[1], a.cache.block, heads.width)
+    cache = ops.kv_write(a.state(name, Type(shape, format)), heads, a.slot, a.pos, a.table(window))
+    a.written.append(cache)
+    return cache
 
 
 def attend(

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from satchel.errors import ModelError, RequestError
 from satchel.runtime import ops
-from satchel.runtime.graph import Node, Type
+from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch
-from satchel.runtime.layers.blocks import linear, rope_frequencies, rope_scaling
+from satchel.runtime.layers.blocks import cached, linear, rope_frequencies, rope_scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,7 @@ def absorbed(
     asked = ops.head_linear(q[0], a.weight(f"{p}attn_k_b.weight", heads, s.rank, s.nope))
     asked = ops.concat(asked, q[1])
     row = ops.concat(ops.reshape(latent, shape=(1, s.rank)), shared)
-    state = a.state(f"k.{i}", Type((a.cache.pool, 1, a.cache.block, s.rank + s.rope), format))
-    cache = ops.kv_write(state, row, a.slot, a.pos, a.table(0))
-    a.written.append(cache)
+    cache = cached(a, f"k.{i}", row, format)
     seen, more = (asked, cache, cache, a.slot, a.pos, a.table(0)), {"scale": scale_of(a, s), "value": s.rank}
     y = ops.attention(*seen, **more) if positions is None else ops.sparse_attention(*seen, positions, **more)
     y = ops.reshape(y, shape=(heads, s.rank))
@@ -132,9 +130,5 @@ def unpacked(a: Arch, i: int, s: MlaDims, q: tuple[Node, Node], latent: Node, sh
     k = ops.concat(ops.take(both, start=0, size=s.nope), shared)
     v = ops.take(both, start=s.nope, size=s.value)
     query = ops.concat(*q)
-    caches = []
-    for part, y, format in (("k", k, a.cache.keys), ("v", v, a.cache.values)):
-        state = a.state(f"{part}.{i}", Type((a.cache.pool, heads, a.cache.block, y.width), format))
-        caches.append(ops.kv_write(state, y, a.slot, a.pos, a.table(0)))
-    a.written.extend(caches)
+    caches = cached(a, f"k.{i}", k, a.cache.keys), cached(a, f"v.{i}", v, a.cache.values)
     return ops.attention(query, *caches, a.slot, a.pos, a.table(0), scale=scale_of(a, s))
