@@ -21,13 +21,13 @@ EMBEDDINGS = "token_embd.weight"  # a step reads only a few rows, unless it is t
 
 
 class FilePages:
-    """Pages of a mapped file, by layer. names: the tensors that the device reads."""
+    """Pages of a mapped file, by layer."""
 
-    def __init__(self, gguf: GGUF, names: Collection[str] | None = None) -> None:
+    def __init__(self, gguf: GGUF) -> None:
         self.gguf = gguf
         self.layers: dict[str, list[str]] = {}
         tied = "output.weight" not in gguf.tensors
-        for name in gguf.tensors if names is None else names:
+        for name in gguf.tensors:
             label = layer_of(name, tied)
             if label:
                 self.layers.setdefault(label, []).append(name)

@@ -54,7 +54,7 @@ class ExpertCache(Over):
     def targets(self, devices: Sequence[Device], types: Mapping[str, Type]) -> Targets:
         found = self.inner.targets(devices, types)
         for target in found.values():
-            target.packed = {**target.packed, **self.layout.packed(self.gguf, target.device, target.packed)}
+            target.packed = {**target.packed, **self.layout.packed(target.device, target.packed)}
         return found
 
     def context(self, context: Context, tokens: int) -> Context:
