@@ -397,6 +397,14 @@ def test_too_little_memory_streams(files: dict[str, Path], monkeypatch: pytest.M
         assert len(model.engine.program(1, 1).plan.segments) == 1
 
 
+def test_a_cpu_that_computes_nothing_lets_steps_overlap(files: dict[str, Path]) -> None:
+    """Streaming concerns devices that have a part of the model."""
+    with Model.load(files["dense"], device="remote", gpu_layers="all", stream_weights="on") as model:
+        assert model.engine.devices == ("remote",) and model.engine.overlaps
+    with Model.load(files["dense"], device="remote", gpu_layers=1, stream_weights="on") as model:
+        assert "cpu" in model.engine.devices and not model.engine.overlaps
+
+
 def test_pages_are_asked_for_ahead_and_given_back(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
