@@ -28,7 +28,7 @@ from satchel.runtime.layers.arch import Cache
 from satchel.runtime.placement.sizing import cache_bytes
 from satchel.runtime.tasks.bench import Runner, Test
 from satchel.runtime.tasks.perplexity import diverge, windows, write_base
-from satchel.runtime.weights.weights import DeviceWeights
+from satchel.runtime.weights.resident import LoadedOnce
 
 CONTEXT = 512  # of the windows whose divergence is measured
 ANSWER, PROMPT = 16, 512
@@ -56,17 +56,12 @@ class Caches:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._weights: DeviceWeights | None = None
+        self._weights = LoadedOnce(model._resident())
 
     def engine(self, cache: Cache) -> Engine:
         """The caller releases it."""
         arch = type(self.model.arch)(self.model.arch.hp, self.model.arch.weights, cache)
-
-        def bind(device, packed):  # type: ignore[no-untyped-def]
-            self._weights = self._weights or self.model._bind(device, packed)
-            return self._weights
-
-        return Engine(arch.build(), cache, [self.model.device], bind, batch=cache.batch)
+        return Engine(arch.build(), cache, [self.model.device], self._weights, batch=cache.batch)
 
     def bytes(self, cache: Cache) -> int:
         return cache_bytes(self.model.arch, replace(cache, context=cache.block, slots=1)) // cache.block

@@ -23,7 +23,8 @@ from satchel.runtime.graph import ROWS, TOKENS, Array, Node, Type
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.plan import align_up
 from satchel.runtime.weights.packing import packed_by
-from satchel.runtime.weights.weights import DeviceWeights
+from satchel.runtime.weights.residency import Over, PackedOn, Residency, WeightsOn
+from satchel.runtime.weights.weights import DeviceWeights, write_weight
 
 BUFFER = "weights.adapters"
 
@@ -102,8 +103,6 @@ class Adapters:
                 f"an adapter changes {left}, which this architecture does not multiply with: leave it out"
             )
 
-    # --- the device
-
     def values(self) -> dict[str, Array]:
         """All weights of the adapters' nodes by name, float32."""
         found = {f"direction.{layer}": steer for layer, steer in self.steers.items()}
@@ -111,23 +110,31 @@ class Adapters:
             found |= {f"{name}.lora_a": stack.a, f"{name}.lora_b": stack.b}
         return found
 
-    def put(self, device: Device, weights: DeviceWeights, *, repack: bool = True) -> None:
-        """Copies the weights to a device, into a buffer of their own. repack: packed if the device packs
-        them.
-        """
-        types = {name: Type(values.shape) for name, values in self.values().items()} if repack else {}
+
+class WithAdapters(Over):
+    """The adapters' weights beside the model's, on each device in a buffer of their own."""
+
+    def __init__(self, inner: Residency, adapters: Adapters) -> None:
+        super().__init__(inner)
+        self.values = adapters.values()
+
+    def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
+        found = self.inner.load(devices, packed)
+        for device in devices:
+            self._put(device, found[device.name])
+        return found
+
+    def _put(self, device: Device, weights: DeviceWeights) -> None:
+        types = {name: Type(values.shape) for name, values in self.values.items()} if self.repack else {}
         packed, places, at = packed_by(device, types), {}, 0
-        for name, values in self.values().items():
+        for name, values in self.values.items():
             places[name] = at
             at = align_up(at + (packed[name].size if name in packed else values.nbytes))
         buffer = device.alloc(max(at, 64), WEIGHT)
         weights.buffers[BUFFER] = buffer
-        for name, values in self.values().items():
+        for name, values in self.values.items():
             flat, form = np.ascontiguousarray(values).reshape(-1).view(np.uint8), packed.get(name)
-            if form is not None:
-                buffer.pack(places[name], form.format, (form.stack, form.rows, form.columns), flat)
-            else:
-                buffer.write(places[name], flat)
+            write_weight(buffer, places[name], flat, form)
             weights.add(name, BUFFER, places[name], form.size if form is not None else 0)
 
 

@@ -24,7 +24,7 @@ from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.formats.verify_text import check_vocabulary
-from satchel.runtime.adapters.adapters import Adapters, read_adapters
+from satchel.runtime.adapters.adapters import Adapters, WithAdapters, read_adapters
 from satchel.runtime.api.answers import best, check_counts, seeds
 from satchel.runtime.api.chat import ChatPrompt, Thinking
 from satchel.runtime.api.chat_reply import ChatReply
@@ -35,7 +35,6 @@ from satchel.runtime.api.readings import Readings
 from satchel.runtime.api.recovering import Recovering
 from satchel.runtime.api.refusals import PromptTooLong
 from satchel.runtime.api.reply import Reply
-from satchel.runtime.device.device import Device
 from satchel.runtime.device.peaks import BEYOND_CACHE, read_rate
 from satchel.runtime.engine.beam import Beam, BeamOptions, beam_search
 from satchel.runtime.engine.engine import BatchEntry, Engine
@@ -50,8 +49,7 @@ from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
-from satchel.runtime.placement.devices import apart, open_for, used_of
-from satchel.runtime.placement.pager import FilePages
+from satchel.runtime.placement.devices import open_for, used_of
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.sampling.logprobs import Logprob
@@ -59,8 +57,8 @@ from satchel.runtime.scheduler import Request
 from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.speculative.load import buckets, open_draft
-from satchel.runtime.weights.packing import PackedWeight
-from satchel.runtime.weights.weights import DeviceWeights, bind_beside
+from satchel.runtime.weights.residency import Residency
+from satchel.runtime.weights.resident import Resident
 
 __all__ = ["Message", "Model", "Options"]
 
@@ -154,21 +152,17 @@ class Model(Recovering, Readings):
             self.gguf, self.devices, o, self.placement_options, measured(self.gguf, o)
         )
         self.arch, placement, self.notes = settled.arch, settled.placement, [*self.notes, *settled.notes]
-        self.cache, pages = self.arch.cache, FilePages(self.gguf)
+        self.cache = self.arch.cache
         self.adapters = read_adapters(self.gguf, o.adapters, o.control_vectors)
         self.engine = Engine(
             self.arch.build_with(self.adapters),
             self.cache,
             self.devices,
-            self._bind,
+            settled.residency(self.gguf, self._resident(), self.devices),
             placement,
             batch=batch,
-            repack=o.repack,
             activations=o.activations,
             host_cache=o.host_cache,
-            pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
-            prefetch=settled.prefetch,
-            expert_cache=settled.expert_cache,
             source=str(self.path),
         )
         self.devices = used_of(self.devices, self.engine.devices)
@@ -191,12 +185,11 @@ class Model(Recovering, Readings):
         for rows in buckets(min(wanted.draft_max + self.cache.slots, self.engine.batch) - 1):
             self.engine.program(rows, rows)  # compile now, not during an answer
 
-    def _bind(self, device: Device, packed: Mapping[str, PackedWeight]) -> DeviceWeights:
+    def _resident(self) -> Residency:
+        """The weights of the file and of the adapters in the devices' memory."""
         # Packing is C, so the tokenizer is built meanwhile. Its errors are reported at its first use.
-        weights = bind_beside(self.gguf, device, packed, self._progress, self._try_tokenizer)
-        if self.adapters is not None:
-            self.adapters.put(device, weights, repack=self.options.repack)
-        return weights
+        found = Resident(self.gguf, self.options.repack, self._progress, self._try_tokenizer)
+        return found if self.adapters is None else WithAdapters(found, self.adapters)
 
     @property
     def sandbox(self) -> str:

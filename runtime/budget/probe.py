@@ -7,7 +7,7 @@ The model is read once. A replacement gets a graph of its own, so its products a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,15 +20,18 @@ from satchel.formats.gguf import GGUF
 from satchel.formats.logits import LogitsFile, open_logits
 from satchel.quant.format import Blocks
 from satchel.runtime.api.model import Model
-from satchel.runtime.compiler import Context, optimize
+from satchel.runtime.compiler import optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device, find_backend
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Type
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.tasks.perplexity import Divergence, Progress, diverge, write_base
-from satchel.runtime.weights.packing import PackedWeight, packable, packed_by
-from satchel.runtime.weights.weights import DeviceWeights, FileWeights, bind, upload
+from satchel.runtime.weights.packing import packable, packed_by
+from satchel.runtime.weights.residency import Over, PackedOn, Residency, WeightsOn
+from satchel.runtime.weights.resident import LoadedOnce, Resident
+from satchel.runtime.weights.weights import FileWeights, upload
 from satchel.runtime.weights.weights import Progress as Loaded
 
 Windows = npt.NDArray[np.int32]
@@ -54,6 +57,18 @@ class Exchanged(FileWeights):
         return Type(found.shape, self.formats[name]) if found and name in self.formats else found
 
 
+class _Exchanging(Over):
+    """Weights of which some are replaced."""
+
+    def __init__(self, inner: Residency, exchanges: Mapping[str, Exchange]) -> None:
+        super().__init__(inner)
+        self._blocks = {name: exchange.blocks for name, exchange in exchanges.items()}
+
+    def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
+        found = self.inner.load(devices, packed)
+        return {d.name: found[d.name].overlaid(upload(d, self._blocks, packed[d.name])) for d in devices}
+
+
 class Prober:
     """An open model, and its own log-probabilities, `base`, as the reference of every measurement."""
 
@@ -74,8 +89,7 @@ class Prober:
         name = gguf.metadata.get_str("general.architecture")
         self._arch, self._hp = find_arch(name, str(gguf.path)), HParams(gguf.metadata, name)
         self._cache = Cache(windows.shape[1], 1)
-        self._loaded = loaded
-        self._weights: DeviceWeights | None = None
+        self._weights = LoadedOnce(Resident(gguf, progress=loaded))
         self.device: Device = find_backend(device).open(threads=threads)
         try:
             engine = self._engine({})
@@ -123,21 +137,9 @@ class Prober:
             arch.build(),
             self._cache,
             [self.device],
-            lambda d, packed: self._bind(exchanges, packed),
+            _Exchanging(self._weights, exchanges),
             source=str(self.gguf.path),
         )
-
-    def _bind(self, exchanges: Mapping[str, Exchange], packed: Mapping[str, PackedWeight]) -> DeviceWeights:
-        if self._weights is None:
-            self._weights = bind(self.gguf, self.device, packed, self._loaded)
-        extra = upload(self.device, {name: e.blocks for name, e in exchanges.items()}, packed)
-        found = DeviceWeights()
-        found.buffers.update(self._weights.buffers)
-        found.buffers.update(extra.buffers)
-        for name in self.gguf.tensors:
-            place = (extra if name in exchanges else self._weights).place(name)
-            found.add(name, place.buffer, place.offset, place.packed)
-        return found
 
     def close(self) -> None:
         self.device.close()

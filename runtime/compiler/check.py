@@ -16,9 +16,9 @@ import numpy as np
 
 from satchel.errors import DeviceError, RequestError
 from satchel.quant import FORMATS
-from satchel.runtime.compiler import Optimized
 from satchel.runtime.compiler.lower import USAGE, probe
 from satchel.runtime.compiler.memory import nbytes, stride_of
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import SAMPLING, WEIGHT, Buffer, Device, pointer
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, Type, leaves, toposort
 from satchel.runtime.kv import Pages
@@ -28,6 +28,7 @@ from satchel.runtime.plan import COUNTS_BYTES, Bucket, BufferSpec, Segment
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.sampling.record import record
 from satchel.runtime.weights.packing import PackedWeight
+from satchel.runtime.weights.residency import PackedOn
 
 if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
@@ -36,7 +37,6 @@ HALVES = ("f16", "bf16")
 SUM, ROUNDED_SUM, CODES = 1e-8, 1e-5, 1e-5  # normalized squared errors
 Raw = Callable[[str], Array]  # a weight's values in its own format, by name
 Values = dict[Node, Array]
-PackedOn = Mapping[str, Mapping[str, PackedWeight]]  # weights that a device packs, by device and name
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,9 @@ def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
     """
     devices = {device.name: device for device in model.devices}
     engine = model.engine
-    cache = engine.expert_cache
 
     def raw(name: str) -> Array:
-        own = None if cache is None else cache.raw(name)
+        own = engine.residency.value(name)
         return model.gguf.array(name) if own is None else own
 
     return check_graph(engine.optimized("tokens"), devices, raw, model.cache, ids, engine.packed)

@@ -8,13 +8,10 @@ expanded_attention each compute their own tokens, and expanded_attention copies 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import Node, Roots, rewrite, toposort
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
 
 
 def expand(roots: Roots, context: Context) -> Roots:
@@ -54,6 +51,8 @@ def _absorbed(node: Node, src: tuple[Node, ...]) -> tuple[Node, Node, Node, Node
     if attention.op == "gather_rows":
         attention, rows = attention.src
     if attention.op != "attention" or not attention.arg("value") or len(attention.src) != 6:
+        return None
+    if attention.src[1].type.format in ROTATED:
         return None
     asked = attention.src[0]
     if asked.op != "concat" or asked.src[0].op != "head_linear":

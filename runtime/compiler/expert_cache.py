@@ -5,13 +5,9 @@ the other part.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import LEAVES, Node, Roots, Type, rewrite
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
 
 CACHED, UNCACHED = (
     ".cached",

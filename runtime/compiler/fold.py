@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import LEAVES, Node, Roots, rewrite
 from satchel.runtime.ops import OPS
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
 
 
 def fold(roots: Roots, context: Context) -> Roots:

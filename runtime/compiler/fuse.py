@@ -8,13 +8,10 @@ it loses nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import Node, Roots, readers, rewrite
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
 
 Uses = dict[Node, int]
 Local = Callable[[Node, tuple[Node, ...], Uses], Node | None]

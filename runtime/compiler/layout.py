@@ -8,16 +8,12 @@ requested, are bfloat16.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from satchel.errors import RequestError
 from satchel.quant import FORMATS, Format
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import Node, Roots, rewrite
 from satchel.runtime.ops.op import op_of
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
 
 WIDE = "bf16"  # the format of 16-bit activations
 

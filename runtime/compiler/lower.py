@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from satchel import cext
 from satchel.quant import FORMATS
 from satchel.runtime.compiler.memory import Allocation, MemoryPlan, nbytes, storage, stride_of
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, leaves
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import (
@@ -30,9 +30,6 @@ from satchel.runtime.plan import (
     WeightPlaces,
     align_up,
 )
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Optimized
 
 USAGE = {
     "weights": 0,

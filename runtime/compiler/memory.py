@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from satchel.quant import FORMATS
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Dim, Node, Roots, Type
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import ALIGN, Bucket, align_up
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Optimized
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,10 @@ No weight is copied: a step may name any number of weights, of any formats that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from satchel.quant import FORMATS
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import Node, Roots, rewrite, toposort
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
 
 
 def merge(roots: Roots, context: Context) -> Roots:

@@ -6,28 +6,12 @@ any other moves to the next device. A state lies on one device, and the nodes th
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
 from satchel.errors import DeviceError
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.memory import storage
+from satchel.runtime.compiler.optimized import DeviceAssignment
 from satchel.runtime.graph import LEAVES, Graph, Node, Roots, rewrite, toposort
 from satchel.runtime.ops import OPS
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceAssignment:
-    """Result of placement."""
-
-    roots: Roots  # the graph with its copies
-    device: dict[Node, str]  # of every node that is not a leaf
-    moved: tuple[str, ...]  # nodes that are not on their wanted device
-    homes: dict[str, str] = field(default_factory=dict)  # the device of each state, by name
-    streamed: Collection[str] = ()  # devices that run layer by layer
 
 
 def place(roots: Roots, context: Context) -> DeviceAssignment:

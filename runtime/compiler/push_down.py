@@ -4,14 +4,10 @@ feed-forward and the head compute only the rows whose logits are read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import TOKENS, Node, Roots, readers, rewrite
 from satchel.runtime.ops.op import op_of
-
-if TYPE_CHECKING:
-    from satchel.runtime.compiler import Context
 
 
 def push_down(roots: Roots, context: Context) -> Roots:

@@ -13,15 +13,17 @@ import numpy as np
 
 from satchel.errors import DeviceError, ModelError
 from satchel.quant import FORMATS
-from satchel.quant.cache import CACHE_TYPES, ROTATED
+from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler.rotate import rotate
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Array, Graph, Node, Roots, Type, rewrite, toposort
 from satchel.runtime.layers.arch import Cache, Forward
 from satchel.runtime.ops import evaluate
-from satchel.runtime.weights.weights import upload
+from satchel.runtime.weights.resident import Uploaded
 
 WIDTH, HEADS, KV_HEADS, VOCAB, FORMAT = 64, 2, 1, 96, "q8_0"
 IDS = (5, 17, 90, 2, 33)
@@ -71,9 +73,8 @@ def cache_types(device: Device) -> tuple[str, ...]:
 def _cached(kind: str) -> list[Node]:
     """The self-test's steps on a cache of this type."""
     made = forward(replace(CACHE, keys=kind, values=kind))
-    steps = [node for node in toposort((made.tokens,)) if node.op in ("kv_write", "attention")]
-    rotated = [ops.hadamard(node.src[0]) for node in steps if node.op == "attention" and kind in ROTATED]
-    return steps + rotated
+    steps = toposort(rotate((made.tokens,), Context((), lambda node: "")))
+    return [node for node in steps if node.op in ("kv_write", "attention", "hadamard")]
 
 
 def weights() -> dict[str, Array]:
@@ -111,7 +112,7 @@ def selftest(device: Device, behind: Sequence[Device] = ()) -> float:
     Closes all devices. Raises DeviceError if the error exceeds BOUND.
     """
     graph, values = forward(), weights()
-    engine = Engine(graph, CACHE, [device, *behind], lambda d, packed: upload(d, values, packed))
+    engine = Engine(graph, CACHE, [device, *behind], Uploaded(values))
     try:
         first, *rest = IDS
         logits = np.concatenate([engine.logits([BatchEntry(0, ids)]) for ids in ([first], rest)])

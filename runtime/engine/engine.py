@@ -10,33 +10,31 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from types import MappingProxyType
 
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.runtime.compiler import Context, Optimized, compile, optimize
+from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
-from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import HOST_MEMORY, Device
 from satchel.runtime.engine.finite import check_logits, damaged
 from satchel.runtime.engine.host_sampling import HostSampling, Sampled
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
-from satchel.runtime.engine.program import DeviceMemory, Pager, Program
+from satchel.runtime.engine.program import DeviceMemory, Program
 from satchel.runtime.engine.states import States
 from satchel.runtime.engine.watchdog import Pulse
-from satchel.runtime.graph import Array, Node, Type
+from satchel.runtime.graph import Array, Node
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
 from satchel.runtime.layers.arch import SEGMENT_IDS, WITH_ADAPTERS, AdapterScales, Cache, Forward, windows_of
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.sampling import NONE, Sampling
 from satchel.runtime.sampling.record import record
-from satchel.runtime.weights.expert_cache.cache import ExpertCache, PendingExpertCache
-from satchel.runtime.weights.packing import PackedWeight, PackedWeights, of_device, packable, packed_by
-from satchel.runtime.weights.prefetch import PendingPrefetch, WeightPrefetcher
-from satchel.runtime.weights.weights import DeviceWeights
+from satchel.runtime.weights.packing import of_device, packable
+from satchel.runtime.weights.residency import Residency
 
 MAX_TOKENS = 512
 LONG = 384  # tokens of one sequence in a step from which on keys and values are made of latents
@@ -131,49 +129,10 @@ def _works_apart(devices: Sequence[Device]) -> bool:
     return [not d.info().flags & HOST_MEMORY and not d.profiled for d in devices] == [True]
 
 
-def _targets(
-    devices: Sequence[Device],
-    types: Mapping[str, Type],
-    in_file: Collection[str],
-    expert_cache: PendingExpertCache | None,
-) -> dict[str, DeviceTarget]:
-    """The devices with the weights of these types that they keep in their own order; in_file: names of those
-    that keep none so.
-    """
-    found = {d.name: DeviceTarget(d, {} if d.name in in_file else packed_by(d, types)) for d in devices}
-    if expert_cache is not None:
-        for target in found.values():
-            target.packed = {
-                **target.packed,
-                **expert_cache.layout.packed(expert_cache.gguf, target.device, types),
-            }
-    return found
-
-
-Bind = Callable[[Device, Mapping[str, PackedWeight]], DeviceWeights]
-
-
-@dataclass(frozen=True, slots=True)
-class PrefetchedSteps:
-    """How steps of `min_tokens` and more go: another device prefetches the CPU's weights for them."""
-
-    prefetcher: WeightPrefetcher
-    context: Context
-    memory: Mapping[str, DeviceMemory]
-    min_tokens: int
-
-    @property
-    def pagers(self) -> Mapping[str, Pager]:
-        return {self.prefetcher.plan.device: self.prefetcher}
-
-
 class Engine:
-    """A model on its devices. bind(device, packed) makes the weights readable there, those of `packed` in the
-    device's own order; repack False: none. wanted: the device on which a node of the graph is to run, the
-    first where it is not given. host_cache: bytes of host memory for blocks of the KV cache that
-    its own memory has no room for. pagers: of devices that leave every weight in the file and read it
-    layer by layer. prefetch: the CPU's weights that another device prefetches for long steps. expert_cache:
-    experts of the CPU's that another device holds too. source: the model's name in errors, its file's path.
+    """A model on its devices. residency: how its weights reach them. wanted: the device on which a node of
+    the graph is to run, the first where it is not given. host_cache: bytes of host memory for blocks of the
+    KV cache that its own memory has no room for. source: the model's name in errors, its file's path.
     """
 
     def __init__(
@@ -181,33 +140,24 @@ class Engine:
         forward: Forward,
         cache: Cache,
         devices: Sequence[Device],
-        bind: Bind,
+        residency: Residency,
         wanted: Callable[[Node], str] | None = None,
         batch: int = MAX_TOKENS,
-        repack: bool = True,
         activations: int = 0,
         host_cache: int = 0,
-        pagers: Mapping[str, Pager] = MappingProxyType({}),
-        prefetch: PendingPrefetch | None = None,
-        expert_cache: PendingExpertCache | None = None,
         source: str = "the model",
     ) -> None:
-        self.forward, self.cache, self.batch = forward, cache, batch
-        self._memory: dict[str, DeviceMemory] = {}
+        self.forward, self.cache, self.batch, self.residency = forward, cache, batch, residency
         self.timing, self.pulse, self.source = Timing(), Pulse(), source
         self._lengths = [0] * cache.slots
-        types = packable(forward) if repack else {}
-        targets = _targets(devices, types, pagers, expert_cache)
-        self.expert_cache = None if expert_cache is None else ExpertCache(expert_cache)
+        targets = residency.targets(devices, packable(forward))
         self._context = Context(
             tuple(targets.values()),
             wanted or (lambda node: devices[0].name),
             activations or forward.activations,
             demanded=activations > 0,
-            streamed=tuple(pagers),
-            expert_cache={} if expert_cache is None else expert_cache.layout.counts,
         )
-        self._optimized: dict[tuple[str, bool, bool], Optimized] = {}
+        self._optimized: dict[tuple[str, int, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
         deterministic = any(d.deterministic for d in devices)
         self._long = LONG if not deterministic and expandable(forward.roots("tokens")) else 0
@@ -218,65 +168,33 @@ class Engine:
         if self.pages.groups[-1].window and batch > cache.batch:
             raise RequestError(f"a step of {batch} tokens is more than the cache was made for: {cache.batch}")
         self._states = state_layout(tokens)
-        for device in (d for d in devices if d.name in tokens.assignment.device.values()):
-            target = targets[device.name]
-            target.packed = of_device(target.packed, tokens.assignment.device, device.name)
-            bound = bind(device, PackedWeights(target.packed, target.packed.names, device.name in pagers))
-            if self.expert_cache is not None:
-                self.expert_cache.put(device, bound, target.packed)
-            self._memory[device.name] = DeviceMemory(device, bound, self._states[device.name][""])
-        self.packed = {name: targets[name].packed for name in self._memory}
-        self._pagers = pagers
+        on = tokens.assignment.device
+        used = [d for d in devices if d.name in on.values()]
+        self.packed = {d.name: of_device(targets[d.name].packed, on, d.name) for d in used}
+        self._weights = residency.load(used, self.packed)
+        self._memory = {d.name: DeviceMemory(d, self._states[d.name][""]) for d in used}
         self._programs: dict[tuple[Bucket, str], Program] = {}
         self._seconds: dict[tuple[Bucket, str], Program] = {}
-        self.overlaps = _works_apart([m.device for m in self._memory.values()]) and not pagers
+        self.overlaps = _works_apart(used)
         held = {name: m.state for name, m in self._memory.items()}
         self.states = States(held, tokens.roots, self._states, cache)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.assignment.moved
-        self._prefetch = self._open_prefetch(prefetch, targets, types)
 
-    def _open_prefetch(
-        self, prefetch: PendingPrefetch | None, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]
-    ) -> PrefetchedSteps | None:
-        """How steps go whose weights are prefetched; None without such steps. own: the devices with what they
-        hold themselves.
+    def optimized(self, output: str, tokens: int = 1) -> Optimized:
+        """The graph of an output of Forward.roots() after the passes, for buckets of so many tokens;
+        WITH_ADAPTERS before the output for one with adapters.
         """
-        if prefetch is None or prefetch.plan.device not in self._memory:
-            return None
-        plan = prefetch.plan
-        device, names = own[plan.device].device, {n for layer in plan.layers.values() for n in layer}
-        packed = packed_by(device, {name: type for name, type in types.items() if name in names})
-        prefetcher = prefetch.open(device, packed)
-        target = DeviceTarget(device, {**own[plan.device].packed, **packed})
-        targets = tuple(target if t.name == plan.device else t for t in own.values())
-        context = replace(self._context, targets=targets, wanted=plan.placement, streamed=(plan.device,))
-        memory = self._memory | {plan.device: prefetcher.memory(self._memory[plan.device])}
-        return PrefetchedSteps(prefetcher, context, memory, plan.min_tokens)
-
-    def optimized(self, output: str, prefetched: bool = False, long: bool = False) -> Optimized:
-        """The graph of an output of Forward.roots() after the passes, WITH_ADAPTERS before it for one with
-        adapters. prefetched: for steps whose weights are prefetched; long: for those that may hold a long
-        stretch of a prompt.
-        """
-        key = output, prefetched, long
+        long = self._long if 0 < self._long <= tokens else 0  # it may hold a long stretch of a prompt
+        key = output, self.residency.variant(tokens), long > 0
         if key not in self._optimized:
-            context = self._prefetch.context if prefetched and self._prefetch else self._context
-            context = replace(context, long=self._long) if long else context
+            context = replace(self.residency.context(self._context, tokens), long=long)
             self._optimized[key] = optimize(self.forward.roots(output), context)
         return self._optimized[key]
 
-    def prefetches(self, tokens: int) -> bool:
-        """Whether another device prefetches the CPU's weights for a bucket of so many tokens."""
-        return self._prefetch is not None and tokens >= self._prefetch.min_tokens
-
     def plan(self, bucket: Bucket, output: str = "tokens") -> Plan:
-        prefetched, long = self.prefetches(bucket.tokens), 0 < self._long <= bucket.tokens
-        weights = {name: memory.weights for name, memory in self._held(prefetched).items()}
-        return compile(self.optimized(output, prefetched, long), bucket, weights, self._states)
-
-    def _held(self, prefetched: bool) -> Mapping[str, DeviceMemory]:
-        return self._prefetch.memory if prefetched and self._prefetch else self._memory
+        weights = self.residency.steps(bucket.tokens, self._weights).devices
+        return compile(self.optimized(output, bucket.tokens), bucket, weights, self._states)
 
     def program(self, tokens: int, rows: int, output: str = "tokens") -> Program:
         """The program of the bucket that holds so many tokens and rows; its second one, while a step of the
@@ -303,10 +221,8 @@ class Engine:
 
     def make_program(self, plan: Plan, first: Program | None = None) -> Program:
         """A program that runs a plan of this engine; the caller closes it. first: its other program."""
-        prefetched = self._prefetch if self.prefetches(plan.bucket.tokens) else None
-        pagers = {**self._pagers, **prefetched.pagers} if prefetched else self._pagers
-        picked = None if self.expert_cache is None else self.expert_cache.picked
-        return Program(plan, self._held(prefetched is not None), pagers, first, picked)
+        weights = self.residency.steps(plan.bucket.tokens, self._weights)
+        return Program(plan, self._memory, weights, first)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -315,8 +231,7 @@ class Engine:
 
     def device_of(self, name: str) -> Device:
         """The device of that name; KeyError where it has no part of the model."""
-        held = self._memory if name in self._memory else self._held(self._prefetch is not None)
-        return held[name].device
+        return self._memory[name].device
 
     @property
     def vocabulary(self) -> int:
@@ -440,7 +355,7 @@ class Engine:
 
     def fill(self, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
         """Writes the step block of the program that fits."""
-        self._update_expert_cache()
+        self.residency.between_steps(self._idle)
         total = sum(len(e.ids) for e in entries)
         if not 0 < total <= self.batch:
             raise RequestError(f"a step takes 1 to {self.batch} tokens, got {total}")
@@ -475,12 +390,9 @@ class Engine:
         program.counts[0], program.counts[1] = total, total if every else rows
         return program
 
-    def _update_expert_cache(self) -> None:
-        """Lets cached experts move, where no step is under way that may read them."""
-        if self.expert_cache is not None and not any(
-            p.busy for p in (*self._programs.values(), *self._seconds.values())
-        ):
-            self.expert_cache.between()
+    def _idle(self) -> bool:
+        """Whether no step is under way."""
+        return not any(p.busy for p in (*self._programs.values(), *self._seconds.values()))
 
     def _fill_rows(self, program: Program, entries: Sequence[BatchEntry], counts: Sequence[int]) -> None:
         """Which tokens' rows are sampled, and how: that is often what the last step's were."""
@@ -506,11 +418,7 @@ class Engine:
             program.close()
         self._seconds.clear()
         self._programs.clear()
-        if self._prefetch is not None:
-            self._prefetch.prefetcher.close()
-            self._prefetch = None
-        if self.expert_cache is not None:
-            self.expert_cache.close()
+        self.residency.close()
         for memory in self._memory.values():
             memory.state.close()
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
@@ -29,22 +27,14 @@ from satchel.runtime.graph import Array, Dim
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.weights.weights import DeviceWeights
-
-Picked = Callable[[str, Array], None]
-
-
-class Pager(Protocol):
-    """Brings the memory that a layer reads into RAM before the layer runs."""
-
-    def enter(self, label: str) -> None: ...
+from satchel.runtime.weights.residency import StepWeights
 
 
 class DeviceMemory:
-    """A device's memory for a model that all plans share: weights and states."""
+    """A device, and its memory for the states of a model, which all plans share."""
 
-    def __init__(self, device: Device, weights: DeviceWeights, state_bytes: int) -> None:
-        self.device, self.weights = device, weights
+    def __init__(self, device: Device, state_bytes: int) -> None:
+        self.device = device
         self.state = device.alloc(max(state_bytes, 64), STATE)
         self._hand: ThreadPoolExecutor | None = None
 
@@ -72,20 +62,18 @@ class Program:
     sampled: the sampling records that the field params holds; [] if it holds others.
     beside: a program of the same plan whose buffers this one shares, except for outputs. One may run while
     the other's output is unread. This one must be closed first.
-    picked: called with the expert ids (T, k) that a layer selects, if they cross devices.
     """
 
     def __init__(
         self,
         plan: Plan,
         memory: Mapping[str, DeviceMemory],
-        pagers: Mapping[str, Pager] = MappingProxyType({}),
+        weights: StepWeights,
         beside: Program | None = None,
-        picked: Picked | None = None,
     ) -> None:
-        self.plan, self.busy, self._picked = plan, False, picked
+        self.plan, self.busy, self._weights = plan, False, weights
         self.sampled: list[Sampling] = []
-        self._layers = [(pagers.get(s.device), s.steps[0].label) for s in plan.segments]
+        self._layers = [(weights.pagers.get(s.device), s.steps[0].label) for s in plan.segments]
         self._hands = {i: memory[plan.segments[i].device].hand for i in _beside(plan, memory)}
         self._begun: dict[str, Future[None]] = {}  # work of the threads, by device
         self.block = bytearray(plan.block_bytes)
@@ -124,8 +112,8 @@ class Program:
         return np.frombuffer(self.block, dtype, int(np.prod(shape)), field.offset).reshape(shape)
 
     def _buffer(self, memory: DeviceMemory, device: str, name: str, usage: int, size: int) -> Buffer:
-        if name in memory.weights.buffers:
-            return memory.weights.buffers[name]
+        if name in self._weights.devices[device].buffers:
+            return self._weights.devices[device].buffers[name]
         if name == "state":
             return memory.state
         if usage != OUT and (device, name) in self._shared:
@@ -198,7 +186,7 @@ class Program:
         pager, label = self._layers[i]
         with self._timed(device):
             if pager is not None:
-                pager.enter(label)
+                pager(label)
             exec.run(self._pointer, len(self.block))
 
     def _done(self, device: str) -> None:
@@ -230,8 +218,8 @@ class Program:
         bounce = self._crossing(t)
         if t.before < 0:
             self._fetch(t)
-        if t.picks and self._picked is not None and bounce.size:
-            self._picked(t.picks, bounce.view(np.int32).reshape(-1, t.stride // 4))
+        if t.picks and (picked := self._weights.picked) is not None and bounce.size:
+            picked(t.picks, bounce.view(np.int32).reshape(-1, t.stride // 4))
         if bounce.size:
             self._done(t.target)
             with self._timed(t.target):

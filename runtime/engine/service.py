@@ -450,14 +450,7 @@ class Service:
         s, pages = self.scheduler, self.engine.pages
         blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
         found, tier = self.stats_collector.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
-        if (cache := self.engine.expert_cache) is not None:
-            lookups, hits = cache.counted
-            found = replace(
-                found,
-                expert_cache_lookups=lookups,
-                expert_cache_hits=hits,
-                expert_cache_moved_bytes=cache.moved,
-            )
+        found = replace(found, **self.engine.residency.counters())
         if tier is None:
             return found
         return replace(

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 
 from satchel.errors import ModelError
-from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
 from satchel.runtime.graph import TOKENS, Array, Node, Type
 from satchel.runtime.layers.arch import SEGMENT_IDS, Arch
@@ -66,19 +65,19 @@ def attention(a: Arch, x: Node, i: int, *, scale: float = 0.0, cap: float = 0.0)
 
 
 def write_cache(a: Arch, k: Node, v: Node, i: int) -> tuple[Node, ...]:
-    """Writes keys and values (T, KV, D) of this step to the caches of layer i; gives the caches.
+    """Writes keys and values (T, KV, D) of this step to the caches of layer i; gives the caches."""
+    keys = cached(a, f"k.{i}", k, a.cache.keys, a.group(i))
+    return keys, cached(a, f"v.{i}", v, a.cache.values, a.group(i))
 
-    A cache in a rotated format (ROTATED) holds heads after a Hadamard rotation, which spreads outliers.
-    attend() rotates the queries as well, and rotates the result back for values.
+
+def cached(a: Arch, name: str, heads: Node, format: str, window: int = 0) -> Node:
+    """Writes heads (T, H, D) of this step to the paged cache of that name; gives the cache. window: the layer
+    group's; 0: full attention.
     """
-    window, caches = a.group(i), []
-    pool, table = a.cache.pool_of(window), a.table(window)
-    for part, y, format in (("k", k, a.cache.keys), ("v", v, a.cache.values)):
-        y = ops.hadamard(y) if format in ROTATED else y
-        state = a.state(f"{part}.{i}", Type((pool, a.kv_heads[i], a.cache.block, y.width), format))
-        caches.append(ops.kv_write(state, y, a.slot, a.pos, table))
-    a.written.extend(caches)
-    return tuple(caches)
+    shape = (a.cache.pool_of(window), heads.shape[1], a.cache.block, heads.width)
+    cache = ops.kv_write(a.state(name, Type(shape, format)), heads, a.slot, a.pos, a.table(window))
+    a.written.append(cache)
+    return cache
 
 
 def attend(
@@ -102,14 +101,10 @@ def attend(
     rest = [] if sinks is None else [sinks]
     if factor := a.alibi(i):
         rest.append(a.graph.const(alibi_slopes(a.heads[i], factor), "f32", "slopes"))
-    q = ops.hadamard(q) if a.cache.keys in ROTATED else q
-    window, dim = a.group(i), caches[1].width
+    window = a.group(i)
     seen = {"window": window if a.causal else a.window(i), "chunk": a.chunk(i), "causal": int(a.causal)}
     seen["alibi"] = int(factor != 0)
     y = ops.attention(q, *caches, a.slot, a.pos, a.table(window), *rest, scale=scale, cap=cap, **seen)
-    if a.cache.values in ROTATED:
-        heads = ops.hadamard(ops.reshape(y, shape=(a.heads[i], dim)))
-        y = ops.reshape(heads, shape=(a.heads[i] * dim,))
     y = y if gate is None else ops.mul(y, gate)
     return linear(a, y, f"blk.{i}.attn_output", a.width)
 

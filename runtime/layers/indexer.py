@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from satchel.errors import ModelError, RequestError
 from satchel.quant import FORMATS
-from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
-from satchel.runtime.graph import Node, Type
+from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch, Cache
-from satchel.runtime.layers.blocks import linear
+from satchel.runtime.layers.blocks import cached, linear
 from satchel.runtime.layers.latent import cos_sin_of, low_queries, mla_dims
 
 EPS = 1e-6  # epsilon of the keys' norm; GGUF has no key for it
@@ -82,9 +81,5 @@ def top_k_positions(a: Arch, x: Node, i: int) -> Node | None:
             f"a {a.cache.keys} cache holds heads of a multiple of {FORMATS[a.cache.keys].block}, the"
             f" indexer's have {found.size}: take f16"
         )
-    if a.cache.keys in ROTATED:
-        q, key = ops.hadamard(q), ops.hadamard(key)
-    state = a.state(f"index.{i}", Type((a.cache.pool, 1, a.cache.block, found.size), a.cache.keys))
-    cache = ops.kv_write(state, key, a.slot, a.pos, a.table(0))
-    a.written.append(cache)
+    cache = cached(a, f"index.{i}", key, a.cache.keys)
     return ops.index_positions(q, weights, cache, a.slot, a.pos, a.table(0), k=found.top_k)

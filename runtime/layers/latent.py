@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from satchel.errors import ModelError, RequestError
-from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
-from satchel.runtime.graph import Node, Type
+from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch
-from satchel.runtime.layers.blocks import linear, rope_frequencies, rope_scaling
+from satchel.runtime.layers.blocks import cached, linear, rope_frequencies, rope_scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +114,9 @@ def absorbed(
     asked = ops.head_linear(q[0], a.weight(f"{p}attn_k_b.weight", heads, s.rank, s.nope))
     asked = ops.concat(asked, q[1])
     row = ops.concat(ops.reshape(latent, shape=(1, s.rank)), shared)
-    width = s.rank + s.rope
-    if format in ROTATED:
-        stretch = width & -width
-        if s.rank % stretch:
-            raise RequestError(f"a {format} cache cannot hold latents of {s.rank} elements: take f16")
-        asked, row = ops.hadamard(asked), ops.hadamard(row)
-    state = a.state(f"k.{i}", Type((a.cache.pool, 1, a.cache.block, width), format))
-    cache = ops.kv_write(state, row, a.slot, a.pos, a.table(0))
-    a.written.append(cache)
+    cache = cached(a, f"k.{i}", row, format)
     seen, more = (asked, cache, cache, a.slot, a.pos, a.table(0)), {"scale": scale_of(a, s), "value": s.rank}
     y = ops.attention(*seen, **more) if positions is None else ops.sparse_attention(*seen, positions, **more)
-    if format in ROTATED:
-        y = ops.hadamard(ops.reshape(y, shape=(heads * s.rank // stretch, stretch)))
     y = ops.reshape(y, shape=(heads, s.rank))
     y = ops.head_linear(y, a.weight(f"{p}attn_v_b.weight", heads, s.value, s.rank))
     return ops.reshape(y, shape=(heads * s.value,))
@@ -141,15 +130,5 @@ def unpacked(a: Arch, i: int, s: MlaDims, q: tuple[Node, Node], latent: Node, sh
     k = ops.concat(ops.take(both, start=0, size=s.nope), shared)
     v = ops.take(both, start=s.nope, size=s.value)
     query = ops.concat(*q)
-    if a.cache.keys in ROTATED:
-        query, k = ops.hadamard(query), ops.hadamard(k)
-    v = ops.hadamard(v) if a.cache.values in ROTATED else v
-    caches = []
-    for part, y, format in (("k", k, a.cache.keys), ("v", v, a.cache.values)):
-        state = a.state(f"{part}.{i}", Type((a.cache.pool, heads, a.cache.block, y.width), format))
-        caches.append(ops.kv_write(state, y, a.slot, a.pos, a.table(0)))
-    a.written.extend(caches)
-    y = ops.attention(query, *caches, a.slot, a.pos, a.table(0), scale=scale_of(a, s))
-    if a.cache.values in ROTATED:
-        y = ops.hadamard(ops.reshape(y, shape=(heads, s.value)))
-    return ops.reshape(y, shape=(heads * s.value,))
+    caches = cached(a, f"k.{i}", k, a.cache.keys), cached(a, f"v.{i}", v, a.cache.values)
+    return ops.attention(query, *caches, a.slot, a.pos, a.table(0), scale=scale_of(a, s))

@@ -12,30 +12,25 @@ from dataclasses import dataclass, replace
 from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
-from satchel.runtime.compiler import Context, Optimized, compile, optimize
+from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import nbytes
-from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import Device, Info
 from satchel.runtime.engine.engine import bucket_of
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.layers.arch import Arch
-from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
-from satchel.runtime.placement.expert_cache import packed_of
+from satchel.runtime.placement.devices import driver_bytes, free_bytes
 from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.predict import Prediction
-from satchel.runtime.placement.settle import Measure, Settled, scratch
+from satchel.runtime.placement.settle import Measure, Settled, dry_places, scratch
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.plan import Bucket, Plan
-from satchel.runtime.weights.packing import (
-    PackedWeight,
-    file_places,
-    in_place,
-    of_device,
-    packable,
-    packed_by,
-)
+from satchel.runtime.weights.packing import of_device, packable
+from satchel.runtime.weights.residency import Residency, Targets
+from satchel.runtime.weights.resident import Resident
 
 USUAL = Options()
 
@@ -67,15 +62,6 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class DryPrefetchedSteps:
-    """Steps of at least `min_tokens` tokens, for which another device prefetches weights."""
-
-    min_tokens: int
-    optimized: Optimized
-    packed: Mapping[str, Mapping[str, PackedWeight]]
-
-
-@dataclass(frozen=True, slots=True)
 class DryRun:
     """A model as it would be loaded."""
 
@@ -84,15 +70,20 @@ class DryRun:
     placement_options: PlacementOptions
     devices: tuple[Device, ...]
     batch: int
-    optimized: Optimized
+    residency: Residency
+    targets: Targets
+    variants: Mapping[int, Optimized]  # by Residency.variant()
     passes: tuple[tuple[str, int], ...]  # name of each pass, and the number of nodes after it
     measure: Measure
-    packed: Mapping[str, Mapping[str, PackedWeight]]  # weights that a device packs, by device and name
-    prefetched: DryPrefetchedSteps | None = None  # steps whose weights are prefetched
 
     @property
     def arch(self) -> Arch:
         return self.settled.arch
+
+    @property
+    def optimized(self) -> Optimized:
+        """The graph of short steps."""
+        return self.variants[self.residency.variant(1)]
 
     def predicted(self) -> Prediction | None:
         """Predicted speed; None if a device cannot be measured."""
@@ -103,21 +94,9 @@ class DryRun:
     def plan(self, tokens: int) -> Plan:
         """The plan for a step of `tokens` tokens, one of which samples."""
         bucket = Bucket(bucket_of(tokens, self.batch), 1)
-        far = self.prefetched if self.prefetched and bucket.tokens >= self.prefetched.min_tokens else None
-        optimized, packed = (far.optimized, far.packed) if far else (self.optimized, self.packed)
-        weights = {
-            d.name: file_places(self.gguf, in_place(self.gguf, d), packed[d.name]) for d in self.devices
-        }
-        cached = self.settled.expert_cache
-        if cached is not None:
-            for name, places in weights.items():
-                cached.layout.add_places(self.gguf, name, packed[name], places)
-        return compile(optimized, bucket, weights, state_layout(self.optimized))
-
-    def _prefetch_bytes(self, device: Device) -> int:
-        """Bytes of the device's prefetch buffers."""
-        pending = self.settled.prefetch
-        return pending.plan.nbytes if pending is not None and pending.plan.device == device.name else 0
+        optimized = self.variants[self.residency.variant(bucket.tokens)]
+        places = dry_places(self.gguf, self.residency, self.targets, optimized)
+        return compile(optimized, bucket, places, state_layout(self.optimized))
 
     def shares(self) -> Iterator[Share]:
         """The share of each device that has a part of the plan."""
@@ -135,13 +114,13 @@ class DryRun:
             state.setdefault(name, {}).update(held)
         for d in (d for d in self.devices if d.name in read):
             tokens = state[d.name].pop("tokens", 0)
-            packed = self.packed[d.name]
+            packed = of_device(self.targets[d.name].packed, device, d.name)
             own = sum(found.size for found in packed.values())
             plain = read[d.name] - packed.keys()
             weights = own + sum(self.gguf.tensors[n].nbytes for n in plain if n in self.gguf.tensors)
             weights += sum(size for name, size in added.items() if name in plain)
-            compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans) + self._prefetch_bytes(d)
-            compute += driver_bytes(d)
+            compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans)
+            compute += self.residency.nbytes(d.name) + driver_bytes(d)
             free = free_bytes(d, self.placement_options)
             yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)
 
@@ -158,43 +137,29 @@ def dry_run(
     measure = measure or measured(gguf, options)
     settled, batch = settle_step(gguf, devices, options, options.placement_options, measure)
     forward = settled.arch.build()
-    roots, types = forward.roots("tokens"), packable(forward) if options.repack else {}
+    roots = forward.roots("tokens")
     passes = [("build", len(toposort(roots)))]
 
     def trace(name: str, after: Roots) -> None:
         passes.append((name, len(toposort(after))))
 
-    in_file = [d.name for d in devices if settled.streamed and not apart(d)]
-    cached = None if settled.expert_cache is None else settled.expert_cache.layout
-    targets = tuple(
-        DeviceTarget(
-            d, ({} if d.name in in_file else packed_by(d, types)) | packed_of(cached, gguf, d, types)
-        )
-        for d in devices
-    )
-    bits = options.activations or forward.activations
-    context = Context(targets, settled.placement, bits, options.activations > 0, streamed=in_file)
-    context = replace(context, expert_cache={} if cached is None else cached.counts)
-    optimized = optimize(roots, context, trace)
-    made = DryRun(
+    residency = settled.residency(gguf, Resident(gguf, options.repack), devices)
+    targets, bits = residency.targets(devices, packable(forward)), options.activations or forward.activations
+    context = Context(tuple(targets.values()), settled.placement, bits, options.activations > 0)
+    optimized = optimize(roots, residency.context(context, 1), trace)
+    variants, longest = {residency.variant(1): optimized}, residency.variant(batch)
+    if longest not in variants:
+        context = replace(context, homes=optimized.assignment.homes)
+        variants[longest] = optimize(roots, residency.context(context, batch))
+    return DryRun(
         gguf,
         settled,
         options.placement_options,
         tuple(devices),
         batch,
-        optimized,
+        residency,
+        targets,
+        variants,
         tuple(passes),
         measure,
-        _packed(targets, optimized),
     )
-    if settled.prefetch is None:
-        return made
-    plan = settled.prefetch.plan
-    homes = optimized.assignment.homes
-    other = optimize(roots, replace(context, wanted=plan.placement, homes=homes, streamed=(plan.device,)))
-    return replace(made, prefetched=DryPrefetchedSteps(plan.min_tokens, other, _packed(targets, other)))
-
-
-def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, PackedWeight]]:
-    """By device, the weights that it reads and packs."""
-    return {t.name: of_device(t.packed, optimized.assignment.device, t.name) for t in targets}

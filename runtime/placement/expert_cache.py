@@ -8,16 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from satchel.errors import DeviceError
-from satchel.formats.gguf import GGUF
-from satchel.runtime.device.device import Device
-from satchel.runtime.graph import Type
 from satchel.runtime.placement.choose import MemoryBudget, ruled
 from satchel.runtime.placement.options import PlacementOptions, read_expert_cache
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.weights.expert_cache.layout import CachedLayer, ExpertCacheLayout
-from satchel.runtime.weights.packing import PackedWeight
 
 MIB = 1 << 20
 
@@ -84,13 +80,6 @@ def with_expert_cache(placement: Placement, cached: ExpertCacheLayout | None) ->
     return (
         placement if cached is None else replace(placement, weights={**placement.weights, **cached.weights})
     )
-
-
-def packed_of(
-    cached: ExpertCacheLayout | None, gguf: GGUF, device: Device, types: Mapping[str, Type]
-) -> dict[str, PackedWeight]:
-    """Cached experts that the device packs."""
-    return {} if cached is None else cached.packed(gguf, device, types)
 
 
 def _by_device(

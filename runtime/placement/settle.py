@@ -10,20 +10,16 @@ from functools import partial
 
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
-from satchel.runtime.compiler import Context, compile, optimize
+from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
-from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import Device
 from satchel.runtime.engine.engine import bucket_of
 from satchel.runtime.layers.arch import Arch, Forward
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
-from satchel.runtime.placement.expert_cache import (
-    expert_cache_of,
-    packed_of,
-    reserved_bytes,
-    with_expert_cache,
-)
+from satchel.runtime.placement.expert_cache import expert_cache_of, reserved_bytes, with_expert_cache
 from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction, Speed, predict
@@ -31,10 +27,13 @@ from satchel.runtime.placement.prefetch import prefetch_of, reserved
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.placement.sizing import cache_bytes, cache_of, size
 from satchel.runtime.plan import Bucket, Plan
-from satchel.runtime.weights.expert_cache.cache import PendingExpertCache
+from satchel.runtime.weights.expert_cache.cache import ExpertCache
 from satchel.runtime.weights.expert_cache.layout import ExpertCacheLayout
-from satchel.runtime.weights.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
-from satchel.runtime.weights.prefetch import PendingPrefetch
+from satchel.runtime.weights.packing import Places, file_places, in_place, of_device, own_bytes, packable
+from satchel.runtime.weights.prefetch import PrefetchPlan, WeightPrefetcher
+from satchel.runtime.weights.residency import Residency, Targets
+from satchel.runtime.weights.resident import Resident
+from satchel.runtime.weights.streamed import Streamed
 
 TRIES = 4
 SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that plans do not share
@@ -49,24 +48,73 @@ class Settled:
     candidate: PlacementCandidate  # the chosen placement
     streamed: bool = False  # the CPU reads its weights from the file on demand, unpacked
     notes: tuple[str, ...] = ()  # for the user
-    prefetch: PendingPrefetch | None = None  # weights that another device prefetches for long steps
-    expert_cache: PendingExpertCache | None = None  # the CPU's experts that another device caches
+    prefetch: PrefetchPlan | None = None  # weights that another device prefetches for long steps
+    expert_cache: ExpertCacheLayout | None = None  # the CPU's experts that another device caches
 
     @property
     def placement(self) -> Placement:
         """The device of each node, with those of cached experts."""
-        return with_expert_cache(
-            self.candidate.placement, None if self.expert_cache is None else self.expert_cache.layout
-        )
+        return with_expert_cache(self.candidate.placement, self.expert_cache)
+
+    def residency(self, gguf: GGUF, resident: Residency, devices: Sequence[Device]) -> Residency:
+        """How the weights of the file reach these devices, over `resident` weights."""
+        if self.streamed:
+            resident = Streamed(resident, gguf, [d.name for d in devices if not apart(d)])
+        if self.expert_cache is not None:
+            resident = ExpertCache(resident, gguf, self.expert_cache)
+        return resident if self.prefetch is None else WeightPrefetcher(resident, gguf, self.prefetch)
 
     def predicted(self, devices: Sequence[Device], measure: Measure) -> Prediction:
         """Predicted times of a step, from the measured speeds of the devices in use."""
         sizes = sizes_of(self.arch.build(), self.arch.layers, devices)
         used = sizes.used(self.placement)
         speeds = {d.name: measure(d) for d in devices if d.name in used}
-        return predict(
-            self.placement, sizes, speeds, None if self.expert_cache is None else self.expert_cache.layout
+        return predict(self.placement, sizes, speeds, self.expert_cache)
+
+
+@dataclass(frozen=True, slots=True)
+class DryPlans:
+    """A model's plans under any placement on these devices, before its weights are loaded."""
+
+    gguf: GGUF
+    forward: Forward
+    devices: Sequence[Device]
+    options: Options
+    context: int
+
+    def optimized(
+        self, placement: Placement, cached: ExpertCacheLayout | None
+    ) -> tuple[Residency, Targets, Optimized]:
+        """The weights, the devices as the compiler sees them, and the graph of a step."""
+        residency: Residency = Resident(self.gguf, self.options.repack)
+        residency = residency if cached is None else ExpertCache(residency, self.gguf, cached)
+        targets, bits = residency.targets(self.devices, packable(self.forward)), self.options.activations
+        context = Context(tuple(targets.values()), with_expert_cache(placement, cached), bits)
+        return residency, targets, optimize(self.forward.roots("tokens"), residency.context(context, 1))
+
+    def able(self, placement: Placement, cached: ExpertCacheLayout) -> bool:
+        """Whether each node can run on the device of its placement."""
+        *_, optimized = self.optimized(placement, cached)
+        wanted = cached.weights
+        return all(
+            wanted.get(s.name, device) == device
+            for node, device in optimized.assignment.device.items()
+            for s in node.src
+            if s.op == "weight"
         )
+
+    def scratch(self, placement: Placement, cached: ExpertCacheLayout | None = None) -> dict[str, int]:
+        """Bytes of scratch memory on each device: buffers of the plans for a full step and for one token, and
+        the driver's.
+        """
+        residency, targets, optimized = self.optimized(placement, cached)
+        places = dry_places(self.gguf, residency, targets, optimized)
+        found = {d.name: driver_bytes(d) for d in self.devices}
+        for n in {1, min(self.options.batch, self.context)}:
+            bucket = Bucket(bucket_of(n, self.options.batch), 1)
+            for name, own in scratch(compile(optimized, bucket, places, state_layout(optimized))).items():
+                found[name] = found.get(name, 0) + own
+        return found
 
 
 def settle(
@@ -87,7 +135,8 @@ def settle(
         )
     forward = arch.build()
     sizes = sizes_of(forward, arch.layers, devices, options.repack)
-    needed = scratch_of(gguf, forward, devices, options, arch.cache.context, Placement(first.name))
+    plans = DryPlans(gguf, forward, devices, options, arch.cache.context)
+    needed = plans.scratch(Placement(first.name))
     held = sizes.on(Placement(first.name))[first.name] + needed.get(first.name, 0)
     whole_fits = (wanted.named or (not wanted.devices and _one_kind(devices))) and held <= free[first.name]
     speeds = None if whole_fits else _speeds(devices, wanted, measure)
@@ -98,7 +147,7 @@ def settle(
         taken = {d.name: needed.get(d.name, 0) + kept.get(d.name, 0) for d in devices}
         budgets = tuple(MemoryBudget(d.name, free[d.name] - taken[d.name], apart(d)) for d in devices)
         candidate = choose(sizes, budgets, wanted, judge)
-        found = scratch_of(gguf, forward, devices, options, arch.cache.context, candidate.placement)
+        found = plans.scratch(candidate.placement)
         if all(size <= needed.get(name, 0) for name, size in found.items()):
             break
         # A step's scratch memory depends on the placement: choose again with that much less memory.
@@ -114,92 +163,48 @@ def settle(
     taken = (
         for_experts if plan is None else for_experts | {plan.device: for_experts[plan.device] - plan.nbytes}
     )
-    settled = _with_expert_cache(
-        settled, gguf, sizes, budgets, wanted, speeds, taken, (forward, devices, options, needed)
-    )
+    settled = _with_expert_cache(settled, plans, sizes, budgets, wanted, speeds, taken, needed)
     if plan is None:
         return settled
     layers, steps = f"the weights of {len(plan.layers)} layers", f"steps of {plan.min_tokens} tokens and more"
     note = f"{plan.device} prefetches {layers} for {steps}"
     if settled.expert_cache is not None:
-        plan = replace(plan, placement=with_expert_cache(plan.placement, settled.expert_cache.layout))
-    return replace(settled, prefetch=PendingPrefetch(gguf, plan), notes=(*settled.notes, note))
-
-
-Planned = tuple[Forward, Sequence[Device], Options, Mapping[str, int]]
+        plan = replace(plan, placement=with_expert_cache(plan.placement, settled.expert_cache))
+    return replace(settled, prefetch=plan, notes=(*settled.notes, note))
 
 
 def _with_expert_cache(
     settled: Settled,
-    gguf: GGUF,
+    plans: DryPlans,
     sizes: Sizes,
     budgets: Sequence[MemoryBudget],
     wanted: PlacementOptions,
     speeds: Mapping[str, Speed] | None,
     spare: Mapping[str, int],
-    planned: Planned,
+    counted: Mapping[str, int],
 ) -> Settled:
     """The same with the experts that fit the expert cache.
 
     spare: bytes of each device that were reserved for it; negative if something else takes them.
-    planned: the compiled plans' graphs, and the scratch bytes counted for them.
+    counted: scratch bytes that are counted already.
     """
-    forward, devices, options, counted = planned
     if settled.streamed:
         return settled
-    placement, spare = settled.candidate.placement, dict(spare)
-    found = expert_cache_of(placement, sizes, budgets, wanted, speeds, spare)
-    if found is not None and not _able(gguf, forward, devices, options, placement, found):
+    placement = settled.candidate.placement
+    fitting = partial(expert_cache_of, placement, sizes, budgets, wanted, speeds)
+    found = fitting(spare)
+    if found is not None and not plans.able(placement, found):
         lacks = "the expert cache is off: a device lacks what it needs"
         return replace(settled, notes=(*settled.notes, lacks))
     if found is not None:  # its part of a step needs room too
-        more = scratch_of(gguf, forward, devices, options, settled.arch.cache.context, placement, found)
-        spare = {
-            name: kept - max(0, more.get(name, 0) - counted.get(name, 0)) for name, kept in spare.items()
-        }
-        found = expert_cache_of(placement, sizes, budgets, wanted, speeds, spare)
+        more = plans.scratch(placement, found)
+        found = fitting({n: kept - max(0, more.get(n, 0) - counted.get(n, 0)) for n, kept in spare.items()})
     if found is None:
         return settled
     first = next(iter(found.layers.values()))
     few = f"{first.count} of {first.experts} experts of {len(found.layers)} layers"
     held = f"{few} are cached by {first.device}: those that are used most"
-    return replace(settled, expert_cache=PendingExpertCache(gguf, found), notes=(*settled.notes, held))
-
-
-def _able(
-    gguf: GGUF,
-    forward: Forward,
-    devices: Sequence[Device],
-    options: Options,
-    placement: Placement,
-    cached: ExpertCacheLayout,
-) -> bool:
-    """Whether each node can run on the device of its placement."""
-    optimized = optimize(
-        forward.roots("tokens"), _context(gguf, forward, devices, options, placement, cached)
-    )
-    wanted = cached.weights
-    return all(
-        wanted.get(s.name, device) == device
-        for node, device in optimized.assignment.device.items()
-        for s in node.src
-        if s.op == "weight"
-    )
-
-
-def _context(
-    gguf: GGUF,
-    forward: Forward,
-    devices: Sequence[Device],
-    options: Options,
-    placement: Placement,
-    cached: ExpertCacheLayout | None,
-) -> Context:
-    """Compiler context of these devices before weights are loaded."""
-    types = packable(forward) if options.repack else {}
-    targets = tuple(DeviceTarget(d, packed_by(d, types) | packed_of(cached, gguf, d, types)) for d in devices)
-    counts = {} if cached is None else cached.counts
-    return Context(targets, with_expert_cache(placement, cached), options.activations, expert_cache=counts)
+    return replace(settled, expert_cache=found, notes=(*settled.notes, held))
 
 
 def _settled(
@@ -254,33 +259,13 @@ def _left(candidate: PlacementCandidate, sizes: Sizes, wanted: PlacementOptions,
     )
 
 
-def scratch_of(
-    gguf: GGUF,
-    forward: Forward,
-    devices: Sequence[Device],
-    options: Options,
-    context: int,
-    placement: Placement,
-    cached: ExpertCacheLayout | None = None,
-) -> dict[str, int]:
-    """Bytes of scratch memory on each device: buffers of the plans for a full step and for one token, and the
-    driver's.
-    """
-    context_of = _context(gguf, forward, devices, options, placement, cached)
-    optimized, targets = optimize(forward.roots("tokens"), context_of), context_of.targets
-    packings = {
-        d.name: t.packed for d, t in zip(devices, targets, strict=True) if isinstance(t, DeviceTarget)
-    }
-    held = {n: of_device(packed, optimized.assignment.device, n) for n, packed in packings.items()}
-    places = {d.name: file_places(gguf, in_place(gguf, d), held[d.name]) for d in devices}
-    if cached is not None:
-        for name, own_places in places.items():
-            cached.add_places(gguf, name, held[name], own_places)
-    found = {d.name: driver_bytes(d) for d in devices}
-    for n in {1, min(options.batch, context)}:
-        bucket = Bucket(bucket_of(n, options.batch), 1)
-        for name, own in scratch(compile(optimized, bucket, places, state_layout(optimized))).items():
-            found[name] = found.get(name, 0) + own
+def dry_places(gguf: GGUF, residency: Residency, targets: Targets, optimized: Optimized) -> dict[str, Places]:
+    """Where the weights of each device will lie."""
+    found = {}
+    for name, target in targets.items():
+        packed = of_device(target.packed, optimized.assignment.device, name)
+        found[name] = file_places(gguf, in_place(gguf, target.device), packed)
+        residency.add_places(name, packed, found[name])
     return found
 
 

@@ -32,10 +32,11 @@ from satchel.runtime.graph import Array, Type
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.placement.devices import open_one
 from satchel.runtime.placement.options import read_size
-from satchel.runtime.placement.pager import layer_number
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.weights.weights import FileWeights, upload
+from satchel.runtime.weights.resident import Uploaded
+from satchel.runtime.weights.streamed import layer_number
+from satchel.runtime.weights.weights import FileWeights
 
 ENOUGH, MOST = 192 << 20, 2 << 30  # least and most bytes of layers that are run
 CACHES = 4  # size of the layers, in processor caches
@@ -239,14 +240,12 @@ def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, 
     name = gguf.metadata.get_str("general.architecture")
     weights, cache = _Slice(gguf, kept), Cache(PROMPT + 2 * DECODES, batch=PROMPT)
     arch = find_arch(name, str(gguf.path))(_Sliced(gguf.metadata, name, kept), weights, cache)
-    made_up = _MadeUp(weights)
     engine = Engine(
         arch.build(),
         cache,
         [device],
-        lambda d, packed: upload(d, made_up, packed),
+        Uploaded(_MadeUp(weights), repack),
         batch=PROMPT,
-        repack=repack,
         activations=activations,
     )
     ids = [i % arch.vocab for i in range(PROMPT)]

@@ -15,7 +15,7 @@ from satchel.runtime.layers.arch import Cache, HParams
 from satchel.runtime.placement.sizing import size
 from satchel.runtime.speculative.draft import DraftModel, check_vocabulary
 from satchel.runtime.weights.packing import own_bytes
-from satchel.runtime.weights.weights import bind
+from satchel.runtime.weights.resident import Resident
 
 
 def open_draft(
@@ -38,8 +38,7 @@ def open_draft(
             arch.build(),
             arch.cache,
             [device],
-            lambda d, packed: bind(gguf, d, packed),
-            repack=repack,
+            Resident(gguf, repack),
             source=str(path),
         )
         return gguf, DraftModel(engine, vocab, arch.vocab)

@@ -92,9 +92,8 @@ class Observed(Model):
             tapped(forward, self.taps),
             self.cache,
             [self.device],
-            self._bind,
+            self._resident(),
             batch=batch,
-            repack=o.repack,
             source=str(self.path),
         )
 
@@ -123,7 +122,7 @@ def _nodes(taps: list[Tap]) -> list[Node]:
 
 def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
     """Values of the roots of tapped(), in the order of _nodes."""
-    optimized = engine.optimized("logits", engine.prefetches(program.plan.bucket.tokens))
+    optimized = engine.optimized("logits", program.plan.bucket.tokens)
     ordered = order_of(optimized)
     places = assign(ordered.order, optimized, program.plan.bucket, ordered.begins).allocations
     logits, *others = (r for r in optimized.roots if storage(r).op not in LEAVES)

@@ -49,11 +49,6 @@ class PackedWeights(dict[str, PackedWeight]):
         return self.names is None or name in self.names
 
 
-def packed_weights(packed: Mapping[str, PackedWeight]) -> PackedWeights:
-    """The argument if it is a PackedWeights, else all weights of a file with these packed."""
-    return packed if isinstance(packed, PackedWeights) else PackedWeights(packed)
-
-
 @dataclass(slots=True)
 class Places:
     """A WeightPlaces without memory."""
@@ -108,13 +103,13 @@ def in_place(gguf: GGUF, device: Device) -> bool:
     return device.can_wrap and all(info.offset % ALIGNMENT == 0 for info in gguf.tensors.values())
 
 
-def file_places(gguf: GGUF, mapped: bool, packed: Mapping[str, PackedWeight]) -> Places:
+def file_places(gguf: GGUF, mapped: bool, packed: PackedWeights) -> Places:
     """Places of all tensors: packed ones in a buffer of their own; others in the mapped file, or copied one
     after another.
     """
-    found, rest, at, mine = Places(), 0, 0, packed_weights(packed)
+    found, rest, at = Places(), 0, 0
     for name, info in gguf.tensors.items():
-        if not mine.reads(name):
+        if not packed.reads(name):
             continue
         if name in packed:
             found.places[name] = WeightPlace(PACKED_BUFFER, at, packed[name].size)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
 from satchel.formats.gguf import GGUF
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.device.device import WEIGHT, Buffer, Device
-from satchel.runtime.engine.program import DeviceMemory
+from satchel.runtime.graph import Type
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import WeightPlace, align_up
-from satchel.runtime.weights.packing import PackedWeight
-from satchel.runtime.weights.weights import DeviceWeights, aligned
+from satchel.runtime.weights.packing import PackedWeight, Places
+from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
+from satchel.runtime.weights.weights import DeviceWeights, aligned, write_weight
 
 SLOTS = 3  # buffers: one being read, one being filled, one that may still be read
 
@@ -36,55 +38,67 @@ class PrefetchPlan:
     nbytes: int  # of the buffers on the device
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPrefetch:
-    """A prefetch of a file's weights before its buffers are allocated."""
-
-    gguf: GGUF
-    plan: PrefetchPlan
-
-    def open(self, device: Device, packed: Mapping[str, PackedWeight]) -> WeightPrefetcher:
-        """Allocates the buffers. packed: weights that the device packs."""
-        return WeightPrefetcher(self.gguf, self.plan, device, packed)
-
-
-class _WithPrefetched(DeviceWeights):
-    """A device's own weights and the prefetched ones."""
-
-    def __init__(
-        self, own: DeviceWeights, places: Mapping[str, WeightPlace], buffers: Mapping[str, Buffer]
-    ) -> None:
-        super().__init__()
-        self.buffers = {**own.buffers, **buffers}
-        self._own, self._prefetched = own, places
-
-    def place(self, name: str) -> WeightPlace:
-        return self._prefetched[name] if name in self._prefetched else self._own.place(name)
-
-
-class WeightPrefetcher:
-    """The buffers on the device, and the thread that fills them. Implements Pager: enter() is called before
-    each segment of the device. packed: weights that the device packs.
+class WeightPrefetcher(Over):
+    """Weights of the CPU's layers that another device computes with in long steps: the buffers there, and the
+    thread that fills them.
     """
 
-    def __init__(
-        self, gguf: GGUF, plan: PrefetchPlan, device: Device, packed: Mapping[str, PackedWeight]
-    ) -> None:
-        self.gguf, self.plan, self.packed = gguf, plan, packed
+    def __init__(self, inner: Residency, gguf: GGUF, plan: PrefetchPlan) -> None:
+        super().__init__(inner)
+        self.gguf, self.plan, self.min_tokens = gguf, plan, float(plan.min_tokens)
+        self.packed: dict[str, PackedWeight] = {}  # weights of the layers that the device packs
         self._order = list(plan.layers)
-        self._places = {
-            name: place
-            for i, label in enumerate(self._order)
-            for name, place in self._lay_out(plan.layers[label], i % SLOTS).items()
-        }
-        sizes = [0] * min(SLOTS, len(self._order))
-        for name, place in self._places.items():
-            slot = int(place.buffer.rpartition(".")[2])
-            sizes[slot] = max(sizes[slot], place.offset + self._size(name))
-        self.buffers = {f"weights.prefetch.{i}": device.alloc(size, WEIGHT) for i, size in enumerate(sizes)}
+        self._weights = DeviceWeights()
         self._filled: dict[int, str] = {}  # by slot, the layer that it holds or is being filled with
         self._coming: dict[str, Future[None]] = {}
         self._pool = ThreadPoolExecutor(1, "satchel-prefetch")
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]:
+        return self._weights.buffers
+
+    def targets(self, devices: Sequence[Device], types: Mapping[str, Type]) -> Targets:
+        found = self.inner.targets(devices, types)
+        names = {name for layer in self.plan.layers.values() for name in layer}
+        self.packed = {n: p for n, p in found[self.plan.device].packed.items() if n in names}
+        return found
+
+    def variant(self, tokens: int) -> int:
+        return self.plan.min_tokens if tokens >= self.min_tokens else self.inner.variant(tokens)
+
+    def context(self, context: Context, tokens: int) -> Context:
+        found = self.inner.context(context, tokens)
+        if tokens < self.min_tokens:
+            return found
+        return replace(found, wanted=self.plan.placement, streamed=(self.plan.device,))
+
+    def nbytes(self, device: str) -> int:
+        return self.inner.nbytes(device) + self.plan.nbytes * (device == self.plan.device)
+
+    def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
+        found = self.inner.load(devices, packed)
+        device = next((d for d in devices if d.name == self.plan.device), None)
+        if device is None:
+            self.min_tokens = inf  # the device has no part of the model
+            return found
+        places = {
+            name: place
+            for i, label in enumerate(self._order)
+            for name, place in self._lay_out(self.plan.layers[label], i % SLOTS).items()
+        }
+        sizes: dict[str, int] = {}
+        for name, place in places.items():
+            sizes[place.buffer] = max(sizes.get(place.buffer, 0), place.offset + self._size(name))
+        self._weights = DeviceWeights(Places(places))
+        self._weights.buffers = {name: device.alloc(size, WEIGHT) for name, size in sizes.items()}
+        return found
+
+    def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
+        found, name = self.inner.steps(tokens, loaded), self.plan.device
+        if tokens < self.min_tokens:
+            return found
+        both = {name: found.devices[name].overlaid(self._weights)}
+        return replace(found, devices={**found.devices, **both}, pagers={**found.pagers, name: self.enter})
 
     def _size(self, name: str) -> int:
         return self.packed[name].size if name in self.packed else self.gguf.tensors[name].nbytes
@@ -96,12 +110,6 @@ class WeightPrefetcher:
             found[name] = WeightPlace(f"weights.prefetch.{slot}", at, packed)
             at = align_up(at + self._size(name))
         return found
-
-    def memory(self, own: DeviceMemory) -> DeviceMemory:
-        """The device's memory with its own weights and the prefetched ones."""
-        both = copy(own)
-        both.weights = _WithPrefetched(own.weights, self._places, self.buffers)
-        return both
 
     def enter(self, label: str) -> None:
         """Called when a segment of this layer begins: waits for its weights and starts sending the next
@@ -129,15 +137,12 @@ class WeightPrefetcher:
 
     def _fill(self, label: str) -> None:
         for name in self.plan.layers[label]:
-            place, raw = self._places[name], aligned(self.gguf.raw(name).reshape(-1))
-            buffer, packed = self.buffers[place.buffer], self.packed.get(name)
-            if packed:
-                matrices = (packed.stack, packed.rows, packed.columns)
-                buffer.pack(place.offset, packed.format, matrices, raw)
-            else:
-                buffer.write(place.offset, raw)
+            place, raw = self._weights.place(name), aligned(self.gguf.raw(name).reshape(-1))
+            write_weight(self.buffers[place.buffer], place.offset, raw, self.packed.get(name))
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         for buffer in self.buffers.values():
             buffer.close()
+        self._weights = DeviceWeights()
+        self.inner.close()

@@ -27,10 +27,10 @@ from satchel.runtime.weights.packing import (
     ALIGNMENT,
     PACKED_BUFFER,
     PackedWeight,
+    PackedWeights,
     Places,
     file_places,
     in_place,
-    packed_weights,
 )
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -85,9 +85,15 @@ class DeviceWeights:
     def add(self, name: str, buffer: str, offset: int, packed: int = 0) -> None:
         self._places.places[name] = WeightPlace(buffer, offset, packed)
 
+    def overlaid(self, other: DeviceWeights) -> DeviceWeights:
+        """These with others laid over them: of a tensor that both have, the other's."""
+        found = DeviceWeights(Places(self._places.places | other._places.places))
+        found.buffers = self.buffers | other.buffers
+        return found
+
 
 def bind(
-    gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight], progress: Progress | None = None
+    gguf: GGUF, device: Device, packed: PackedWeights, progress: Progress | None = None
 ) -> DeviceWeights:
     """Makes tensors readable by the device: all of the file, or those that `packed` names. Tensors in
     `packed` are packed.
@@ -103,7 +109,7 @@ def bind(
     order = in_order(gguf, packed)
     done, total = 0, sum(info.nbytes for info in order)
     for info, following in pairwise([*order, None]):
-        if following and not packed_weights(packed).streamed:
+        if following and not packed.streamed:
             _advise(gguf, following, "MADV_WILLNEED")
         for size in _move(gguf, info, weights, packed, mapped) if info else ():
             done += size
@@ -117,7 +123,7 @@ def bind(
 def bind_beside(
     gguf: GGUF,
     device: Device,
-    packed: Mapping[str, PackedWeight],
+    packed: PackedWeights,
     progress: Progress | None,
     meanwhile: Callable[[], None],
 ) -> DeviceWeights:
@@ -149,18 +155,17 @@ def bind_beside(
         return running.result()
 
 
-def in_order(gguf: GGUF, packed: Mapping[str, PackedWeight]) -> list[TensorInfo]:
+def in_order(gguf: GGUF, packed: PackedWeights) -> list[TensorInfo]:
     """The file's tensors in its order, with large packed ones first. A tensor and its packed copy are in
     memory together, so the largest come while memory is still free.
     """
-    mine = packed_weights(packed)
-    tensors = [info for info in gguf.tensors.values() if mine.reads(info.name)]
+    tensors = [info for info in gguf.tensors.values() if packed.reads(info.name)]
     least = sum(info.nbytes for info in tensors) // LARGE
     large = {i.name: i.nbytes for i in tensors if i.name in packed and i.nbytes > least}
     return sorted(tensors, key=lambda info: -large.get(info.name, 0))
 
 
-def crowds(gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight]) -> bool:
+def crowds(gguf: GGUF, device: Device, packed: PackedWeights) -> bool:
     """Whether the file's tensors and the CPU's packed copies do not fit in free memory together. Then copied
     parts are dropped from the page cache: otherwise the system has no huge pages left for the copies, and
     every product is slower (17.7 GiB of weights in 24 GiB of memory: a tenth of the decoding speed).
@@ -171,14 +176,14 @@ def crowds(gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight]) -> bo
 
 
 def _move(
-    gguf: GGUF, info: TensorInfo, weights: DeviceWeights, packed: Mapping[str, PackedWeight], mapped: bool
+    gguf: GGUF, info: TensorInfo, weights: DeviceWeights, packed: PackedWeights, mapped: bool
 ) -> Iterator[int]:
     """Brings one tensor to the device; gives the bytes done, piece by piece."""
     place = weights.place(info.name)
     if info.name in packed:
         buffer = weights.buffers[place.buffer]
         yield from _pack(gguf, info, buffer, place.offset, packed[info.name])
-    elif mapped and packed_weights(packed).streamed:
+    elif mapped and packed.streamed:
         yield info.nbytes
     elif mapped:
         yield from _fault_in(gguf.parts[info.part].mmap, info.offset, info.nbytes)
@@ -201,11 +206,19 @@ def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Pac
         following = min(size, info.nbytes - start - size)
         _advise_range(gguf, info, start + size, following, "MADV_WILLNEED")
         data = aligned(raw[start : start + size])
-        buffer.pack(offset, part.format, (part.stack, part.rows, part.columns), data)
+        write_weight(buffer, offset, data, part)
         _advise_range(gguf, info, start, size, "MADV_DONTNEED")
         offset += part.size
         start += size
         yield size
+
+
+def write_weight(buffer: Buffer, offset: int, data: Array, packed: PackedWeight | None) -> None:
+    """Writes bytes in the file's format, packed where the device packs the weight."""
+    if packed is None:
+        buffer.write(offset, data)
+    else:
+        buffer.pack(offset, packed.format, (packed.stack, packed.rows, packed.columns), data)
 
 
 def parts_of(device: Device, packed: PackedWeight, nbytes: int) -> Iterator[PackedWeight]:
@@ -275,10 +288,7 @@ def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, Pac
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         found = packed.get(name)
         buffer = device.alloc(found.size if found else max(flat.nbytes, 64), WEIGHT)
-        if found:
-            buffer.pack(0, found.format, (found.stack, found.rows, found.columns), flat)
-        else:
-            buffer.write(0, flat)
+        write_weight(buffer, 0, flat, found)
         weights.buffers[f"weights.{name}"] = buffer
         weights.add(name, f"weights.{name}", 0, found.size if found else 0)
     return weights

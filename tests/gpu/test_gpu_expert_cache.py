@@ -11,6 +11,7 @@ from gpu_models import gpu
 
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
+from satchel.runtime.weights.expert_cache.cache import ExpertCache
 
 __all__ = ["gpu"]
 IDS = [int(i) for i in np.random.default_rng(2).integers(3, 250, 40)]
@@ -33,13 +34,13 @@ def test_answers_are_those_of_experts_on_the_cpu(gpu: str, format: str, tmp_path
         )
         with Model.load(path, options) as model:
             found.append(model.logits(ids))
-            if model.engine.expert_cache is not None:
-                for usage in model.engine.expert_cache.usage.values():
+            if isinstance(experts := model.engine.residency, ExpertCache):
+                for usage in experts.usage.values():
                     usage.counts[-1] = 1e6  # from now on everybody's favourite
                 for _ in range(4):
                     found.append(model.logits(ids))
-                    model.engine.expert_cache.wait()
-                assert model.engine.expert_cache.moved
+                    experts.wait()
+                assert experts.moved
     assert len(found) == 6
     for got in found[1:]:
         assert np.square(got - found[0]).sum() / np.square(found[0]).sum() < 1e-3

@@ -8,11 +8,13 @@ import tiny
 
 from satchel.errors import RequestError
 from satchel.quant import FORMATS
-from satchel.quant.cache import CACHE_TYPES, encode_cache
+from satchel.quant.cache import CACHE_TYPES, ROTATED, encode_cache
 from satchel.runtime import ops
+from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler.rotate import rotate
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
-from satchel.runtime.graph import Array, leaves
+from satchel.runtime.graph import Array, Type, leaves, toposort
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate
 
@@ -20,6 +22,7 @@ BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote", "numba") 
 IDS = [int(i) for i in np.random.default_rng(3).integers(0, tiny.VOCAB, 45)]
 # How far the logits may be from those of an f32 cache; the second number: a backend's from numpy's of the
 # same cache, for where float sums differ in the last bit a code may tip, and that is seen.
+NOTHING = Context((), lambda node: "")  # the rotation asks no device
 PAIRS = ("q8_0/q4_0", "f16/fp8", "q4_0/f32")
 LOSS = {
     "q8_0/q4_0": (0.05, 0.02),
@@ -51,7 +54,7 @@ def open_engine(arch: str, kind: str, backend: str) -> Engine:
 @cache
 def oracle(arch: str, kind: str) -> Array:
     w = tiny.weights(arch)
-    roots = tiny.build(arch, w, cache_of(kind)).roots("logits")
+    roots = rotate(tiny.build(arch, w, cache_of(kind)).roots("logits"), NOTHING)
     n, values = len(IDS), dict(w.tensors)
     for state in leaves(roots, "state"):
         stored = FORMATS[state.type.format]
@@ -86,6 +89,36 @@ def test_prefill_equals_steps_in_any_company(kind: str) -> None:
     both = engine.logits([BatchEntry(1, IDS[:9]), BatchEntry(0, IDS)])
     engine.close()
     np.testing.assert_array_equal(both[9:], whole)
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "f16", "q4_0/f32", "f16/fp8"])
+@pytest.mark.parametrize("arch", ["llama", "gemma4", "deepseek2", "deepseek32"])
+def test_the_compiler_rotates_heads_that_no_layer_rotates(arch: str, kind: str) -> None:
+    if "/" in kind and arch.startswith("deepseek"):
+        pytest.skip("one latent for keys and values")
+    built = tiny.build(arch, tiny.weights(arch), cache_of(kind)).roots("tokens")
+    assert not any(node.op == "hadamard" for node in toposort(built))
+    steps = toposort(rotate(built, NOTHING))
+    reading = [node for node in steps if node.op.endswith("attention") or node.op == "index_positions"]
+    writing = [node for node in steps if node.op == "kv_write"]
+    assert reading and writing
+    for node, source in [*((n, n.src[0]) for n in reading), *((n, n.src[1]) for n in writing)]:
+        cache = node.src[ops.OPS[node.op].cache][0]
+        assert (source.op == "hadamard") == (cache.type.format in ROTATED)
+    back = [node for node in steps if node.op == "hadamard" and node.src[0].op == "reshape"]
+    summed = [n for n in reading if n.op != "index_positions" and n.src[2].type.format in ROTATED]
+    assert [node.src[0].src[0] for node in back if node.src[0].src[0] in reading] == summed
+
+
+def test_a_latent_that_no_rotation_fits() -> None:
+    """The rank must be a multiple of the largest power of two that divides rank + RoPE."""
+    built = tiny.build("deepseek2", tiny.weights("deepseek2"), cache_of("f16")).roots("tokens")
+    attention = next(node for node in toposort(built) if node.op == "attention")
+    q, width = attention.src[0], attention.src[0].width
+    cache = q.graph.node("state", (), Type((4, 1, 16, width), "q8_0"), "odd")
+    y = ops.attention(q, cache, cache, *attention.src[3:], scale=1.0, value=width - (width & -width) // 2)
+    with pytest.raises(RequestError, match=f"a q8_0 cache cannot hold latents of {y.arg('value')}"):
+        rotate((y,), NOTHING)
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0"])

@@ -52,8 +52,8 @@ def load(path: Path, cache: str | int, device: str = "remote", **more: object) -
 
 
 def experts_of(model: Model) -> ExpertCache:
-    found = model.engine.expert_cache
-    assert found is not None
+    found = model.engine.residency
+    assert isinstance(found, ExpertCache)
     return found
 
 
@@ -64,7 +64,7 @@ def error(got: np.ndarray, wanted: np.ndarray) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_answers_stay_whatever_is_held(files: dict[str, Path], kind: str) -> None:
     with load(files[kind], "off") as model:
-        assert model.engine.expert_cache is None
+        assert not isinstance(model.engine.residency, ExpertCache)
         wanted = model.logits(IDS)
     with load(files[kind], 2) as model:
         cache = experts_of(model)
@@ -167,7 +167,7 @@ def test_steps_go_on_while_an_expert_is_on_its_way(
         for name in layer.tensors:  # a reader gets nonsense now
             place = self._places[layer.device][name + CACHED]
             size = self.bytes_of(label) // 8
-            each = self.pending.gguf.tensors[name].nbytes // layer.experts
+            each = self.gguf.tensors[name].nbytes // layer.experts
             self._buffers[layer.device].write(
                 place.offset + each * slot, np.full(min(size, each), 0x7F, np.uint8)
             )
@@ -301,7 +301,7 @@ def test_auto_takes_what_is_left_where_it_helps(foretold) -> None:  # type: igno
     settled = foretold(auto, True)
     assert (
         settled.expert_cache is not None
-        and next(iter(settled.expert_cache.layout.layers.values())).count == tiny.EXPERTS
+        and next(iter(settled.expert_cache.layers.values())).count == tiny.EXPERTS
     )
     assert foretold(auto, False).expert_cache is None  # a device that is slower than the CPU
     named = Options(device="remote", threads=1, override_tensor=[EXPERTS])

@@ -19,7 +19,7 @@ from satchel.runtime.kv.host import HostTier
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import Request
-from satchel.runtime.weights.weights import upload
+from satchel.runtime.weights.resident import Uploaded
 
 BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote") and not f.reason]
 BLOCK, AMPLE = 8, 1 << 30
@@ -36,7 +36,7 @@ def opened(backend: str = "cpu", blocks: int = 10, slots: int = 2, tier: int = A
     cache, w = Cache(context=96, slots=slots, block=BLOCK, blocks=blocks), tiny.weights("llama", "q8_0")
     device = find_backend(backend).open(threads=2)
     graph = tiny.build("llama", w, cache)
-    engine = Engine(graph, cache, [device], lambda d, p: upload(d, w.tensors, p), batch=32, host_cache=tier)
+    engine = Engine(graph, cache, [device], Uploaded(w.tensors), batch=32, host_cache=tier)
     try:
         yield engine
     finally:

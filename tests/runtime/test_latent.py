@@ -18,7 +18,7 @@ from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.placement.sizing import cache_bytes
-from satchel.runtime.weights.weights import upload
+from satchel.runtime.weights.resident import Uploaded
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -51,7 +51,7 @@ def open_engine(
     device = find_backend("cpu").open(threads=2, deterministic=not long)
     return Engine(
         made, Cache(96, 3, keys=kind, values=kind, dense=dense), [device],
-        lambda d, packed: upload(d, w.tensors, packed), batch=64, repack=repack,
+        Uploaded(w.tensors, repack), batch=64,
     )  # fmt: skip
 
 

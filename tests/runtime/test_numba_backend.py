@@ -16,7 +16,7 @@ from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate
-from satchel.runtime.weights.weights import upload
+from satchel.runtime.weights.resident import Uploaded
 
 CACHE = Cache(context=tiny.CONTEXT, slots=2)
 FIRST, SECOND = [3, 99, 7, 250, 7], [40, 41, 12]
@@ -29,7 +29,7 @@ def device() -> Device:
 
 def engine(arch: str, w: tiny.TinyWeights, device: Device) -> Engine:
     made = tiny.build(arch, w, CACHE)
-    return Engine(made, CACHE, [device], lambda d, packed: upload(d, w.tensors, packed))
+    return Engine(made, CACHE, [device], Uploaded(w.tensors))
 
 
 def defined(made: Engine, w: tiny.TinyWeights) -> Array:

@@ -29,7 +29,6 @@ from satchel.runtime.placement.options import (
     read_rules,
     read_size,
 )
-from satchel.runtime.placement.pager import FilePages, layer_number
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import PROMPT, Prediction, Speed, crossings, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
@@ -38,6 +37,7 @@ from satchel.runtime.placement.speeds import speed_of
 from satchel.runtime.placement.step import LARGE as LARGE_STEP
 from satchel.runtime.placement.step import STEP
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.weights.streamed import FilePages, layer_number
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -395,6 +395,14 @@ def test_too_little_memory_streams(files: dict[str, Path], monkeypatch: pytest.M
         assert len(model.engine.program(1, 1).plan.segments) > 1
     with Model.load(files["dense"], device="cpu", context=64, stream_weights="off") as model:
         assert len(model.engine.program(1, 1).plan.segments) == 1
+
+
+def test_a_cpu_that_computes_nothing_lets_steps_overlap(files: dict[str, Path]) -> None:
+    """Streaming concerns devices that have a part of the model."""
+    with Model.load(files["dense"], device="remote", gpu_layers="all", stream_weights="on") as model:
+        assert model.engine.devices == ("remote",) and model.engine.overlaps
+    with Model.load(files["dense"], device="remote", gpu_layers=1, stream_weights="on") as model:
+        assert "cpu" in model.engine.devices and not model.engine.overlaps
 
 
 def test_pages_are_asked_for_ahead_and_given_back(

@@ -23,7 +23,8 @@ from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch, Cache, HParams
 from satchel.runtime.models.llama import Llama
-from satchel.runtime.weights.weights import FileWeights, upload
+from satchel.runtime.weights.resident import Uploaded
+from satchel.runtime.weights.weights import FileWeights
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -50,9 +51,7 @@ def steered_logits(path: Path, add: dict[int, Any]) -> Any:
         weights, cache = FileWeights(gguf), Cache(96)
         values = {name: gguf.array(name) for name in gguf.tensors}
         arch = Steered(HParams(gguf.metadata, "llama"), weights, cache)
-        engine = Engine(
-            arch.build(), cache, [model.device], lambda d, packed: upload(d, values, packed), batch=64
-        )
+        engine = Engine(arch.build(), cache, [model.device], Uploaded(values), batch=64)
         logits = engine.logits([BatchEntry(0, IDS)])
         engine.release()
         return logits

@@ -24,7 +24,7 @@ from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.prefetch import LEAST, min_prefetch_tokens, prefetch_layers, prefetch_of
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.weights.prefetch import SLOTS
+from satchel.runtime.weights.prefetch import SLOTS, WeightPrefetcher
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -94,15 +94,16 @@ def test_a_layer_is_sent_once_a_step_and_its_neighbour_meanwhile(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Model.load(files["dense"], device="remote", threads=1, gpu_layers=0, prefetch_weights="on") as model:
-        assert model.engine.devices == ("cpu",) or not model.engine.prefetches(len(IDS))
+        assert not isinstance(model.engine.residency, WeightPrefetcher)
     with Model.load(files["dense"], device="remote", threads=1, gpu_layers=1, prefetch_weights="on") as model:
-        assert model.engine.prefetches(LEAST) and not model.engine.prefetches(LEAST - 1)
+        prefetcher = model.engine.residency
+        assert isinstance(prefetcher, WeightPrefetcher)
+        assert [prefetcher.variant(tokens) for tokens in (1, LEAST - 1, LEAST, 512)] == [1, 1, LEAST, LEAST]
         model.logits(IDS)
 
         def broken(self: Buffer, *rest: object) -> None:
             raise DeviceError("the cable is out")
 
-        prefetcher = model.engine._prefetch.prefetcher  # type: ignore[union-attr]
         assert len(prefetcher.buffers) == min(SLOTS, len(prefetcher.plan.layers))
         prefetcher._filled.clear()
         with monkeypatch.context() as patch:

@@ -22,7 +22,8 @@ from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
 from satchel.quant import BY_ID, FORMATS
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
-from satchel.runtime.compiler import Context, compile, optimize
+from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import probe, state_layout
 from satchel.runtime.compiler.verify import PlanError, verify_plan
 from satchel.runtime.device.device import Info, find_backend, libraries, open_device
@@ -32,7 +33,14 @@ from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.plan import ALIGN, PACKED, Bucket
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights import weights as loading
-from satchel.runtime.weights.packing import PACKED_BUFFER, PackedWeight, file_places, packable, packed_by
+from satchel.runtime.weights.packing import (
+    PACKED_BUFFER,
+    PackedWeight,
+    PackedWeights,
+    file_places,
+    packable,
+    packed_by,
+)
 from satchel.runtime.weights.weights import bind, in_order, parts_of
 
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -122,9 +130,9 @@ def write(
 SHAPES = {"embed": (96, 64), "norm": (64,), "experts": (3, 40, 64), "small": (5, 32), "big": (1000, 64)}
 
 
-def asked(gguf: GGUF, device: Any) -> dict[str, PackedWeight]:
+def asked(gguf: GGUF, device: Any) -> PackedWeights:
     matrices = {n: Type(i.shape, i.format) for n, i in gguf.tensors.items() if len(i.shape) > 1}
-    return packed_by(device, matrices)
+    return PackedWeights(packed_by(device, matrices))
 
 
 def unpacked(device: FakeDevice, place: Any, packed: PackedWeight, buffer: Any) -> bytes:
@@ -203,7 +211,7 @@ def test_large_tensors_come_first_and_the_rest_in_file_order(tmp_path: Path) -> 
     write(tmp_path / "x.gguf", {"a": (64, 32), "b": (4096, 32), "c": (32, 32), "d": (8192, 32)}, "q8_0")
     with open_gguf(tmp_path / "x.gguf") as gguf:
         assert [i.name for i in in_order(gguf, asked(gguf, FakeDevice()))] == ["d", "b", "a", "c"]
-        assert [i.name for i in in_order(gguf, {})] == ["a", "b", "c", "d"]
+        assert [i.name for i in in_order(gguf, PackedWeights({}))] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("stack", [1, 3])
@@ -250,7 +258,7 @@ def test_probe_and_plan_have_the_same_form(tmp_path: Path) -> None:
     w = tiny.weights("llama", "q8_0", mixed=True)
     device: Any = FakeDevice()
     forward = tiny.build("llama", w, Cache(64))
-    packed = packed_by(device, packable(forward))
+    packed = PackedWeights(packed_by(device, packable(forward)))
     assert {w.formats[name] for name in packed} == {"q8_0"}, "Q4_0 stays as it is here"
     from satchel.runtime.compiler.target import DeviceTarget
 

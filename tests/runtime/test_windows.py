@@ -25,7 +25,7 @@ from satchel.runtime.ops import evaluate
 from satchel.runtime.placement.sizing import affordable, cache_bytes
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import Request
-from satchel.runtime.weights.weights import upload
+from satchel.runtime.weights.resident import Uploaded
 
 BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote", "numba") and not f.reason]
 CONTEXT, BLOCK, BATCH = 320, 8, 48
@@ -59,7 +59,7 @@ def cache(**more: object) -> Cache:
 def opened(kind: str, backend: str = "cpu", **more: object) -> Iterator[Engine]:
     c, values = cache(**more), tiny.weights("llama").tensors
     device = find_backend(backend).open(threads=2)
-    engine = Engine(arch(kind, c).build(), c, [device], lambda d, p: upload(d, values, p), batch=BATCH)
+    engine = Engine(arch(kind, c).build(), c, [device], Uploaded(values), batch=BATCH)
     try:
         yield engine
     finally:
@@ -268,7 +268,7 @@ def test_a_step_that_the_cache_was_not_made_for_is_refused() -> None:
         device,
         pytest.raises(RequestError, match="a step of 48 tokens is more than the cache was made for: 16"),
     ):
-        Engine(arch("all", c).build(), c, [device], lambda d, p: upload(d, {}, p), batch=BATCH)
+        Engine(arch("all", c).build(), c, [device], Uploaded({}), batch=BATCH)
 
 
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "numba"])

@@ -16,7 +16,7 @@ from satchel.runtime.device.device import Device
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
-from satchel.runtime.weights.weights import upload
+from satchel.runtime.weights.resident import Uploaded
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, LAYERS, CONTEXT = 256, 4, 2, 64, 512, 288, 3, 96
 EXPERTS, USED, EXPERT_FFN = 7, 3, 256
@@ -144,4 +144,4 @@ def build(arch: str, w: TinyWeights, cache: Cache, **extra: object):  # type: ig
 def engine(arch: str, w: TinyWeights, cache: Cache, *devices: Device, wanted=None, batch: int = 64) -> Engine:  # type: ignore[no-untyped-def]
     """An engine over a tiny model; it owns the devices."""
     made = build(arch, w, cache)
-    return Engine(made, cache, devices, lambda d, packed: upload(d, w.tensors, packed), wanted, batch=batch)
+    return Engine(made, cache, devices, Uploaded(w.tensors), wanted, batch=batch)

@@ -6,43 +6,41 @@ next step on. So no plan reads a slot that is being written, and each expert is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
+from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.expert_cache import CACHED, UNCACHED, table_name
 from satchel.runtime.device.device import WEIGHT, Buffer, Device
 from satchel.runtime.device.lost import DeviceLost
-from satchel.runtime.graph import Array
+from satchel.runtime.graph import Array, Type
 from satchel.runtime.log import LOG
 from satchel.runtime.plan import WeightPlace
 from satchel.runtime.weights.expert_cache.layout import BUFFER, ExpertCacheLayout
 from satchel.runtime.weights.expert_cache.usage import ExpertUsage, Replacement
 from satchel.runtime.weights.packing import PackedWeight, Places
-from satchel.runtime.weights.weights import DeviceWeights, aligned
+from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
+from satchel.runtime.weights.weights import DeviceWeights, aligned, write_weight
 
 STEP_BYTES = 32 << 20  # most bytes that are sent per step; a single expert may be larger
 
 
-@dataclass(frozen=True, slots=True)
-class PendingExpertCache:
-    """The expert cache of a file before its memory is allocated."""
+class ExpertCache(Over):
+    """Experts that another device holds beside the host. load(), picked() and between_steps() are called from
+    one thread.
+    """
 
-    gguf: GGUF
-    layout: ExpertCacheLayout
-    # Initial experts of each layer, best first.
-    first: Mapping[str, Sequence[int]] = field(default_factory=dict)
-
-
-class ExpertCache:
-    """put() each device, then call picked() and between() as steps run, all from one thread."""
-
-    def __init__(self, pending: PendingExpertCache, step_bytes: int = STEP_BYTES) -> None:
-        self.pending, self.layout, self.step_bytes = pending, pending.layout, step_bytes
+    def __init__(
+        self, inner: Residency, gguf: GGUF, layout: ExpertCacheLayout, step_bytes: int = STEP_BYTES
+    ) -> None:
+        super().__init__(inner)
+        self.gguf, self.layout, self.step_bytes = gguf, layout, step_bytes
         self.usage = {label: ExpertUsage(x.experts, x.count) for label, x in self.layout.layers.items()}
         self.moved = 0  # bytes sent after the initial experts
         self._buffers: dict[str, Buffer] = {}
@@ -51,15 +49,31 @@ class ExpertCache:
         self._coming: tuple[Future[None], list[tuple[str, Replacement]]] | None = None
         self._pool = ThreadPoolExecutor(1, "satchel-expert-cache")
         for label, layer in self.layout.layers.items():
-            wanted = [e for e in pending.first.get(label, ()) if 0 <= e < layer.experts]
-            held = list(dict.fromkeys([*wanted, *range(layer.experts)]))[: layer.count]
-            self.usage[label].holders[:] = held
-            self.usage[label].slots[held] = range(layer.count)
+            self.usage[label].holders[:] = self.usage[label].slots[: layer.count] = range(layer.count)
 
-    def put(self, device: Device, weights: DeviceWeights, packed: Mapping[str, PackedWeight]) -> None:
+    def targets(self, devices: Sequence[Device], types: Mapping[str, Type]) -> Targets:
+        found = self.inner.targets(devices, types)
+        for target in found.values():
+            target.packed = {**target.packed, **self.layout.packed(target.device, target.packed)}
+        return found
+
+    def context(self, context: Context, tokens: int) -> Context:
+        return replace(self.inner.context(context, tokens), expert_cache=self.layout.counts)
+
+    def add_places(self, device: str, packed: Mapping[str, PackedWeight], places: Places) -> None:
+        self.inner.add_places(device, packed, places)
+        self.layout.add_places(self.gguf, device, packed, places)
+
+    def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
+        found = self.inner.load(devices, packed)
+        for device in devices:
+            self._put(device, found[device.name], packed[device.name])
+        return found
+
+    def _put(self, device: Device, weights: DeviceWeights, packed: Mapping[str, PackedWeight]) -> None:
         """Sends a device its initial experts."""
         places = Places()
-        size = self.layout.add_places(self.pending.gguf, device.name, packed, places)
+        size = self.layout.add_places(self.gguf, device.name, packed, places)
         if not size:
             return
         self._buffers[device.name] = weights.buffers[BUFFER] = device.alloc(size, WEIGHT)
@@ -73,20 +87,17 @@ class ExpertCache:
                     self._fill(label, slot, int(expert))
             self._tell(label, device.name)
 
-    def raw(self, name: str) -> Array | None:
-        """Present values of a tensor that is not in the file, in the file's format; None if the
-        file has it.
-        """
+    def value(self, name: str) -> Array | None:
         label = ".".join(name.split(".")[:2])
         layer, usage = self.layout.layers.get(label), self.usage.get(label)
         if layer is None or usage is None:
-            return None
+            return self.inner.value(name)
         if name in (table_name(label, CACHED), table_name(label, UNCACHED)):
             return self._table(label, UNCACHED if name.endswith(UNCACHED) else CACHED)
         base = name.removesuffix(CACHED)
         if base == name or base not in layer.tensors:
-            return None
-        found: Array = self.pending.gguf.array(base)[usage.holders]
+            return self.inner.value(name)
+        found: Array = self.gguf.array(base)[usage.holders]
         return found
 
     def _table(self, label: str, kind: str) -> Array:
@@ -106,27 +117,28 @@ class ExpertCache:
             self._tell(label, device)
 
     def _fill(self, label: str, slot: int, expert: int) -> None:
-        layer, gguf = self.layout.layers[label], self.pending.gguf
+        layer = self.layout.layers[label]
         for name in layer.tensors:
             place, packed = self._places[layer.device][name + CACHED], self._packed.get(name + CACHED)
-            each = gguf.tensors[name].nbytes // layer.experts
-            raw = gguf.raw(name).reshape(-1).view(np.uint8)[each * expert : each * (expert + 1)]
-            buffer, data = self._buffers[layer.device], aligned(raw)
-            if packed is None:
-                buffer.write(place.offset + each * slot, data)
-            else:
-                at = place.offset + packed.size // packed.stack * slot
-                buffer.pack(at, packed.format, (1, packed.rows, packed.columns), data)
+            each = self.gguf.tensors[name].nbytes // layer.experts
+            raw = self.gguf.raw(name).reshape(-1).view(np.uint8)[each * expert : each * (expert + 1)]
+            at = place.offset + slot * (packed.size // packed.stack if packed else each)
+            one = replace(packed, stack=1) if packed else None
+            write_weight(self._buffers[layer.device], at, aligned(raw), one)
+
+    def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
+        return replace(self.inner.steps(tokens, loaded), picked=self.picked)
 
     def picked(self, label: str, ids: Array) -> None:
         """Counts the experts (T, k) that a step's tokens selected in a layer."""
         if label in self.usage:
             self.usage[label].add(ids)
 
-    def between(self) -> None:
-        """Called while no step runs: puts received experts to use, and starts sending those that are worth
-        it.
-        """
+    def between_steps(self, idle: Callable[[], bool]) -> None:
+        """Puts received experts to use, and starts sending those that are worth it."""
+        self.inner.between_steps(idle)
+        if not idle():
+            return
         if self._coming is not None:
             future, swaps = self._coming
             if not future.done():
@@ -188,12 +200,21 @@ class ExpertCache:
     def bytes_of(self, label: str) -> int:
         """Bytes of one expert of a layer."""
         layer = self.layout.layers[label]
-        return sum(self.pending.gguf.tensors[name].nbytes // layer.experts for name in layer.tensors)
+        return sum(self.gguf.tensors[name].nbytes // layer.experts for name in layer.tensors)
 
     @property
     def counted(self) -> tuple[int, int]:
         """(expert selections so far, those that a GPU computed)."""
         return sum(p.lookups for p in self.usage.values()), sum(p.hits for p in self.usage.values())
+
+    def counters(self) -> dict[str, Any]:
+        lookups, hits = self.counted
+        return {
+            **self.inner.counters(),
+            "expert_cache_lookups": lookups,
+            "expert_cache_hits": hits,
+            "expert_cache_moved_bytes": self.moved,
+        }
 
     def wait(self) -> None:
         """Waits until the transfer under way is complete."""
@@ -205,3 +226,4 @@ class ExpertCache:
         for buffer in self._buffers.values():
             buffer.close()
         self._buffers.clear()
+        self.inner.close()

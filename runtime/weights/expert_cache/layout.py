@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from satchel.formats.gguf import GGUF
-from satchel.quant import FORMATS
 from satchel.runtime.compiler.expert_cache import CACHED, UNCACHED, table_name
 from satchel.runtime.device.device import Device
-from satchel.runtime.graph import Type
 from satchel.runtime.plan import ALIGN, WeightPlace, align_up
 from satchel.runtime.weights.packing import PackedWeight, Places
 
@@ -48,22 +46,18 @@ class ExpertCacheLayout:
             found |= {name + CACHED: layer.device for name in layer.tensors}
         return found
 
-    def of(self, device: str) -> Iterator[tuple[str, CachedLayer]]:
-        return ((label, layer) for label, layer in self.layers.items() if layer.device == device)
-
-    def packed(self, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, PackedWeight]:
-        """Cached tensors of these types that the device packs: those whose packed experts lie one after
-        another.
+    def packed(self, device: Device, whole: Mapping[str, PackedWeight]) -> dict[str, PackedWeight]:
+        """Cached tensors that the device packs. whole: the weights that it packs as a whole; of these, those
+        with packed experts that lie one after another.
         """
         found: dict[str, PackedWeight] = {}
-        for _, layer in self.of(device.name):
-            for name in (n for n in layer.tensors if n in types and len(gguf.tensors[n].shape) == 3):
-                info = gguf.tensors[name]
-                number, (experts, rows, columns) = FORMATS[info.format].id, info.shape
-                each, rest = divmod(device.packed(number, experts, rows, columns), experts)
-                size = device.packed(number, layer.count, rows, columns)
-                if each and not rest and each % ALIGN == 0 and size == each * layer.count:
-                    found[name + CACHED] = PackedWeight(number, layer.count, rows, columns, size)
+        for layer in (x for x in self.layers.values() if x.device == device.name):
+            for name in (n for n in layer.tensors if n in whole and whole[n].stack == layer.experts):
+                full = whole[name]
+                each, rest = divmod(full.size, full.stack)
+                size = device.packed(full.format, layer.count, full.rows, full.columns)
+                if not rest and each % ALIGN == 0 and size == each * layer.count:
+                    found[name + CACHED] = replace(full, stack=layer.count, size=size)
         return found
 
     def add_places(self, gguf: GGUF, device: str, packed: Mapping[str, PackedWeight], places: Places) -> int:

@@ -5,22 +5,29 @@ and the previous layer's are released. So a model can be larger than memory.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from satchel.formats.gguf import GGUF
+from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.device.device import Device
+from satchel.runtime.graph import Type
+from satchel.runtime.weights.packing import PackedWeights
+from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
 
 EMBEDDINGS = "token_embd.weight"  # a step reads only a few rows, unless it is the head too
 
 
 class FilePages:
-    """Pages of a mapped file, by layer. names: the tensors that the device reads."""
+    """Pages of a mapped file, by layer."""
 
-    def __init__(self, gguf: GGUF, names: Collection[str] | None = None) -> None:
+    def __init__(self, gguf: GGUF) -> None:
         self.gguf = gguf
         self.layers: dict[str, list[str]] = {}
         tied = "output.weight" not in gguf.tensors
-        for name in gguf.tensors if names is None else names:
+        for name in gguf.tensors:
             label = layer_of(name, tied)
             if label:
                 self.layers.setdefault(label, []).append(name)
@@ -56,6 +63,28 @@ class FilePages:
             last = (info.offset + info.nbytes) // page * page
             if last > first:
                 yield info.part, first, last - first
+
+
+class Streamed(Over):
+    """Weights that these devices leave in the file, unpacked, and read layer by layer."""
+
+    def __init__(self, inner: Residency, gguf: GGUF, devices: Collection[str]) -> None:
+        super().__init__(inner)
+        self._pagers = dict.fromkeys(devices, FilePages(gguf).enter)
+
+    def targets(self, devices: Sequence[Device], types: Mapping[str, Type]) -> Targets:
+        found = self.inner.targets(devices, types)
+        return {name: DeviceTarget(t.device) if name in self._pagers else t for name, t in found.items()}
+
+    def context(self, context: Context, tokens: int) -> Context:
+        return replace(self.inner.context(context, tokens), streamed=tuple(self._pagers))
+
+    def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
+        mine = {name: PackedWeights(p, p.names, name in self._pagers) for name, p in packed.items()}
+        return self.inner.load(devices, mine)
+
+    def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
+        return replace(self.inner.steps(tokens, loaded), pagers=self._pagers)
 
 
 def layer_of(name: str, tied: bool) -> str:

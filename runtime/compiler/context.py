@@ -1,0 +1,37 @@
+"""What the passes know beside the graph: the devices, what the placement wants, the form of the plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from satchel.runtime.graph import Node
+
+
+class CompileTarget(Protocol):
+    """A device as the passes see it. refusal() gives the reason why it cannot compute a node, or ""."""
+
+    name: str
+
+    def refusal(self, node: Node) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the passes know beside the graph."""
+
+    targets: tuple[CompileTarget, ...]  # in order of preference
+    wanted: Callable[[Node], str]  # the device that the placement wants for a node
+    activations: int = 8  # bits of the activations of quantized weights: 8 (the format's own) or 16
+    # A device without 16-bit products is an error; otherwise it takes the format's activations.
+    demanded: bool = True
+    # Devices of states that an earlier graph has placed, by name.
+    homes: Mapping[str, str] = field(default_factory=dict)
+    streamed: Collection[str] = ()  # devices that run layer by layer
+    long: int = 0  # tokens from which on a prompt takes the expanded form of MLA; 0: never
+    # Number of experts that a second device caches, by layer label.
+    expert_cache: Mapping[str, int] = field(default_factory=dict)
+
+    def target(self, name: str) -> CompileTarget:
+        return next(t for t in self.targets if t.name == name)

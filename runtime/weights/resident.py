@@ -1,0 +1,56 @@
+"""Resident weights: of a file, or of arrays that belong to none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from satchel.formats.gguf import GGUF
+from satchel.runtime.device.device import Device
+from satchel.runtime.graph import Array
+from satchel.runtime.weights.residency import Over, PackedOn, Residency, WeightsOn
+from satchel.runtime.weights.weights import Progress, bind_beside, upload
+
+
+class Resident(Residency):
+    """A file's weights: packed, in place in the mapped file, or copied. progress: as of bind(). meanwhile:
+    called once for each device while its weights load.
+    """
+
+    def __init__(
+        self,
+        gguf: GGUF,
+        repack: bool = True,
+        progress: Progress | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(repack)
+        self.gguf, self._progress, self._meanwhile = gguf, progress, meanwhile
+
+    def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
+        how = self._progress, self._meanwhile
+        return {d.name: bind_beside(self.gguf, d, packed[d.name], *how) for d in devices}
+
+
+class Uploaded(Residency):
+    """Arrays of blocks by name, copied to each device."""
+
+    def __init__(self, values: Mapping[str, Array], repack: bool = True) -> None:
+        super().__init__(repack)
+        self.values = values
+
+    def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
+        return {d.name: upload(d, self.values, packed[d.name]) for d in devices}
+
+
+class LoadedOnce(Over):
+    """Weights that several engines share: the first one loads them."""
+
+    _loaded: WeightsOn | None = None
+
+    def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
+        if self._loaded is None:
+            self._loaded = self.inner.load(devices, packed)
+        return self._loaded
+
+    def close(self) -> None:
+        """The weights stay for the next engine."""
