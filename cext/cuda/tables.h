@@ -12,6 +12,7 @@ extern const gpu_fusion cuda_fusions[];
 
 #define CUDA_KERNELS                                                                                                   \
     cuda_fp8_kernels, cuda_column_kernels, cuda_prompt_kernels, cuda_products, cuda_expert_kernels, cuda_small_kernels,
+#define CUDA_DETERMINISTIC_KERNELS cuda_deterministic_products, cuda_expert_kernels, cuda_small_kernels,
 #define CUDA_PACKINGS cuda_packings
 
 #endif

@@ -310,34 +310,6 @@ static int ends_with(const hal_plan *plan, const hal_exec *e, int i, int last) {
     return 1;
 }
 
-/* Fuses the rms_norm of step i into the matrix product of step i + 1, its only reader, if a kernel "norm_<op>" takes both. The
- * product's call then has the norm's x as activations and the norm's weight as its last input. NULL, or why it is not fused. */
-static const char *fuse_norm(const hal_plan *plan, hal_exec *e, int i, const gpu_kernel **k, gpu_function *found) {
-    const gpu_call *norm = e->calls + i;
-    const hal_kernel_override *asked = gpu_override_at(plan, (uint32_t)i + 1);
-    gpu_call made = e->calls[i + 1];
-    uint32_t config;
-    char name[OP_NAME + 8];
-    const char *fault;
-    if (strncmp(e->ops[i], "rms_norm", OP_NAME) != 0 || e->marks || made.n_in + 1 >= GPU_VIEWS)
-        return "no norm";
-    if (asked && asked->kernel)
-        return "a custom kernel computes the product";
-    if (made.v[1].data != norm->v[0].data || made.v[1].stride != norm->v[0].stride ||
-        norm->v[2].shape[0] != made.v[1].shape[1] || overlap(made.v, norm->v + 1) || !ends_with(plan, e, i, i + 1))
-        return "the product is not the norm's only reader";
-    made.v[1] = norm->v[1];
-    made.v[++made.n_in] = norm->v[2];
-    memcpy(made.arg, norm->arg, sizeof made.arg);
-    snprintf(name, sizeof name, "norm_%.28s", e->ops[i + 1]);
-    if ((fault = choose(e->device, name, NULL, &made, k, found)))
-        return fault;
-    if (asked && (!gpu_is_named(*k, &made, asked, &config) || config))
-        return "an override names another kernel";
-    e->calls[i + 1] = made;
-    return NULL;
-}
-
 static int steps_of(const gpu_fusion *t) {
     int n = 0;
     while (n < GPU_FUSED && t->ops[n])
@@ -423,7 +395,7 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     int code = gpu_check_overrides(d, plan);
     if (!code)
         code = resolve_all(d, plan, buffers, e);
-    for (int i = 0, n = (int)plan->n_steps; !code && i < n; i++) {
+    for (int i = 0; !code && i < (int)plan->n_steps; i++) {
         gpu_function found[GPU_LAUNCHES];
         const gpu_kernel *k = NULL;
         const char *fault;
@@ -436,15 +408,13 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
             scratch = asked->scratch > scratch ? asked->scratch : scratch;
             continue;
         }
-        if (i + 1 < n && !fuse_norm(plan, e, i, &k, found))
-            e->n_calls = ++i + 1, c++;
-        else if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
+        if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
             fail_step(plan, (uint32_t)i, fault);
             return HAL_E_UNSUPPORTED;
         }
         c->mode = k->mode;
         c->counts = e->block->at;
-        if (asked && asked->step == (uint32_t)i)
+        if (asked)
             gpu_is_named(k, c, asked, &c->config);
         if (k->scratch && k->scratch(c, &d->traits) > scratch)
             scratch = k->scratch(c, &d->traits);

@@ -256,6 +256,8 @@ enum {
     HAL_OP_INDEX_POSITIONS,
     HAL_OP_SPARSE_ATTENTION,
     HAL_OP_GATHER,
+    HAL_OP_NORM_LINEAR,
+    HAL_OP_NORM_LINEAR_SWIGLU,
     HAL_N_OPS
 };
 
@@ -268,6 +270,12 @@ typedef struct {
 typedef struct {
     float eps;
 } arg_norm_quantize;
+typedef struct {
+    float eps;
+} arg_norm_linear;
+typedef struct {
+    float eps;
+} arg_norm_linear_swiglu;
 typedef struct {
     float scale;
 } arg_rope_table;

@@ -16,11 +16,12 @@ import numpy as np
 
 from satchel.errors import DeviceError, RequestError
 from satchel.quant import FORMATS
+from satchel.runtime.compiler.fuse_steps import fuse_steps
 from satchel.runtime.compiler.lower import USAGE, probe
-from satchel.runtime.compiler.memory import nbytes, stride_of
+from satchel.runtime.compiler.memory import window
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import SAMPLING, WEIGHT, Buffer, Device, pointer
-from satchel.runtime.graph import LEAVES, Array, Dim, Node, Type, leaves, toposort
+from satchel.runtime.graph import LEAVES, Array, Node, Type, leaves, toposort
 from satchel.runtime.kv import Pages
 from satchel.runtime.layers.arch import SEGMENT_IDS, Cache, windows_of
 from satchel.runtime.ops import OPS
@@ -101,7 +102,8 @@ def check_graph(
     reports: list[StepReport] = []
     for start, stop, sampling in ((0, len(ids) - 1, Sampling(seed=1)), (len(ids) - 1, len(ids), GREEDY)):
         given = {**states, **inputs(ids, start, stop, sampling, pages)}
-        reports += _check(optimized, devices, raw, given, stop - start, states, packed)
+        fused = fuse_steps(optimized, Bucket(stop - start, 1))
+        reports += _check(fused, devices, raw, given, stop - start, states, packed)
     return reports
 
 
@@ -192,16 +194,6 @@ def stored(type: Type, bucket: Bucket) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // FORMATS[type.format].block)
 
 
-def window(node: Node) -> tuple[Node, int]:
-    """The node whose memory a view shares, and the view's byte offset."""
-    offset = 0
-    while node.op not in LEAVES and node.op != "copy" and OPS[node.op].view:
-        if node.op == "cols":
-            offset += node.arg("start") * FORMATS[node.type.format].block_bytes
-        node = node.src[0]
-    return node, offset
-
-
 def run_alone(
     node: Node, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
 ) -> Array:
@@ -251,19 +243,12 @@ def place(described: BufferSpec, device: Device, value: Array | None, packed: Pa
 
 def alone(node: Node, device: Device, bucket: Bucket, packed: Mapping[str, PackedWeight]) -> Segment:
     """The plan of one step at this bucket: operands in the order of its views, then the step block."""
-    asked = probe(node, device.name, {name: found.size for name, found in packed.items()})
+    asked = probe(node, device.name, {name: found.size for name, found in packed.items()}, bucket)
     views, described = asked.view_table.copy(), []
     for i, operand in enumerate((node, *node.src)):
-        base, offset = window(operand)
-        first = operand.shape[0]
-        kept = packed.get(base.name) if base.op == "weight" else None
-        views[i]["offset"], views[i]["stride"] = offset, 0 if kept else stride_of(base.type)
-        if isinstance(first, Dim):
-            views[i]["shape"][0] = bucket.size(first)
-        usage = {"weight": WEIGHT, "const": USAGE["const"]}.get(base.op, USAGE["state"])
+        usage = {"weight": WEIGHT, "const": USAGE["const"]}.get(window(operand)[0].op, USAGE["state"])
         usage = USAGE["out"] if i == 0 and not OPS[node.op].alias else usage
-        size = kept.size if kept else nbytes(base.type, bucket)
-        described.append(BufferSpec(f"operand.{i}", usage, max(64, size)))
+        described.append(BufferSpec(f"operand.{i}", usage, max(64, asked.buffers[i].size)))
     if OPS[node.op].alias:  # changed in place: the result is its first source
         views[0]["buffer"] = views[1]["buffer"]
     described.append(BufferSpec("step", USAGE["step"], COUNTS_BYTES))

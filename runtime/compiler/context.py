@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from satchel.runtime.graph import Node
+from satchel.runtime.plan import ONE, Bucket
 
 
 class CompileTarget(Protocol):
-    """A device as the passes see it. refusal() gives the reason why it cannot compute a node, or ""."""
+    """A device as the passes see it. refusal() gives the reason why it cannot compute a node in a step of
+    this bucket, or "".
+    """
 
     name: str
 
-    def refusal(self, node: Node) -> str: ...
+    def refusal(self, node: Node, bucket: Bucket = ONE) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

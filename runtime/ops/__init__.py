@@ -190,7 +190,8 @@ def quantize(x: Array, *, format: str) -> Array:
 @op(_same, row_wise=True)
 def rms_norm(x: Array, w: Array, *, eps: float) -> Array:
     """x / sqrt(mean(x^2) + eps) * w over the last dimension; x (T, D) with w (D), or (T, H, D) per head."""
-    mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
     return (x / np.sqrt(mean + np.float32(eps)) * w).astype(np.float32)
 
 
@@ -252,6 +253,35 @@ def linear_swiglu(x: Array, gate: Array, up: Array) -> Array:
     to memory.
     """
     return swiglu.define(linear.define(x, gate), linear.define(x, up))
+
+
+@op(
+    lambda x, *weights, eps: _columns(x, *weights[:-1]),
+    parts=lambda x, *weights, eps: linear(rms_norm(x, weights[-1], eps=eps), *weights[:-1]),
+    row_wise=True,
+    product=True,
+    weights=slice(1, -1),
+)
+def norm_linear(x: Array, *weights: Array, eps: float) -> Array:
+    """linear(rms_norm(x, w), ...) of x (T, K): the weights (N, K) of the products, then w (K) of the norm. A
+    kernel for few tokens normalizes x itself.
+    """
+    return linear.define(rms_norm.define(x, weights[-1], eps=eps), *weights[:-1])
+
+
+def _normed_gated(x: Type, *weights: Type, eps: float) -> Type:
+    return _gated(x, *weights[:-1])
+
+
+def _normed_parts(x: Node, gate: Node, up: Node, w: Node, *, eps: float) -> Node:
+    y = rms_norm(x, w, eps=eps)
+    return swiglu(linear(y, gate), linear(y, up))
+
+
+@op(_normed_gated, parts=_normed_parts, row_wise=True, product=True, weights=slice(1, 3))
+def norm_linear_swiglu(x: Array, gate: Array, up: Array, w: Array, *, eps: float) -> Array:
+    """linear_swiglu(rms_norm(x, w), gate, up), as norm_linear."""
+    return linear_swiglu.define(rms_norm.define(x, w, eps=eps), gate, up)
 
 
 @op(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from expert_cases import products
 from gpus import GPUS
-from kernel_cases import OP_NAMES, WRONG, check, row, wrong
+from kernel_cases import CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
 from one_step import CASES, Case, cases_of, define, generator, plan_of, run
 
 from satchel import cext
@@ -91,7 +91,7 @@ def work(one: Case) -> int:
     return int(np.prod(one.shape[1:])) * one.inputs[0][0].shape[-1]
 
 
-@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | ABSENT])
+@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | ABSENT | CUDA_ALONE])
 def test_op_equals_its_definition(device: Device, op: str) -> None:
     calls = [call for call in calls_of(op, device.name == "cuda") if not refused(device, op, call[0])]
     meant = len(calls_of(op, device.name == "cuda"))
@@ -100,8 +100,10 @@ def test_op_equals_its_definition(device: Device, op: str) -> None:
         check(bounded(device, op, one), run(device, op, one), want)
 
 
-@pytest.mark.parametrize("op", sorted(QUANTIZED | ABSENT))
+@pytest.mark.parametrize("op", sorted(QUANTIZED | ABSENT | CUDA_ALONE))
 def test_what_it_lacks_is_refused_by_name(device: Device, op: str) -> None:
+    if device.name == "cuda" and op in CUDA_ALONE:
+        pytest.skip("tests/gpu/test_gpu_fused.py compares it with its parts")
     with pytest.raises(DeviceError, match=rf"step 0 \({op}\): this backend has no kernel for the op"):
         run(device, op, cases_of(op)[0])
 

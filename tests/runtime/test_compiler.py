@@ -9,6 +9,7 @@ import tiny
 from satchel.runtime import ops
 from satchel.runtime.compiler import PIPELINE, compile, optimize
 from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler.fuse_steps import fuse_steps
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import assign, storage
 from satchel.runtime.compiler.verify import PlanError, verify_graph, verify_plan
@@ -16,7 +17,7 @@ from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import LEAVES, TOKENS, Array, Graph, Node, Type, leaves, toposort
 from satchel.runtime.layers.arch import RECURRENT, Cache, architectures
 from satchel.runtime.ops import OPS, evaluate
-from satchel.runtime.plan import Bucket, WeightPlace
+from satchel.runtime.plan import ONE, Bucket, WeightPlace
 from satchel.runtime.sampling.chain import CODE
 
 CACHE = Cache(context=tiny.CONTEXT, slots=2)
@@ -28,7 +29,7 @@ class Everything:
     def __init__(self, name: str = "cpu", lacks: frozenset[str] = frozenset()) -> None:
         self.name, self.lacks = name, lacks
 
-    def refusal(self, node) -> str:
+    def refusal(self, node, bucket: Bucket = ONE) -> str:
         return f"it has no {node.op}" if node.op in self.lacks else ""
 
 
@@ -83,9 +84,13 @@ def test_passes_keep_the_value(arch: str, output: str) -> None:
     forward = tiny.build(arch, w, CACHE)
     values = step_values(w, forward)
     before = forward.roots(output)
-    after = optimize(before, context()).roots
-    for a, b in zip(evaluate(before, values), evaluate(after, values), strict=True):
-        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-4, atol=1e-5)
+    optimized = optimize(before, context())
+    fused = fuse_steps(optimized, Bucket(8, 2))
+    verify_graph(fused.roots)
+    wanted = evaluate(before, values)
+    for after in (optimized.roots, fused.roots):
+        for a, b in zip(wanted, evaluate(after, values), strict=True):
+            np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-4, atol=1e-5)
 
 
 # A router reads the norm in float32 besides: tests/runtime/test_mixture.py has those.

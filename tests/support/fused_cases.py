@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
-from one_step import ACTIVATIONS, CASES, WEIGHTS, Case, case, encode, f32, i32, random_blocks
+from one_step import (
+    ACTIVATIONS,
+    CASES,
+    WEIGHTS,
+    Case,
+    case,
+    encode,
+    extremes,
+    f32,
+    i32,
+    random_blocks,
+)
 
 from satchel.quant import FORMATS
 from satchel.runtime import ops
@@ -88,6 +100,30 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield gated(rng, ("q8_0", "q4_0"), 5, 64, 5 * max(block, 32), to)
     yield gated(rng, ("f16", "f16"), 2, 40, 32, "a8_32")
     yield gated(rng, ("f16", "f16"), 2, 40, 21, "f16")
+
+
+def normed(rng: np.random.Generator, formats: tuple[str, ...], t: int, k: int, n: int) -> Case:
+    """A product of x after rms_norm. The first token's numbers are usual ones."""
+    x = extremes(rng, t + 2, k)[-t:]
+    x[0] = rng.standard_normal(k)
+    weights = tuple((tame(random_blocks(rng, f, n, k)), f) for f in formats)
+    name = f"{'+'.join(formats)}-{t}x{k}x{n}"
+    shape = (t, n * len(formats))
+    return Case(name, ((x, "f32"), *weights, f32(rng, k)), shape, args={"eps": 1e-5}, bound=1e-10)
+
+
+@case("norm_linear")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for formats in (("f16",), ("bf16", "bf16"), ("q8_0",), ("q4_k", "q4_k", "q6_k")):
+        for t, k, n in ((1, 256, 48), (2, 512, 64), (4, 768, 33), (8, 256, 130)):
+            yield normed(rng, formats, t, k, n)
+
+
+@case("norm_linear_swiglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for formats in (("f16", "f16"), ("bf16", "bf16"), ("q4_k", "q6_k"), ("q8_0", "q8_0")):
+        for t, k, n in ((1, 256, 48), (2, 512, 64), (4, 768, 33), (8, 256, 130)):
+            yield replace(normed(rng, formats, t, k, n), shape=(t, n))
 
 
 __all__ = ["CASES"]

@@ -42,6 +42,10 @@ CASES.update(latent_cases.CASES)
 CASES.update(recurrent_cases.CASES)
 
 OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy"]
+# Fused ops for few tokens, which the CPU lacks; of these the portable kernels of GPUs lack some.
+FUSED_STEPS = {"norm_linear", "norm_linear_swiglu"}
+CUDA_ALONE = {"norm_linear", "norm_linear_swiglu"}
+CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]
 
 
 @case("get_rows")
