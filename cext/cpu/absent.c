@@ -12,3 +12,5 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
 
 CPU_KERNEL(norm_linear) = {check, .run = run, .takes_packed = 1};
 CPU_KERNEL(norm_linear_swiglu) = {check, .run = run, .takes_packed = 1};
+CPU_KERNEL(rope_qkv_write) = {check, .run = run};
+CPU_KERNEL(rope_qkv_attention) = {check, .run = run};

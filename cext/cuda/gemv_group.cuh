@@ -1,5 +1,5 @@
 /* gemv_group.cuh: parts of a group of sixteen waves in gemv.cu: its tiles, the waves' iteration over chunks, quantized
- * activations, and the epilogue. Shared by gemv.cu and a benchmark (walk.cuh).
+ * activations, and the epilogue.
  */
 #ifndef SATCHEL_CUDA_GEMV_GROUP_CUH
 #define SATCHEL_CUDA_GEMV_GROUP_CUH

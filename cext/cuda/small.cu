@@ -1,8 +1,7 @@
 /* small.cu: the ops between matrix products in a step of few tokens, which are launch-bound. The kernels use programmatic
  * dependent launch: they load weights, then wait for the previous kernel.
  */
-#include "kv.k.h"
-#include "rope.k.h"
+#include "port.h"
 #include "small.h"
 #include "tile.cuh"
 
@@ -48,22 +47,6 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm_rows(const __grid_co
         if (at < d / 4)
             to[at] = make_float4(x[i].x / sum * scale[i].x, x[i].y / sum * scale[i].y, x[i].z / sum * scale[i].z,
                                  x[i].w / sum * scale[i].w);
-}
-
-/* Fused rope of queries, rope_kv_write of keys and kv_write of values: neighbours in a layer that are independent. */
-typedef struct {
-    gpu_call call[HEADS_CALLS];
-} gpu_calls;
-
-extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_fused(const __grid_constant__ gpu_calls calls) {
-    const gpu_call *c = calls.call + blockIdx.z;
-    self m = port_self();
-    wait_before();
-    launch_next();
-    if (blockIdx.z == 0)
-        rope_body(c, m);
-    else if ((int)blockIdx.x < c->v[0].shape[1])
-        kv_write_body(c, m);
 }
 
 /* A product with F32 weights (a router's): one wave per row and token, with its first weights loaded before the previous kernel

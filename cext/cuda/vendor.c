@@ -24,7 +24,6 @@ const gpu_vendor *gpu_vendor_entry(void) {
                                       .kernels = kernels,
                                       .deterministic = deterministic,
                                       .packings = CUDA_PACKINGS,
-                                      .stacks = 1,
-                                      .fusions = cuda_fusions};
+                                      .stacks = 1};
     return &vendor;
 }

@@ -268,95 +268,6 @@ static int add_launches(hal_exec *e, const gpu_kernel *k, const gpu_function *fo
     return 0;
 }
 
-/* The address range that a view spans; empty for a packed weight, which no op writes. */
-static void span_of(const gpu_view *v, uint64_t *from, uint64_t *to) {
-    const block_format *f = block_format_find(v->format);
-    uint64_t width = (uint64_t)v->shape[1] * (uint64_t)v->shape[2] * (uint64_t)v->shape[3];
-    *from = *to = v->data;
-    if (f)
-        *to += (uint64_t)(v->shape[0] - 1) * v->stride + (width + f->block - 1) / f->block * f->bytes;
-}
-
-static int overlap(const gpu_view *a, const gpu_view *b) {
-    uint64_t from[2], to[2];
-    span_of(a, from, to);
-    span_of(b, from + 1, to + 1);
-    return from[0] < to[1] && from[1] < to[0];
-}
-
-/* Whether a write of view a overwrites all of view b: a's rows are contiguous and its range includes b's. */
-static int covers(const gpu_view *a, const gpu_view *b) {
-    uint64_t from[2], to[2], width = (uint64_t)a->shape[1] * (uint64_t)a->shape[2] * (uint64_t)a->shape[3];
-    const block_format *f = block_format_find(a->format);
-    span_of(a, from, to);
-    span_of(b, from + 1, to + 1);
-    return f && from[0] <= from[1] && to[1] <= to[0] && (a->shape[0] == 1 || a->stride == width / f->block * f->bytes);
-}
-
-/* Whether no step after `last` reads the output of step i. The output must lie in the arena, whose contents end with the
- * run. */
-static int ends_with(const hal_plan *plan, const hal_exec *e, int i, int last) {
-    const gpu_view *out = e->calls[i].v;
-    if (plan->buffers[plan->views[plan->steps[i].view].buffer].usage != HAL_ARENA)
-        return 0;
-    for (int n = last + 1; n < (int)plan->n_steps; n++) {
-        const gpu_call *c = e->calls + n;
-        for (uint32_t j = 1; j <= c->n_in; j++)
-            if (overlap(out, c->v + j))
-                return 0;
-        if (covers(c->v, out))
-            return 1;
-    }
-    return 1;
-}
-
-static int steps_of(const gpu_fusion *t) {
-    int n = 0;
-    while (n < GPU_FUSED && t->ops[n])
-        n++;
-    return n;
-}
-
-/* Whether the last calls match the fusion pattern `t`, and nothing else reads the values between them. */
-static int matches_tail(const hal_plan *plan, const hal_exec *e, const gpu_fusion *t) {
-    int n = steps_of(t), first = e->n_calls - n;
-    for (int i = 0; i < n; i++)
-        if (first < 0 || strncmp(e->ops[first + i], t->ops[i], sizeof e->ops[0]) != 0)
-            return 0;
-    for (int i = e->n_launches - 1; i >= 0 && e->launches[i].call >= (uint32_t)first; i--)
-        if (e->launches[i].custom)
-            return 0;
-    return !t->format_of || ends_with(plan, e, first, e->n_calls - 1);
-}
-
-static int fused_function(hal_device *d, const gpu_fusion *t, const gpu_call *last, gpu_function *out) {
-    char name[GPU_NAME];
-    snprintf(name, sizeof name, t->format_of ? "%s_%s" : "%s", t->kernel,
-             t->format_of ? block_format_find(last->v[t->format_of].format)->name : "");
-    return gpu_function_find(d, name, out);
-}
-
-/* Replaces the launches of the last calls by a fused one, where a pattern matches. HAL_PROFILE turns this off, because each
- * step is timed; so does HAL_DETERMINISTIC, because fused kernels are for few tokens and round differently. */
-static int fuse_launches(const hal_plan *plan, hal_exec *e, uint32_t *counters) {
-    hal_device *d = e->device;
-    const gpu_fusion *t = e->marks || d->traits.flags & HAL_DETERMINISTIC ? NULL : d->vendor->fusions;
-    for (; t && t->kernel; t++) {
-        int n = steps_of(t);
-        gpu_launch made = {.call = (uint32_t)(e->n_calls - n), .early = t->early, .grid.groups = {1, 1, 1}};
-        if (!matches_tail(plan, e, t) || t->check(e->calls + made.call, &d->traits) ||
-            fused_function(d, t, e->calls + e->n_calls - 1, &made.function))
-            continue;
-        t->grid(e->calls + made.call, &d->traits, &made.grid);
-        while (e->n_launches && e->launches[e->n_launches - 1].call >= made.call)
-            e->n_launches--;
-        e->launches[e->n_launches++] = made;
-        *counters = t->counters > *counters ? t->counters : *counters;
-        return allow_shared(d, &made);
-    }
-    return 0;
-}
-
 /* Allocates the zeroed counters. Every kernel resets them, and launches run one at a time, so all share one set. */
 static int give_counters(hal_exec *e, uint32_t bytes) {
     hal_device *d = e->device;
@@ -364,8 +275,7 @@ static int give_counters(hal_exec *e, uint32_t bytes) {
     if (!code)
         code = gpu_check(d, d->api.fill(e->counters, 0, bytes, d->main), "clearing counters");
     for (int i = 0; i < e->n_calls; i++)
-        if (e->calls[i].n_in + 1 < GPU_VIEWS)
-            e->calls[i].v[GPU_VIEWS - 1].data = e->counters;
+        e->calls[i].counters = e->counters;
     return code;
 }
 
@@ -418,8 +328,8 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
             gpu_is_named(k, c, asked, &c->config);
         if (k->scratch && k->scratch(c, &d->traits) > scratch)
             scratch = k->scratch(c, &d->traits);
-        if (!(code = add_launches(e, k, found, i)))
-            code = fuse_launches(plan, e, &counters);
+        counters = k->counters > counters ? k->counters : counters;
+        code = add_launches(e, k, found, i);
     }
     if (!code)
         code = reserve_host(e);

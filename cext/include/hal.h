@@ -258,6 +258,8 @@ enum {
     HAL_OP_GATHER,
     HAL_OP_NORM_LINEAR,
     HAL_OP_NORM_LINEAR_SWIGLU,
+    HAL_OP_ROPE_QKV_WRITE,
+    HAL_OP_ROPE_QKV_ATTENTION,
     HAL_N_OPS
 };
 
@@ -285,6 +287,18 @@ typedef struct {
 typedef struct {
     int32_t style;
 } arg_rope_kv_write;
+/* biases 1: the last inputs are the biases of queries, keys and values; norms 1: the weights of the rms_norm (with eps) of each
+ * head of queries and keys. At most one of the two is 1. */
+typedef struct {
+    int32_t style, biases, norms;
+    float eps;
+} arg_rope_qkv_write;
+/* The first fields are those of arg_attention, the others those of arg_rope_qkv_write. */
+typedef struct {
+    float scale;
+    int32_t window, style, biases, norms;
+    float eps;
+} arg_rope_qkv_attention;
 /* window: sliding window in positions, 0: none. chunk: chunked attention, positions of a chunk, 0: none. cap: soft cap of the
  * scaled scores, 0: none. value (MLA): the first `value` numbers of a cached key head are its value; 0: v has its own cache.
  * causal 0: a query also attends to later positions of the step. alibi 1: the last input is the heads' ALiBi slopes. */

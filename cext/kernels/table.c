@@ -336,6 +336,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("rope", "rope", check_rope, grid_numbers, 0),
     ENTRY("kv_write", "kv_write", check_kv_write, grid_kv_write, KV_PLAIN),
     ENTRY("rope_kv_write", "kv_write", check_rope_kv_write, grid_kv_write, KV_ROPE),
+    ENTRY("rope_qkv_write", "rope_qkv_write", check_rope_qkv_write, grid_rope_qkv_write, 0),
     ENTRY("attention", "attention", check_attention, grid_attention, 0),
     ENTRY("short_conv", "short_conv", check_conv, grid_conv, 0),
     ENTRY("conv_write", "conv_write", check_conv_write, grid_conv, 0),

@@ -24,7 +24,7 @@ from satchel.runtime.device.device import SAMPLING, WEIGHT, Buffer, Device, poin
 from satchel.runtime.graph import LEAVES, Array, Node, Type, leaves, toposort
 from satchel.runtime.kv import Pages
 from satchel.runtime.layers.arch import SEGMENT_IDS, Cache, windows_of
-from satchel.runtime.ops import OPS
+from satchel.runtime.ops import OPS, run
 from satchel.runtime.plan import COUNTS_BYTES, Bucket, BufferSpec, Segment
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.sampling.record import record
@@ -60,7 +60,7 @@ def bound_of(node: Node) -> float:
     made_by = OPS[node.op]
     if made_by.exact:
         return 0.0
-    if "format" in dict(node.args):
+    if made_by.update or "format" in dict(node.args):
         return CODES
     # attention may multiply in the f16 of the cache; a number between two of its may be rounded either way
     halves = any(cache.type.format in HALVES for cache in node.src[made_by.cache])
@@ -141,14 +141,15 @@ def _check(
         if node.op == "copy":
             known[node] = known[node.src[0]]
             continue
-        known[node] = OPS[node.op].define(*(known[s] for s in node.src), **dict(node.args))
-        if OPS[node.op].view:
-            continue
-        if OPS[node.op].alias and node.src[0].op == "state":
-            states[node.src[0].name] = known[node]
-        name = optimized.assignment.device[node]
-        yield compare(node, number, devices[name], known, tokens, packed.get(name, {}))
-        number += 1
+        new = run(node, known)
+        if not OPS[node.op].view:
+            name = optimized.assignment.device[node]
+            yield compare(node, number, devices[name], known, new, tokens, packed.get(name, {}))
+            number += 1
+        known.update(new)
+        for written in OPS[node.op].written(node):
+            if written.op == "state":
+                states[written.name] = new.get(written, new[node])
 
 
 def leaf(node: Node, raw: Raw, given: Mapping[str, Array]) -> Array:
@@ -159,12 +160,20 @@ def leaf(node: Node, raw: Raw, given: Mapping[str, Array]) -> Array:
 
 
 def compare(
-    node: Node, number: int, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
+    node: Node,
+    number: int,
+    device: Device,
+    known: Values,
+    new: Values,
+    tokens: int,
+    packed: Mapping[str, PackedWeight],
 ) -> StepReport:
-    """Compares one step. Raises DeviceError if its error exceeds the bound."""
-    got = decoded(run_alone(node, device, known, tokens, packed), node.type)
-    want = decoded(known[node], node.type)
-    bound, error = bound_of(node), nmse(got, want)
+    """Compares all that one step writes, `new`, with what the device makes of the sources' values, `known`.
+    Raises DeviceError if its error exceeds the bound.
+    """
+    got = run_alone(node, device, known, tokens, packed)
+    bound = bound_of(node)
+    error = max(nmse(decoded(got[n], n.type), decoded(value, n.type)) for n, value in new.items())
     if not error <= bound:
         where = f"step {number} ({node.name}: {node.op} on {device.name}, {tokens} tokens)"
         formats = ", ".join(str(s.type) for s in node.src)
@@ -196,8 +205,10 @@ def stored(type: Type, bucket: Bucket) -> tuple[int, ...]:
 
 def run_alone(
     node: Node, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
-) -> Array:
-    """The device's result for one step, with each operand in a buffer of its own."""
+) -> Values:
+    """What one step writes on the device, with each operand in a buffer of its own: its result, and the
+    sources that it writes beside it.
+    """
     bucket = Bucket(tokens, 1)
     mine = {s.name: packed[s.name] for s in node.src if s.op == "weight" and s.name in packed}
     segment = alone(node, device, bucket, mine)
@@ -215,14 +226,19 @@ def run_alone(
         try:
             program.run(step, COUNTS_BYTES)
             program.wait()
-            out = np.empty(stored(node.type, bucket), FORMATS[node.type.format].dtype)
-            buffers[int(segment.view_table[0]["buffer"])].read_into(0, out)
+            found: Values = {}
+            for i, written in enumerate((node, *node.src)):
+                if written is node or (OPS[node.op].update and written in OPS[node.op].written(node)):
+                    found[written] = np.empty(
+                        stored(written.type, bucket), FORMATS[written.type.format].dtype
+                    )
+                    buffers[int(segment.view_table[i]["buffer"])].read_into(0, found[written])
         finally:
             program.close()
     finally:
         for buffer in buffers:
             buffer.close()
-    return out
+    return found
 
 
 def place(described: BufferSpec, device: Device, value: Array | None, packed: PackedWeight | None) -> Buffer:

@@ -7,12 +7,14 @@ Each rule's docstring gives the pattern.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from satchel.runtime import ops
 from satchel.runtime.compiler.fuse import Local, Uses
+from satchel.runtime.compiler.fuse_heads import Layer, layers_of, variants
 from satchel.runtime.compiler.optimized import Optimized
-from satchel.runtime.graph import LEAVES, Node, readers, rewrite
+from satchel.runtime.graph import LEAVES, Node, readers, toposort
 from satchel.runtime.plan import Bucket
 
 
@@ -29,25 +31,68 @@ def normed_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
 RULES: tuple[Local, ...] = (normed_linear,)
 
 
+class _Bucket:
+    """The graph of one bucket under construction."""
+
+    def __init__(self, optimized: Optimized, bucket: Bucket) -> None:
+        self.bucket, self.uses = bucket, readers(optimized.roots)
+        self.placed = optimized.assignment.device
+        self.targets = {target.name: target for target in optimized.targets}
+        self.new: dict[Node, Node] = {}
+        self.device: dict[Node, str] = {}
+
+    def put(self, node: Node, made: Node) -> None:
+        """The new node in the place of the old one, and the views that it reads, on its device."""
+        self.new[node] = made
+        for one in (made, *made.src):
+            if one.op not in LEAVES:
+                self.device.setdefault(one, self.placed[node])
+
+    def supported(self, node: Node, made: Node | None) -> bool:
+        return made is not None and not self.targets[self.placed[node]].refusal(made, self.bucket)
+
+    def keep(self, node: Node) -> None:
+        """The same node over its new sources, or what a rule makes of it."""
+        src = tuple(self.new[s] for s in node.src)
+        made = node.graph.node(node.op, src, node.type, node.name, **dict(node.args))
+        for rule in RULES:
+            fused = rule(node, src, self.uses)
+            if fused is not None and self.supported(node, fused):
+                made = fused
+        self.put(node, made)
+
+    def attention(self, layer: Layer) -> None:
+        """A layer's attention with the steps before it as one step; else as two, or each by itself."""
+        node, steps = layer.attention, (layer.rope, layer.keys, layer.values)
+        together = all(self.placed[n] == self.placed[node] for n in steps)
+        for whole, heads in itertools.product((True, False), variants(layer) if together else ()):
+            made = layer.fused(self.new, heads, whole=whole)
+            if made is not None and self.supported(node, made):
+                break
+        else:
+            for step in (*steps[1:], node):
+                self.keep(step)
+            return
+        self.put(node if whole else layer.rope, made)
+        for step in steps[1:]:
+            self.put(step, ops.ordered_after(self.new[step.src[0]], made))
+        if not whole:
+            self.keep(node)
+
+
 def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
     """The graph of this bucket's plan."""
-    uses, placed = readers(optimized.roots), optimized.assignment.device
-    targets = {target.name: target for target in optimized.targets}
-    device: dict[Node, str] = {}
-
-    def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
+    work, layers = _Bucket(optimized, bucket), layers_of(optimized.roots)
+    late = {n for layer in layers.values() for n in (layer.keys, layer.values)}
+    for node in toposort(optimized.roots):
+        for graph in {s.graph for s in node.src}:
+            graph.label = node.name
         if node.op in LEAVES:
-            return None
-        made = node.graph.node(node.op, src, node.type, node.name, **dict(node.args))
-        src[0].graph.label = node.name
-        for local in RULES:
-            fused = local(node, src, uses)
-            if fused is not None and not targets[placed[node]].refusal(fused, bucket):
-                made = fused
-        device[made] = placed[node]
-        return made
-
-    roots = rewrite(optimized.roots, rule)
-    return replace(
-        optimized, roots=roots, assignment=replace(optimized.assignment, roots=roots, device=device)
-    )
+            work.new[node] = node
+        elif node in layers:
+            work.attention(layers[node])
+        elif node not in late:
+            work.keep(node)
+    roots = tuple(work.new[root] for root in optimized.roots)
+    assignment = replace(optimized.assignment, roots=roots, device=work.device)
+    return replace(optimized, roots=roots, assignment=assignment)

@@ -9,6 +9,8 @@ B the most blocks of a slot.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -617,6 +619,124 @@ def _seen(t: int, slot: Array, pos: Array, window: int, chunk: int, causal: int)
     return max(start, at // chunk * chunk) if chunk else start, at + 1
 
 
+# --- RoPE, cache and attention of a layer in one step
+
+
+def _prepared(heads: tuple[Array, ...], rest: tuple[Array, ...], eps: float) -> tuple[Array, ...]:
+    """Queries, keys and values (T, H, D) plus their three biases (H * D), or queries and keys after their two
+    norms (D).
+    """
+    if len(rest) == 3:
+        return tuple((x.reshape(len(x), -1) + b).reshape(x.shape) for x, b in zip(heads, rest, strict=True))
+    return (*(rms_norm.define(x, w, eps=eps) for x, w in zip(heads, rest, strict=False)), *heads[len(rest) :])
+
+
+def _prepared_nodes(heads: tuple[Node, ...], rest: tuple[Node, ...], eps: float) -> tuple[Node, ...]:
+    """_prepared() as nodes."""
+    if len(rest) == 3:
+        return tuple(_biased(x, b) for x, b in zip(heads, rest, strict=True))
+    return (*(rms_norm(x, w, eps=eps) for x, w in zip(heads, rest, strict=False)), *heads[len(rest) :])
+
+
+def _biased(x: Node, bias: Node) -> Node:
+    heads, size = (d for d in x.shape[1:] if isinstance(d, int))
+    return reshape(add(reshape(x, shape=(heads * size,)), bias), shape=(heads, size))
+
+
+def _qkv_written(
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    cos_sin: Array,
+    *heads: Array,
+    **a: Any,
+) -> tuple[Array, ...]:
+    """The caches after the step."""
+    _, keys, values = _prepared((q, *heads[:2]), heads[2:], a["eps"])
+    written = rope_kv_write.define(k, keys, cos_sin, slot, pos, table, style=a["style"])
+    return written, kv_write.define(v, values, slot, pos, table)
+
+
+def _qkv_parts(
+    q: Node, k: Node, v: Node, slot: Node, pos: Node, table: Node, cos_sin: Node, *heads: Node, **a: Any
+) -> tuple[Node, Node, Node]:
+    """Rotated queries and the caches after the step, as nodes."""
+    q, keys, values = _prepared_nodes((q, *heads[:2]), heads[2:], a["eps"])
+    keys = rope(keys, cos_sin, style=a["style"])
+    caches = (kv_write(cache, x, slot, pos, table) for cache, x in ((k, keys), (v, values)))
+    return rope(q, cos_sin, style=a["style"]), *caches
+
+
+@op(
+    lambda q, *_, **__: q,
+    parts=lambda *src, **a: ordered_after(*_qkv_parts(*src, **a)),
+    cache=slice(1, 3),
+    update=_qkv_written,
+)
+def rope_qkv_write(
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    cos_sin: Array,
+    keys: Array,
+    values: Array,
+    *rest: Array,
+    style: int,
+    biases: int = 0,
+    norms: int = 0,
+    eps: float = 0.0,
+) -> Array:
+    """rope(q, cos_sin) of q (T, H, D), beside the writes of keys, after RoPE, and values (T, KV, D) to the
+    caches k and v.
+
+    biases 1: rest is three biases (H * D), added to q, keys and values first.
+    norms 1: rest is the weights (D) of the rms_norm of each head of q and of keys.
+    """
+    return rope.define(_prepared((q, keys, values), rest, eps)[0], cos_sin, style=style)
+
+
+def _attention_parts(*src: Node, scale: float, window: int, **a: Any) -> Node:
+    return attention(*_qkv_parts(*src, **a), *src[3:6], scale=scale, window=window)
+
+
+@op(
+    lambda q, k, v, *_, **__: Type((q.shape[0], q.shape[1] * v.shape[3])),
+    parts=_attention_parts,
+    cache=slice(1, 3),
+    update=lambda *src, scale, window, **a: _qkv_written(*src, **a),
+    attends=True,
+)
+def rope_qkv_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    cos_sin: Array,
+    *heads: Array,
+    scale: float,
+    window: int = 0,
+    style: int,
+    biases: int = 0,
+    norms: int = 0,
+    eps: float = 0.0,
+) -> Array:
+    """attention() of the queries that rope_qkv_write gives, over the caches that it has written: (T, H * D).
+    heads: its keys, values and rest.
+    """
+    caches = _qkv_written(q, k, v, slot, pos, table, cos_sin, *heads, style=style, eps=eps)
+    rotated = rope.define(_prepared((q, *heads[:2]), heads[2:], eps)[0], cos_sin, style=style)
+    full = {**attention.defaults, "scale": scale, "window": window}
+    return attention.define(rotated, *caches, slot, pos, table, **full)
+
+
 def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:
     """Runs the definitions. `values` maps names of inputs, weights and states to arrays in their formats."""
     known: dict[Node, Array] = {}
@@ -626,5 +746,16 @@ def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:
         elif node.op in LEAVES:
             known[node] = values[node.name]
         else:
-            known[node] = OPS[node.op].define(*(known[s] for s in node.src), **dict(node.args))
+            known.update(run(node, known))
     return [known[root] for root in roots]
+
+
+def run(node: Node, known: Mapping[Node, Array]) -> dict[Node, Array]:
+    """Runs the definition of a node on the values of its sources: its value, and the new values of the
+    sources that it writes beside it.
+    """
+    made_by, src, args = OPS[node.op], [known[s] for s in node.src], dict(node.args)
+    found = {node: made_by.define(*src, **args)}
+    if made_by.update:
+        found.update(zip(node.src[made_by.cache], made_by.update(*src, **args), strict=True))
+    return found

@@ -219,7 +219,7 @@ def test_dead_steps_are_never_in_the_plan() -> None:
     w = tiny.weights("llama", "q8_0")
     forward = tiny.build("llama", w, CACHE)
     for output, dead in (("tokens", ()), ("logits", ("sample", "params"))):
-        optimized = optimize(forward.roots(output), context())
+        optimized = fuse_steps(optimize(forward.roots(output), context()), Bucket(8, 2))
         plan = compile(optimized, Bucket(8, 2), {"cpu": Places(w)}, state_layout(optimized))
         used = {storage(s) for n in toposort(optimized.roots) for s in n.src} | {
             storage(r) for r in optimized.roots

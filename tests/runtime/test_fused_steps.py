@@ -7,11 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_file import write_model
 
+from satchel.runtime import ops
 from satchel.runtime.api.model import Model
+from satchel.runtime.compiler.check import check_steps
+from satchel.runtime.compiler.fuse_heads import layers_of
 from satchel.runtime.device.device import libraries
+from satchel.runtime.graph import TOKENS, Graph, Type
 from satchel.runtime.plan import Plan
 
 
@@ -34,6 +39,13 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dry(llama: Path) -> Iterator[Model]:
     with loaded(llama, "dry") as model:
         yield model
+
+
+def launches(model: Model, tokens: int, label: str) -> int:
+    """Launches of a layer: an entry of the kernel tables has the names of its kernels, joined by "+"."""
+    (segment,), (device,) = model.engine.program(tokens, 1).plan.segments, model.devices
+    steps = (i for i, step in enumerate(segment.steps) if step.label == label)
+    return sum(device.kernels(segment, i)[0].count("+") + 1 for i in steps)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 64])
@@ -60,3 +72,52 @@ def test_a_fused_step_has_kernels_to_choose_from(dry: Model) -> None:
     (device,) = dry.devices
     steps = [i for i, step in enumerate(segment.steps) if step.op.startswith("norm_")]
     assert steps and all(len(device.kernels(segment, i)) > 1 for i in steps)
+
+
+def test_the_heads_of_one_token_are_one_step(dry: Model) -> None:
+    found = ops_of(dry.engine.program(1, 1).plan, "blk.1")
+    assert found == ["norm_linear", "rope_qkv_attention", "linear_add", "norm_linear_swiglu", "linear_add"]
+
+
+@pytest.mark.parametrize("device", ["dry", "emulated"])
+@pytest.mark.parametrize("tokens", [2, 64])
+def test_the_heads_of_several_tokens_are_one_step_before_attention(
+    llama: Path, device: str, tokens: int
+) -> None:
+    with loaded(llama, device) as model:
+        found = ops_of(model.engine.program(tokens, 1).plan, "blk.1")
+    at = found.index("attention")
+    assert found[at - 1] == "rope_qkv_write"
+    assert not {"rope", "kv_write", "rope_kv_write"} & set(found)
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("tokens", [1, 4, 8, 64])
+def test_biases_and_norms_of_heads_take_no_launch(tmp_path: Path, dry: Model, arch: str, tokens: int) -> None:
+    with loaded(write_model(tmp_path / "m.gguf", arch, "q4_k"), "dry") as model:
+        assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1")
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3"])
+def test_fused_steps_of_the_emulated_gpu_pass_the_check(tmp_path: Path, arch: str) -> None:
+    """Each step beside its definition, with what it writes to the caches."""
+    with loaded(write_model(tmp_path / "m.gguf", arch, "q8_0"), "emulated") as model:
+        reports = check_steps(model, list(range(5, 17)))
+    assert "rope_qkv_write" in {report.op for report in reports}
+
+
+def test_a_cache_that_another_layer_reads_keeps_its_write() -> None:
+    g = Graph()
+    q, k, v, r = (g.node("input", (), Type((TOKENS, 2, 8)), name) for name in "qkvr")
+    slot, pos = (g.node("input", (), Type((TOKENS,), "i32"), name) for name in ("slot", "pos"))
+    table = g.node("input", (), Type((1, 4), "i32"), "table")
+    caches = [g.node("state", (), Type((4, 2, 16, 8)), name) for name in ("k.0", "v.0")]
+    turn = ops.rope_table(pos, g.const(np.ones(4, np.float32), "f32", "f"))
+    place = (slot, pos, table)
+    written = (
+        ops.rope_kv_write(caches[0], k, turn, *place, style=0),
+        ops.kv_write(caches[1], v, *place),
+    )
+    first, second = (ops.attention(ops.rope(x, turn, style=0), *written, *place, scale=1.0) for x in (q, r))
+    assert set(layers_of((first, *written))) == {first}
+    assert layers_of((first, second, *written)) == {}

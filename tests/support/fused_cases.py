@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from one_step import (
@@ -59,6 +60,67 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             # a product that lies between two numbers of the cache may be rounded either way
             bound = {"f32": 1e-12, "f16": 1e-8, "bf16": 1e-6}[format]
             yield Case(f"{format}-{style}-{d}", inputs, (), format, {"style": style}, bound)
+
+
+CACHES = ("f16", "bf16", "f32", "fp8", "q8_0", "q4_0")
+
+
+def qkv(rng: np.random.Generator, format: str, tokens: int, heads: tuple[int, int, int], **more: Any) -> Case:
+    """The steps between a Q, K, V product and attention of two slots, whose pasts are random. heads: query
+    heads, KV heads, D. extreme: the numbers of one token are large, those of the next 0.
+    """
+    n, kv, d = heads
+    style, n_rot, kind = more.get("style", 1), more.get("n_rot", d), more.get("kind", "plain")
+    slot = (np.arange(tokens) % 2).astype(np.int32), "i32"
+    pos = (np.arange(tokens) // 2 + more.get("past", 37)).astype(np.int32), "i32"
+    blocks = -(-(int(pos[0].max()) + 1) // 16)
+    table = (rng.permutation(2 * blocks).astype(np.int32).reshape(2, blocks), "i32")
+    caches = [(encode(format, f32(rng, 2 * blocks * kv * 16, d)[0]), format) for _ in range(2)]
+    caches = [(a.reshape(2 * blocks, kv, 16, -1), f) for a, f in caches]
+    x = [f32(rng, tokens, h, d)[0] for h in (n, kv, kv)]
+    if more.get("extreme"):
+        for one in x:
+            one[0] *= 300
+            one[1:2] = 0
+    rest = {"plain": [], "biases": [f32(rng, h * d) for h in (n, kv, kv)], "norms": [f32(rng, d)] * 2}[kind]
+    inputs = (
+        (x[0], "f32"),
+        *caches,
+        slot,
+        pos,
+        table,
+        cos_sin(n_rot, pos, 1.0),
+        (x[1], "f32"),
+        (x[2], "f32"),
+    )
+    args = {"style": style, "biases": int(kind == "biases"), "norms": int(kind == "norms"), "eps": 1e-6}
+    name = f"{format}-{tokens}-{n}x{kv}x{d}-{kind}-{style}"
+    return Case(name, (*inputs, *rest), (tokens, n, d), args=args, bound=1e-11)
+
+
+@case("rope_qkv_write")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in CACHES:
+        for i, kind in enumerate(("plain", "biases", "norms")):
+            for tokens, heads in ((1, (4, 2, 64)), (2, (2, 1, 128)), (4, (6, 3, 96)), (8, (8, 1, 32))):
+                yield qkv(rng, format, tokens, heads, kind=kind, style=i % 2, extreme=tokens == 4)
+    yield qkv(rng, "f16", 40, (4, 2, 64), n_rot=32)
+    yield qkv(rng, "q8_0", 3, (4, 4, 256), kind="norms", n_rot=64)
+
+
+@case("rope_qkv_attention")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in ("f16", "bf16", "fp8", "q8_0", "q4_0"):
+        for i, kind in enumerate(("plain", "biases", "norms")):
+            for past, window, heads in (
+                (0, 0, (4, 2, 64)),
+                (37, 20, (8, 2, 128)),
+                (600, 0, (8, 1, 64)),
+                (1500, 1000, (6, 3, 128)),
+            ):
+                one = qkv(rng, format, 1, heads, kind=kind, style=i % 2, past=past, extreme=past == 37)
+                args = {**one.args, "scale": heads[2] ** -0.5, "window": window}
+                yield replace(one, shape=(1, heads[0] * heads[2]), args=args)
 
 
 def tame(w: Array) -> Array:

@@ -43,8 +43,8 @@ CASES.update(recurrent_cases.CASES)
 
 OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy"]
 # Fused ops for few tokens, which the CPU lacks; of these the portable kernels of GPUs lack some.
-FUSED_STEPS = {"norm_linear", "norm_linear_swiglu"}
-CUDA_ALONE = {"norm_linear", "norm_linear_swiglu"}
+FUSED_STEPS = {"norm_linear", "norm_linear_swiglu", "rope_qkv_write", "rope_qkv_attention"}
+CUDA_ALONE = FUSED_STEPS - {"rope_qkv_write"}
 CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]
 
 
