@@ -12,5 +12,8 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
 
 CPU_KERNEL(norm_linear) = {check, .run = run, .takes_packed = 1};
 CPU_KERNEL(norm_linear_swiglu) = {check, .run = run, .takes_packed = 1};
+CPU_KERNEL(norm_linear_geglu) = {check, .run = run, .takes_packed = 1};
+CPU_KERNEL(rms_norm_add) = {check, .run = run};
+CPU_KERNEL(geglu) = {check, .run = run};
 CPU_KERNEL(rope_qkv_write) = {check, .run = run};
 CPU_KERNEL(rope_qkv_attention) = {check, .run = run};

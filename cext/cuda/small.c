@@ -25,6 +25,14 @@ static const char *check_norm_rows(const gpu_call *c, const gpu_traits *t) {
     return NULL;
 }
 
+static const char *check_norm_add(const gpu_call *c, const gpu_traits *t) {
+    gpu_call plain = *c;
+    plain.n_in = 2;
+    if (c->n_in != 3 || c->v[3].format != F32 || !same_shape(c->v, c->v + 3) || !whole(c->v + 3))
+        return "it takes x, w and a residual of x's shape";
+    return check_norm_rows(&plain, t);
+}
+
 static void grid_norm_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     int64_t d = c->v[2].shape[0];
     *g = grid_of(width(c->v) / d, c->v[0].shape[0], 1, threads_for(t, d / 4, NORM_THREADS), 0);
@@ -56,6 +64,7 @@ static void grid_linear_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g
 const gpu_kernel cuda_small_kernels[] = {
     {.op = "linear", .check = check_linear_rows, .launch = {{"linear_f32_rows", grid_linear_rows, 1}}},
     {.op = "rms_norm", .check = check_norm_rows, .launch = {{"rms_norm_rows", grid_norm_rows, 1}}},
+    {.op = "rms_norm_add", .check = check_norm_add, .launch = {{"rms_norm_rows", grid_norm_rows, 1}}},
     {0},
 };
 

@@ -258,6 +258,9 @@ enum {
     HAL_OP_GATHER,
     HAL_OP_NORM_LINEAR,
     HAL_OP_NORM_LINEAR_SWIGLU,
+    HAL_OP_NORM_LINEAR_GEGLU,
+    HAL_OP_RMS_NORM_ADD,
+    HAL_OP_GEGLU,
     HAL_OP_ROPE_QKV_WRITE,
     HAL_OP_ROPE_QKV_ATTENTION,
     HAL_N_OPS
@@ -278,6 +281,13 @@ typedef struct {
 typedef struct {
     float eps;
 } arg_norm_linear_swiglu;
+typedef struct {
+    float eps;
+    int32_t style; /* of gelu */
+} arg_norm_linear_geglu;
+typedef struct {
+    float eps;
+} arg_rms_norm_add;
 typedef struct {
     float scale;
 } arg_rope_table;
@@ -330,6 +340,9 @@ typedef struct {
 typedef struct {
     int32_t style;
 } arg_gelu; /* 0: tanh approximation, 1: exact, by erf */
+typedef struct {
+    int32_t style;
+} arg_geglu;
 typedef struct {
     float cap;
 } arg_soft_cap;

@@ -95,6 +95,20 @@ static const char *check_norm(const gpu_call *c, const gpu_traits *t) {
                : "w must have the length of x's last dimension";
 }
 
+static const char *check_norm_add(const gpu_call *c, const gpu_traits *t) {
+    gpu_call plain = *c;
+    plain.n_in = 2;
+    return c->n_in == 3 && c->v[3].format == F32 && same_shape(c->v, c->v + 3)
+               ? check_norm(&plain, t)
+               : "it takes x, w and a residual of x's shape";
+}
+
+static const char *check_geglu(const gpu_call *c, const gpu_traits *t) {
+    arg_geglu arg;
+    memcpy(&arg, c->arg, sizeof arg);
+    return arg.style == 0 || arg.style == 1 ? check_swiglu(c, t) : "style must be 0 or 1";
+}
+
 static const char *check_layer_norm(const gpu_call *c, const gpu_traits *t) {
     gpu_call plain = *c;
     plain.n_in = 2;
@@ -309,6 +323,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("gather_rows", "gather_rows", check_gather, grid_rows, 0),
     ENTRY("gather", "gather", check_numbers, grid_numbers, 0),
     ENTRY("swiglu", "swiglu", check_swiglu, grid_numbers, 0),
+    ENTRY("geglu", "geglu", check_geglu, grid_numbers, 0),
     ENTRY("swiglu_limited", "swiglu_limited", check_swiglu, grid_numbers, 0),
     ENTRY("gelu", "unary", check_gelu, grid_numbers, UNARY_GELU),
     ENTRY("soft_cap", "unary", check_cap, grid_numbers, UNARY_CAP),
@@ -317,6 +332,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("add", "pair", check_pair, grid_numbers, PAIR_ADD),
     ENTRY("mul", "pair", check_pair, grid_numbers, PAIR_MUL),
     ENTRY("rms_norm", "rms_norm", check_norm, grid_norm, 0),
+    ENTRY("rms_norm_add", "rms_norm", check_norm_add, grid_norm, 0),
     ENTRY("layer_norm", "layer_norm", check_layer_norm, grid_norm, 0),
     ENTRY("take", "take", check_take, grid_numbers, 0),
     ENTRY("concat", "concat", check_concat, grid_numbers, 0),

@@ -28,7 +28,26 @@ def normed_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     return made_by(x, *src[1:], w, eps=norm.arg("eps"))
 
 
-RULES: tuple[Local, ...] = (normed_linear,)
+def normed_geglu(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """geglu of both halves of norm_linear(x, gate, up, w) -> norm_linear_geglu(x, gate, up, w)."""
+    if node.op != "geglu" or any(
+        s.op != "cols" or uses[old] > 1 for s, old in zip(src, node.src, strict=True)
+    ):
+        return None
+    product, starts = src[0].src[0], tuple(s.arg("start") for s in src)
+    if (
+        src[1].src[0] is not product
+        or product.op != "norm_linear"
+        or len(product.src) != 4
+        or uses[node.src[0].src[0]] > 2
+    ):
+        return None
+    if starts != (0, product.src[1].shape[0]) or product.src[1].shape != product.src[2].shape:
+        return None
+    return ops.norm_linear_geglu(*product.src, eps=product.arg("eps"), style=node.arg("style"))
+
+
+RULES: tuple[Local, ...] = (normed_linear, normed_geglu)
 
 
 class _Bucket:

@@ -197,6 +197,12 @@ def rms_norm(x: Array, w: Array, *, eps: float) -> Array:
     return (x / np.sqrt(mean + np.float32(eps)) * w).astype(np.float32)
 
 
+@op(_same, parts=lambda x, w, r, *, eps: add(rms_norm(x, w, eps=eps), r), row_wise=True)
+def rms_norm_add(x: Array, w: Array, r: Array, *, eps: float) -> Array:
+    """rms_norm(x, w) + r: a norm after a part of a layer, and the residual."""
+    return add.define(rms_norm.define(x, w, eps=eps), r)
+
+
 @op(_same, row_wise=True)
 def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
     """(x - mean(x)) / sqrt(var(x) + eps) * w + bias over the last dimension. The bias is optional; x (T, D)
@@ -286,6 +292,22 @@ def norm_linear_swiglu(x: Array, gate: Array, up: Array, w: Array, *, eps: float
     return linear_swiglu.define(rms_norm.define(x, w, eps=eps), gate, up)
 
 
+def _normed_geglu(x: Type, *weights: Type, eps: float, style: int) -> Type:
+    return _gated(x, *weights[:-1])
+
+
+def _normed_geglu_parts(x: Node, gate: Node, up: Node, w: Node, *, eps: float, style: int) -> Node:
+    y = rms_norm(x, w, eps=eps)
+    return mul(gelu(linear(y, gate), style=style), linear(y, up))
+
+
+@op(_normed_geglu, parts=_normed_geglu_parts, row_wise=True, product=True, weights=slice(1, 3))
+def norm_linear_geglu(x: Array, gate: Array, up: Array, w: Array, *, eps: float, style: int) -> Array:
+    """geglu(linear(rms_norm(x, w), gate), linear(rms_norm(x, w), up)), as norm_linear."""
+    y = rms_norm.define(x, w, eps=eps)
+    return geglu.define(linear.define(y, gate), linear.define(y, up), style=style)
+
+
 @op(
     lambda *src, format: Type(_gated(*src).shape, format),
     parts=lambda x, g, u, *, format: quantize(swiglu(linear(x, g), linear(x, u)), format=format),
@@ -310,6 +332,17 @@ def gelu(x: Array, *, style: int) -> Array:
     else:
         y = 0.5 * a * (1 + np.vectorize(math.erf, otypes=[np.float64])(a / math.sqrt(2)))
     return np.asarray(y, np.float32)
+
+
+@op(
+    _same,
+    parts=lambda gate, up, *, style: mul(gelu(gate, style=style), up),
+    row_wise=True,
+    follows=True,
+)
+def geglu(gate: Array, up: Array, *, style: int) -> Array:
+    """gelu(gate) * up, elementwise (T, N)."""
+    return mul.define(gelu.define(gate, style=style), up)
 
 
 @op(_same, row_wise=True, follows=True)

@@ -33,7 +33,7 @@ def test_op_on_the_remote_device(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(FUSED_STEPS))
-def test_fused_ops_for_few_tokens_are_refused(device: Device, op: str) -> None:
+def test_fused_ops_of_gpus_are_refused(device: Device, op: str) -> None:
     with pytest.raises(DeviceError, match=rf"step 0 \({op}\): this backend has no kernel for the op"):
         run(device, op, cases_of(op)[0])
 

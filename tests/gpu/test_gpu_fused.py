@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import fused_cases
+import numpy as np
 import pytest
 from kernel_cases import check
 from one_step import Case, define, define_all, generator, plan_of, run, run_all
@@ -29,30 +30,38 @@ def cuda() -> Iterator[Device]:
 
 
 def normed_parts(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> Array:
-    """rms_norm, then the product."""
+    """rms_norm, then the product, of GeGLU its halves and the gate."""
     x, *weights, w = one.inputs
-    norm = run(device, "rms_norm", Case("", (x, w), x[0].shape, args=one.args)), "f32"
-    return run(device, op, replace(one, inputs=(norm, *weights), args={}), packed=packed)
+    norm = run(device, "rms_norm", Case("", (x, w), x[0].shape, args={"eps": one.args["eps"]})), "f32"
+    whole = replace(one, inputs=(norm, *weights), args={})
+    if op != "norm_linear_geglu":
+        return run(device, op[len("norm_") :], whole, packed=packed)
+    n = one.shape[1]
+    both = run(device, "linear", replace(whole, shape=(one.shape[0], 2 * n)), packed=packed)
+    halves = tuple((np.ascontiguousarray(h), "f32") for h in (both[:, :n], both[:, n:]))
+    return run(device, "geglu", replace(one, inputs=halves, args={"style": one.args["style"]}))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [*TOKENS, 3, 5, 16, 33, 128])
-@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_swiglu"])
+@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_swiglu", "norm_linear_geglu"])
 def test_a_product_with_its_norm_equals_its_parts(cuda: Device, op: str, tokens: int) -> None:
     rng = generator(f"{op} {tokens}")
     packed = [f for f in FORMATS if cuda.packed(FORMATS[f].id, 1, 16, 256)]
     mixed = [("q4_k", "q6_k"), ("q4_0", "q8_0")]
     tried = 0
     for formats in [("f16", "f16"), ("bf16", "bf16"), *((f, f) for f in packed), *mixed]:
-        for k, n in ((256, 48), (1024, 130), (4096, 64)):
+        for style, (k, n) in enumerate(((256, 48), (1024, 130), (4096, 64))):
             one = fused_cases.normed(rng, formats, tokens, k, n)
-            one = replace(one, bound=ROUNDED, shape=(tokens, n if op == "norm_linear_swiglu" else 2 * n))
+            args = {"style": style % 2} if op == "norm_linear_geglu" else {}
+            shape = (tokens, 2 * n if op == "norm_linear" else n)
+            one = replace(one, bound=ROUNDED, shape=shape, args={**one.args, **args})
             own = (1, 2) if formats[0] in packed else ()
             if not own and cuda.refusal(plan_of(op, one, 64)[0]):
                 continue
             found = run(cuda, op, one, packed=own)
             check(one, found, define(op, one))
-            check(one, found, normed_parts(cuda, op[len("norm_") :], one, own))
+            check(one, found, normed_parts(cuda, op, one, own))
             tried += 1
     assert tried >= 3 * len(packed)
 

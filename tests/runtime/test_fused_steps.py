@@ -121,3 +121,12 @@ def test_a_cache_that_another_layer_reads_keeps_its_write() -> None:
     first, second = (ops.attention(ops.rope(x, turn, style=0), *written, *place, scale=1.0) for x in (q, r))
     assert set(layers_of((first, *written))) == {first}
     assert layers_of((first, second, *written)) == {}
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 8, 64])
+def test_gelu_gates_take_no_launch_and_norms_after_a_part_one(
+    tmp_path: Path, dry: Model, tokens: int
+) -> None:
+    """Gemma 3 has two norms more than Llama, each a launch with its residual."""
+    with loaded(write_model(tmp_path / "m.gguf", "gemma3", "q4_k"), "dry") as model:
+        assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1") + 2

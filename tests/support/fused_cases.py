@@ -181,11 +181,21 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             yield normed(rng, formats, t, k, n)
 
 
-@case("norm_linear_swiglu")
-def _(rng: np.random.Generator) -> Iterator[Case]:
+def normed_gates(rng: np.random.Generator) -> Iterator[Case]:
     for formats in (("f16", "f16"), ("bf16", "bf16"), ("q4_k", "q6_k"), ("q8_0", "q8_0")):
         for t, k, n in ((1, 256, 48), (2, 512, 64), (4, 768, 33), (8, 256, 130)):
             yield replace(normed(rng, formats, t, k, n), shape=(t, n))
+
+
+@case("norm_linear_swiglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    yield from normed_gates(rng)
+
+
+@case("norm_linear_geglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for i, one in enumerate(normed_gates(rng)):
+        yield replace(one, args={**one.args, "style": i % 2})
 
 
 __all__ = ["CASES"]
