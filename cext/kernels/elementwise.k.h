@@ -25,7 +25,7 @@ KERNEL(geglu, GROUP) {
     int row = m.group[1], style = ((CONSTANT arg_geglu *)c->arg)->style;
     if (i >= 0)
         ROW(float, c->v, row)
-        [i] = gelu_of(ROW(const float, c->v + 1, row)[i], style) * ROW(const float, c->v + 2, row)[i];
+    [i] = gelu_of(ROW(const float, c->v + 1, row)[i], style) * ROW(const float, c->v + 2, row)[i];
 }
 
 /* A NaN stays one, as in the definition: fminf would drop it. */

@@ -11,13 +11,15 @@ from satchel.runtime.plan import ONE, Bucket
 
 
 class CompileTarget(Protocol):
-    """A device as the passes see it. refusal() gives the reason why it cannot compute a node in a step of
-    this bucket, or "".
-    """
+    """A device as the passes see it."""
 
     name: str
 
-    def refusal(self, node: Node, bucket: Bucket = ONE) -> str: ...
+    def refusal(self, node: Node, bucket: Bucket = ONE) -> str:
+        """The reason why it cannot compute a node in a step of this bucket, or ""."""
+
+    def is_custom(self, node: Node, bucket: Bucket) -> bool:
+        """Whether a kernel of the user computes the node: it is not fused with its neighbours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from satchel.runtime.compiler.fuse import Local, Uses
 from satchel.runtime.compiler.fuse_heads import Layer, layers_of, variants
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Node, readers, toposort
+from satchel.runtime.ops.op import op_of
 from satchel.runtime.plan import Bucket
 
 
@@ -67,8 +68,13 @@ class _Bucket:
             if one.op not in LEAVES:
                 self.device.setdefault(one, self.placed[node])
 
-    def supported(self, node: Node, made: Node | None) -> bool:
-        return made is not None and not self.targets[self.placed[node]].refusal(made, self.bucket)
+    def fits(self, made: Node | None, *parts: Node) -> bool:
+        """Whether the device of the parts has the fused op, and no kernel of the user for one of them."""
+        target = self.targets[self.placed[parts[0]]]
+        if made is None or target.refusal(made, self.bucket):
+            return False
+        steps = (n for n in parts if (made_by := op_of(n)) is not None and not made_by.view)
+        return not any(target.is_custom(n, self.bucket) for n in steps)
 
     def keep(self, node: Node) -> None:
         """The same node over its new sources, or what a rule makes of it."""
@@ -76,7 +82,7 @@ class _Bucket:
         made = node.graph.node(node.op, src, node.type, node.name, **dict(node.args))
         for rule in RULES:
             fused = rule(node, src, self.uses)
-            if fused is not None and self.supported(node, fused):
+            if fused is not None and self.fits(fused, node, *node.src):
                 made = fused
         self.put(node, made)
 
@@ -86,7 +92,7 @@ class _Bucket:
         together = all(self.placed[n] == self.placed[node] for n in steps)
         for whole, heads in itertools.product((True, False), variants(layer) if together else ()):
             made = layer.fused(self.new, heads, whole=whole)
-            if made is not None and self.supported(node, made):
+            if made is not None and self.fits(made, node, *steps):
                 break
         else:
             for step in (*steps[1:], node):

@@ -30,5 +30,9 @@ class DeviceTarget:
             self._known[key] = self.device.refusal(probe(node, self.name, self._sizes(node), bucket))
         return self._known[key]
 
+    def is_custom(self, node: Node, bucket: Bucket) -> bool:
+        overrides = self.device.overrides_of(probe(node, self.name, self._sizes(node), bucket))
+        return any(override.kernel for override in overrides)
+
     def _sizes(self, node: Node) -> dict[str, int]:
         return {s.name: self.packed[s.name].size for s in node.src if s.name in self.packed}

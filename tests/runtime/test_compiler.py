@@ -32,6 +32,9 @@ class Everything:
     def refusal(self, node, bucket: Bucket = ONE) -> str:
         return f"it has no {node.op}" if node.op in self.lacks else ""
 
+    def is_custom(self, node, bucket: Bucket) -> bool:
+        return False
+
 
 class Places:
     def __init__(self, w: tiny.TinyWeights) -> None:

@@ -9,21 +9,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernel_cases import cases_of
+from one_step import plan_of, run
 from tiny_file import write_model
 
+from satchel import kernels
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime import ops
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler.check import check_steps
 from satchel.runtime.compiler.fuse_heads import layers_of
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.device import Device, KernelOverride, find_backend, libraries
 from satchel.runtime.graph import TOKENS, Graph, Type
-from satchel.runtime.plan import Plan
+from satchel.runtime.plan import Bucket, Plan, Segment
 
 
 def loaded(path: Path, device: str, **options: object) -> Model:
     if not any(f.name == device and not f.reason for f in libraries()):
         pytest.skip(f"{device}: its library was not built")
     return Model.load(path, device=device, context=256, slots=2, **options)  # type: ignore[arg-type]
+
+
+def opened(name: str) -> Device:
+    if not any(f.name == name and not f.reason for f in libraries()):
+        pytest.skip(f"{name}: its library was not built")
+    return find_backend(name).open()
 
 
 def ops_of(plan: Plan, label: str) -> list[str]:
@@ -130,3 +140,50 @@ def test_gelu_gates_take_no_launch_and_norms_after_a_part_one(
     """Gemma 3 has two norms more than Llama, each a launch with its residual."""
     with loaded(write_model(tmp_path / "m.gguf", "gemma3", "q4_k"), "dry") as model:
         assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1") + 2
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "linear", "rope", "kv_write"])
+def test_a_step_that_a_kernel_of_the_user_computes_is_not_fused(
+    dry: Model, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (device,) = dry.devices
+
+    def overrides(segment: Segment) -> tuple[KernelOverride, ...]:
+        return (KernelOverride(0, kernel=1),) if segment.op_table["name"][0] == op.encode() else ()
+
+    monkeypatch.setattr(device, "overrides_of", overrides)
+    found = ops_of(dry.engine.plan(Bucket(1, 1)), "blk.1")
+    assert op in found
+    fused = {"rope_qkv_attention"} if op in ("rms_norm", "linear") else {"norm_linear"}
+    assert fused <= set(found)
+
+
+def test_a_kernel_of_the_user_cannot_write_caches_unseen() -> None:
+    """The check of such a kernel sees a step's result alone."""
+    with pytest.raises(RequestError, match="is not an op that a kernel can be registered for"):
+        kernels.register("rope_qkv_write", "", "mine", lambda call: kernels.LaunchGrid((1,), 32))
+
+
+@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_geglu", "rope_qkv_attention"])
+def test_kernels_of_fused_ops_are_chosen_by_name(op: str) -> None:
+    with opened("dry") as device:
+        one = next(one for one in cases_of(op) if not device.refusal(plan_of(op, one, 64)[0]))
+        (segment, _), shown = plan_of(op, one, 64), ""
+        for shown in device.kernels(segment, 0):
+            run(device, op, one, kernel=shown)
+        assert shown
+        with pytest.raises(DeviceError, match="no such kernel as is asked for"):
+            run(device, op, one, kernel="another")
+
+
+def test_a_fused_kernel_chosen_by_name_computes() -> None:
+    with opened("emulated") as device:
+        one = cases_of("rope_qkv_write")[0]
+        named = run(device, "rope_qkv_write", one, kernel="rope_qkv_write")
+        assert named.tobytes() == run(device, "rope_qkv_write", one).tobytes()
+
+
+def test_attention_with_its_heads_has_splits_to_choose_from() -> None:
+    with opened("dry") as device:
+        names = device.kernels(plan_of("rope_qkv_attention", cases_of("rope_qkv_attention")[0], 64)[0], 0)
+    assert names[0] == "attention_heads_64_f16" and "attention_heads_64_f16@4" in names
