@@ -15,5 +15,6 @@ CPU_KERNEL(norm_linear_swiglu) = {check, .run = run, .takes_packed = 1};
 CPU_KERNEL(norm_linear_geglu) = {check, .run = run, .takes_packed = 1};
 CPU_KERNEL(rms_norm_add) = {check, .run = run};
 CPU_KERNEL(geglu) = {check, .run = run};
+CPU_KERNEL(expert_gate_limited) = {check, .run = run};
 CPU_KERNEL(rope_qkv_write) = {check, .run = run};
 CPU_KERNEL(rope_qkv_attention) = {check, .run = run};

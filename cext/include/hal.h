@@ -261,6 +261,7 @@ enum {
     HAL_OP_NORM_LINEAR_GEGLU,
     HAL_OP_RMS_NORM_ADD,
     HAL_OP_GEGLU,
+    HAL_OP_EXPERT_GATE_LIMITED,
     HAL_OP_ROPE_QKV_WRITE,
     HAL_OP_ROPE_QKV_ATTENTION,
     HAL_N_OPS
@@ -352,6 +353,9 @@ typedef struct {
 typedef struct {
     float limit, alpha;
 } arg_swiglu_limited;
+typedef struct {
+    float limit, alpha;
+} arg_expert_gate_limited;
 typedef struct {
     int32_t step;
     float slope;

@@ -28,19 +28,13 @@ KERNEL(geglu, GROUP) {
     [i] = gelu_of(ROW(const float, c->v + 1, row)[i], style) * ROW(const float, c->v + 2, row)[i];
 }
 
-/* A NaN stays one, as in the definition: fminf would drop it. */
 KERNEL(swiglu_limited, GROUP) {
     CONSTANT arg_swiglu_limited *a = (CONSTANT arg_swiglu_limited *)c->arg;
     int64_t i = own_number(c, m);
     int row = m.group[1];
-    float gate, up;
-    if (i < 0)
-        return;
-    gate = ROW(const float, c->v + 1, row)[i];
-    up = ROW(const float, c->v + 2, row)[i];
-    gate = gate > a->limit ? a->limit : gate;
-    up = up > a->limit ? a->limit : up < -a->limit ? -a->limit : up;
-    ROW(float, c->v, row)[i] = gate / (1.0f + expf(-a->alpha * gate)) * (up + 1.0f);
+    if (i >= 0)
+        ROW(float, c->v, row)
+    [i] = gated_within(ROW(const float, c->v + 1, row)[i], ROW(const float, c->v + 2, row)[i], a->limit, a->alpha);
 }
 
 /* Of small numbers by its series, where 1 - 2 / (e^2x + 1) would cancel: not every target has a hyperbolic tangent. */

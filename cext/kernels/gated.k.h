@@ -9,6 +9,13 @@ FN float gated(float gate, float up) {
     return gate / (1.0f + expf(-gate)) * up;
 }
 
+/* Limited SwiGLU (gpt-oss). A NaN stays one, as in the definition: fminf would drop it. */
+FN float gated_within(float gate, float up, float limit, float alpha) {
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    return gate / (1.0f + expf(-alpha * gate)) * (up + 1.0f);
+}
+
 /* 1 - erf(x), by Chebyshev's fit to 1e-7 of itself (Press et al., Numerical Recipes, 6.2). */
 FN float erfc_of(float x) {
     float a = fabsf(x), t = 1.0f / (1.0f + 0.5f * a), p = 0.17087277f;

@@ -294,6 +294,16 @@ static const char *check_expert_add(const gpu_call *c, const gpu_traits *t) {
                : "y, bias, ids and output differ in tokens, experts or width";
 }
 
+static const char *check_gate_limited(const gpu_call *c, const gpu_traits *t) {
+    gpu_call half = *c;
+    if (c->n_in != 5 || c->v[3].format != F32 || !same_shape(c->v + 1, c->v + 3) || c->v[4].format != F32 ||
+        !same_shape(c->v + 2, c->v + 4))
+        return "it takes gate and up f32 (T, k, N), each with its bias f32 (E, N), and ids i32 (T, k)";
+    half.n_in = 3;
+    half.v[3] = c->v[5];
+    return check_expert_add(&half, t);
+}
+
 static const char *check_numbers(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *ids = c->v + 1, *table = c->v + 2;
     (void)t;
@@ -346,6 +356,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("expert_swiglu", "expert_linear", check_expert_swiglu, grid_experts, EXPERTS_GATED),
     ENTRY("head_linear", "expert_linear", check_head_linear, grid_experts, EXPERTS_BY_HEAD),
     ENTRY("expert_add", "expert_add", check_expert_add, grid_numbers, 0),
+    ENTRY("expert_gate_limited", "expert_gate_limited", check_gate_limited, grid_numbers, 0),
     ENTRY("expert_sum", "expert_sum", check_expert_sum, grid_numbers, 0),
     ENTRY("rope_table", "rope_table", check_rope_table, grid_rope_table, 0),
     ENTRY("position_scale", "position_scale", check_position_scale, grid_scale, 0),

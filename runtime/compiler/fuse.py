@@ -104,6 +104,20 @@ def gated_experts(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     return ops.expert_swiglu(x, gate, up, ids) if (x, ids) == (y, others) else None
 
 
+def limited_gate(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """swiglu_limited(expert_add(gate, b, ids), expert_add(up, c, ids)) ->
+    expert_gate_limited(gate, b, up, c, ids).
+    """
+    if node.op != "swiglu_limited" or any(
+        s.op != "expert_add" or uses[old] > 1 for s, old in zip(src, node.src, strict=True)
+    ):
+        return None
+    (gate, gate_bias, ids), (up, up_bias, others) = src[0].src, src[1].src
+    if ids is not others:
+        return None
+    return ops.expert_gate_limited(gate, gate_bias, up, up_bias, ids, **dict(node.args))
+
+
 RULES: tuple[Local, ...] = (
     residual,
     normed_residual,
@@ -112,6 +126,7 @@ RULES: tuple[Local, ...] = (
     gated_linear,
     quantized_gated_linear,
     gated_experts,
+    limited_gate,
     quantized_swiglu,
     turned_write,
 )

@@ -483,6 +483,22 @@ def swiglu_limited(gate: Array, up: Array, *, limit: float, alpha: float) -> Arr
         return np.asarray(g / (1 + np.exp(-np.float32(alpha) * g)) * (u + 1), np.float32)
 
 
+def _gate_limited_parts(
+    gate: Node, gate_bias: Node, up: Node, up_bias: Node, ids: Node, *, limit: float, alpha: float
+) -> Node:
+    biased = expert_add(gate, gate_bias, ids), expert_add(up, up_bias, ids)
+    return swiglu_limited(*biased, limit=limit, alpha=alpha)
+
+
+@op(_same, parts=_gate_limited_parts, row_wise=True, experts=True, indexes=(1, 0))
+def expert_gate_limited(
+    gate: Array, gate_bias: Array, up: Array, up_bias: Array, ids: Array, *, limit: float, alpha: float
+) -> Array:
+    """swiglu_limited of gate and up (T, k, N), each after expert_add with its bias (E, N) and ids (T, k)."""
+    biased = expert_add.define(gate, gate_bias, ids), expert_add.define(up, up_bias, ids)
+    return swiglu_limited.define(*biased, limit=limit, alpha=alpha)
+
+
 def _by_head(x: Type, w: Type) -> Type:
     if len(x.shape) != 3 or len(w.shape) != 3 or (x.shape[1], x.shape[2]) != (w.shape[0], w.shape[2]):
         raise TypeError(f"head_linear: weights {w} meet activations {x}")

@@ -194,6 +194,22 @@ def qkv_parts(device: Device, one: Case) -> list[Array]:
     return [rotated, written, run(device, "kv_write", Case("", (v, heads[2], *place), (), v[1]))]
 
 
+def test_a_limited_gate_equals_its_parts(device: Device) -> None:
+    for one in cases_of("expert_gate_limited"):
+        gate, gate_bias, up, up_bias, ids = one.inputs
+        added = (replace(one, inputs=(x, b, ids), args={}) for x, b in ((gate, gate_bias), (up, up_bias)))
+        halves = tuple((run(device, "expert_add", half), "f32") for half in added)
+        parts = run(device, "swiglu_limited", replace(one, inputs=halves))
+        assert run(device, "expert_gate_limited", one).tobytes() == parts.tobytes(), one.name
+
+
+def test_an_expert_out_of_range_names_the_limited_gate(device: Device) -> None:
+    one = cases_of("expert_gate_limited")[0]
+    inputs = (*one.inputs[:4], (np.array([[0, 5]], np.int32), "i32"))
+    with pytest.raises(DeviceError, match=r"step 0 \(expert_gate_limited\): .* out of range"):
+        run(device, "expert_gate_limited", replace(one, inputs=inputs))
+
+
 @pytest.mark.parametrize(("index", "values"), [(3, [0, 2]), (4, [0, 4000]), (4, [-1, 0])])
 def test_heads_in_one_step_outside_of_the_cache_name_the_step(
     device: Device, index: int, values: list[int]

@@ -218,6 +218,19 @@ def test_no_two_live_values_overlap(arch: str, bucket: Bucket) -> None:
     assert memory.arena["cpu"] < sum(e - s for s, e, _, _ in spans), "memory is reused"
 
 
+@pytest.mark.parametrize(
+    ("arch", "fused", "parts"),
+    [
+        ("gpt_oss", {"expert_gate_limited"}, {"swiglu_limited"}),
+        ("gemma3", {"geglu", "rms_norm_add"}, {"gelu", "mul"}),
+    ],
+)
+def test_gates_and_residuals_take_their_neighbours(arch: str, fused: set[str], parts: set[str]) -> None:
+    roots = optimize(tiny.build(arch, tiny.weights(arch), CACHE).roots("tokens"), context()).roots
+    found = {n.op for n in toposort(roots) if n.name.startswith("blk.")}
+    assert fused <= found and not parts & found
+
+
 def test_dead_steps_are_never_in_the_plan() -> None:
     w = tiny.weights("llama", "q8_0")
     forward = tiny.build("llama", w, CACHE)
