@@ -714,9 +714,8 @@ def _qkv_parts(
 ) -> tuple[Node, Node, Node]:
     """Rotated queries and the caches after the step, as nodes."""
     q, keys, values = _prepared_nodes((q, *heads[:2]), heads[2:], a["eps"])
-    keys = rope(keys, cos_sin, style=a["style"])
-    caches = (kv_write(cache, x, slot, pos, table) for cache, x in ((k, keys), (v, values)))
-    return rope(q, cos_sin, style=a["style"]), *caches
+    q, keys = (rope(x, cos_sin, style=a["style"]) for x in (q, keys))
+    return q, kv_write(k, keys, slot, pos, table), kv_write(v, values, slot, pos, table)
 
 
 @op(

@@ -67,7 +67,7 @@ CACHES = ("f16", "bf16", "f32", "fp8", "q8_0", "q4_0")
 
 def qkv(rng: np.random.Generator, format: str, tokens: int, heads: tuple[int, int, int], **more: Any) -> Case:
     """The steps between a Q, K, V product and attention of two slots, whose pasts are random. heads: query
-    heads, KV heads, D. extreme: the numbers of one token are large, those of the next 0.
+    heads, KV heads, D. extreme: keys and values of one token are large, those of the next 0.
     """
     n, kv, d = heads
     style, n_rot, kind = more.get("style", 1), more.get("n_rot", d), more.get("kind", "plain")
@@ -79,8 +79,8 @@ def qkv(rng: np.random.Generator, format: str, tokens: int, heads: tuple[int, in
     caches = [(a.reshape(2 * blocks, kv, 16, -1), f) for a, f in caches]
     x = [f32(rng, tokens, h, d)[0] for h in (n, kv, kv)]
     if more.get("extreme"):
-        for one in x:
-            one[0] *= 300
+        for one in x[1:]:  # not the queries: a product of both would leave softmax no second best
+            one[0] *= 100
             one[1:2] = 0
     rest = {"plain": [], "biases": [f32(rng, h * d) for h in (n, kv, kv)], "norms": [f32(rng, d)] * 2}[kind]
     inputs = (
