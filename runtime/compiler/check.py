@@ -260,12 +260,10 @@ def place(described: BufferSpec, device: Device, value: Array | None, packed: Pa
 def alone(node: Node, device: Device, bucket: Bucket, packed: Mapping[str, PackedWeight]) -> Segment:
     """The plan of one step at this bucket: operands in the order of its views, then the step block."""
     asked = probe(node, device.name, {name: found.size for name, found in packed.items()}, bucket)
-    views, described = asked.view_table.copy(), []
+    described = []
     for i, operand in enumerate((node, *node.src)):
         usage = {"weight": WEIGHT, "const": USAGE["const"]}.get(window(operand)[0].op, USAGE["state"])
         usage = USAGE["out"] if i == 0 and not OPS[node.op].alias else usage
         described.append(BufferSpec(f"operand.{i}", usage, max(64, asked.buffers[i].size)))
-    if OPS[node.op].alias:  # changed in place: the result is its first source
-        views[0]["buffer"] = views[1]["buffer"]
     described.append(BufferSpec("step", USAGE["step"], COUNTS_BYTES))
-    return replace(asked, view_table=views, buffers=tuple(described))
+    return replace(asked, buffers=tuple(described))

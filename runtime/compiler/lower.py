@@ -302,7 +302,8 @@ def probe(
     """
     places = [probe_place(f"operand.{i}", n, packed, bucket) for i, n in enumerate((node, *node.src))]
     tables = Tables(device, {p.buffer: i for i, p in enumerate(places)}, {p.buffer: p.size for p in places})
-    for place, operand in zip(places, (node, *node.src), strict=True):
+    result = places[int(OPS[node.op].alias)]  # of an op in place: its first source
+    for place, operand in zip((result, *places[1:]), (node, *node.src), strict=True):
         tables.views.append(view_row(operand, place, tables, bucket))
     args = {k: v for k, v in node.args if k != "format"}
     tables.args += cext.pack_arg(node.op, args)
