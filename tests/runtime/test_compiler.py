@@ -218,6 +218,24 @@ def test_no_two_live_values_overlap(arch: str, bucket: Bucket) -> None:
     assert memory.arena["cpu"] < sum(e - s for s, e, _, _ in spans), "memory is reused"
 
 
+class Few(Everything):
+    """A device whose fused product is made for four tokens."""
+
+    def refusal(self, node, bucket: Bucket = ONE) -> str:
+        many = node.op.startswith("norm_linear") and bucket.tokens > 4
+        return "it is made for fewer tokens" if many else super().refusal(node, bucket)
+
+
+@pytest.mark.parametrize(("tokens", "fused"), [(1, True), (4, True), (8, False)])
+def test_a_device_is_asked_at_the_shapes_of_the_bucket(tokens: int, fused: bool) -> None:
+    w = tiny.weights("llama")
+    optimized = optimize(tiny.build("llama", w, CACHE).roots("tokens"), context(Few()))
+    plan = compile(optimized, Bucket(tokens, 1), {"cpu": Places(w)}, state_layout(optimized))
+    steps = {step.op for segment in plan.segments for step in segment.steps}
+    assert ("norm_linear" in steps) == fused
+    assert ("linear_swiglu" in steps) != fused
+
+
 @pytest.mark.parametrize(
     ("arch", "fused", "parts"),
     [
