@@ -32,6 +32,9 @@ class Bucket:
         return dim if not isinstance(dim, Dim) else (self.tokens, self.rows)[dim.count]
 
 
+ONE = Bucket(1, 1)
+
+
 class WeightPlace(NamedTuple):
     """Location of a weight in a device's memory."""
 

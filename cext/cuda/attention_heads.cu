@@ -1,5 +1,5 @@
-/* attention_heads.cu: one launch for all attention steps of a layer for one token: RoPE of queries, quantization of the token's
- * key and value and their write to the cache, attention over the past, and the merge of splits by the last group.
+/* attention_heads.cu: one launch for all attention steps of a layer for one token: biases or norms of heads, RoPE, quantization of
+ * the token's key and value and their write to the cache, attention over the past, and the merge of splits by the last group.
  *
  * The past does not depend on this step, so its first keys and values are loaded before the previous kernel ends; the token's
  * own key and value are read from shared memory. A group is four warps, as in attention_split.cu, and computes a split of one
@@ -11,10 +11,6 @@
 #include "heads.h"
 #include "rope.k.h"
 #include "tile.cuh"
-
-typedef struct {
-    gpu_call call[GPU_FUSED];
-} heads_calls;
 
 template <int FORMAT, int D> struct heads_shape {
     static constexpr bool BLOCKS = FORMAT == CACHE_Q8_0 || FORMAT == CACHE_Q4_0;
@@ -84,24 +80,55 @@ static __device__ __forceinline__ void meet_step(warp_state<D, 1> &w, char *memo
     }
 }
 
+/* Adds the biases to the token's heads, or takes their norms, in shared memory: n query heads, then a key and a value. A warp
+ * computes a head at a time. */
+template <int D>
+static __device__ __forceinline__ void prepare_inputs(const gpu_call &c, int kv_head, int heads, int n, float *raw) {
+    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
+    const int lane = threadIdx.x % 32;
+    for (int head = threadIdx.x / 32; head < n; head += WARPS) {
+        const int part = head < heads ? 0 : head == heads ? 1 : 2;
+        float *x = raw + head * D;
+        if (a->biases) {
+            const float *bias = (const float *)c.v[10 + part].data + (part ? kv_head : kv_head * heads + head) * D;
+            for (int i = lane; i < D; i += 32)
+                x[i] += bias[i];
+        }
+        if (a->norms && part < 2) {
+            const float *norm = (const float *)c.v[10 + part].data;
+            float sum = 0;
+            for (int i = lane; i < D; i += 32)
+                sum += x[i] * x[i];
+            for (int o = 16; o > 0; o /= 2)
+                sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
+            sum = sqrtf(sum / (float)D + a->eps);
+            for (int i = lane; i < D; i += 32)
+                x[i] = x[i] / sum * norm[i];
+        }
+    }
+}
+
 /* The token's heads to shared memory; own: its key and value too, coded to `fresh` and to the caches' block (-1: nowhere). */
 template <int FORMAT, int D>
-static __device__ __forceinline__ void prepare(const gpu_call *call, const caches &x, const heads_past &p, int heads,
+static __device__ __forceinline__ void prepare(const gpu_call &c, const caches &x, const heads_past &p, int heads,
                                                float *q, float *raw, char *fresh, bool own, int block) {
-    const gpu_call *rope = call, *keys = call + 1, *values = call + 2;
-    const int n_rot = rope->v[2].shape[1], style = ((const arg_rope *)rope->arg)->style,
-              n = (own ? heads + 2 : heads) * (D / 4);
+    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
+    const int n_rot = c.v[7].shape[1], style = a->style, all = own ? heads + 2 : heads, n = all * (D / 4);
     float *cos_sin = raw + (heads + 2) * D;
     for (int i = threadIdx.x; i < n; i += 32 * WARPS) {
         const int head = i / (D / 4);
-        const float *from = head < heads    ? ROW(const float, rope->v + 1, 0) + (x.head * heads + head) * D
-                            : head == heads ? ROW(const float, keys->v + 2, 0) + x.head * D
-                                            : ROW(const float, values->v + 2, 0) + x.head * D;
+        const float *from = head < heads    ? ROW(const float, c.v + 1, 0) + (x.head * heads + head) * D
+                            : head == heads ? ROW(const float, c.v + 8, 0) + x.head * D
+                                            : ROW(const float, c.v + 9, 0) + x.head * D;
         ((float4 *)raw)[i] = ((const float4 *)from)[i % (D / 4)];
     }
     for (int i = threadIdx.x; i < n_rot; i += 32 * WARPS)
-        cos_sin[i] = ROW(const float, rope->v + 2, 0)[i];
+        cos_sin[i] = ROW(const float, c.v + 7, 0)[i];
     __syncthreads();
+    if (a->biases | a->norms) {
+        prepare_inputs<D>(c, x.head, heads, all, raw);
+        __syncthreads();
+    }
     for (int i = threadIdx.x; i < heads * D; i += 32 * WARPS)
         q[i] = rope_at(raw + i / D * D, cos_sin, n_rot, style, i % D);
     if (own) {
@@ -129,7 +156,7 @@ static __device__ __forceinline__ float *split_result(const gpu_call &c, int d, 
 template <int D>
 static __device__ __forceinline__ void finish(const gpu_call &c, const shared_results<D> &r, int kv_head,
                                               const heads_past &p, uint32_t *last) {
-    uint32_t *count = (uint32_t *)c.v[HEADS_COUNTERS].data + kv_head;
+    uint32_t *count = (uint32_t *)c.counters + kv_head;
     const int heads = r.heads, first = kv_head * heads;
     float *out = (float *)c.v[0].data;
     float most, total;
@@ -167,11 +194,10 @@ static __device__ __forceinline__ void finish(const gpu_call &c, const shared_re
     }
 }
 
-template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(const gpu_call *call) {
+template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(const gpu_call &c) {
     typedef heads_shape<FORMAT, D> S;
     extern __shared__ __align__(128) char heads_memory[];
     char *const memory = heads_memory;
-    const gpu_call &c = call[3];
     launch_next();
     const caches x = caches_of(c, blockIdx.y);
     const heads_past p = past_of(c, x);
@@ -200,7 +226,7 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
     float *q = (float *)(memory + WARPS * S::WARP), *raw = q + heads * D;
     char *fresh = (char *)(raw + (heads + 3) * D);
     wait_before();
-    prepare<FORMAT, D>(call, x, p, heads, q, raw, fresh, own, lost ? -1 : block);
+    prepare<FORMAT, D>(c, x, p, heads, q, raw, fresh, own, lost ? -1 : block);
     warp_state<D, 1> w;
     load_query<FORMAT, D, 1>(q, heads, x.scale, w);
     for (int to = S::STAGES - 1; key < p.end; key += STRIDE, coming += STRIDE) {
@@ -232,8 +258,8 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
 
 #define HEADS(D, format, FORMAT)                                                                                       \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)                                                        \
-        attention_heads_##D##_##format(const __grid_constant__ heads_calls c) {                                        \
-        heads_of<FORMAT, D>(c.call);                                                                                   \
+        attention_heads_##D##_##format(const __grid_constant__ gpu_call c) {                                           \
+        heads_of<FORMAT, D>(c);                                                                                        \
     }
 #define HEADS_OF(format, FORMAT) HEADS(64, format, FORMAT) HEADS(128, format, FORMAT)
 HEADS_OF(f16, CACHE_F16)

@@ -71,6 +71,8 @@ CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 
 const gpu_kernel cuda_column_kernels[] = {
     ENTRIES("norm_linear", normed, PRODUCT_NORM)
-        ENTRIES("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED) ENTRIES("linear", plain, 0)
-            ENTRIES("linear_add", add, PRODUCT_ADD) ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
+        ENTRIES("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED)
+            ENTRIES("norm_linear_geglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED | PRODUCT_GELU)
+                ENTRIES("linear", plain, 0) ENTRIES("linear_add", add, PRODUCT_ADD)
+                    ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };

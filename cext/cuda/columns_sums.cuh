@@ -5,6 +5,7 @@
 #define SATCHEL_CUDA_COLUMNS_SUMS_CUH
 
 #include "columns_fetch.cuh"
+#include "geglu.cuh"
 
 static __device__ __forceinline__ uint32_t cluster_size() {
     uint32_t n;
@@ -88,8 +89,10 @@ static __device__ __forceinline__ void columns_finish(const gpu_call &c, const f
         v[0] = y.x, v[1] = y.y, v[2] = y.z, v[3] = y.w;
         if (gated) {
             const float4 up = added(sums, stride, token, row + rows, parts);
-            v[0] = gated_by(v[0], up.x), v[1] = gated_by(v[1], up.y), v[2] = gated_by(v[2], up.z),
-            v[3] = gated_by(v[3], up.w);
+            const float ups[4] = {up.x, up.y, up.z, up.w};
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                v[e] = c.mode & PRODUCT_GELU ? geglu_of(c, v[e], ups[e]) : gated_by(v[e], ups[e]);
         }
         if (whole && left >= 4 && at % 4 == 0) {
             *(float4 *)out = make_float4(v[0] + more[0], v[1] + more[1], v[2] + more[2], v[3] + more[3]);

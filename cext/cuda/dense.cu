@@ -3,6 +3,7 @@
  * before the previous kernel ends. Activations are in shared memory in float32. A sum's order depends on K alone.
  */
 #include "dense.cuh"
+#include "geglu.cuh"
 
 enum { DEEP = 4 }; /* outstanding 16-byte loads per row and lane */
 
@@ -114,7 +115,8 @@ template <class AS> __device__ __forceinline__ void dense(const gpu_call &c) {
             float *out = (float *)(c.v[0].data + t * c.v[0].stride);
             if (c.mode & PRODUCT_GATED) {
                 if (lane == 0)
-                    out[now.column] = acc[0][t] / (1.0f + __expf(-acc[0][t])) * acc[1][t];
+                    out[now.column] = c.mode & PRODUCT_GELU ? geglu_of(c, acc[0][t], acc[1][t])
+                                                            : acc[0][t] / (1.0f + __expf(-acc[0][t])) * acc[1][t];
             } else if (lane < 2 && now.column + lane < n) {
                 float y = lane ? acc[1][t] : acc[0][t];
                 if (c.mode & PRODUCT_ADD)

@@ -1,9 +1,10 @@
 /* gemv_group.cuh: parts of a group of sixteen waves in gemv.cu: its tiles, the waves' iteration over chunks, quantized
- * activations, and the epilogue. Shared by gemv.cu and a benchmark (walk.cuh).
+ * activations, and the epilogue.
  */
 #ifndef SATCHEL_CUDA_GEMV_GROUP_CUH
 #define SATCHEL_CUDA_GEMV_GROUP_CUH
 
+#include "geglu.cuh"
 #include "gemv.cuh"
 
 enum { WAYS = 8, TEAMS = 2, WAVES = GEMV_WAVES, ADD = PRODUCT_ADD, GATED = PRODUCT_GATED, NORM = PRODUCT_NORM };
@@ -134,7 +135,7 @@ __device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part
         float scale = rsqrtf(sum / (float)c.v[1].shape[1] + __uint_as_float((uint32_t)c.arg[0]));
         y[0] *= scale, y[1] *= scale;
     }
-    float out = gated ? y[0] / (1.0f + __expf(-y[0])) * y[1] : y[0];
+    float out = !gated ? y[0] : c.mode & PRODUCT_GELU ? geglu_of(c, y[0], y[1]) : y[0] / (1.0f + __expf(-y[0])) * y[1];
     ((float *)(c.v[0].data + t * c.v[0].stride))[column] = out + residual;
 }
 

@@ -8,10 +8,7 @@ enum {
     HEADS_CHUNK = 256 /* least positions of a split */,
     HEADS_FRESH = 512 /* bytes of the token's own key and value */
 };
-enum {
-    HEADS_MOST = 8 /* most query heads per KV head */,
-    HEADS_COUNTERS = GPU_VIEWS - 1 /* index of the counters' view */
-};
+enum { HEADS_MOST = 8 /* most query heads per KV head */ };
 
 SHAPE_FN int heads_shared(int d, int heads) {
     int ring = WARPS * (d == 64 ? 4 : 3) * d * 64, results = WARPS * heads * (d + 2) * 4;

@@ -21,7 +21,13 @@
 
 enum { TILE_ROWS = 16, CHUNK = 256 };               /* a chunk of a tile */
 enum { PACKED_FLAG = 1 << 24, PACKED_MOST = 4352 }; /* HAL_PACKED; the largest chunk */
-enum { PRODUCT_ADD = 1, PRODUCT_GATED = 2, PRODUCT_NORM = 4, PRODUCT_DETERMINISTIC = 8 }; /* of gpu_call.mode */
+enum {                                              /* bits of gpu_call.mode; GELU: the gate of GATED */
+       PRODUCT_ADD = 1,
+       PRODUCT_GATED = 2,
+       PRODUCT_NORM = 4,
+       PRODUCT_DETERMINISTIC = 8,
+       PRODUCT_GELU = 16
+};
 enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 }; /* columns and matrices: at most */
 
 #ifdef __CUDACC__

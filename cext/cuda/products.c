@@ -248,6 +248,7 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 const gpu_kernel cuda_products[] = {
     NORMED("norm_linear", normed, PRODUCT_NORM),
     NORMED("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED),
+    NORMED("norm_linear_geglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED | PRODUCT_GELU),
     PRODUCT("linear", plain, 0),
     PRODUCT("linear_add", add, PRODUCT_ADD),
     PRODUCT("linear_swiglu", gated, PRODUCT_GATED),

@@ -1,8 +1,7 @@
 /* small.cu: the ops between matrix products in a step of few tokens, which are launch-bound. The kernels use programmatic
  * dependent launch: they load weights, then wait for the previous kernel.
  */
-#include "kv.k.h"
-#include "rope.k.h"
+#include "port.h"
 #include "small.h"
 #include "tile.cuh"
 
@@ -23,7 +22,7 @@ static __device__ __forceinline__ float sum_of_group(float x) {
 /* One group per row of x, which stays in registers, four adjacent elements per load. */
 extern "C" __global__ void __launch_bounds__(1024) rms_norm_rows(const __grid_constant__ gpu_call c) {
     const int d = c.v[2].shape[0];
-    const float4 *w = (const float4 *)c.v[2].data, *from;
+    const float4 *w = (const float4 *)c.v[2].data, *from, *r = NULL; /* r: the residual of rms_norm_add */
     float4 scale[NORM_PARTS], x[NORM_PARTS], *to;
     float sum = 0;
 #pragma unroll
@@ -36,6 +35,8 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm_rows(const __grid_co
         return;
     from = (const float4 *)(ROW(const float, c.v + 1, blockIdx.y) + (int64_t)blockIdx.x * d);
     to = (float4 *)(ROW(float, c.v, blockIdx.y) + (int64_t)blockIdx.x * d);
+    if (c.n_in == 3)
+        r = (const float4 *)(ROW(const float, c.v + 3, blockIdx.y) + (int64_t)blockIdx.x * d);
 #pragma unroll
     for (int i = 0, at = threadIdx.x; i < NORM_PARTS; i++, at += blockDim.x)
         if (at < d / 4) {
@@ -45,25 +46,15 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm_rows(const __grid_co
     sum = sqrtf(sum_of_group(sum) / (float)d + ((const arg_rms_norm *)c.arg)->eps);
 #pragma unroll
     for (int i = 0, at = threadIdx.x; i < NORM_PARTS; i++, at += blockDim.x)
-        if (at < d / 4)
-            to[at] = make_float4(x[i].x / sum * scale[i].x, x[i].y / sum * scale[i].y, x[i].z / sum * scale[i].z,
-                                 x[i].w / sum * scale[i].w);
-}
-
-/* Fused rope of queries, rope_kv_write of keys and kv_write of values: neighbours in a layer that are independent. */
-typedef struct {
-    gpu_call call[HEADS_CALLS];
-} gpu_calls;
-
-extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_fused(const __grid_constant__ gpu_calls calls) {
-    const gpu_call *c = calls.call + blockIdx.z;
-    self m = port_self();
-    wait_before();
-    launch_next();
-    if (blockIdx.z == 0)
-        rope_body(c, m);
-    else if ((int)blockIdx.x < c->v[0].shape[1])
-        kv_write_body(c, m);
+        if (at < d / 4) {
+            float4 y = make_float4(x[i].x / sum * scale[i].x, x[i].y / sum * scale[i].y, x[i].z / sum * scale[i].z,
+                                   x[i].w / sum * scale[i].w);
+            if (r) {
+                const float4 more = r[at];
+                y = make_float4(y.x + more.x, y.y + more.y, y.z + more.z, y.w + more.w);
+            }
+            to[at] = y;
+        }
 }
 
 /* A product with F32 weights (a router's): one wave per row and token, with its first weights loaded before the previous kernel

@@ -15,8 +15,7 @@ static const char *driver(gpu_api *api) {
 }
 
 static const gpu_kernel *const kernels[] = {CUDA_KERNELS gpu_portable_kernels, NULL};
-static const gpu_kernel *const deterministic[] = {cuda_deterministic_products, cuda_expert_kernels, cuda_small_kernels,
-                                                  gpu_portable_kernels, NULL};
+static const gpu_kernel *const deterministic[] = {CUDA_DETERMINISTIC_KERNELS gpu_portable_kernels, NULL};
 
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor vendor = {.name = "cuda",
@@ -25,7 +24,6 @@ const gpu_vendor *gpu_vendor_entry(void) {
                                       .kernels = kernels,
                                       .deterministic = deterministic,
                                       .packings = CUDA_PACKINGS,
-                                      .stacks = 1,
-                                      .fusions = cuda_fusions};
+                                      .stacks = 1};
     return &vendor;
 }

@@ -80,7 +80,6 @@ typedef struct {
     gpu_grid grid;
     uint32_t call; /* index into the exec's calls */
     int early;     /* 1: may start before the previous kernel ends */
-    int custom;    /* 1: a custom kernel, never fused with its neighbours */
 } gpu_launch;
 
 struct hal_exec {

@@ -47,22 +47,8 @@ typedef struct {
     const char *(*able)(const gpu_call *, const gpu_traits *);
     uint8_t
         configs[GPU_CONFIGS]; /* values of gpu_call.config, besides 0, that a kernel override may name; ended by 0 */
+    uint32_t counters;        /* bytes that gpu_call.counters has */
 } gpu_kernel;
-
-/* A fusion pattern: consecutive steps that one kernel computes, because small steps are launch-bound. The kernel's argument is
- * the array of their calls. check() runs after each step's own check has passed. */
-typedef struct {
-    const char *ops[GPU_FUSED]; /* fewer are ended by NULL */
-    const char *(*check)(const gpu_call *, const gpu_traits *);
-    const char *kernel;
-    void (*grid)(const gpu_call *, const gpu_traits *, gpu_grid *);
-    int early;
-    /* > 0: index of the last call's view whose format is appended to the kernel's name. The kernel then leaves the first call's
-     * output unwritten, so only the last call may read it. */
-    int format_of;
-    /* bytes of counters; they are zero before and after the kernel; the last call's last view has their address */
-    uint32_t counters;
-} gpu_fusion;
 
 /* A weight format with a packed layout on the device. `kernel` reads the file's bytes of `rows` rows from v[1].data and writes
  * the packed layout to v[0].data; the call's v[0].shape is (stack, rows, columns). */

@@ -85,7 +85,7 @@ int gpu_check_overrides(const hal_device *d, const hal_plan *plan) {
 }
 
 int gpu_custom_launch(hal_device *d, const hal_kernel_override *asked, uint32_t call, gpu_launch *out) {
-    *out = (gpu_launch){.function = d->custom[asked->kernel - 1].function, .call = call, .custom = 1};
+    *out = (gpu_launch){.function = d->custom[asked->kernel - 1].function, .call = call};
     memcpy(out->grid.groups, asked->groups, sizeof out->grid.groups);
     out->grid.threads = asked->threads;
     out->grid.shared = asked->local;

@@ -268,123 +268,6 @@ static int add_launches(hal_exec *e, const gpu_kernel *k, const gpu_function *fo
     return 0;
 }
 
-/* The address range that a view spans; empty for a packed weight, which no op writes. */
-static void span_of(const gpu_view *v, uint64_t *from, uint64_t *to) {
-    const block_format *f = block_format_find(v->format);
-    uint64_t width = (uint64_t)v->shape[1] * (uint64_t)v->shape[2] * (uint64_t)v->shape[3];
-    *from = *to = v->data;
-    if (f)
-        *to += (uint64_t)(v->shape[0] - 1) * v->stride + (width + f->block - 1) / f->block * f->bytes;
-}
-
-static int overlap(const gpu_view *a, const gpu_view *b) {
-    uint64_t from[2], to[2];
-    span_of(a, from, to);
-    span_of(b, from + 1, to + 1);
-    return from[0] < to[1] && from[1] < to[0];
-}
-
-/* Whether a write of view a overwrites all of view b: a's rows are contiguous and its range includes b's. */
-static int covers(const gpu_view *a, const gpu_view *b) {
-    uint64_t from[2], to[2], width = (uint64_t)a->shape[1] * (uint64_t)a->shape[2] * (uint64_t)a->shape[3];
-    const block_format *f = block_format_find(a->format);
-    span_of(a, from, to);
-    span_of(b, from + 1, to + 1);
-    return f && from[0] <= from[1] && to[1] <= to[0] && (a->shape[0] == 1 || a->stride == width / f->block * f->bytes);
-}
-
-/* Whether no step after `last` reads the output of step i. The output must lie in the arena, whose contents end with the
- * run. */
-static int ends_with(const hal_plan *plan, const hal_exec *e, int i, int last) {
-    const gpu_view *out = e->calls[i].v;
-    if (plan->buffers[plan->views[plan->steps[i].view].buffer].usage != HAL_ARENA)
-        return 0;
-    for (int n = last + 1; n < (int)plan->n_steps; n++) {
-        const gpu_call *c = e->calls + n;
-        for (uint32_t j = 1; j <= c->n_in; j++)
-            if (overlap(out, c->v + j))
-                return 0;
-        if (covers(c->v, out))
-            return 1;
-    }
-    return 1;
-}
-
-/* Fuses the rms_norm of step i into the matrix product of step i + 1, its only reader, if a kernel "norm_<op>" takes both. The
- * product's call then has the norm's x as activations and the norm's weight as its last input. NULL, or why it is not fused. */
-static const char *fuse_norm(const hal_plan *plan, hal_exec *e, int i, const gpu_kernel **k, gpu_function *found) {
-    const gpu_call *norm = e->calls + i;
-    const hal_kernel_override *asked = gpu_override_at(plan, (uint32_t)i + 1);
-    gpu_call made = e->calls[i + 1];
-    uint32_t config;
-    char name[OP_NAME + 8];
-    const char *fault;
-    if (strncmp(e->ops[i], "rms_norm", OP_NAME) != 0 || e->marks || made.n_in + 1 >= GPU_VIEWS)
-        return "no norm";
-    if (asked && asked->kernel)
-        return "a custom kernel computes the product";
-    if (made.v[1].data != norm->v[0].data || made.v[1].stride != norm->v[0].stride ||
-        norm->v[2].shape[0] != made.v[1].shape[1] || overlap(made.v, norm->v + 1) || !ends_with(plan, e, i, i + 1))
-        return "the product is not the norm's only reader";
-    made.v[1] = norm->v[1];
-    made.v[++made.n_in] = norm->v[2];
-    memcpy(made.arg, norm->arg, sizeof made.arg);
-    snprintf(name, sizeof name, "norm_%.28s", e->ops[i + 1]);
-    if ((fault = choose(e->device, name, NULL, &made, k, found)))
-        return fault;
-    if (asked && (!gpu_is_named(*k, &made, asked, &config) || config))
-        return "an override names another kernel";
-    e->calls[i + 1] = made;
-    return NULL;
-}
-
-static int steps_of(const gpu_fusion *t) {
-    int n = 0;
-    while (n < GPU_FUSED && t->ops[n])
-        n++;
-    return n;
-}
-
-/* Whether the last calls match the fusion pattern `t`, and nothing else reads the values between them. */
-static int matches_tail(const hal_plan *plan, const hal_exec *e, const gpu_fusion *t) {
-    int n = steps_of(t), first = e->n_calls - n;
-    for (int i = 0; i < n; i++)
-        if (first < 0 || strncmp(e->ops[first + i], t->ops[i], sizeof e->ops[0]) != 0)
-            return 0;
-    for (int i = e->n_launches - 1; i >= 0 && e->launches[i].call >= (uint32_t)first; i--)
-        if (e->launches[i].custom)
-            return 0;
-    return !t->format_of || ends_with(plan, e, first, e->n_calls - 1);
-}
-
-static int fused_function(hal_device *d, const gpu_fusion *t, const gpu_call *last, gpu_function *out) {
-    char name[GPU_NAME];
-    snprintf(name, sizeof name, t->format_of ? "%s_%s" : "%s", t->kernel,
-             t->format_of ? block_format_find(last->v[t->format_of].format)->name : "");
-    return gpu_function_find(d, name, out);
-}
-
-/* Replaces the launches of the last calls by a fused one, where a pattern matches. HAL_PROFILE turns this off, because each
- * step is timed; so does HAL_DETERMINISTIC, because fused kernels are for few tokens and round differently. */
-static int fuse_launches(const hal_plan *plan, hal_exec *e, uint32_t *counters) {
-    hal_device *d = e->device;
-    const gpu_fusion *t = e->marks || d->traits.flags & HAL_DETERMINISTIC ? NULL : d->vendor->fusions;
-    for (; t && t->kernel; t++) {
-        int n = steps_of(t);
-        gpu_launch made = {.call = (uint32_t)(e->n_calls - n), .early = t->early, .grid.groups = {1, 1, 1}};
-        if (!matches_tail(plan, e, t) || t->check(e->calls + made.call, &d->traits) ||
-            fused_function(d, t, e->calls + e->n_calls - 1, &made.function))
-            continue;
-        t->grid(e->calls + made.call, &d->traits, &made.grid);
-        while (e->n_launches && e->launches[e->n_launches - 1].call >= made.call)
-            e->n_launches--;
-        e->launches[e->n_launches++] = made;
-        *counters = t->counters > *counters ? t->counters : *counters;
-        return allow_shared(d, &made);
-    }
-    return 0;
-}
-
 /* Allocates the zeroed counters. Every kernel resets them, and launches run one at a time, so all share one set. */
 static int give_counters(hal_exec *e, uint32_t bytes) {
     hal_device *d = e->device;
@@ -392,8 +275,7 @@ static int give_counters(hal_exec *e, uint32_t bytes) {
     if (!code)
         code = gpu_check(d, d->api.fill(e->counters, 0, bytes, d->main), "clearing counters");
     for (int i = 0; i < e->n_calls; i++)
-        if (e->calls[i].n_in + 1 < GPU_VIEWS)
-            e->calls[i].v[GPU_VIEWS - 1].data = e->counters;
+        e->calls[i].counters = e->counters;
     return code;
 }
 
@@ -423,7 +305,7 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     int code = gpu_check_overrides(d, plan);
     if (!code)
         code = resolve_all(d, plan, buffers, e);
-    for (int i = 0, n = (int)plan->n_steps; !code && i < n; i++) {
+    for (int i = 0; !code && i < (int)plan->n_steps; i++) {
         gpu_function found[GPU_LAUNCHES];
         const gpu_kernel *k = NULL;
         const char *fault;
@@ -436,20 +318,18 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
             scratch = asked->scratch > scratch ? asked->scratch : scratch;
             continue;
         }
-        if (i + 1 < n && !fuse_norm(plan, e, i, &k, found))
-            e->n_calls = ++i + 1, c++;
-        else if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
+        if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
             fail_step(plan, (uint32_t)i, fault);
             return HAL_E_UNSUPPORTED;
         }
         c->mode = k->mode;
         c->counts = e->block->at;
-        if (asked && asked->step == (uint32_t)i)
+        if (asked)
             gpu_is_named(k, c, asked, &c->config);
         if (k->scratch && k->scratch(c, &d->traits) > scratch)
             scratch = k->scratch(c, &d->traits);
-        if (!(code = add_launches(e, k, found, i)))
-            code = fuse_launches(plan, e, &counters);
+        counters = k->counters > counters ? k->counters : counters;
+        code = add_launches(e, k, found, i);
     }
     if (!code)
         code = reserve_host(e);

@@ -23,7 +23,6 @@ typedef struct {
     const gpu_kernel *const *deterministic; /* replaces `kernels` under HAL_DETERMINISTIC; NULL: the same tables */
     const gpu_packing *packings;            /* ended by bytes == NULL */
     int stacks;                             /* 1: kernels also read packed stacks of matrices (experts) */
-    const gpu_fusion *fusions;              /* ended by kernel == NULL; NULL: none */
     uint32_t flags;                         /* of hal_info */
     int wraps;                              /* 1: the driver has wrap() */
 } gpu_vendor;

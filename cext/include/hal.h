@@ -256,6 +256,14 @@ enum {
     HAL_OP_INDEX_POSITIONS,
     HAL_OP_SPARSE_ATTENTION,
     HAL_OP_GATHER,
+    HAL_OP_NORM_LINEAR,
+    HAL_OP_NORM_LINEAR_SWIGLU,
+    HAL_OP_NORM_LINEAR_GEGLU,
+    HAL_OP_RMS_NORM_ADD,
+    HAL_OP_GEGLU,
+    HAL_OP_EXPERT_GATE_LIMITED,
+    HAL_OP_ROPE_QKV_WRITE,
+    HAL_OP_ROPE_QKV_ATTENTION,
     HAL_N_OPS
 };
 
@@ -269,6 +277,19 @@ typedef struct {
     float eps;
 } arg_norm_quantize;
 typedef struct {
+    float eps;
+} arg_norm_linear;
+typedef struct {
+    float eps;
+} arg_norm_linear_swiglu;
+typedef struct {
+    float eps;
+    int32_t style; /* of gelu */
+} arg_norm_linear_geglu;
+typedef struct {
+    float eps;
+} arg_rms_norm_add;
+typedef struct {
     float scale;
 } arg_rope_table;
 typedef struct {
@@ -277,6 +298,18 @@ typedef struct {
 typedef struct {
     int32_t style;
 } arg_rope_kv_write;
+/* biases 1: the last inputs are the biases of queries, keys and values; norms 1: the weights of the rms_norm (with eps) of each
+ * head of queries and keys. At most one of the two is 1. */
+typedef struct {
+    int32_t style, biases, norms;
+    float eps;
+} arg_rope_qkv_write;
+/* The first fields are those of arg_attention, the others those of arg_rope_qkv_write. */
+typedef struct {
+    float scale;
+    int32_t window, style, biases, norms;
+    float eps;
+} arg_rope_qkv_attention;
 /* window: sliding window in positions, 0: none. chunk: chunked attention, positions of a chunk, 0: none. cap: soft cap of the
  * scaled scores, 0: none. value (MLA): the first `value` numbers of a cached key head are its value; 0: v has its own cache.
  * causal 0: a query also attends to later positions of the step. alibi 1: the last input is the heads' ALiBi slopes. */
@@ -309,6 +342,9 @@ typedef struct {
     int32_t style;
 } arg_gelu; /* 0: tanh approximation, 1: exact, by erf */
 typedef struct {
+    int32_t style;
+} arg_geglu;
+typedef struct {
     float cap;
 } arg_soft_cap;
 typedef struct {
@@ -317,6 +353,9 @@ typedef struct {
 typedef struct {
     float limit, alpha;
 } arg_swiglu_limited;
+typedef struct {
+    float limit, alpha;
+} arg_expert_gate_limited;
 typedef struct {
     int32_t step;
     float slope;

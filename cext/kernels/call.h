@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-enum { GPU_VIEWS = 12, GPU_ARGS = 4, GPU_FUSED = 4 /* most calls of a fused kernel, see gpu_fusion */ };
+enum { GPU_VIEWS = 13, GPU_ARGS = 4 };
 
 /* A tensor. All dimensions but the first are dense. */
 typedef struct {
@@ -31,6 +31,7 @@ typedef struct {
     uint32_t mode;   /* gpu_kernel.mode: tells apart the ops that one kernel serves */
     uint32_t config; /* set by a kernel override (`satchel tune`); 0: the kernel's own heuristic decides */
     uint32_t unused;
+    uint64_t counters;      /* device address of gpu_kernel.counters zero bytes, which the kernel leaves zero */
     uint64_t arg[GPU_ARGS]; /* the op's argument struct */
     gpu_view v[GPU_VIEWS];  /* the output, then the inputs */
 } gpu_call;

@@ -77,6 +77,46 @@ static inline const char *check_rope_kv_write(const gpu_call *c, const gpu_trait
     return fault ? fault : check_cos_sin(c, c->v + 2, c->v + 3);
 }
 
+/* The inputs that rope_qkv_write and rope_qkv_attention share: queries, both caches, slot, pos, table, cos_sin, keys, values,
+ * then biases or norms. */
+static inline const char *check_rope_qkv(const gpu_call *c, const arg_rope_qkv_write *a) {
+    const gpu_view *q = c->v + 1, *slot = c->v + 4, *table = c->v + 6, *cos_sin = c->v + 7;
+    gpu_call styled = {.arg = {(uint32_t)a->style}};
+    if ((a->biases | a->norms) & ~1 || a->biases + a->norms > 1 ||
+        c->n_in != 9 + 3 * (uint32_t)a->biases + 2 * (uint32_t)a->norms)
+        return "it takes q, both caches, slot, pos, table, cos_sin, k, v, and three biases or two norms";
+    for (int i = 0; i < 2; i++) {
+        const gpu_view *cache = c->v + 2 + i, *x = c->v + 8 + i;
+        if (!is_cache(cache) || x->format != F32 || x->shape[0] != q->shape[0] || x->shape[1] != cache->shape[1] ||
+            x->shape[2] != cache->shape[3] || x->shape[1] != c->v[8].shape[1])
+            return "k and v must be f32 (T, H, D) with their caches' H and D";
+    }
+    for (int i = 0; i < 3 * a->biases + 2 * a->norms; i++) {
+        const gpu_view *x = i ? c->v + 7 + i : q, *w = c->v + 10 + i;
+        if (!is_list(w, F32, a->biases ? width(x) : x->shape[2]) || w->stride != 4)
+            return "a bias must be f32 (H * D), a norm f32 (D)";
+    }
+    if (q->shape[0] > MOST_TOKENS || !is_list(slot, I32, q->shape[0]) || !is_list(slot + 1, I32, q->shape[0]) ||
+        table->format != I32 || width(table) != table->shape[1])
+        return "slot and pos must be i32 (T), and table i32 (S, B)";
+    return check_cos_sin(&styled, q, cos_sin) ? check_cos_sin(&styled, q, cos_sin)
+                                              : check_cos_sin(&styled, c->v + 8, cos_sin);
+}
+
+static inline const char *check_rope_qkv_write(const gpu_call *c, const gpu_traits *t) {
+    arg_rope_qkv_write arg;
+    (void)t;
+    memcpy(&arg, c->arg, sizeof arg);
+    return c->v[0].format == F32 && same_shape(c->v, c->v + 1) ? check_rope_qkv(c, &arg)
+                                                               : "the output must have the shape of q, in f32";
+}
+
+static inline void grid_rope_qkv_write(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    const gpu_view *q = c->v + 1;
+    *g = grid_of(q->shape[1] + 2 * (int64_t)c->v[8].shape[1], q->shape[0], 1, threads_for(t, q->shape[2], THREADS / 2),
+                 THREADS / 8);
+}
+
 static inline void grid_kv_write(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *x = c->v + 2;
     *g = grid_of(x->shape[1], x->shape[0], 1, threads_for(t, x->shape[2] / kv_block(c->v[0].format), THREADS), 0);

@@ -1,4 +1,4 @@
-/* elementwise.k.h: swiglu, swiglu_limited, gelu, soft_cap, sigmoid, softplus, add and mul. A thread computes one element; a
+/* elementwise.k.h: swiglu, geglu, swiglu_limited, gelu, soft_cap, sigmoid, softplus, add and mul. A thread computes one element; a
  * group's elements are of one row. */
 #ifndef SATCHEL_ELEMENTWISE_K_H
 #define SATCHEL_ELEMENTWISE_K_H
@@ -20,19 +20,21 @@ KERNEL(swiglu, GROUP) {
         ROW(float, c->v, row)[i] = gated(ROW(const float, c->v + 1, row)[i], ROW(const float, c->v + 2, row)[i]);
 }
 
-/* A NaN stays one, as in the definition: fminf would drop it. */
+KERNEL(geglu, GROUP) {
+    int64_t i = own_number(c, m);
+    int row = m.group[1], style = ((CONSTANT arg_geglu *)c->arg)->style;
+    if (i >= 0)
+        ROW(float, c->v, row)
+    [i] = gelu_of(ROW(const float, c->v + 1, row)[i], style) * ROW(const float, c->v + 2, row)[i];
+}
+
 KERNEL(swiglu_limited, GROUP) {
     CONSTANT arg_swiglu_limited *a = (CONSTANT arg_swiglu_limited *)c->arg;
     int64_t i = own_number(c, m);
     int row = m.group[1];
-    float gate, up;
-    if (i < 0)
-        return;
-    gate = ROW(const float, c->v + 1, row)[i];
-    up = ROW(const float, c->v + 2, row)[i];
-    gate = gate > a->limit ? a->limit : gate;
-    up = up > a->limit ? a->limit : up < -a->limit ? -a->limit : up;
-    ROW(float, c->v, row)[i] = gate / (1.0f + expf(-a->alpha * gate)) * (up + 1.0f);
+    if (i >= 0)
+        ROW(float, c->v, row)
+    [i] = gated_within(ROW(const float, c->v + 1, row)[i], ROW(const float, c->v + 2, row)[i], a->limit, a->alpha);
 }
 
 /* Of small numbers by its series, where 1 - 2 / (e^2x + 1) would cancel: not every target has a hyperbolic tangent. */
@@ -41,26 +43,6 @@ FN float tanh_of(float x) {
     if (a < 0.3f)
         return x * (1.0f + s * (-0.33333333f + s * (0.13333333f + s * (-0.053968254f + s * 0.021869489f))));
     return x < 0 ? -big : big; /* of a NaN one */
-}
-
-/* 1 - erf(x), by Chebyshev's fit to 1e-7 of itself (Press et al., Numerical Recipes, 6.2). */
-FN float erfc_of(float x) {
-    float a = fabsf(x), t = 1.0f / (1.0f + 0.5f * a), p = 0.17087277f;
-    p = -0.82215223f + t * p;
-    p = 1.48851587f + t * p;
-    p = -1.13520398f + t * p;
-    p = 0.27886807f + t * p;
-    p = -0.18628806f + t * p;
-    p = 0.09678418f + t * p;
-    p = 0.37409196f + t * p;
-    p = 1.00002368f + t * p;
-    p = t * expf(-a * a - 1.26551223f + t * p);
-    return x < 0 ? 2.0f - p : p;
-}
-
-/* By the logistic function that its tanh is, or by the error function of the other tail, where 1 + erf would cancel. */
-FN float gelu_of(float x, int style) {
-    return style ? 0.5f * x * erfc_of(-0.70710678f * x) : x / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));
 }
 
 /* ln(1 + e) of 0 < e <= 1. What 1 + e lost of e is in their ratio (Kahan; Hewlett-Packard's 15C handbook, 1982). */

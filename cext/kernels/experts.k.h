@@ -206,6 +206,28 @@ KERNEL(expert_add, GROUP) {
         fault(c);
 }
 
+/* Limited SwiGLU of a gate and an up, each plus its expert's bias. */
+KERNEL(expert_gate_limited, GROUP) {
+    CONSTANT arg_expert_gate_limited *a = (CONSTANT arg_expert_gate_limited *)c->arg;
+    int64_t i = own_number(c, m);
+    int t = m.group[1], n = c->v[0].shape[2], id;
+    float gate, up;
+    if (i < 0)
+        return;
+    id = ROW(const int32_t, c->v + 5, t)[i / n];
+    if (id >= 0 && !inside(id, c->v[2].shape[0])) {
+        fault(c);
+        return;
+    }
+    gate = ROW(const float, c->v + 1, t)[i];
+    up = ROW(const float, c->v + 3, t)[i];
+    if (id >= 0) {
+        gate += ROW(const float, c->v + 2, id)[i % n];
+        up += ROW(const float, c->v + 4, id)[i % n];
+    }
+    ROW(float, c->v, t)[i] = gated_within(gate, up, a->limit, a->alpha);
+}
+
 KERNEL(expert_sum, GROUP) {
     int64_t i = own_number(c, m);
     int t = m.group[1];

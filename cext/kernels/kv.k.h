@@ -20,28 +20,70 @@ FN DEVICE char *kv_place(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int
     return ROW(char, cache, block) + kv_bytes(cache->format, cache->shape[3]) * ((int64_t)head * size + pos % size);
 }
 
+/* Writes a head to the cache, after RoPE if there is a cos_sin. */
+FN void kv_encode(self m, CONSTANT gpu_view *cache, DEVICE char *to, rope_head h, DEVICE const float *cos_sin,
+                  int n_rot, int style) {
+    int unit = kv_unit(cache->format);
+    for (int i = m.thread; i < cache->shape[3] / unit; i += m.threads) {
+        float numbers[KV_BLOCK];
+        for (int j = 0; j < unit; j++)
+            numbers[j] = cos_sin ? rope_of(h, cos_sin, n_rot, style, i * unit + j) : rope_input(h, i * unit + j);
+        kv_store(cache->format, numbers, to, i);
+    }
+}
+
 KERNEL(kv_write, GROUP) {
     CONSTANT gpu_view *cache = c->v, *x = c->v + 2, *cos_sin = c->v + 3;
-    int head = m.group[0], t = m.group[1], d = cache->shape[3], unit = kv_unit(cache->format);
-    int style = c->mode == KV_ROPE ? ((CONSTANT arg_rope_kv_write *)c->arg)->style : 0;
-    DEVICE const float *from;
+    int head = m.group[0], t = m.group[1], rotated = c->mode == KV_ROPE;
+    int style = rotated ? ((CONSTANT arg_rope_kv_write *)c->arg)->style : 0;
     DEVICE char *to;
     if (t >= rows_of(c, x))
         return;
-    from = ROW(const float, x, t) + (int64_t)head * d;
-    to = kv_place(cache, c->mode == KV_ROPE ? c->v + 4 : c->v + 3, t, head);
+    to = kv_place(cache, rotated ? c->v + 4 : c->v + 3, t, head);
     if (!to) {
         fault(c);
         return;
     }
-    for (int i = m.thread; i < d / unit; i += m.threads) {
-        float numbers[KV_BLOCK];
-        for (int j = 0; j < unit; j++)
-            numbers[j] = c->mode == KV_ROPE
-                             ? rope_at(from, ROW(const float, cos_sin, t), cos_sin->shape[1], style, i * unit + j)
-                             : from[i * unit + j];
-        kv_store(cache->format, numbers, to, i);
+    kv_encode(m, cache, to, plain_head(ROW(const float, x, t) + (int64_t)head * cache->shape[3]),
+              rotated ? ROW(const float, cos_sin, t) : NULL, cos_sin->shape[1], style);
+}
+
+/* RoPE of queries, and of keys on their way to the cache, beside the values. A group computes one head of one token: the queries'
+ * heads come first, then those of keys and of values. */
+KERNEL(rope_qkv_write, GROUP) {
+    CONSTANT arg_rope_qkv_write *a = (CONSTANT arg_rope_qkv_write *)c->arg;
+    CONSTANT gpu_view *cos_sin = c->v + 7, *x;
+    int heads = c->v[1].shape[1], kv = c->v[8].shape[1], t = m.group[1], head = m.group[0], d;
+    int part = head < heads ? 0 : head < heads + kv ? 1 : 2; /* queries, keys, values */
+    rope_head h;
+    DEVICE char *to;
+    if (t >= rows_of(c, c->v + 1))
+        return;
+    head -= part == 0 ? 0 : part == 1 ? heads : heads + kv;
+    x = part == 0 ? c->v + 1 : c->v + 7 + part;
+    d = x->shape[2];
+    h = plain_head(ROW(const float, x, t) + (int64_t)head * d);
+    if (a->biases)
+        h.bias = ROW(const float, c->v + 10 + part, 0) + (int64_t)head * d;
+    if (a->norms && part < 2) {
+        float sum = 0;
+        for (int i = m.thread; i < d; i += m.threads)
+            sum += h.x[i] * h.x[i];
+        h.norm = ROW(const float, c->v + 10 + part, 0);
+        h.size = sqrtf(group_sum(m, sum, (LOCAL float *)m.local) / (float)d + a->eps);
     }
+    if (part == 0) {
+        DEVICE float *y = ROW(float, c->v, t) + (int64_t)head * d;
+        for (int i = m.thread; i < d; i += m.threads)
+            y[i] = rope_of(h, ROW(const float, cos_sin, t), cos_sin->shape[1], a->style, i);
+        return;
+    }
+    to = kv_place(c->v + 1 + part, c->v + 4, t, head);
+    if (!to) {
+        fault(c);
+        return;
+    }
+    kv_encode(m, c->v + 1 + part, to, h, part == 1 ? ROW(const float, cos_sin, t) : NULL, cos_sin->shape[1], a->style);
 }
 
 #endif

@@ -14,16 +14,39 @@ KERNEL(rope_table, GROUP) {
     ROW(float, c->v, t)[n + i] = sinf(angle) * scale;
 }
 
-/* Element i of head x after RoPE of its first n_rot elements. */
-FN float rope_at(DEVICE const float *x, DEVICE const float *cos_sin, int n_rot, int style, int i) {
+/* A head before RoPE: x + bias, then its rms_norm: / size * norm. bias, norm: NULL where there is none. */
+typedef struct {
+    DEVICE const float *x, *bias, *norm;
+    float size;
+} rope_head;
+
+FN float rope_input(rope_head h, int i) {
+    float x = h.bias ? h.x[i] + h.bias[i] : h.x[i];
+    return h.norm ? x / h.size * h.norm[i] : x;
+}
+
+/* Element i of a head after RoPE of its first n_rot elements. */
+FN float rope_of(rope_head h, DEVICE const float *cos_sin, int n_rot, int style, int i) {
     int half = n_rot / 2, first, second, pair;
     if (i >= n_rot)
-        return x[i];
+        return rope_input(h, i);
     pair = style == HAL_ROPE_HALVES ? i % half : i / 2;
     first = style == HAL_ROPE_HALVES ? pair : 2 * pair;
     second = style == HAL_ROPE_HALVES ? pair + half : 2 * pair + 1;
-    return i == first ? x[first] * cos_sin[pair] - x[second] * cos_sin[half + pair]
-                      : x[first] * cos_sin[half + pair] + x[second] * cos_sin[pair];
+    return i == first ? rope_input(h, first) * cos_sin[pair] - rope_input(h, second) * cos_sin[half + pair]
+                      : rope_input(h, first) * cos_sin[half + pair] + rope_input(h, second) * cos_sin[pair];
+}
+
+FN rope_head plain_head(DEVICE const float *x) {
+    rope_head h;
+    h.x = x;
+    h.bias = h.norm = NULL;
+    h.size = 1.0f;
+    return h;
+}
+
+FN float rope_at(DEVICE const float *x, DEVICE const float *cos_sin, int n_rot, int style, int i) {
+    return rope_of(plain_head(x), cos_sin, n_rot, style, i);
 }
 
 /* One group per token; a thread rotates a pair, or copies an element past n_rot. The output may be x itself. */

@@ -95,6 +95,20 @@ static const char *check_norm(const gpu_call *c, const gpu_traits *t) {
                : "w must have the length of x's last dimension";
 }
 
+static const char *check_norm_add(const gpu_call *c, const gpu_traits *t) {
+    gpu_call plain = *c;
+    plain.n_in = 2;
+    return c->n_in == 3 && c->v[3].format == F32 && same_shape(c->v, c->v + 3)
+               ? check_norm(&plain, t)
+               : "it takes x, w and a residual of x's shape";
+}
+
+static const char *check_geglu(const gpu_call *c, const gpu_traits *t) {
+    arg_geglu arg;
+    memcpy(&arg, c->arg, sizeof arg);
+    return arg.style == 0 || arg.style == 1 ? check_swiglu(c, t) : "style must be 0 or 1";
+}
+
 static const char *check_layer_norm(const gpu_call *c, const gpu_traits *t) {
     gpu_call plain = *c;
     plain.n_in = 2;
@@ -280,6 +294,16 @@ static const char *check_expert_add(const gpu_call *c, const gpu_traits *t) {
                : "y, bias, ids and output differ in tokens, experts or width";
 }
 
+static const char *check_gate_limited(const gpu_call *c, const gpu_traits *t) {
+    gpu_call half = *c;
+    if (c->n_in != 5 || c->v[3].format != F32 || !same_shape(c->v + 1, c->v + 3) || c->v[4].format != F32 ||
+        !same_shape(c->v + 2, c->v + 4))
+        return "it takes gate and up f32 (T, k, N), each with its bias f32 (E, N), and ids i32 (T, k)";
+    half.n_in = 3;
+    half.v[3] = c->v[5];
+    return check_expert_add(&half, t);
+}
+
 static const char *check_numbers(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *ids = c->v + 1, *table = c->v + 2;
     (void)t;
@@ -309,6 +333,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("gather_rows", "gather_rows", check_gather, grid_rows, 0),
     ENTRY("gather", "gather", check_numbers, grid_numbers, 0),
     ENTRY("swiglu", "swiglu", check_swiglu, grid_numbers, 0),
+    ENTRY("geglu", "geglu", check_geglu, grid_numbers, 0),
     ENTRY("swiglu_limited", "swiglu_limited", check_swiglu, grid_numbers, 0),
     ENTRY("gelu", "unary", check_gelu, grid_numbers, UNARY_GELU),
     ENTRY("soft_cap", "unary", check_cap, grid_numbers, UNARY_CAP),
@@ -317,6 +342,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("add", "pair", check_pair, grid_numbers, PAIR_ADD),
     ENTRY("mul", "pair", check_pair, grid_numbers, PAIR_MUL),
     ENTRY("rms_norm", "rms_norm", check_norm, grid_norm, 0),
+    ENTRY("rms_norm_add", "rms_norm", check_norm_add, grid_norm, 0),
     ENTRY("layer_norm", "layer_norm", check_layer_norm, grid_norm, 0),
     ENTRY("take", "take", check_take, grid_numbers, 0),
     ENTRY("concat", "concat", check_concat, grid_numbers, 0),
@@ -330,12 +356,14 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("expert_swiglu", "expert_linear", check_expert_swiglu, grid_experts, EXPERTS_GATED),
     ENTRY("head_linear", "expert_linear", check_head_linear, grid_experts, EXPERTS_BY_HEAD),
     ENTRY("expert_add", "expert_add", check_expert_add, grid_numbers, 0),
+    ENTRY("expert_gate_limited", "expert_gate_limited", check_gate_limited, grid_numbers, 0),
     ENTRY("expert_sum", "expert_sum", check_expert_sum, grid_numbers, 0),
     ENTRY("rope_table", "rope_table", check_rope_table, grid_rope_table, 0),
     ENTRY("position_scale", "position_scale", check_position_scale, grid_scale, 0),
     ENTRY("rope", "rope", check_rope, grid_numbers, 0),
     ENTRY("kv_write", "kv_write", check_kv_write, grid_kv_write, KV_PLAIN),
     ENTRY("rope_kv_write", "kv_write", check_rope_kv_write, grid_kv_write, KV_ROPE),
+    ENTRY("rope_qkv_write", "rope_qkv_write", check_rope_qkv_write, grid_rope_qkv_write, 0),
     ENTRY("attention", "attention", check_attention, grid_attention, 0),
     ENTRY("short_conv", "short_conv", check_conv, grid_conv, 0),
     ENTRY("conv_write", "conv_write", check_conv_write, grid_conv, 0),

@@ -13,6 +13,7 @@ from satchel.runtime.compiler.expand import expand
 from satchel.runtime.compiler.expert_cache import split
 from satchel.runtime.compiler.fold import fold
 from satchel.runtime.compiler.fuse import fuse
+from satchel.runtime.compiler.fuse_steps import fuse_steps
 from satchel.runtime.compiler.layout import layout
 from satchel.runtime.compiler.lower import lower
 from satchel.runtime.compiler.memory import assign, hoist
@@ -43,11 +44,11 @@ def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Opti
     verify_graph(assignment.roots)
     if trace:
         trace("place", assignment.roots)
-    return Optimized(assignment.roots, assignment)
+    return Optimized(assignment.roots, assignment, context.targets)
 
 
-def order_of(optimized: Optimized) -> Ordered:
-    """The order of steps that every plan of this graph uses."""
+def _order_of(optimized: Optimized) -> Ordered:
+    """The order of steps in a plan of this graph."""
     device = optimized.assignment.device
     ordered = overlap(hoist(toposort(optimized.roots), device), device)
     return Ordered(hoist(ordered.order, device), ordered.begins)
@@ -62,7 +63,9 @@ def compile(
     """The plan of one bucket. weights: the tensors of each device; states: offsets of its states,
     by device.
     """
-    ordered = order_of(optimized)
+    optimized = fuse_steps(optimized, bucket)
+    verify_graph(optimized.roots)
+    ordered = _order_of(optimized)
     memory = assign(ordered.order, optimized, bucket, ordered.begins)
     plan = lower(ordered.order, optimized, bucket, memory, weights, states)
     verify_plan(plan)

@@ -16,14 +16,15 @@ import numpy as np
 
 from satchel.errors import DeviceError, RequestError
 from satchel.quant import FORMATS
+from satchel.runtime.compiler.fuse_steps import fuse_steps
 from satchel.runtime.compiler.lower import USAGE, probe
-from satchel.runtime.compiler.memory import nbytes, stride_of
+from satchel.runtime.compiler.memory import window
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import SAMPLING, WEIGHT, Buffer, Device, pointer
-from satchel.runtime.graph import LEAVES, Array, Dim, Node, Type, leaves, toposort
+from satchel.runtime.graph import LEAVES, Array, Node, Type, leaves, toposort
 from satchel.runtime.kv import Pages
 from satchel.runtime.layers.arch import SEGMENT_IDS, Cache, windows_of
-from satchel.runtime.ops import OPS
+from satchel.runtime.ops import OPS, run
 from satchel.runtime.plan import COUNTS_BYTES, Bucket, BufferSpec, Segment
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.sampling.record import record
@@ -59,7 +60,7 @@ def bound_of(node: Node) -> float:
     made_by = OPS[node.op]
     if made_by.exact:
         return 0.0
-    if "format" in dict(node.args):
+    if made_by.update or "format" in dict(node.args):
         return CODES
     # attention may multiply in the f16 of the cache; a number between two of its may be rounded either way
     halves = any(cache.type.format in HALVES for cache in node.src[made_by.cache])
@@ -100,7 +101,8 @@ def check_graph(
     reports: list[StepReport] = []
     for start, stop, sampling in ((0, len(ids) - 1, Sampling(seed=1)), (len(ids) - 1, len(ids), GREEDY)):
         given = {**states, **inputs(ids, start, stop, sampling, pages)}
-        reports += _check(optimized, devices, raw, given, stop - start, states, packed)
+        fused = fuse_steps(optimized, Bucket(stop - start, 1))
+        reports += _check(fused, devices, raw, given, stop - start, states, packed)
     return reports
 
 
@@ -138,14 +140,15 @@ def _check(
         if node.op == "copy":
             known[node] = known[node.src[0]]
             continue
-        known[node] = OPS[node.op].define(*(known[s] for s in node.src), **dict(node.args))
-        if OPS[node.op].view:
-            continue
-        if OPS[node.op].alias and node.src[0].op == "state":
-            states[node.src[0].name] = known[node]
-        name = optimized.assignment.device[node]
-        yield compare(node, number, devices[name], known, tokens, packed.get(name, {}))
-        number += 1
+        new = run(node, known)
+        if not OPS[node.op].view:
+            name = optimized.assignment.device[node]
+            yield compare(node, number, devices[name], known, new, tokens, packed.get(name, {}))
+            number += 1
+        known.update(new)
+        for written in OPS[node.op].written(node):
+            if written.op == "state":
+                states[written.name] = new.get(written, new[node])
 
 
 def leaf(node: Node, raw: Raw, given: Mapping[str, Array]) -> Array:
@@ -156,12 +159,20 @@ def leaf(node: Node, raw: Raw, given: Mapping[str, Array]) -> Array:
 
 
 def compare(
-    node: Node, number: int, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
+    node: Node,
+    number: int,
+    device: Device,
+    known: Values,
+    new: Values,
+    tokens: int,
+    packed: Mapping[str, PackedWeight],
 ) -> StepReport:
-    """Compares one step. Raises DeviceError if its error exceeds the bound."""
-    got = decoded(run_alone(node, device, known, tokens, packed), node.type)
-    want = decoded(known[node], node.type)
-    bound, error = bound_of(node), nmse(got, want)
+    """Compares all that one step writes, `new`, with what the device makes of the sources' values, `known`.
+    Raises DeviceError if its error exceeds the bound.
+    """
+    got = run_alone(node, device, known, tokens, packed)
+    bound = bound_of(node)
+    error = max(nmse(decoded(got[n], n.type), decoded(value, n.type)) for n, value in new.items())
     if not error <= bound:
         where = f"step {number} ({node.name}: {node.op} on {device.name}, {tokens} tokens)"
         formats = ", ".join(str(s.type) for s in node.src)
@@ -191,20 +202,12 @@ def stored(type: Type, bucket: Bucket) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // FORMATS[type.format].block)
 
 
-def window(node: Node) -> tuple[Node, int]:
-    """The node whose memory a view shares, and the view's byte offset."""
-    offset = 0
-    while node.op not in LEAVES and node.op != "copy" and OPS[node.op].view:
-        if node.op == "cols":
-            offset += node.arg("start") * FORMATS[node.type.format].block_bytes
-        node = node.src[0]
-    return node, offset
-
-
 def run_alone(
     node: Node, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
-) -> Array:
-    """The device's result for one step, with each operand in a buffer of its own."""
+) -> Values:
+    """What one step writes on the device, with each operand in a buffer of its own: its result, and the
+    sources that it writes beside it.
+    """
     bucket = Bucket(tokens, 1)
     mine = {s.name: packed[s.name] for s in node.src if s.op == "weight" and s.name in packed}
     segment = alone(node, device, bucket, mine)
@@ -222,14 +225,19 @@ def run_alone(
         try:
             program.run(step, COUNTS_BYTES)
             program.wait()
-            out = np.empty(stored(node.type, bucket), FORMATS[node.type.format].dtype)
-            buffers[int(segment.view_table[0]["buffer"])].read_into(0, out)
+            found: Values = {}
+            for i, written in enumerate((node, *node.src)):
+                if written is node or (OPS[node.op].update and written in OPS[node.op].written(node)):
+                    found[written] = np.empty(
+                        stored(written.type, bucket), FORMATS[written.type.format].dtype
+                    )
+                    buffers[int(segment.view_table[i]["buffer"])].read_into(0, found[written])
         finally:
             program.close()
     finally:
         for buffer in buffers:
             buffer.close()
-    return out
+    return found
 
 
 def place(described: BufferSpec, device: Device, value: Array | None, packed: PackedWeight | None) -> Buffer:
@@ -250,20 +258,11 @@ def place(described: BufferSpec, device: Device, value: Array | None, packed: Pa
 
 def alone(node: Node, device: Device, bucket: Bucket, packed: Mapping[str, PackedWeight]) -> Segment:
     """The plan of one step at this bucket: operands in the order of its views, then the step block."""
-    asked = probe(node, device.name, {name: found.size for name, found in packed.items()})
-    views, described = asked.view_table.copy(), []
+    asked = probe(node, device.name, {name: found.size for name, found in packed.items()}, bucket)
+    described = []
     for i, operand in enumerate((node, *node.src)):
-        base, offset = window(operand)
-        first = operand.shape[0]
-        kept = packed.get(base.name) if base.op == "weight" else None
-        views[i]["offset"], views[i]["stride"] = offset, 0 if kept else stride_of(base.type)
-        if isinstance(first, Dim):
-            views[i]["shape"][0] = bucket.size(first)
-        usage = {"weight": WEIGHT, "const": USAGE["const"]}.get(base.op, USAGE["state"])
+        usage = {"weight": WEIGHT, "const": USAGE["const"]}.get(window(operand)[0].op, USAGE["state"])
         usage = USAGE["out"] if i == 0 and not OPS[node.op].alias else usage
-        size = kept.size if kept else nbytes(base.type, bucket)
-        described.append(BufferSpec(f"operand.{i}", usage, max(64, size)))
-    if OPS[node.op].alias:  # changed in place: the result is its first source
-        views[0]["buffer"] = views[1]["buffer"]
+        described.append(BufferSpec(f"operand.{i}", usage, max(64, asked.buffers[i].size)))
     described.append(BufferSpec("step", USAGE["step"], COUNTS_BYTES))
-    return replace(asked, view_table=views, buffers=tuple(described))
+    return replace(asked, buffers=tuple(described))

@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from satchel.runtime.graph import Node
+from satchel.runtime.plan import ONE, Bucket
 
 
 class CompileTarget(Protocol):
-    """A device as the passes see it. refusal() gives the reason why it cannot compute a node, or ""."""
+    """A device as the passes see it."""
 
     name: str
 
-    def refusal(self, node: Node) -> str: ...
+    def refusal(self, node: Node, bucket: Bucket = ONE) -> str:
+        """The reason why it cannot compute a node in a step of this bucket, or ""."""
+
+    def is_custom(self, node: Node, bucket: Bucket) -> bool:
+        """Whether a kernel of the user computes the node: it is not fused with its neighbours."""
 
 
 @dataclass(frozen=True, slots=True)

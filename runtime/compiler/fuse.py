@@ -28,6 +28,23 @@ def residual(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     return None
 
 
+def normed_residual(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """add(r, rms_norm(x, w)), in either order -> rms_norm_add(x, w, r)."""
+    if node.op != "add" or src[0].type != src[1].type:
+        return None
+    for norm, old, other in ((src[1], node.src[1], src[0]), (src[0], node.src[0], src[1])):
+        if norm.op == "rms_norm" and uses[old] == 1:
+            return ops.rms_norm_add(*norm.src, other, eps=norm.arg("eps"))
+    return None
+
+
+def gated_by_gelu(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """mul(gelu(gate), up) -> geglu(gate, up)."""
+    if node.op == "mul" and src[0].op == "gelu" and uses[node.src[0]] == 1 and src[0].type == src[1].type:
+        return ops.geglu(*src[0].src, src[1], style=src[0].arg("style"))
+    return None
+
+
 def quantized_norm(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     """quantize(rms_norm(x, w)) -> norm_quantize(x, w)."""
     if node.op == "quantize" and src[0].op == "rms_norm" and uses[node.src[0]] == 1:
@@ -87,12 +104,29 @@ def gated_experts(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     return ops.expert_swiglu(x, gate, up, ids) if (x, ids) == (y, others) else None
 
 
+def limited_gate(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """swiglu_limited(expert_add(gate, b, ids), expert_add(up, c, ids)) ->
+    expert_gate_limited(gate, b, up, c, ids).
+    """
+    if node.op != "swiglu_limited" or any(
+        s.op != "expert_add" or uses[old] > 1 for s, old in zip(src, node.src, strict=True)
+    ):
+        return None
+    (gate, gate_bias, ids), (up, up_bias, others) = src[0].src, src[1].src
+    if ids is not others:
+        return None
+    return ops.expert_gate_limited(gate, gate_bias, up, up_bias, ids, **dict(node.args))
+
+
 RULES: tuple[Local, ...] = (
     residual,
+    normed_residual,
+    gated_by_gelu,
     quantized_norm,
     gated_linear,
     quantized_gated_linear,
     gated_experts,
+    limited_gate,
     quantized_swiglu,
     turned_write,
 )

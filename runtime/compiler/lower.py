@@ -12,12 +12,13 @@ import numpy as np
 
 from satchel import cext
 from satchel.quant import FORMATS
-from satchel.runtime.compiler.memory import Allocation, MemoryPlan, nbytes, storage, stride_of
+from satchel.runtime.compiler.memory import Allocation, MemoryPlan, nbytes, storage, stride_of, window
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, leaves
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import (
     COUNTS_BYTES,
+    ONE,
     PACKED,
     Bucket,
     BufferSpec,
@@ -224,7 +225,7 @@ def weight_place(node: Node, buffer: str, offset: int, packed: int) -> Allocatio
     """Memory of a weight: `packed` bytes in the device's layout, or as in the file where packed is 0."""
     if packed:
         return Allocation(buffer, offset, 0, packed, packed=True)
-    return Allocation(buffer, offset, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))
+    return Allocation(buffer, offset, stride_of(node.type), nbytes(node.type, ONE))
 
 
 def view_row(node: Node, place: Allocation, tables: Tables, bucket: Bucket) -> Array:
@@ -292,14 +293,17 @@ def lower(
     )
 
 
-def probe(node: Node, device: str, packed: Mapping[str, int] = MappingProxyType({})) -> Segment:
-    """A plan of one step with one token and one row, to ask a device whether it supports the op. Every
-    operand has its own buffer. packed: bytes of the weights that the device packs, by name.
+def probe(
+    node: Node, device: str, packed: Mapping[str, int] = MappingProxyType({}), bucket: Bucket = ONE
+) -> Segment:
+    """A plan of one step, to ask a device whether it supports the op. Every operand has its own buffer, in
+    which a view of columns lies as in the real plan. packed: bytes of the weights that the device packs, by
+    name.
     """
-    bucket = Bucket(1, 1)
-    places = [probe_place(f"operand.{i}", n, packed) for i, n in enumerate((node, *node.src))]
+    places = [probe_place(f"operand.{i}", n, packed, bucket) for i, n in enumerate((node, *node.src))]
     tables = Tables(device, {p.buffer: i for i, p in enumerate(places)}, {p.buffer: p.size for p in places})
-    for place, operand in zip(places, (node, *node.src), strict=True):
+    result = places[int(OPS[node.op].alias)]  # of an op in place: its first source
+    for place, operand in zip((result, *places[1:]), (node, *node.src), strict=True):
         tables.views.append(view_row(operand, place, tables, bucket))
     args = {k: v for k, v in node.args if k != "format"}
     tables.args += cext.pack_arg(node.op, args)
@@ -308,8 +312,9 @@ def probe(node: Node, device: str, packed: Mapping[str, int] = MappingProxyType(
     return tables.finish()
 
 
-def probe_place(buffer: str, node: Node, packed: Mapping[str, int]) -> Allocation:
-    """Allocation of an operand at the start of its own buffer."""
+def probe_place(buffer: str, node: Node, packed: Mapping[str, int], bucket: Bucket) -> Allocation:
+    """Allocation of an operand in its own buffer."""
     if node.op == "weight":
         return weight_place(node, buffer, 0, packed.get(node.name, 0))
-    return Allocation(buffer, 0, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))
+    base, offset = window(node)
+    return Allocation(buffer, offset, stride_of(base.type), nbytes(base.type, bucket))

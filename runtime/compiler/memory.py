@@ -48,6 +48,16 @@ def storage(node: Node) -> Node:
     return node
 
 
+def window(node: Node) -> tuple[Node, int]:
+    """The node whose memory a view shares, and the view's byte offset."""
+    offset = 0
+    while node.op not in LEAVES and node.op != "copy" and OPS[node.op].view:
+        if node.op == "cols":
+            offset += node.arg("start") * FORMATS[node.type.format].block_bytes
+        node = node.src[0]
+    return node, offset
+
+
 def stride_of(type: Type) -> int:
     """Dense stride: bytes from one index of the first dimension to the next."""
     fmt = FORMATS[type.format]

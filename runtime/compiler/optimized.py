@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from satchel.runtime.compiler.context import CompileTarget
 from satchel.runtime.graph import Node, Roots
 
 
@@ -25,3 +26,4 @@ class Optimized:
 
     roots: Roots
     assignment: DeviceAssignment
+    targets: tuple[CompileTarget, ...]

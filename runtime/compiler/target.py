@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from satchel.runtime.compiler.lower import probe
+from satchel.runtime.compiler.memory import window
 from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Node
+from satchel.runtime.plan import ONE, Bucket
 from satchel.runtime.weights.packing import PackedWeight
 
 
@@ -20,12 +22,17 @@ class DeviceTarget:
         self.device, self.name, self.packed = device, device.name, packed
         self._known: dict[tuple[object, ...], str] = {}
 
-    def refusal(self, node: Node) -> str:
+    def refusal(self, node: Node, bucket: Bucket = ONE) -> str:
         forms = (s.op == "weight" and s.name in self.packed for s in node.src)
-        key = (node.op, node.type, node.args, *(s.type for s in node.src), *forms)
+        places = ((base.type, offset) for base, offset in map(window, node.src))
+        key = (bucket, node.op, node.type, node.args, *(s.type for s in node.src), *forms, *places)
         if key not in self._known:
-            self._known[key] = self.device.refusal(probe(node, self.name, self._sizes(node)))
+            self._known[key] = self.device.refusal(probe(node, self.name, self._sizes(node), bucket))
         return self._known[key]
+
+    def is_custom(self, node: Node, bucket: Bucket) -> bool:
+        overrides = self.device.overrides_of(probe(node, self.name, self._sizes(node), bucket))
+        return any(override.kernel for override in overrides)
 
     def _sizes(self, node: Node) -> dict[str, int]:
         return {s.name: self.packed[s.name].size for s in node.src if s.name in self.packed}

@@ -9,6 +9,7 @@ import numpy as np
 from satchel.quant import BY_ID, FORMATS
 from satchel.runtime.graph import LEAVES, Dim, Node, Roots, toposort
 from satchel.runtime.ops import OPS
+from satchel.runtime.ops.op import op_of
 from satchel.runtime.plan import ALIGN, PACKED, Plan, Segment
 
 
@@ -40,15 +41,16 @@ def _verify_in_place(order: list[Node]) -> None:
     place = {node: i for i, node in enumerate(order)}
     writer: dict[Node, Node] = {}
     for node in order:
-        if node.op not in LEAVES and node.op != "copy" and OPS[node.op].alias:
-            old = node.src[0]
+        made_by = op_of(node)
+        for old in made_by.written(node) if made_by else ():
             if old in writer and writer[old] is not node:
                 raise PlanError(f"{node.op} {node.name}: {old.op} {old.name} is overwritten twice")
             writer[old] = node
     for node in order:
         for source in node.src:
             change = writer.get(source)
-            if change is not None and change is not node and place[change] < place[node]:
+            known = change is node or change in node.src  # it takes the new value
+            if change is not None and not known and place[change] < place[node]:
                 raise PlanError(
                     f"{node.op} {node.name} reads {source.name} after {change.op} has overwritten it"
                 )

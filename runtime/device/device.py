@@ -31,7 +31,7 @@ STATE, CONST, WEIGHT, OUT = 2, 1, 0, 5
 FAST, PROFILE, DETERMINISTIC = 1, 2, 4  # HAL_FAST, HAL_PROFILE and HAL_DETERMINISTIC
 # Backends whose results are batch-invariant: the bits of a row depend neither on the rest of the batch nor on
 # threads or the size of a step. GPUs keep that only where they are opened with DETERMINISTIC.
-DETERMINISTIC_BACKENDS = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emulated"})
+DETERMINISTIC_BACKENDS = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emulated", "dry"})
 MEASURE = {"read": 0, "int8": 1, "bf16": 2, "f32": 3}  # HAL_MEASURE_ of hal.h
 NAME = 128  # HAL_NAME of hal.h
 C = TypeVar("C", "Buffer", "Exec")

@@ -13,7 +13,7 @@ from satchel.runtime.ops import OPS
 CUDA, PTX = "cuda", "ptx"
 LANGUAGES = (CUDA, PTX)
 # Ops that interact with the host's sampling or with tables between steps: running one step alone cannot check
-# them.
+# them, nor an op that writes caches beside its result.
 NOT_ALONE = frozenset({"sample", "sample_masked", "logprobs", "tokens_put", "tokens_get", "copy"})
 
 
@@ -62,7 +62,7 @@ def register(
 
     Raises RequestError for invalid arguments.
     """
-    if op not in OPS or OPS[op].view or op in NOT_ALONE:
+    if op not in OPS or OPS[op].view or OPS[op].update or op in NOT_ALONE:
         raise RequestError(f"kernel {entry!r}: {op!r} is not an op that a kernel can be registered for")
     if language not in LANGUAGES:
         known = ", ".join(LANGUAGES)

@@ -9,6 +9,8 @@ B the most blocks of a slot.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -190,8 +192,15 @@ def quantize(x: Array, *, format: str) -> Array:
 @op(_same, row_wise=True)
 def rms_norm(x: Array, w: Array, *, eps: float) -> Array:
     """x / sqrt(mean(x^2) + eps) * w over the last dimension; x (T, D) with w (D), or (T, H, D) per head."""
-    mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
     return (x / np.sqrt(mean + np.float32(eps)) * w).astype(np.float32)
+
+
+@op(_same, parts=lambda x, w, r, *, eps: add(rms_norm(x, w, eps=eps), r), row_wise=True)
+def rms_norm_add(x: Array, w: Array, r: Array, *, eps: float) -> Array:
+    """rms_norm(x, w) + r: a norm after a part of a layer, and the residual."""
+    return add.define(rms_norm.define(x, w, eps=eps), r)
 
 
 @op(_same, row_wise=True)
@@ -255,6 +264,51 @@ def linear_swiglu(x: Array, gate: Array, up: Array) -> Array:
 
 
 @op(
+    lambda x, *weights, eps: _columns(x, *weights[:-1]),
+    parts=lambda x, *weights, eps: linear(rms_norm(x, weights[-1], eps=eps), *weights[:-1]),
+    row_wise=True,
+    product=True,
+    weights=slice(1, -1),
+)
+def norm_linear(x: Array, *weights: Array, eps: float) -> Array:
+    """linear(rms_norm(x, w), ...) of x (T, K): the weights (N, K) of the products, then w (K) of the norm. A
+    kernel for few tokens normalizes x itself.
+    """
+    return linear.define(rms_norm.define(x, weights[-1], eps=eps), *weights[:-1])
+
+
+def _normed_gated(x: Type, *weights: Type, eps: float) -> Type:
+    return _gated(x, *weights[:-1])
+
+
+def _normed_parts(x: Node, gate: Node, up: Node, w: Node, *, eps: float) -> Node:
+    y = rms_norm(x, w, eps=eps)
+    return swiglu(linear(y, gate), linear(y, up))
+
+
+@op(_normed_gated, parts=_normed_parts, row_wise=True, product=True, weights=slice(1, 3))
+def norm_linear_swiglu(x: Array, gate: Array, up: Array, w: Array, *, eps: float) -> Array:
+    """linear_swiglu(rms_norm(x, w), gate, up), as norm_linear."""
+    return linear_swiglu.define(rms_norm.define(x, w, eps=eps), gate, up)
+
+
+def _normed_geglu(x: Type, *weights: Type, eps: float, style: int) -> Type:
+    return _gated(x, *weights[:-1])
+
+
+def _normed_geglu_parts(x: Node, gate: Node, up: Node, w: Node, *, eps: float, style: int) -> Node:
+    y = rms_norm(x, w, eps=eps)
+    return mul(gelu(linear(y, gate), style=style), linear(y, up))
+
+
+@op(_normed_geglu, parts=_normed_geglu_parts, row_wise=True, product=True, weights=slice(1, 3))
+def norm_linear_geglu(x: Array, gate: Array, up: Array, w: Array, *, eps: float, style: int) -> Array:
+    """geglu(linear(rms_norm(x, w), gate), linear(rms_norm(x, w), up)), as norm_linear."""
+    y = rms_norm.define(x, w, eps=eps)
+    return geglu.define(linear.define(y, gate), linear.define(y, up), style=style)
+
+
+@op(
     lambda *src, format: Type(_gated(*src).shape, format),
     parts=lambda x, g, u, *, format: quantize(swiglu(linear(x, g), linear(x, u)), format=format),
     row_wise=True,
@@ -278,6 +332,17 @@ def gelu(x: Array, *, style: int) -> Array:
     else:
         y = 0.5 * a * (1 + np.vectorize(math.erf, otypes=[np.float64])(a / math.sqrt(2)))
     return np.asarray(y, np.float32)
+
+
+@op(
+    _same,
+    parts=lambda gate, up, *, style: mul(gelu(gate, style=style), up),
+    row_wise=True,
+    follows=True,
+)
+def geglu(gate: Array, up: Array, *, style: int) -> Array:
+    """gelu(gate) * up, elementwise (T, N)."""
+    return mul.define(gelu.define(gate, style=style), up)
 
 
 @op(_same, row_wise=True, follows=True)
@@ -416,6 +481,22 @@ def swiglu_limited(gate: Array, up: Array, *, limit: float, alpha: float) -> Arr
     g, u = np.minimum(gate, np.float32(limit)), np.clip(up, -np.float32(limit), np.float32(limit))
     with np.errstate(over="ignore"):
         return np.asarray(g / (1 + np.exp(-np.float32(alpha) * g)) * (u + 1), np.float32)
+
+
+def _gate_limited_parts(
+    gate: Node, gate_bias: Node, up: Node, up_bias: Node, ids: Node, *, limit: float, alpha: float
+) -> Node:
+    biased = expert_add(gate, gate_bias, ids), expert_add(up, up_bias, ids)
+    return swiglu_limited(*biased, limit=limit, alpha=alpha)
+
+
+@op(_same, parts=_gate_limited_parts, row_wise=True, experts=True, indexes=(1, 0))
+def expert_gate_limited(
+    gate: Array, gate_bias: Array, up: Array, up_bias: Array, ids: Array, *, limit: float, alpha: float
+) -> Array:
+    """swiglu_limited of gate and up (T, k, N), each after expert_add with its bias (E, N) and ids (T, k)."""
+    biased = expert_add.define(gate, gate_bias, ids), expert_add.define(up, up_bias, ids)
+    return swiglu_limited.define(*biased, limit=limit, alpha=alpha)
 
 
 def _by_head(x: Type, w: Type) -> Type:
@@ -587,6 +668,123 @@ def _seen(t: int, slot: Array, pos: Array, window: int, chunk: int, causal: int)
     return max(start, at // chunk * chunk) if chunk else start, at + 1
 
 
+# --- RoPE, cache and attention of a layer in one step
+
+
+def _prepared(heads: tuple[Array, ...], rest: tuple[Array, ...], eps: float) -> tuple[Array, ...]:
+    """Queries, keys and values (T, H, D) plus their three biases (H * D), or queries and keys after their two
+    norms (D).
+    """
+    if len(rest) == 3:
+        return tuple((x.reshape(len(x), -1) + b).reshape(x.shape) for x, b in zip(heads, rest, strict=True))
+    return (*(rms_norm.define(x, w, eps=eps) for x, w in zip(heads, rest, strict=False)), *heads[len(rest) :])
+
+
+def _prepared_nodes(heads: tuple[Node, ...], rest: tuple[Node, ...], eps: float) -> tuple[Node, ...]:
+    """_prepared() as nodes."""
+    if len(rest) == 3:
+        return tuple(_biased(x, b) for x, b in zip(heads, rest, strict=True))
+    return (*(rms_norm(x, w, eps=eps) for x, w in zip(heads, rest, strict=False)), *heads[len(rest) :])
+
+
+def _biased(x: Node, bias: Node) -> Node:
+    heads, size = (d for d in x.shape[1:] if isinstance(d, int))
+    return reshape(add(reshape(x, shape=(heads * size,)), bias), shape=(heads, size))
+
+
+def _qkv_written(
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    cos_sin: Array,
+    *heads: Array,
+    **a: Any,
+) -> tuple[Array, ...]:
+    """The caches after the step."""
+    _, keys, values = _prepared((q, *heads[:2]), heads[2:], a["eps"])
+    written = rope_kv_write.define(k, keys, cos_sin, slot, pos, table, style=a["style"])
+    return written, kv_write.define(v, values, slot, pos, table)
+
+
+def _qkv_parts(
+    q: Node, k: Node, v: Node, slot: Node, pos: Node, table: Node, cos_sin: Node, *heads: Node, **a: Any
+) -> tuple[Node, Node, Node]:
+    """Rotated queries and the caches after the step, as nodes."""
+    q, keys, values = _prepared_nodes((q, *heads[:2]), heads[2:], a["eps"])
+    q, keys = (rope(x, cos_sin, style=a["style"]) for x in (q, keys))
+    return q, kv_write(k, keys, slot, pos, table), kv_write(v, values, slot, pos, table)
+
+
+@op(
+    lambda q, *_, **__: q,
+    parts=lambda *src, **a: ordered_after(*_qkv_parts(*src, **a)),
+    cache=slice(1, 3),
+    update=_qkv_written,
+)
+def rope_qkv_write(
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    cos_sin: Array,
+    keys: Array,
+    values: Array,
+    *rest: Array,
+    style: int,
+    biases: int = 0,
+    norms: int = 0,
+    eps: float = 0.0,
+) -> Array:
+    """rope(q, cos_sin) of q (T, H, D), beside the writes of keys, after RoPE, and values (T, KV, D) to the
+    caches k and v.
+
+    biases 1: rest is three biases (H * D), added to q, keys and values first.
+    norms 1: rest is the weights (D) of the rms_norm of each head of q and of keys.
+    """
+    return rope.define(_prepared((q, keys, values), rest, eps)[0], cos_sin, style=style)
+
+
+def _attention_parts(*src: Node, scale: float, window: int, **a: Any) -> Node:
+    return attention(*_qkv_parts(*src, **a), *src[3:6], scale=scale, window=window)
+
+
+@op(
+    lambda q, k, v, *_, **__: Type((q.shape[0], q.shape[1] * v.shape[3])),
+    parts=_attention_parts,
+    cache=slice(1, 3),
+    update=lambda *src, scale, window, **a: _qkv_written(*src, **a),
+    attends=True,
+)
+def rope_qkv_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    cos_sin: Array,
+    *heads: Array,
+    scale: float,
+    window: int = 0,
+    style: int,
+    biases: int = 0,
+    norms: int = 0,
+    eps: float = 0.0,
+) -> Array:
+    """attention() of the queries that rope_qkv_write gives, over the caches that it has written: (T, H * D).
+    heads: its keys, values and rest.
+    """
+    caches = _qkv_written(q, k, v, slot, pos, table, cos_sin, *heads, style=style, eps=eps)
+    rotated = rope.define(_prepared((q, *heads[:2]), heads[2:], eps)[0], cos_sin, style=style)
+    full = {**attention.defaults, "scale": scale, "window": window}
+    return attention.define(rotated, *caches, slot, pos, table, **full)
+
+
 def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:
     """Runs the definitions. `values` maps names of inputs, weights and states to arrays in their formats."""
     known: dict[Node, Array] = {}
@@ -596,5 +794,16 @@ def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:
         elif node.op in LEAVES:
             known[node] = values[node.name]
         else:
-            known[node] = OPS[node.op].define(*(known[s] for s in node.src), **dict(node.args))
+            known.update(run(node, known))
     return [known[root] for root in roots]
+
+
+def run(node: Node, known: Mapping[Node, Array]) -> dict[Node, Array]:
+    """Runs the definition of a node on the values of its sources: its value, and the new values of the
+    sources that it writes beside it.
+    """
+    made_by, src, args = OPS[node.op], [known[s] for s in node.src], dict(node.args)
+    found = {node: made_by.define(*src, **args)}
+    if made_by.update:
+        found.update(zip(node.src[made_by.cache], made_by.update(*src, **args), strict=True))
+    return found

@@ -30,6 +30,9 @@ class Op:
     view: bool = False
     # The op writes its first source in place; the result is that source.
     alias: bool = False
+    # The op writes its `cache` sources in place beside its result: their new values, from the sources.
+    # Readers of a new value take it through ordered_after.
+    update: Callable[..., tuple[Array, ...]] | None = None
     # Decomposition of a fused op into other ops, from the node's sources and arguments. A device that lacks
     # the op runs this.
     parts: Callable[..., Node] | None = None
@@ -75,6 +78,10 @@ class Op:
     def gathers(self) -> bool:
         """Whether the op reads only the indexed rows of a weight."""
         return self.weights != NONE and self.indexes is not None and not self.experts
+
+    def written(self, node: Node) -> tuple[Node, ...]:
+        """Sources that a node of this op writes in place."""
+        return node.src[: int(self.alias)] + (node.src[self.cache] if self.update else ())
 
     def _names(self, kind: object) -> tuple[str, ...]:
         return tuple(p.name for p in signature(self.define).parameters.values() if p.kind is kind)

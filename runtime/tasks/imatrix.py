@@ -21,8 +21,7 @@ from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import is_quantizable
 from satchel.quant.threads import SafeThreadPool
 from satchel.runtime.api.model import Model
-from satchel.runtime.compiler import order_of
-from satchel.runtime.compiler.memory import assign, storage
+from satchel.runtime.compiler.memory import storage
 from satchel.runtime.engine.engine import MAX_TOKENS, BatchEntry, Engine
 from satchel.runtime.engine.program import Program
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, toposort
@@ -123,17 +122,16 @@ def _nodes(taps: list[Tap]) -> list[Node]:
 def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
     """Values of the roots of tapped(), in the order of _nodes."""
     optimized = engine.optimized("logits", program.plan.bucket.tokens)
-    ordered = order_of(optimized)
-    places = assign(ordered.order, optimized, program.plan.bucket, ordered.begins).allocations
-    logits, *others = (r for r in optimized.roots if storage(r).op not in LEAVES)
-    for root in (*others, logits):
+    roots = (r for r in optimized.roots if storage(r).op not in LEAVES)
+    logits, *others = zip(roots, program.plan.outputs, strict=True)
+    for root, output in (*others, logits):
         if root.op == "cols":
             raise ModelError(
                 f"{root.name}: the input of a product is a view of columns, which cannot be read"
             )
         shape = (tokens, *(d for d in root.shape[1:] if isinstance(d, int)))
         out = np.empty(shape, FORMATS[root.type.format].dtype)
-        yield program.read(out, places[storage(root)].offset)
+        yield program.read(out, output.offset)
 
 
 class Collector:

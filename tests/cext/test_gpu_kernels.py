@@ -6,15 +6,16 @@ float32 activations.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import fused_cases
 import numpy as np
 import pytest
 from expert_cases import products
 from gpus import GPUS
-from kernel_cases import OP_NAMES, WRONG, check, row, wrong
-from one_step import CASES, Case, cases_of, define, generator, plan_of, run
+from kernel_cases import CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
+from one_step import CASES, Case, cases_of, define, define_all, generator, plan_of, run, run_all
 
 from satchel import cext
 from satchel.errors import DeviceError
@@ -91,7 +92,7 @@ def work(one: Case) -> int:
     return int(np.prod(one.shape[1:])) * one.inputs[0][0].shape[-1]
 
 
-@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | ABSENT])
+@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | ABSENT | CUDA_ALONE])
 def test_op_equals_its_definition(device: Device, op: str) -> None:
     calls = [call for call in calls_of(op, device.name == "cuda") if not refused(device, op, call[0])]
     meant = len(calls_of(op, device.name == "cuda"))
@@ -100,8 +101,10 @@ def test_op_equals_its_definition(device: Device, op: str) -> None:
         check(bounded(device, op, one), run(device, op, one), want)
 
 
-@pytest.mark.parametrize("op", sorted(QUANTIZED | ABSENT))
+@pytest.mark.parametrize("op", sorted(QUANTIZED | ABSENT | CUDA_ALONE))
 def test_what_it_lacks_is_refused_by_name(device: Device, op: str) -> None:
+    if device.name == "cuda" and op in CUDA_ALONE:
+        pytest.skip("tests/gpu/test_gpu_fused.py compares it with its parts")
     with pytest.raises(DeviceError, match=rf"step 0 \({op}\): this backend has no kernel for the op"):
         run(device, op, cases_of(op)[0])
 
@@ -148,8 +151,103 @@ def test_packed_experts_equal_their_definition(device: Device, op: str) -> None:
     assert seen == kept or op == "head_linear"
 
 
+@pytest.mark.parametrize("kind", ["plain", "biases", "norms"])
+@pytest.mark.parametrize("format", fused_cases.CACHES)
+def test_heads_in_one_step_equal_their_parts(device: Device, format: str, kind: str) -> None:
+    """The rotated queries and both caches, bit for bit, where no norm sums in another order."""
+    rng = generator(f"{format} {kind}")
+    for tokens in (1, 2, 4, 8):
+        one = fused_cases.qkv(rng, format, tokens, (4, 2, 64), kind=kind, extreme=tokens > 1)
+        found, parts = run_all(device, "rope_qkv_write", one), qkv_parts(device, one)
+        wanted = define_all("rope_qkv_write", one)
+        for got, part, want in zip(found, parts, wanted, strict=True):
+            cached = replace(one, bound=1e-3 if format == "q4_0" else 1e-5, format=format)
+            how = one if got is found[0] else cached
+            check(how, got, want)
+            if kind == "norms":
+                check(how, got, part)
+            else:
+                assert got.tobytes() == part.tobytes()
+
+
+def qkv_parts(device: Device, one: Case) -> list[Array]:
+    """Queries and caches by steps of their own."""
+    q, k, v, slot, pos, table, cos_sin, keys, values, *rest = one.inputs
+    heads = [q, keys, values]
+    for i, extra in enumerate(rest):
+        x = heads[i][0]
+        if one.args["norms"]:
+            heads[i] = (
+                run(device, "rms_norm", Case("", (heads[i], extra), x.shape, args={"eps": 1e-6})),
+                "f32",
+            )
+        else:
+            flat = x.reshape(len(x), -1)
+            heads[i] = (
+                run(device, "add", Case("", ((flat, "f32"), extra), flat.shape)).reshape(x.shape),
+                "f32",
+            )
+    args = {"style": one.args["style"]}
+    rotated = run(device, "rope", Case("", (heads[0], cos_sin), heads[0][0].shape, args=args))
+    place = (slot, pos, table)
+    written = run(device, "rope_kv_write", Case("", (k, heads[1], cos_sin, *place), (), k[1], args))
+    return [rotated, written, run(device, "kv_write", Case("", (v, heads[2], *place), (), v[1]))]
+
+
+def test_a_limited_gate_equals_its_parts(device: Device) -> None:
+    for one in cases_of("expert_gate_limited"):
+        gate, gate_bias, up, up_bias, ids = one.inputs
+        added = (replace(one, inputs=(x, b, ids), args={}) for x, b in ((gate, gate_bias), (up, up_bias)))
+        halves = tuple((run(device, "expert_add", half), "f32") for half in added)
+        parts = run(device, "swiglu_limited", replace(one, inputs=halves))
+        assert run(device, "expert_gate_limited", one).tobytes() == parts.tobytes(), one.name
+
+
+def test_an_expert_out_of_range_names_the_limited_gate(device: Device) -> None:
+    one = cases_of("expert_gate_limited")[0]
+    inputs = (*one.inputs[:4], (np.array([[0, 5]], np.int32), "i32"))
+    with pytest.raises(DeviceError, match=r"step 0 \(expert_gate_limited\): .* out of range"):
+        run(device, "expert_gate_limited", replace(one, inputs=inputs))
+
+
+@pytest.mark.parametrize(("index", "values"), [(3, [0, 2]), (4, [0, 4000]), (4, [-1, 0])])
+def test_heads_in_one_step_outside_of_the_cache_name_the_step(
+    device: Device, index: int, values: list[int]
+) -> None:
+    one = fused_cases.qkv(generator("outside"), "f16", 2, (4, 2, 64))
+    inputs = list(one.inputs)
+    inputs[index] = np.array(values, np.int32), "i32"
+    with pytest.raises(DeviceError, match=r"step 0 \(rope_qkv_write\): .* out of range"):
+        run(device, "rope_qkv_write", replace(one, inputs=tuple(inputs)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: replace(one, inputs=one.inputs[:-1]), "it takes q, both caches"),
+        (lambda one: replace(one, args={**one.args, "norms": 1}), "it takes q, both caches"),
+        (lambda one: replace(one, args={**one.args, "style": 2}), "style must be 0 or 1"),
+        (lambda one: swapped(one, 7, lambda x: x[:, :1]), "with their caches' H and D"),
+        (lambda one: swapped(one, 9, lambda x: x[1:]), "a bias must be f32"),
+        (lambda one: swapped(one, 3, lambda x: x[1:]), "slot and pos must be i32"),
+        (lambda one: swapped(one, 6, lambda x: x[:, 1:]), "n_rot must be even"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(device: Device, change: Callable[[Case], Case], said: str) -> None:
+    one = fused_cases.qkv(generator("unfit"), "f16", 2, (4, 2, 64), kind="biases")
+    with pytest.raises(DeviceError, match=said):
+        run(device, "rope_qkv_write", change(one))
+
+
+def swapped(one: Case, index: int, change: Callable[[Array], Array]) -> Case:
+    inputs = list(one.inputs)
+    inputs[index] = np.ascontiguousarray(change(inputs[index][0])), inputs[index][1]
+    return replace(one, inputs=tuple(inputs))
+
+
 SHARING = (
     "rms_norm",
+    "rope_qkv_write",
     "hadamard",
     "linear",
     "attention",
@@ -186,6 +284,7 @@ def test_an_index_out_of_range_names_the_step(device: Device, op: str, index: in
 RAGGED = {
     "get_rows": (1,), "rms_norm": (0,), "hadamard": (0,), "linear": (0,), "linear_add": (0, 2),
     "linear_swiglu": (0,), "swiglu": (0, 1), "rope": (0, 1), "attention": (0, 3, 4),
+    "rope_qkv_write": (0, 3, 4, 6, 7, 8),
     "top_experts": (0,), "expert_linear": (0, 2), "sigmoid": (0,), "softplus": (0,),
     "short_conv": (0, 3, 4), "gated_scan": (0, 1, 2, 3, 4, 6, 7),
     "sample": (0, 2, 3, 4),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kernel_cases import OP_NAMES, WRONG, check, row, wrong
+from kernel_cases import CPU_OPS, FUSED_STEPS, WRONG, check, row, wrong
 from one_step import SETS, Case, cases_of, open_set, run, wanted
 
 from satchel.errors import DeviceError
@@ -19,17 +19,23 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield from open_set(request.param, monkeypatch, 2)
 
 
-@pytest.mark.parametrize("op", OP_NAMES)
+@pytest.mark.parametrize("op", CPU_OPS)
 def test_op_equals_its_definition(device: Device, op: str) -> None:
     for one, want in zip(cases_of(op), wanted(op), strict=True):
         check(one, run(device, op, one), want)
 
 
-@pytest.mark.parametrize("op", OP_NAMES)
+@pytest.mark.parametrize("op", CPU_OPS)
 def test_op_on_the_remote_device(op: str) -> None:
     with find_backend("remote").open(threads=2) as remote:
         for one, want in list(zip(cases_of(op), wanted(op), strict=True))[:4]:
             check(one, run(remote, op, one, pad=0), want)
+
+
+@pytest.mark.parametrize("op", sorted(FUSED_STEPS))
+def test_fused_ops_of_gpus_are_refused(device: Device, op: str) -> None:
+    with pytest.raises(DeviceError, match=rf"step 0 \({op}\): this backend has no kernel for the op"):
+        run(device, op, cases_of(op)[0])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +60,7 @@ def test_packed_weights_give_the_same_bits(device: Device, op: str, others: int)
 
 def test_threads_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
     with find_backend("cpu").open(threads=1) as single, find_backend("cpu").open(threads=3) as three:
-        for op in OP_NAMES:
+        for op in CPU_OPS:
             for one in cases_of(op):
                 assert run(single, op, one).tobytes() == run(three, op, one).tobytes(), (op, one.name)
 

@@ -15,6 +15,7 @@ from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import BackendLibrary, find_backend
 from satchel.runtime.device.selftest import cache_types
 from satchel.runtime.graph import Node
+from satchel.runtime.plan import ONE, Bucket
 from satchel.runtime.sandbox.enter import lacking
 
 
@@ -44,10 +45,10 @@ def test_cache_types_are_those_that_the_device_takes(
     assert checks(capsys)["numba"]["text"].endswith("; cache types f16, bf16, f32, q8_0, fp8, q4_0")
     known = DeviceTarget.refusal
 
-    def refusal(target: DeviceTarget, node: Node) -> str:
+    def refusal(target: DeviceTarget, node: Node, bucket: Bucket = ONE) -> str:
         if node.op == "hadamard" or any(s.type.format == "bf16" for s in node.src):
             return "not that one"
-        return known(target, node)
+        return known(target, node, bucket)
 
     with find_backend("numba").open() as device:
         monkeypatch.setattr(DeviceTarget, "refusal", refusal)

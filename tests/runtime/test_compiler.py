@@ -10,6 +10,7 @@ from satchel.runtime import ops
 from satchel.runtime.compiler import compile, optimize
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.fold import fold
+from satchel.runtime.compiler.fuse_steps import fuse_steps
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import assign, storage
 from satchel.runtime.compiler.verify import PlanError, verify_graph, verify_plan
@@ -17,7 +18,7 @@ from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import LEAVES, TOKENS, Array, Graph, Node, Type, leaves, toposort
 from satchel.runtime.layers.arch import RECURRENT, Cache, architectures
 from satchel.runtime.ops import OPS, evaluate
-from satchel.runtime.plan import Bucket, WeightPlace
+from satchel.runtime.plan import ONE, Bucket, WeightPlace
 from satchel.runtime.sampling.chain import CODE
 
 CACHE = Cache(context=tiny.CONTEXT, slots=2)
@@ -29,8 +30,11 @@ class Everything:
     def __init__(self, name: str = "cpu", lacks: frozenset[str] = frozenset()) -> None:
         self.name, self.lacks = name, lacks
 
-    def refusal(self, node) -> str:
+    def refusal(self, node, bucket: Bucket = ONE) -> str:
         return f"it has no {node.op}" if node.op in self.lacks else ""
+
+    def is_custom(self, node, bucket: Bucket) -> bool:
+        return False
 
 
 class Places:
@@ -84,9 +88,13 @@ def test_passes_keep_the_value(arch: str, output: str) -> None:
     forward = tiny.build(arch, w, CACHE)
     values = step_values(w, forward)
     before = forward.roots(output)
-    after = optimize(before, context()).roots
-    for a, b in zip(evaluate(before, values), evaluate(after, values), strict=True):
-        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-4, atol=1e-5)
+    optimized = optimize(before, context())
+    fused = fuse_steps(optimized, Bucket(8, 2))
+    verify_graph(fused.roots)
+    wanted = evaluate(before, values)
+    for after in (optimized.roots, fused.roots):
+        for a, b in zip(wanted, evaluate(after, values), strict=True):
+            np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-4, atol=1e-5)
 
 
 # A router reads the norm in float32 besides: tests/runtime/test_mixture.py has those.
@@ -211,11 +219,42 @@ def test_no_two_live_values_overlap(arch: str, bucket: Bucket) -> None:
     assert memory.arena["cpu"] < sum(e - s for s, e, _, _ in spans), "memory is reused"
 
 
+class Few(Everything):
+    """A device whose fused product is made for four tokens."""
+
+    def refusal(self, node, bucket: Bucket = ONE) -> str:
+        many = node.op.startswith("norm_linear") and bucket.tokens > 4
+        return "it is made for fewer tokens" if many else super().refusal(node, bucket)
+
+
+@pytest.mark.parametrize(("tokens", "fused"), [(1, True), (4, True), (8, False)])
+def test_a_device_is_asked_at_the_shapes_of_the_bucket(tokens: int, fused: bool) -> None:
+    w = tiny.weights("llama")
+    optimized = optimize(tiny.build("llama", w, CACHE).roots("tokens"), context(Few()))
+    plan = compile(optimized, Bucket(tokens, 1), {"cpu": Places(w)}, state_layout(optimized))
+    steps = {step.op for segment in plan.segments for step in segment.steps}
+    assert ("norm_linear" in steps) == fused
+    assert ("linear_swiglu" in steps) != fused
+
+
+@pytest.mark.parametrize(
+    ("arch", "fused", "parts"),
+    [
+        ("gpt_oss", {"expert_gate_limited"}, {"swiglu_limited"}),
+        ("gemma3", {"geglu", "rms_norm_add"}, {"gelu", "mul"}),
+    ],
+)
+def test_gates_and_residuals_take_their_neighbours(arch: str, fused: set[str], parts: set[str]) -> None:
+    roots = optimize(tiny.build(arch, tiny.weights(arch), CACHE).roots("tokens"), context()).roots
+    found = {n.op for n in toposort(roots) if n.name.startswith("blk.")}
+    assert fused <= found and not parts & found
+
+
 def test_dead_steps_are_never_in_the_plan() -> None:
     w = tiny.weights("llama", "q8_0")
     forward = tiny.build("llama", w, CACHE)
     for output, dead in (("tokens", ()), ("logits", ("sample", "params"))):
-        optimized = optimize(forward.roots(output), context())
+        optimized = fuse_steps(optimize(forward.roots(output), context()), Bucket(8, 2))
         plan = compile(optimized, Bucket(8, 2), {"cpu": Places(w)}, state_layout(optimized))
         used = {storage(s) for n in toposort(optimized.roots) for s in n.src} | {
             storage(r) for r in optimized.roots

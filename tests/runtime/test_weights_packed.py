@@ -88,7 +88,7 @@ class FakeDevice:
     def __init__(self, can_wrap: bool = True, extra: int = 0, free: int = 1 << 40) -> None:
         self.name, self.can_wrap, self.extra, self.free = "fake", can_wrap, extra, free
         self.calls: list[tuple[int, int, tuple[int, int, int], int]] = []
-        self.refusal = Refusing()
+        self.refusal, self.overrides_of = Refusing(), lambda segment: ()
 
     def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
         fmt = BY_ID[format]

@@ -39,6 +39,15 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{style} small", ((np.clip(small, -0.1, 0.1), "f32"),), small.shape, args=args)
 
 
+@case("geglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for style in (0, 1):
+        args = {"style": style}
+        yield Case(f"{style}", (f32(rng, 5, 77, scale=2), f32(rng, 5, 77)), (5, 77), args=args)
+        finite = np.clip(wide(), -300, 300)
+        yield Case(f"{style} wide", ((finite, "f32"), f32(rng, *finite.shape)), finite.shape, args=args)
+
+
 @case("soft_cap")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     for cap in (30.0, 0.5):

@@ -124,6 +124,17 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield elsewhere(rng, one, 0.5)
 
 
+@case("expert_gate_limited")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    args = {"limit": 7.0, "alpha": 1.702}
+    for t, n in ((1, 33), (2, 256), (9, 64)):
+        halves = ((f32(rng, t, 2, n, scale=9), f32(rng, 5, n)) for _ in range(2))
+        inputs = (*(x for half in halves for x in half), choose(rng, t, 5, 2))
+        one = Case(f"{t}x{n}", inputs, (t, 2, n), args=args)
+        yield one
+        yield elsewhere(rng, one, 0.5)
+
+
 @case("swiglu_limited")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     args = {"limit": 7.0, "alpha": 1.702}

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from one_step import ACTIVATIONS, CASES, WEIGHTS, Case, case, encode, f32, i32, random_blocks
+from one_step import (
+    ACTIVATIONS,
+    CASES,
+    WEIGHTS,
+    Case,
+    case,
+    encode,
+    extremes,
+    f32,
+    i32,
+    random_blocks,
+)
 
 from satchel.quant import FORMATS
 from satchel.runtime import ops
@@ -49,6 +62,67 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             yield Case(f"{format}-{style}-{d}", inputs, (), format, {"style": style}, bound)
 
 
+CACHES = ("f16", "bf16", "f32", "fp8", "q8_0", "q4_0")
+
+
+def qkv(rng: np.random.Generator, format: str, tokens: int, heads: tuple[int, int, int], **more: Any) -> Case:
+    """The steps between a Q, K, V product and attention of two slots, whose pasts are random. heads: query
+    heads, KV heads, D. extreme: keys and values of one token are large, those of the next 0.
+    """
+    n, kv, d = heads
+    style, n_rot, kind = more.get("style", 1), more.get("n_rot", d), more.get("kind", "plain")
+    slot = (np.arange(tokens) % 2).astype(np.int32), "i32"
+    pos = (np.arange(tokens) // 2 + more.get("past", 37)).astype(np.int32), "i32"
+    blocks = -(-(int(pos[0].max()) + 1) // 16)
+    table = (rng.permutation(2 * blocks).astype(np.int32).reshape(2, blocks), "i32")
+    caches = [(encode(format, f32(rng, 2 * blocks * kv * 16, d)[0]), format) for _ in range(2)]
+    caches = [(a.reshape(2 * blocks, kv, 16, -1), f) for a, f in caches]
+    x = [f32(rng, tokens, h, d)[0] for h in (n, kv, kv)]
+    if more.get("extreme"):
+        for one in x[1:]:  # not the queries: a product of both would leave softmax no second best
+            one[0] *= 100
+            one[1:2] = 0
+    rest = {"plain": [], "biases": [f32(rng, h * d) for h in (n, kv, kv)], "norms": [f32(rng, d)] * 2}[kind]
+    inputs = (
+        (x[0], "f32"),
+        *caches,
+        slot,
+        pos,
+        table,
+        cos_sin(n_rot, pos, 1.0),
+        (x[1], "f32"),
+        (x[2], "f32"),
+    )
+    args = {"style": style, "biases": int(kind == "biases"), "norms": int(kind == "norms"), "eps": 1e-6}
+    name = f"{format}-{tokens}-{n}x{kv}x{d}-{kind}-{style}"
+    return Case(name, (*inputs, *rest), (tokens, n, d), args=args, bound=1e-11)
+
+
+@case("rope_qkv_write")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in CACHES:
+        for i, kind in enumerate(("plain", "biases", "norms")):
+            for tokens, heads in ((1, (4, 2, 64)), (2, (2, 1, 128)), (4, (6, 3, 96)), (8, (8, 1, 32))):
+                yield qkv(rng, format, tokens, heads, kind=kind, style=i % 2, extreme=tokens == 4)
+    yield qkv(rng, "f16", 40, (4, 2, 64), n_rot=32)
+    yield qkv(rng, "q8_0", 3, (4, 4, 256), kind="norms", n_rot=64)
+
+
+@case("rope_qkv_attention")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in ("f16", "bf16", "fp8", "q8_0", "q4_0"):
+        for i, kind in enumerate(("plain", "biases", "norms")):
+            for past, window, heads in (
+                (0, 0, (4, 2, 64)),
+                (37, 20, (8, 2, 128)),
+                (600, 0, (8, 1, 64)),
+                (1500, 1000, (6, 3, 128)),
+            ):
+                one = qkv(rng, format, 1, heads, kind=kind, style=i % 2, past=past, extreme=past == 37)
+                args = {**one.args, "scale": heads[2] ** -0.5, "window": window}
+                yield replace(one, shape=(1, heads[0] * heads[2]), args=args)
+
+
 def tame(w: Array) -> Array:
     """Random codes with small scales, so that the gate's inputs are near 1 in magnitude."""
     out = w.copy()
@@ -88,6 +162,40 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield gated(rng, ("q8_0", "q4_0"), 5, 64, 5 * max(block, 32), to)
     yield gated(rng, ("f16", "f16"), 2, 40, 32, "a8_32")
     yield gated(rng, ("f16", "f16"), 2, 40, 21, "f16")
+
+
+def normed(rng: np.random.Generator, formats: tuple[str, ...], t: int, k: int, n: int) -> Case:
+    """A product of x after rms_norm. The first token's numbers are usual ones."""
+    x = extremes(rng, t + 2, k)[-t:]
+    x[0] = rng.standard_normal(k)
+    weights = tuple((tame(random_blocks(rng, f, n, k)), f) for f in formats)
+    name = f"{'+'.join(formats)}-{t}x{k}x{n}"
+    shape = (t, n * len(formats))
+    return Case(name, ((x, "f32"), *weights, f32(rng, k)), shape, args={"eps": 1e-5}, bound=1e-10)
+
+
+@case("norm_linear")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for formats in (("f16",), ("bf16", "bf16"), ("q8_0",), ("q4_k", "q4_k", "q6_k")):
+        for t, k, n in ((1, 256, 48), (2, 512, 64), (4, 768, 33), (8, 256, 130)):
+            yield normed(rng, formats, t, k, n)
+
+
+def normed_gates(rng: np.random.Generator) -> Iterator[Case]:
+    for formats in (("f16", "f16"), ("bf16", "bf16"), ("q4_k", "q6_k"), ("q8_0", "q8_0")):
+        for t, k, n in ((1, 256, 48), (2, 512, 64), (4, 768, 33), (8, 256, 130)):
+            yield replace(normed(rng, formats, t, k, n), shape=(t, n))
+
+
+@case("norm_linear_swiglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    yield from normed_gates(rng)
+
+
+@case("norm_linear_geglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for i, one in enumerate(normed_gates(rng)):
+        yield replace(one, args={**one.args, "style": i % 2})
 
 
 __all__ = ["CASES"]

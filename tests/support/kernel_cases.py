@@ -42,6 +42,10 @@ CASES.update(latent_cases.CASES)
 CASES.update(recurrent_cases.CASES)
 
 OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy"]
+# Fused ops that the CPU lacks, which has no launches to save; CUDA alone has those that are for few tokens.
+CUDA_ALONE = {"norm_linear", "norm_linear_swiglu", "norm_linear_geglu", "rope_qkv_attention"}
+FUSED_STEPS = CUDA_ALONE | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
+CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]
 
 
 @case("get_rows")
@@ -133,6 +137,16 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(str(shape), (f32(rng, *shape), f32(rng, shape[-1])), shape, args={"eps": 1e-6})
     for scale in (0.0, 1e-18, 1e15):
         yield Case(f"x{scale}", (f32(rng, 2, 64, scale=scale), f32(rng, 64)), (2, 64), args={"eps": 1e-5})
+
+
+@case("rms_norm_add")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for shape in ((1, 512), (2, 1024), (5, 77), (3, 4, 64), (40, 300)):
+        inputs = (f32(rng, *shape), f32(rng, shape[-1]), f32(rng, *shape))
+        yield Case(str(shape), inputs, shape, args={"eps": 1e-6})
+    for scale in (0.0, 1e-18, 1e15):
+        inputs = (f32(rng, 2, 64, scale=scale), f32(rng, 64), f32(rng, 2, 64, scale=scale))
+        yield Case(f"x{scale}", inputs, (2, 64), args={"eps": 1e-5})
 
 
 @case("norm_quantize")

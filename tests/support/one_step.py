@@ -14,7 +14,7 @@ import pytest
 from satchel import cext
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import SAMPLING, Device, KernelOverride, find_backend
+from satchel.runtime.device.device import SAMPLING, Buffer, Device, KernelOverride, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import PACKED, BufferSpec, Segment
@@ -76,13 +76,13 @@ def view(buffer: int, format: str, shape: tuple[int, ...], stride: int) -> Array
 
 def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
     """A plan of one step, each operand in a buffer of its own, and what is to be written to the buffers."""
-    alias = OPS[op].alias
+    alias, changed = OPS[op].alias, OPS[op].alias or OPS[op].update
     data, views, buffers = [bytearray(32)], [], [BufferSpec("step", STEP, 32)]
     for array, format in case.inputs:
         shared = op in ("add", "mul") and array.ndim < len(case.shape)  # such an operand is dense
         raw, stride = spread(array, 0 if array.ndim == 1 or shared else pad)
         views.append(view(len(buffers), format, shape_of(array, format), stride))
-        buffers.append(BufferSpec(f"in{len(buffers)}", STATE if alias else CONST, len(raw)))
+        buffers.append(BufferSpec(f"in{len(buffers)}", STATE if changed else CONST, len(raw)))
         data.append(raw)
     if alias:
         views.insert(0, views[0])
@@ -123,6 +123,13 @@ def run(
     device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = (), kernel: str = ""
 ) -> Array:
     """The device's result, computed by the kernel of this name if one is given."""
+    return run_all(device, op, case, pad, packed, kernel)[0]
+
+
+def run_all(
+    device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = (), kernel: str = ""
+) -> list[Array]:
+    """The device's result, then the caches that the op writes beside it."""
     segment, data = plan_of(op, case, pad)
     segment = pack_inputs(device, case, segment, packed)
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
@@ -138,14 +145,25 @@ def run(
     block = cext.ffi.new("uint8_t[]", 32)
     program.run(block, 32)
     program.wait()
-    target = int(segment.view_table[0]["buffer"])
-    raw = np.zeros(buffers[target].size, np.uint8)
-    buffers[target].read_into(0, raw)
+    written = [case.inputs[0] if OPS[op].alias else (None, case.format)]
+    which = [0]
+    if OPS[op].update:
+        which += [i + 1 for i in range(len(case.inputs))[OPS[op].cache]]
+        written += case.inputs[OPS[op].cache]
+    found = [
+        _read(buffers[int(view["buffer"])], int(view["stride"]), case, *one)
+        for view, one in zip(segment.view_table[which], written, strict=True)
+    ]
     for child in (program, *buffers):
         child.close()
-    array, format = case.inputs[0] if OPS[op].alias else (None, case.format)
+    return found
+
+
+def _read(buffer: Buffer, stride: int, case: Case, array: Array | None, format: str) -> Array:
+    """A buffer's rows in the shape of this array, or of the case's result."""
+    raw = np.zeros(buffer.size, np.uint8)
+    buffer.read_into(0, raw)
     shape = case.shape if array is None else shape_of(array, format)
-    stride = int(segment.view_table[0]["stride"])
     dtype, block_size = FORMATS[format].dtype, FORMATS[format].block
     full = (*shape[:-1], shape[-1] // block_size)
     width = int(np.prod(full[1:])) * dtype.itemsize
@@ -159,6 +177,13 @@ def define(op: str, case: Case) -> Array:
     if at < len(inputs):
         inputs[at] = inputs[at].view(SAMPLING)[:, 0]
     return OPS[op].define(*inputs, **{**OPS[op].defaults, **case.args})
+
+
+def define_all(op: str, case: Case) -> list[Array]:
+    """What the definition writes: the result, then the caches beside it."""
+    update, inputs = OPS[op].update, [a for a, _ in case.inputs]
+    beside = update(*inputs, **{**OPS[op].defaults, **case.args}) if update else ()
+    return [define(op, case), *beside]
 
 
 @functools.cache

@@ -1,0 +1,10 @@
+/* driver.h: a GPU driver without a device. See driver.c. */
+#ifndef SATCHEL_DRY_DRIVER_H
+#define SATCHEL_DRY_DRIVER_H
+
+#include "api.h"
+
+/* Fills the table; gives NULL. */
+const char *dry_driver(gpu_api *);
+
+#endif

@@ -1,0 +1,123 @@
+"""Pass over a placed graph, for the plan of one bucket: fuses ops whose fused kernels are made for few
+tokens, where steps are launch-bound. Each device is asked at the bucket's shapes; the plan of a larger bucket
+keeps the parts.
+
+Each rule's docstring gives the pattern.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from satchel.runtime import ops
+from satchel.runtime.compiler.fuse import Local, Uses
+from satchel.runtime.compiler.fuse_heads import Layer, layers_of, variants
+from satchel.runtime.compiler.optimized import Optimized
+from satchel.runtime.graph import LEAVES, Node, readers, toposort
+from satchel.runtime.ops.op import op_of
+from satchel.runtime.plan import Bucket
+
+
+def normed_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """linear(rms_norm(x, w), ...) -> norm_linear(x, ..., w), and so for linear_swiglu."""
+    made_by = {"linear": ops.norm_linear, "linear_swiglu": ops.norm_linear_swiglu}.get(node.op)
+    norm = src[0] if made_by else node
+    if made_by is None or norm.op != "rms_norm" or uses[node.src[0]] > 1 or len(norm.shape) != 2:
+        return None
+    x, w = norm.src
+    return made_by(x, *src[1:], w, eps=norm.arg("eps"))
+
+
+def normed_geglu(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """geglu of both halves of norm_linear(x, gate, up, w) -> norm_linear_geglu(x, gate, up, w)."""
+    if node.op != "geglu" or any(
+        s.op != "cols" or uses[old] > 1 for s, old in zip(src, node.src, strict=True)
+    ):
+        return None
+    product, starts = src[0].src[0], tuple(s.arg("start") for s in src)
+    if (
+        src[1].src[0] is not product
+        or product.op != "norm_linear"
+        or len(product.src) != 4
+        or uses[node.src[0].src[0]] > 2
+    ):
+        return None
+    if starts != (0, product.src[1].shape[0]) or product.src[1].shape != product.src[2].shape:
+        return None
+    return ops.norm_linear_geglu(*product.src, eps=product.arg("eps"), style=node.arg("style"))
+
+
+RULES: tuple[Local, ...] = (normed_linear, normed_geglu)
+
+
+class _Bucket:
+    """The graph of one bucket under construction."""
+
+    def __init__(self, optimized: Optimized, bucket: Bucket) -> None:
+        self.bucket, self.uses = bucket, readers(optimized.roots)
+        self.placed = optimized.assignment.device
+        self.targets = {target.name: target for target in optimized.targets}
+        self.new: dict[Node, Node] = {}
+        self.device: dict[Node, str] = {}
+
+    def put(self, node: Node, made: Node) -> None:
+        """The new node in the place of the old one, and the views that it reads, on its device."""
+        self.new[node] = made
+        for one in (made, *made.src):
+            if one.op not in LEAVES:
+                self.device.setdefault(one, self.placed[node])
+
+    def fits(self, made: Node | None, *parts: Node) -> bool:
+        """Whether the device of the parts has the fused op, and no kernel of the user for one of them."""
+        target = self.targets[self.placed[parts[0]]]
+        if made is None or target.refusal(made, self.bucket):
+            return False
+        steps = (n for n in parts if (made_by := op_of(n)) is not None and not made_by.view)
+        return not any(target.is_custom(n, self.bucket) for n in steps)
+
+    def keep(self, node: Node) -> None:
+        """The same node over its new sources, or what a rule makes of it."""
+        src = tuple(self.new[s] for s in node.src)
+        made = node.graph.node(node.op, src, node.type, node.name, **dict(node.args))
+        for rule in RULES:
+            fused = rule(node, src, self.uses)
+            if fused is not None and self.fits(fused, node, *node.src):
+                made = fused
+        self.put(node, made)
+
+    def attention(self, layer: Layer) -> None:
+        """A layer's attention with the steps before it as one step; else as two, or each by itself."""
+        node, steps = layer.attention, (layer.rope, layer.keys, layer.values)
+        together = all(self.placed[n] == self.placed[node] for n in steps)
+        for whole, heads in itertools.product((True, False), variants(layer) if together else ()):
+            made = layer.fused(self.new, heads, whole=whole)
+            if made is not None and self.fits(made, node, *steps):
+                break
+        else:
+            for step in (*steps[1:], node):
+                self.keep(step)
+            return
+        self.put(node if whole else layer.rope, made)
+        for step in steps[1:]:
+            self.put(step, ops.ordered_after(self.new[step.src[0]], made))
+        if not whole:
+            self.keep(node)
+
+
+def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
+    """The graph of this bucket's plan."""
+    work, layers = _Bucket(optimized, bucket), layers_of(optimized.roots)
+    late = {n for layer in layers.values() for n in (layer.keys, layer.values)}
+    for node in toposort(optimized.roots):
+        for graph in {s.graph for s in node.src}:
+            graph.label = node.name
+        if node.op in LEAVES:
+            work.new[node] = node
+        elif node in layers:
+            work.attention(layers[node])
+        elif node not in late:
+            work.keep(node)
+    roots = tuple(work.new[root] for root in optimized.roots)
+    assignment = replace(optimized.assignment, roots=roots, device=work.device)
+    return replace(optimized, roots=roots, assignment=assignment)

@@ -1,0 +1,105 @@
+"""Fused ops for few tokens against their parts on the same GPU, with random and extreme inputs;
+`pytest -m gpu`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import fused_cases
+import numpy as np
+import pytest
+from kernel_cases import check
+from one_step import Case, define, define_all, generator, plan_of, run, run_all
+
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.graph import Array
+
+TOKENS = (1, 2, 4, 8)
+ROUNDED = 1e-3  # nmse: tensor cores round activations, before the norm's factor or after it
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Device]:
+    if not any(f.name == "cuda" and not f.reason for f in libraries()):
+        pytest.skip("cuda: it cannot be used here")
+    with find_backend("cuda").open() as opened:
+        yield opened
+
+
+def normed_parts(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> Array:
+    """rms_norm, then the product, of GeGLU its halves and the gate."""
+    x, *weights, w = one.inputs
+    norm = run(device, "rms_norm", Case("", (x, w), x[0].shape, args={"eps": one.args["eps"]})), "f32"
+    whole = replace(one, inputs=(norm, *weights), args={})
+    if op != "norm_linear_geglu":
+        return run(device, op[len("norm_") :], whole, packed=packed)
+    n = one.shape[1]
+    both = run(device, "linear", replace(whole, shape=(one.shape[0], 2 * n)), packed=packed)
+    halves = tuple((np.ascontiguousarray(h), "f32") for h in (both[:, :n], both[:, n:]))
+    return run(device, "geglu", replace(one, inputs=halves, args={"style": one.args["style"]}))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [*TOKENS, 3, 5, 16, 33, 128])
+@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_swiglu", "norm_linear_geglu"])
+def test_a_product_with_its_norm_equals_its_parts(cuda: Device, op: str, tokens: int) -> None:
+    rng = generator(f"{op} {tokens}")
+    packed = [f for f in FORMATS if cuda.packed(FORMATS[f].id, 1, 16, 256)]
+    mixed = [("q4_k", "q6_k"), ("q4_0", "q8_0")]
+    tried = 0
+    for formats in [("f16", "f16"), ("bf16", "bf16"), *((f, f) for f in packed), *mixed]:
+        for style, (k, n) in enumerate(((256, 48), (1024, 130), (4096, 64))):
+            one = fused_cases.normed(rng, formats, tokens, k, n)
+            args = {"style": style % 2} if op == "norm_linear_geglu" else {}
+            shape = (tokens, 2 * n if op == "norm_linear" else n)
+            one = replace(one, bound=ROUNDED, shape=shape, args={**one.args, **args})
+            own = (1, 2) if formats[0] in packed else ()
+            if not own and cuda.refusal(plan_of(op, one, 64)[0]):
+                continue
+            found = run(cuda, op, one, packed=own)
+            check(one, found, define(op, one))
+            check(one, found, normed_parts(cuda, op, one, own))
+            tried += 1
+    assert tried >= 3 * len(packed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", ["f16", "bf16", "fp8", "q8_0", "q4_0"])
+@pytest.mark.parametrize("kind", ["plain", "biases", "norms"])
+def test_attention_with_its_heads_equals_its_parts(cuda: Device, kind: str, format: str) -> None:
+    """The result and both caches, at positions with one split of the past and with many, and windows."""
+    rng = generator(f"{kind} {format}")
+    shapes = ((0, 0, (4, 2, 64)), (5, 0, (8, 1, 128)), (300, 17, (8, 2, 64)), (2000, 0, (6, 3, 128)))
+    for (past, window, heads), extreme, style in itertools.product(shapes, (False, True), (0, 1)):
+        one = fused_cases.qkv(rng, format, 1, heads, kind=kind, past=past, extreme=extreme, style=style)
+        args = {**one.args, "scale": heads[2] ** -0.5, "window": window}
+        one = replace(one, shape=(1, heads[0] * heads[2]), args=args, bound=ROUNDED)
+        found, parts = run_all(cuda, "rope_qkv_attention", one), attention_parts(cuda, one)
+        for got, part, want in zip(found, parts, define_all("rope_qkv_attention", one), strict=True):
+            how = one if got is found[0] else replace(one, format=format)
+            check(how, got, want)
+            check(how, got, part)
+
+
+def attention_parts(device: Device, one: Case) -> list[Array]:
+    """rope_qkv_write, then attention over the caches that it has written."""
+    plain = {name: one.args[name] for name in ("style", "biases", "norms", "eps")}
+    q = one.inputs[0]
+    rotated, *caches = run_all(device, "rope_qkv_write", replace(one, shape=q[0].shape, args=plain))
+    formats = [format for _, format in one.inputs[1:3]]
+    inputs = ((rotated, "f32"), *zip(caches, formats, strict=True), *one.inputs[3:6])
+    args = {name: one.args[name] for name in ("scale", "window")}
+    return [run(device, "attention", Case("", inputs, one.shape, args=args)), *caches]
+
+
+@pytest.mark.gpu
+def test_attention_with_its_heads_leaves_its_counters_zero(cuda: Device) -> None:
+    """The counters of splits serve every run of a program, so a second run gives the bits of the first."""
+    one = fused_cases.qkv(generator("again"), "f16", 1, (8, 2, 128), past=3000)
+    one = replace(one, shape=(1, 1024), args={**one.args, "scale": 0.1, "window": 0})
+    first = run(cuda, "rope_qkv_attention", one)
+    for _ in range(3):
+        assert run(cuda, "rope_qkv_attention", one).tobytes() == first.tobytes()

@@ -1,0 +1,189 @@
+"""Ops that are fused for few tokens: which plans have them. The device "dry" has CUDA's host code and kernel
+tables, so its plans are those of an H100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernel_cases import cases_of
+from one_step import plan_of, run
+from tiny_file import write_model
+
+from satchel import kernels
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime import ops
+from satchel.runtime.api.model import Model
+from satchel.runtime.compiler.check import check_steps
+from satchel.runtime.compiler.fuse_heads import layers_of
+from satchel.runtime.device.device import Device, KernelOverride, find_backend, libraries
+from satchel.runtime.graph import TOKENS, Graph, Type
+from satchel.runtime.plan import Bucket, Plan, Segment
+
+
+def loaded(path: Path, device: str, **options: object) -> Model:
+    if not any(f.name == device and not f.reason for f in libraries()):
+        pytest.skip(f"{device}: its library was not built")
+    return Model.load(path, device=device, context=256, slots=2, **options)  # type: ignore[arg-type]
+
+
+def opened(name: str) -> Device:
+    if not any(f.name == name and not f.reason for f in libraries()):
+        pytest.skip(f"{name}: its library was not built")
+    return find_backend(name).open()
+
+
+def ops_of(plan: Plan, label: str) -> list[str]:
+    return [step.op for segment in plan.segments for step in segment.steps if step.label == label]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("fused") / "m.gguf", "llama", "q4_k")
+
+
+@pytest.fixture(scope="module")
+def dry(llama: Path) -> Iterator[Model]:
+    with loaded(llama, "dry") as model:
+        yield model
+
+
+def launches(model: Model, tokens: int, label: str) -> int:
+    """Launches of a layer: an entry of the kernel tables has the names of its kernels, joined by "+"."""
+    (segment,), (device,) = model.engine.program(tokens, 1).plan.segments, model.devices
+    steps = (i for i, step in enumerate(segment.steps) if step.label == label)
+    return sum(device.kernels(segment, i)[0].count("+") + 1 for i in steps)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 64])
+def test_products_of_few_tokens_take_their_norm(dry: Model, tokens: int) -> None:
+    found = ops_of(dry.engine.program(tokens, 1).plan, "blk.1")
+    assert {"norm_linear", "norm_linear_swiglu"} <= set(found)
+    assert not {"rms_norm", "linear", "linear_swiglu"} & set(found)
+
+
+def test_products_of_many_tokens_keep_their_parts(dry: Model) -> None:
+    found = ops_of(dry.engine.program(256, 1).plan, "blk.1")
+    assert {"rms_norm", "linear", "linear_swiglu"} <= set(found)
+    assert not {"norm_linear", "norm_linear_swiglu"} & set(found)
+
+
+def test_deterministic_plans_keep_their_parts(llama: Path) -> None:
+    with loaded(llama, "dry", deterministic=True) as model:
+        assert not [op for op in ops_of(model.engine.program(1, 1).plan, "blk.1") if op.startswith("norm_")]
+
+
+def test_a_fused_step_has_kernels_to_choose_from(dry: Model) -> None:
+    """`satchel tune` measures these, and a kernel override may name any of them."""
+    (segment,) = dry.engine.program(1, 1).plan.segments
+    (device,) = dry.devices
+    steps = [i for i, step in enumerate(segment.steps) if step.op.startswith("norm_")]
+    assert steps and all(len(device.kernels(segment, i)) > 1 for i in steps)
+
+
+def test_the_heads_of_one_token_are_one_step(dry: Model) -> None:
+    found = ops_of(dry.engine.program(1, 1).plan, "blk.1")
+    assert found == ["norm_linear", "rope_qkv_attention", "linear_add", "norm_linear_swiglu", "linear_add"]
+
+
+@pytest.mark.parametrize("device", ["dry", "emulated"])
+@pytest.mark.parametrize("tokens", [2, 64])
+def test_the_heads_of_several_tokens_are_one_step_before_attention(
+    llama: Path, device: str, tokens: int
+) -> None:
+    with loaded(llama, device) as model:
+        found = ops_of(model.engine.program(tokens, 1).plan, "blk.1")
+    at = found.index("attention")
+    assert found[at - 1] == "rope_qkv_write"
+    assert not {"rope", "kv_write", "rope_kv_write"} & set(found)
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("tokens", [1, 4, 8, 64])
+def test_biases_and_norms_of_heads_take_no_launch(tmp_path: Path, dry: Model, arch: str, tokens: int) -> None:
+    with loaded(write_model(tmp_path / "m.gguf", arch, "q4_k"), "dry") as model:
+        assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1")
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3"])
+def test_fused_steps_of_the_emulated_gpu_pass_the_check(tmp_path: Path, arch: str) -> None:
+    """Each step beside its definition, with what it writes to the caches."""
+    with loaded(write_model(tmp_path / "m.gguf", arch, "q8_0"), "emulated") as model:
+        reports = check_steps(model, list(range(5, 17)))
+    assert "rope_qkv_write" in {report.op for report in reports}
+
+
+def test_a_cache_that_another_layer_reads_keeps_its_write() -> None:
+    g = Graph()
+    q, k, v, r = (g.node("input", (), Type((TOKENS, 2, 8)), name) for name in "qkvr")
+    slot, pos = (g.node("input", (), Type((TOKENS,), "i32"), name) for name in ("slot", "pos"))
+    table = g.node("input", (), Type((1, 4), "i32"), "table")
+    caches = [g.node("state", (), Type((4, 2, 16, 8)), name) for name in ("k.0", "v.0")]
+    turn = ops.rope_table(pos, g.const(np.ones(4, np.float32), "f32", "f"))
+    place = (slot, pos, table)
+    written = (
+        ops.rope_kv_write(caches[0], k, turn, *place, style=0),
+        ops.kv_write(caches[1], v, *place),
+    )
+    first, second = (ops.attention(ops.rope(x, turn, style=0), *written, *place, scale=1.0) for x in (q, r))
+    assert set(layers_of((first, *written))) == {first}
+    assert layers_of((first, second, *written)) == {}
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 8, 64])
+def test_gelu_gates_take_no_launch_and_norms_after_a_part_one(
+    tmp_path: Path, dry: Model, tokens: int
+) -> None:
+    """Gemma 3 has two norms more than Llama, each a launch with its residual."""
+    with loaded(write_model(tmp_path / "m.gguf", "gemma3", "q4_k"), "dry") as model:
+        assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1") + 2
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "linear", "rope", "kv_write"])
+def test_a_step_that_a_kernel_of_the_user_computes_is_not_fused(
+    dry: Model, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (device,) = dry.devices
+
+    def overrides(segment: Segment) -> tuple[KernelOverride, ...]:
+        return (KernelOverride(0, kernel=1),) if segment.op_table["name"][0] == op.encode() else ()
+
+    monkeypatch.setattr(device, "overrides_of", overrides)
+    found = ops_of(dry.engine.plan(Bucket(1, 1)), "blk.1")
+    assert op in found
+    fused = {"rope_qkv_attention"} if op in ("rms_norm", "linear") else {"norm_linear"}
+    assert fused <= set(found)
+
+
+def test_a_kernel_of_the_user_cannot_write_caches_unseen() -> None:
+    """The check of such a kernel sees a step's result alone."""
+    with pytest.raises(RequestError, match="is not an op that a kernel can be registered for"):
+        kernels.register("rope_qkv_write", "", "mine", lambda call: kernels.LaunchGrid((1,), 32))
+
+
+@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_geglu", "rope_qkv_attention"])
+def test_kernels_of_fused_ops_are_chosen_by_name(op: str) -> None:
+    with opened("dry") as device:
+        one = next(one for one in cases_of(op) if not device.refusal(plan_of(op, one, 64)[0]))
+        (segment, _), shown = plan_of(op, one, 64), ""
+        for shown in device.kernels(segment, 0):
+            run(device, op, one, kernel=shown)
+        assert shown
+        with pytest.raises(DeviceError, match="no such kernel as is asked for"):
+            run(device, op, one, kernel="another")
+
+
+def test_a_fused_kernel_chosen_by_name_computes() -> None:
+    with opened("emulated") as device:
+        one = cases_of("rope_qkv_write")[0]
+        named = run(device, "rope_qkv_write", one, kernel="rope_qkv_write")
+        assert named.tobytes() == run(device, "rope_qkv_write", one).tobytes()
+
+
+def test_attention_with_its_heads_has_splits_to_choose_from() -> None:
+    with opened("dry") as device:
+        names = device.kernels(plan_of("rope_qkv_attention", cases_of("rope_qkv_attention")[0], 64)[0], 0)
+    assert names[0] == "attention_heads_64_f16" and "attention_heads_64_f16@4" in names
