@@ -5,6 +5,7 @@ the pipe closes, which happens whenever its parent ends, for any reason.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -126,6 +127,9 @@ class Worker:
         ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told}
         self.send({**ready, "stamps": model.gguf.stamps})
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
+        # The model stays: a full collection of garbage, which stops the engine, need not look at it.
+        gc.collect()
+        gc.freeze()
         return model
 
     def serve(self, model: Model, source: BinaryIO) -> None:
