@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from satchel.formats.chat import (
@@ -28,7 +29,7 @@ from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted
 from satchel.runtime.api.reasoning import AFTER, INSIDE, ReasoningBudget, Thought
 from satchel.runtime.api.reply import Reply
-from satchel.runtime.engine.structured_output import StructuredOutput
+from satchel.runtime.engine.generate_request import GenerateRequest
 
 if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
@@ -185,12 +186,12 @@ class ChatReply(Reply):
         self._fed = []
         super()._submit()
 
-    def _structured_output(self) -> StructuredOutput | None:
-        """The grammar, which applies after the reasoning."""
-        output = super()._structured_output()
-        if output is None or not self._family.open:
-            return output
-        return StructuredOutput(output.grammar, self._family, "content" if self._resumed else self._begins)
+    def _request(self, max_tokens: int) -> GenerateRequest:
+        """The same; a grammar applies after the reasoning."""
+        request = super()._request(max_tokens)
+        if not self._family.open:
+            return request
+        return replace(request, style=self._family, opening="content" if self._resumed else self._begins)
 
     def _constrained_text(self) -> str:
         return self.text[self._constrained_at :]  # not the content, which lacks calls and space around it

@@ -37,8 +37,10 @@ from satchel.runtime.api.refusals import PromptTooLong
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.peaks import BEYOND_CACHE, read_rate
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.beam import Beam, BeamOptions, beam_search
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle, Requests
 from satchel.runtime.engine.resume import Restored, numbers_of, restore, save, shape_of
 from satchel.runtime.engine.scoring import score
@@ -55,7 +57,6 @@ from satchel.runtime.placement.pager import FilePages
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Request
 from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.speculative.load import buckets, open_draft
@@ -210,7 +211,7 @@ class Model(Recovering, Readings):
     def _start(self, old: Service | None) -> Requests:
         return self.serve_engine(old)
 
-    def submit(self, request: Request) -> RequestHandle:
+    def submit(self, request: GenerateRequest) -> RequestHandle:
         """Queues a request. Raises RequestError if the queue is full, the request can never run, or its
         grammar cannot be compiled.
         """

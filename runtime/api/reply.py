@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import abc
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from queue import Empty
 from types import TracebackType
@@ -18,13 +18,13 @@ from satchel.formats.tokenizer import Detokenizer, StopStrings
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted, shifted
 from satchel.runtime.api.usage_report import EngineUsage, UsageReport
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
-from satchel.runtime.engine.structured_output import StructuredOutput
-from satchel.runtime.engine.tokenized_options import in_tokens, logits_options_of, stop_ids_of
+from satchel.runtime.engine.tokenized_options import generate_request, in_tokens, stop_ids_of
 from satchel.runtime.log import LOG
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Request, Sequence
+from satchel.runtime.scheduler import Sequence
 
 if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
@@ -225,30 +225,15 @@ class Reply:
     def _submit(self) -> None:
         room = self.model.context - len(self._context) + 1
         most = min(room, self._limit - self.stats.generated)
-        options, request = self.options, Request(self._context, most, self._drawing(), self._stop_ids)
-        deadline = time.monotonic() + options.timeout if options.timeout else None
-        request = replace(
-            request,
-            priority=options.priority,
-            client=options.client,
-            user=options.user,
-            weight=options.weight,
-            salt=options.salt,
-            deadline=deadline,
-            draft=options.draft,
-            adapter_scales=self.model.adapter_scales(options.adapters, options.control_vectors),
-            logits_options=logits_options_of(
-                self.model.tokenizer, self.sampling, options, self._structured_output()
-            ),
-        )
-        self.handle = self.model.submit(request)
+        self.handle = self.model.submit(self._request(most))
         self.handle.logprobs = self.logprobs  # a shift continues the same list
         self._sequences.append(self.handle.seq)
 
-    def _structured_output(self) -> StructuredOutput | None:
-        """The grammar or constraint of the current request."""
-        grammar = self.options.grammar if self.options.grammar is not None else self.options.constraint
-        return StructuredOutput(grammar) if grammar is not None else None
+    def _request(self, max_tokens: int) -> GenerateRequest:
+        """What the engine is to generate next."""
+        model, options = self.model, self.options
+        scales = model.adapter_scales(options.adapters, options.control_vectors)
+        return generate_request(model.tokenizer, options, self._context, max_tokens, self._drawing(), scales)
 
     def _constrained_text(self) -> str:
         """The part of the answer that the grammar constrains."""

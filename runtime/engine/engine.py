@@ -20,8 +20,9 @@ from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import HOST_MEMORY, Device
-from satchel.runtime.engine.finite import check_logits, damaged
-from satchel.runtime.engine.host_sampling import HostSampling, Sampled
+from satchel.runtime.engine.batch_entry import BatchEntry, host_sampled
+from satchel.runtime.engine.finite import check_logits
+from satchel.runtime.engine.host_sampling import Sampled, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
 from satchel.runtime.engine.program import DeviceMemory, Pager, Program
 from satchel.runtime.engine.states import States
@@ -29,9 +30,9 @@ from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.layers.arch import SEGMENT_IDS, WITH_ADAPTERS, AdapterScales, Cache, Forward, windows_of
+from satchel.runtime.layers.arch import SEGMENT_IDS, WITH_ADAPTERS, Cache, Forward, windows_of
 from satchel.runtime.plan import Bucket, Plan
-from satchel.runtime.sampling import NONE, Sampling
+from satchel.runtime.sampling import NONE
 from satchel.runtime.sampling.record import record
 from satchel.runtime.weights.expert_cache.cache import ExpertCache, PendingExpertCache
 from satchel.runtime.weights.packing import PackedWeight, PackedWeights, of_device, packable, packed_by
@@ -40,33 +41,6 @@ from satchel.runtime.weights.weights import DeviceWeights
 
 MAX_TOKENS = 512
 LONG = 384  # tokens of one sequence in a step from which on keys and values are made of latents
-LAST = -1  # a token id that stands for "what this slot sampled last"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchEntry:
-    """One slot's part of a step's batch: token ids for the positions that follow, and the sampling of a token
-    after each of the last `samples` of them; None: no token is sampled. host_sampling: state of host-side
-    sampling, None where the device samples alone; it needs `past`, all tokens up to the one to sample.
-    adapter_scales: of adapters and control vectors; see runtime/adapters/adapters.py. segment_ids: of each
-    token, for encoders with token types; (): all 0. speculated: rewind() may be asked to take back draft
-    tokens of this step, or of later ones.
-    """
-
-    slot: int
-    ids: Sequence[int]
-    sampling: Sampling | None = None
-    samples: int = 1
-    host_sampling: HostSampling | None = None
-    past: Sequence[int] = ()
-    adapter_scales: AdapterScales = ()
-    segment_ids: Sequence[int] = ()
-    speculated: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Tokens that are sampled."""
-        return self.samples if self.sampling is not None else 0
 
 
 @dataclass(slots=True)
@@ -112,11 +86,6 @@ class Launched:
     ran: float
     inside: float
     host_sampled: HostSampledStep | None = None
-
-
-def host_sampled(entries: Sequence[BatchEntry]) -> bool:
-    """Whether the sampling of any of them waits for the host."""
-    return any(e.host_sampling is not None for e in entries)
 
 
 def bucket_of(n: int, most: int) -> int:
@@ -372,9 +341,14 @@ class Engine:
 
     def sample(self, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
         """As step(), with bitmasks filled beside the forward pass where the device is the host, too."""
-        if host_sampled(entries):
-            return self._host_sampling.step(entries)
-        return self.step(entries)
+        if not host_sampled(entries):
+            return self.step(entries)
+        started = time.perf_counter()
+        step = self._host_sampling.fill(entries)
+        items, ran = self._host_sampling.run(step)
+        self.advance(entries)
+        self.timing.add(step.program, step.inside, started, ran)
+        return items
 
     def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
         """Computes the entries and gives the tokens sampled for each that has `sampling`, in order: a Sampled
@@ -421,12 +395,8 @@ class Engine:
         inside = step.inside + time.perf_counter() - before
         self.timing.add(step.program, inside, step.started, step.ran)
         if NONE in tokens:
-            return [self.undrawn() if t == NONE else t for t in tokens]
+            return [undrawn(self.source) if t == NONE else t for t in tokens]
         return tokens
-
-    def undrawn(self) -> Sampled:
-        """What stands for a token of a row whose logits are lost."""
-        return Sampled(NONE, None, 0.0, damaged(self.source, "logits"))
 
     def logits(self, entries: Sequence[BatchEntry]) -> Array:
         """Computes the entries and gives the logits after each token: (tokens, V) float32."""

@@ -19,13 +19,14 @@ from satchel.quant.threads import begin
 from satchel.runtime.compiler.cost import CostModel
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.cancel_scope import current_scope
-from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, Launched
+from satchel.runtime.engine.engine import Engine, Launched
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, KVTraffic, Part, StatsCollector, StepFacts
 from satchel.runtime.engine.watchdog import Beats, Pulse, Watchdog, ticking
 from satchel.runtime.log import LOG
-from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.scheduler import Batch, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.speculative import Speculator
 
 T = TypeVar("T")
@@ -34,12 +35,9 @@ PATIENCE = 0.1  # seconds between looks whether something that is waited for wil
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """A step that was begun, an entry for each scheduled sequence. launched: None where it runs when its
-    tokens are asked for.
-    """
+    """A step that was begun. launched: None where it runs when its tokens are asked for."""
 
-    scheduled: list[ScheduledSequence]
-    entries: abc.Sequence[BatchEntry]
+    batch: Batch
     launched: Launched | None
 
 
@@ -79,9 +77,7 @@ class Service:
             else StatsCollector(KVTraffic((a.window, a.bytes) for a in attention))
         )
         # Called before each step, and before each piece of a call whose cancel scope has a number.
-        self.watch: abc.Callable[[abc.Sequence[ScheduledSequence]], None] | None = (
-            after.watch if after else None
-        )
+        self.watch: abc.Callable[[abc.Collection[Sequence]], None] | None = after.watch if after else None
         self.watch_scope: abc.Callable[[int], None] | None = after.watch_scope if after else None
         self.gone: SatchelError | None = None  # why it does nothing more: a device is lost
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
@@ -99,7 +95,7 @@ class Service:
         beats = Beats(lambda: self.pulse)
         ticking(lambda: self._dog.heard(beats.look()), self._over, "satchel-watch")
 
-    def submit(self, request: Request) -> RequestHandle:
+    def submit(self, request: GenerateRequest) -> RequestHandle:
         """Queues a request. RequestError where the queue is full, or the request can never run."""
         seq = Sequence(request, self.clock())
         if seq.host_sampling is not None:
@@ -352,12 +348,10 @@ class Service:
         step = self._under[0]
         self._launch_sampling(step)
         if self.engine.overlaps and not self.speculator:
-            scheduled = self.scheduler.ahead(step.scheduled, self.clock())
-            entries = [next_entry_of(s) for s in scheduled]
-            if entries and (
-                len(entries) == sum(s.num_tokens for s in step.scheduled) or self.engine.has(entries)
-            ):
-                self._launch(scheduled, entries)
+            batch = self.scheduler.ahead(step.batch, self.clock())
+            rows = sum(len(entry.ids) for entry in step.batch.values())
+            if batch and (len(batch) == rows or self.engine.has(tuple(batch.values()))):
+                self._launch(batch)
         self._finish(self._under.popleft())
 
     def _settle(self) -> None:
@@ -371,57 +365,56 @@ class Service:
         now = self.clock()
         for seq in self.scheduler.expired(now):
             self._end(seq, End("deadline"))
-        scheduled = self.scheduler.plan(now)
-        if scheduled and self.speculator:
-            scheduled = self.speculator.extend(scheduled, self.scheduler)
-        if scheduled:
-            self._launch(scheduled, [entry_of(s) for s in scheduled])
-        return bool(scheduled)
+        batch = self.scheduler.plan(now)
+        if batch and self.speculator:
+            batch = self.speculator.extend(batch, self.scheduler)
+        if batch:
+            self._launch(batch)
+        return bool(batch)
 
-    def _launch(self, scheduled: list[ScheduledSequence], entries: abc.Sequence[BatchEntry]) -> None:
+    def _launch(self, batch: Batch) -> None:
         if self.watch is not None:
-            self.watch(scheduled)
-        launched = self.engine.launch(entries) if self.engine.overlaps else None
-        self._under.append(Underway(scheduled, entries, launched))
+            self.watch(batch.keys())
+        launched = self.engine.launch(tuple(batch.values())) if self.engine.overlaps else None
+        self._under.append(Underway(batch, launched))
 
     def _launch_sampling(self, step: Underway) -> None:
         """Launches the sampling where it waited for tokens of the step before; that step has ended."""
         if step.launched is not None:
-            ended = [e.slot for e, s in zip(step.entries, step.scheduled, strict=True) if s.seq.finish]
+            ended = [entry.slot for seq, entry in step.batch.items() if seq.finish]
             self.engine.launch_sampling(step.launched, ended)
 
     def _tokens(self, step: Underway) -> abc.Sequence[int | Sampled]:
         if step.launched is None:
-            return self.engine.sample(step.entries)
+            return self.engine.sample(tuple(step.batch.values()))
         return self.engine.collect(step.launched)
 
     def _finish(self, step: Underway) -> None:
         timing = self.engine.timing
         total, read = timing.total, timing.weight_bytes
-        tokens, scheduled = self._tokens(step), step.scheduled
+        tokens, batch = self._tokens(step), step.batch
         # Seconds of the step itself: the plan of a new bucket is made once, and says nothing about the
         # next step.
         now, seconds = self.clock(), timing.last
         # A sequence that the step before ended has no use for what was computed and sampled since.
-        if any(s.seq.finish for s in scheduled):
-            pairs = [(s, t) for s, t in zip(scheduled, tokens, strict=True) if not s.seq.finish]
-            scheduled, tokens = [s for s, _ in pairs], [t for _, t in pairs]
-        if not scheduled:
+        if any(seq.finish for seq in batch):
+            tokens = [token for seq, token in zip(batch, tokens, strict=True) if not seq.finish]
+            batch = {seq: entry for seq, entry in batch.items() if not seq.finish}
+        if not batch:
             return
         parts: list[Part] = [
-            (s.seq, s.num_tokens + len(s.draft_tokens), s.seq.num_computed_tokens, s.seq.decoding)
-            for s in scheduled
+            (seq, len(entry.ids), seq.num_computed_tokens, seq.decoding) for seq, entry in batch.items()
         ]
         self.stats_collector.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
         if self.speculator:
-            self.speculator.timed(scheduled, timing.total - total, self.scheduler)
-        known = [len(s.seq.ids) for s in scheduled]
-        ended = self.scheduler.done(scheduled, tokens, now, seconds)
+            self.speculator.timed(batch, timing.total - total, self.scheduler)
+        known = [len(seq.ids) for seq in batch]
+        ended = self.scheduler.done(batch, tokens, now, seconds)
         items = iter(tokens)
-        for s, n in zip(scheduled, known, strict=True):
-            if s.samples:
-                own = [next(items) for _ in range(1 + len(s.draft_tokens))]
-                self._give(s.seq, own[: len(s.seq.ids) - n], now, ended)
+        for (seq, entry), n in zip(batch.items(), known, strict=True):
+            if entry.rows:
+                own = [next(items) for _ in range(entry.rows)]
+                self._give(seq, own[: len(seq.ids) - n], now, ended)
         for seq in ended:
             self._close(seq, End(seq.finish))
 
@@ -484,39 +477,3 @@ class Service:
     def _end_all(self, end: End) -> None:
         for seq in list(self._handles):
             self._end(seq, end)
-
-
-def entry_of(scheduled: ScheduledSequence) -> BatchEntry:
-    """What a sequence brings to a step: tokens that are known, then drafted ones."""
-    seq = scheduled.seq
-    ids = (
-        *seq.ids[seq.num_computed_tokens : seq.num_computed_tokens + scheduled.num_tokens],
-        *scheduled.draft_tokens,
-    )
-    if not scheduled.samples:
-        return BatchEntry(seq.slot, ids, adapter_scales=seq.request.adapter_scales)
-    r = seq.request
-    return BatchEntry(
-        seq.slot,
-        ids,
-        r.sampling,
-        1 + len(scheduled.draft_tokens),
-        seq.host_sampling,
-        seq.ids,
-        r.adapter_scales,
-        speculated=bool(scheduled.draft_tokens),
-    )
-
-
-def next_entry_of(scheduled: ScheduledSequence) -> BatchEntry:
-    """What a sequence brings to the step after one that is under way: the token that it samples there."""
-    seq = scheduled.seq
-    r = seq.request
-    return BatchEntry(
-        seq.slot,
-        (LAST,),
-        r.sampling,
-        host_sampling=seq.host_sampling,
-        past=seq.ids,
-        adapter_scales=r.adapter_scales,
-    )

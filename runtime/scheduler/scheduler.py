@@ -5,15 +5,16 @@ itself, so it runs the same on a device, on the null backend and on a simulated 
 from __future__ import annotations
 
 from collections import Counter, abc
-from dataclasses import dataclass
 from typing import Protocol
 
 from satchel.runtime.api.refusals import PromptTooLong, QueueFull
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.prefix_wait import waits_for_prefix
-from satchel.runtime.scheduler.sequence import Request, Sequence
+from satchel.runtime.scheduler.sequence import Batch, Sequence
 from satchel.runtime.scheduler.shares import (
     TWICE,
     Shares,
@@ -46,18 +47,6 @@ class Slots(Protocol):
     def rewind(self, slot: int, length: int) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
-    """The next step computes `num_tokens` tokens of the sequence. samples: it samples a token after them.
-    draft_tokens: tokens that it computes after those and verifies: it samples a token after each of them too.
-    """
-
-    seq: Sequence
-    num_tokens: int
-    samples: bool
-    draft_tokens: tuple[int, ...] = ()
-
-
 class Scheduler:
     """waiting and running hold every sequence that has not ended, each once."""
 
@@ -72,7 +61,7 @@ class Scheduler:
         self._names = NAMES  # clients and users that are kept before the list is looked through again
         self._turn = 0  # decoded tokens, by which those take turns that do not fit into one step
 
-    def check(self, request: Request, coming: int = 0, clients: abc.Iterable[str] = ()) -> None:
+    def check(self, request: GenerateRequest, coming: int = 0, clients: abc.Iterable[str] = ()) -> None:
         """RequestError where the queue is full, with `coming` others of these clients on their way into it,
         or the request could never run. Reads nothing that a step changes but the queue, so any thread may
         ask.
@@ -97,7 +86,7 @@ class Scheduler:
             if s.request.deadline is not None and now > s.request.deadline
         ]
 
-    def plan(self, now: float) -> list[ScheduledSequence]:
+    def plan(self, now: float) -> Batch:
         """The next step: a token of everybody who decodes, then prompts, the most urgent first."""
         self._make_way(now)
         every = [s for s in self.running if s.decoding]
@@ -105,35 +94,35 @@ class Scheduler:
         for seq in decoding:
             if seq.slot >= 0:  # it may have given way to an earlier one
                 self._make_room(seq, now)
-        scheduled = self._decoded(decoding)
+        batch = self._decoded(decoding)
         prompts = len(self.running) > len(every)
         if not (prompts or (self.waiting and self._free)):
-            return scheduled
+            return batch
         beginning = [s for s in self.running if not s.decoding] + self.waiting[: len(self._free)]
-        room = self._prompt_room([s.seq for s in scheduled], beginning)
+        room = self._prompt_room(list(batch), beginning)
         begun = self._let_in(room, now)
-        self._schedule_prompts([s for s in self.running if not s.decoding or s in begun], room, scheduled)
-        return scheduled
+        self._schedule_prompts([s for s in self.running if not s.decoding or s in begun], room, batch)
+        return batch
 
-    def ahead(self, scheduled: abc.Sequence[ScheduledSequence], now: float) -> list[ScheduledSequence]:
-        """The step that follows `scheduled`, planned before its tokens are known: one more of each. Empty
-        where it must wait for them: a sequence ends, may begin or give way.
+    def ahead(self, batch: Batch, now: float) -> Batch:
+        """The step that follows `batch`, planned before its tokens are known: one more of each. Empty where
+        it must wait for them: a sequence ends, may begin or give way.
         """
-        if len(scheduled) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
-            return []
+        if len(batch) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
+            return {}
         if self._giver(now) is not None:
-            return []
-        if any(not s.samples or s.draft_tokens or s.seq.finish for s in scheduled):
-            return []
-        if any(self._ends(s.seq, 1) for s in scheduled) or self.expired(now):
-            return []
+            return {}
+        if any(entry.rows != 1 or seq.finish for seq, entry in batch.items()):
+            return {}
+        if any(self._ends(seq, 1) for seq in batch) or self.expired(now):
+            return {}
         pages = self.engine.pages
         missing = sum(
-            pages.missing(s.seq.slot, s.seq.num_computed_tokens + s.num_tokens + 1) for s in scheduled
+            pages.missing(seq.slot, seq.num_computed_tokens + len(e.ids) + 1) for seq, e in batch.items()
         )
         if missing and missing > pages.free_blocks:
-            return []
-        return [ScheduledSequence(seq, 1, True) for seq in self.running]
+            return {}
+        return {seq: seq.next_entry() for seq in self.running}
 
     def _order(self, seq: Sequence, now: float) -> Key:
         left = self.lengths.remaining(seq) if self.limits.shortest else 0.0
@@ -222,14 +211,14 @@ class Scheduler:
         self._turn += count
         return turned[:count]
 
-    def _decoded(self, seqs: abc.Sequence[Sequence]) -> list[ScheduledSequence]:
+    def _decoded(self, seqs: abc.Sequence[Sequence]) -> Batch:
         """A token of each sequence that has a slot, as many as fit into one step."""
-        scheduled, room = [], self.engine.batch
+        batch, room = Batch(), self.engine.batch
         for seq in seqs:
             if seq.slot >= 0 and seq.remaining <= room:
-                scheduled.append(ScheduledSequence(seq, seq.remaining, True))
+                batch[seq] = seq.entry(seq.remaining)
                 room -= seq.remaining
-        return scheduled
+        return batch
 
     def _decode_seconds(self, decoding: abc.Sequence[Sequence]) -> float:
         return self.time.seconds(Load(len(decoding), 0, sum(s.num_computed_tokens for s in decoding)))
@@ -274,9 +263,7 @@ class Scheduler:
         """Of a prompt's token."""
         return max(1e-9, float(self.time.weights[2]))
 
-    def _schedule_prompts(
-        self, prompts: abc.Sequence[Sequence], room: int, scheduled: list[ScheduledSequence]
-    ) -> None:
+    def _schedule_prompts(self, prompts: abc.Sequence[Sequence], room: int, batch: Batch) -> None:
         """Gives the prompts what the step has room for: of each client in their order, of several evenly."""
         wanted = Counter[str]()
         for seq in prompts:
@@ -284,31 +271,29 @@ class Scheduler:
         parts = dict.fromkeys(wanted, room)
         if len(wanted) > 1:
             parts = split(room, wanted, self.shares.had, self._token_seconds)
-            parts = parts if scheduled else ended_first(parts, wanted)
+            parts = parts if batch else ended_first(parts, wanted)
         for seq in prompts:
-            parts[seq.client] -= self._schedule_prompt(seq, parts[seq.client], scheduled)
+            count = max(0, min(parts[seq.client], seq.remaining))
+            if count:
+                batch[seq] = seq.entry(count)
+                parts[seq.client] -= count
 
     def done(
-        self,
-        scheduled: abc.Sequence[ScheduledSequence],
-        tokens: abc.Sequence[int | Sampled],
-        now: float,
-        seconds: float,
+        self, batch: Batch, tokens: abc.Sequence[int | Sampled], now: float, seconds: float
     ) -> list[Sequence]:
-        """Notes what a step did; `tokens` are those sampled, in the order of `scheduled`: one for each that
-        samples, and one more for each of its drafts. Gives the sequences that ended.
+        """Notes what a step did, and gives the sequences that ended. tokens: those that it sampled, in the
+        order of the batch.
         """
-        self.time.learn(load(scheduled), seconds)
-        costs = self.time.parts([load([s]) for s in scheduled], seconds)
+        self.time.learn(load(batch), seconds)
+        costs = self.time.parts([load({seq: entry}) for seq, entry in batch.items()], seconds)
         sampled, ended = iter(tokens), []
-        for s, cost in zip(scheduled, costs, strict=True):
-            seq = s.seq
-            seq.num_computed_tokens, seq.num_replayed_tokens = seq.num_computed_tokens + s.num_tokens, 0
-            if not s.samples:
+        for (seq, entry), cost in zip(batch.items(), costs, strict=True):
+            seq.num_computed_tokens, seq.num_replayed_tokens = seq.num_computed_tokens + entry.num_tokens, 0
+            if not entry.rows:
                 self.engine.publish(seq.slot, seq.ids, seq.salt)
             self.shares.charge(seq, cost)
-            if s.samples:
-                self._take(s, [token_of(next(sampled)) for _ in range(1 + len(s.draft_tokens))])
+            if entry.rows:
+                self._take(seq, entry, [token_of(next(sampled)) for _ in range(entry.rows)])
                 if seq.first < 0:
                     seq.first = now
                     self.engine.publish(seq.slot, seq.request.ids, seq.salt)
@@ -319,11 +304,11 @@ class Scheduler:
             self.remove(seq)
         return ended
 
-    def _take(self, scheduled: ScheduledSequence, sampled: abc.Sequence[int]) -> None:
+    def _take(self, seq: Sequence, entry: BatchEntry, sampled: abc.Sequence[int]) -> None:
         """Appends the sampled tokens to the sequence: each was drawn as if the draft tokens before it were
         the answer, so they hold up to the first draft token that differs from what was sampled in its place.
         """
-        seq, drafts = scheduled.seq, scheduled.draft_tokens
+        drafts = entry.draft_tokens
         for accepted, token in enumerate(sampled):
             seq.ids.append(token)
             seq.finish = self._finish(seq)
@@ -336,7 +321,7 @@ class Scheduler:
             reached = self.engine.rewind(seq.slot, seq.num_computed_tokens)
             short, seq.num_computed_tokens = seq.num_computed_tokens - reached, reached
             # A longer rest is computed as a prompt is.
-            seq.num_replayed_tokens = short if short < scheduled.num_tokens + len(drafts) else 0
+            seq.num_replayed_tokens = short if short < len(entry.ids) else 0
 
     def remove(self, seq: Sequence) -> None:
         """Takes a sequence out, wherever it is; what it computed stays for others to find."""
@@ -400,13 +385,6 @@ class Scheduler:
             return most
         return max(SMALL, self.time.prompt_tokens(0, 0, self.limits.alone_seconds, most))
 
-    def _schedule_prompt(self, seq: Sequence, room: int, scheduled: list[ScheduledSequence]) -> int:
-        """Adds up to `room` tokens of the sequence's prompt; gives their number."""
-        count = min(room, seq.remaining)
-        if count > 0:
-            scheduled.append(ScheduledSequence(seq, count, count == seq.remaining))
-        return max(0, count)
-
     def _admit(self, seq: Sequence, now: float) -> bool:
         """Gives the sequence a slot and all blocks of its prompt; False where there are too few of them."""
         pages, slot = self.engine.pages, self._free[-1]
@@ -456,7 +434,7 @@ class Scheduler:
 
 
 def check(
-    request: Request,
+    request: GenerateRequest,
     waiting: int,
     limits: SchedulerLimits,
     block: int,
@@ -480,10 +458,10 @@ def check(
         raise PromptTooLong(len(request.ids), have * block - 1, line)
 
 
-def load(scheduled: abc.Sequence[ScheduledSequence]) -> Load:
-    """What a step of this work computes."""
-    decoded = sum(1 for s in scheduled if s.seq.decoding)
-    replayed = sum(s.seq.num_replayed_tokens for s in scheduled)
-    prompt = sum(s.num_tokens for s in scheduled) - decoded - replayed
-    drafted = replayed + sum(len(s.draft_tokens) for s in scheduled)
-    return Load(decoded, prompt, sum(s.seq.num_computed_tokens for s in scheduled), drafted)
+def load(batch: Batch) -> Load:
+    """What a step computes."""
+    decoded = sum(seq.decoding for seq in batch)
+    replayed = sum(seq.num_replayed_tokens for seq in batch)
+    prompt = sum(entry.num_tokens for entry in batch.values()) - decoded - replayed
+    drafted = replayed + sum(len(entry.draft_tokens) for entry in batch.values())
+    return Load(decoded, prompt, sum(seq.num_computed_tokens for seq in batch), drafted)

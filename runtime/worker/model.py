@@ -17,13 +17,13 @@ from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.adapters.adapters import read_adapters
 from satchel.runtime.api.model import Model
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle, Requests
 from satchel.runtime.engine.resume import Restored
 from satchel.runtime.engine.service import Service
 from satchel.runtime.grammar import only_check
 from satchel.runtime.kernels import registered
 from satchel.runtime.placement.sizing import size
-from satchel.runtime.scheduler import Request
 from satchel.runtime.worker.process import PASSES
 from satchel.runtime.worker.service import WorkerService
 
@@ -86,7 +86,7 @@ class WorkerModel(Model):
     def _start(self, old: Service | None) -> Requests:
         return self.worker
 
-    def submit(self, request: Request) -> RequestHandle:
+    def submit(self, request: GenerateRequest) -> RequestHandle:
         return self.service.submit(request)  # the worker makes the constraint of its grammar
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:

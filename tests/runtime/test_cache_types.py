@@ -11,7 +11,8 @@ from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES, encode_cache
 from satchel.runtime import ops
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate

@@ -10,9 +10,9 @@ import tiny
 from waiting import until
 
 from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
-from satchel.runtime.scheduler import Request
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -43,7 +43,7 @@ def test_a06_one_call_between_two_steps_however_many_ask(service: Service) -> No
     try:
         until(lambda: "call" in done, "the first call")
         service.watch = lambda work: done.append("step")
-        assert len(list(service.submit(Request([1, 2, 3], 60)))) == 60
+        assert len(list(service.submit(GenerateRequest([1, 2, 3], 60)))) == 60
     finally:
         over.set()
         for asker in askers:
@@ -67,7 +67,7 @@ def test_a06_slots_that_calls_lease_do_not_keep_requests_out(service: Service) -
         asker.start()
     try:
         for _ in range(5):
-            assert len(list(service.submit(Request([1, 2, 3], 4)))) == 4
+            assert len(list(service.submit(GenerateRequest([1, 2, 3], 4)))) == 4
     finally:
         over.set()
         for asker in askers:

@@ -16,8 +16,8 @@ from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.chat import Style
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.refusals import PromptTooLong, QueueFull
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.stats import Histogram, Usage
-from satchel.runtime.engine.structured_output import StructuredOutput
 from satchel.runtime.grammar import (
     AnyJson,
     Choice,
@@ -28,10 +28,10 @@ from satchel.runtime.grammar import (
     ToolCallGrammar,
     ToolSchema,
 )
+from satchel.runtime.grammar.spec import Spec
 from satchel.runtime.kv import Miss
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.scheduler import Request
 from satchel.runtime.worker.blame import Blame
 from satchel.runtime.worker.outlet import PART, Outlet
 from satchel.runtime.worker.wire import (
@@ -87,7 +87,7 @@ def test_whoever_kills_is_found_however_late_it_does(late: int) -> None:
 
 
 VALUES = [
-    Request((1, 2), 5, Sampling(seed=3), frozenset({7, 8}), deadline=1.5, given=(4,)),
+    GenerateRequest((1, 2), 5, Sampling(seed=3), frozenset({7, 8}), deadline=1.5, given=(4,)),
     Options(context=3, worker="process"),
     Cache(context=64, slots=2),
     Usage(devices={"cpu": 0.5}),
@@ -118,7 +118,9 @@ def test_what_cannot_be_sent_is_refused(value: object) -> None:
         encode(value)
 
 
-@pytest.mark.parametrize("value", [{"$": "os.system", "v": ["x"]}, {"$": "Request", "v": 3}, {}, {"v": 1}])
+@pytest.mark.parametrize(
+    "value", [{"$": "os.system", "v": ["x"]}, {"$": "GenerateRequest", "v": 3}, {}, {"v": 1}]
+)
 def test_unknown_kinds_are_refused(value: object) -> None:
     with pytest.raises(DeviceError, match="not known"):
         decode(value)
@@ -200,26 +202,23 @@ def deep(levels: int) -> dict[str, Any]:
     return found
 
 
-OUTPUTS = [
-    StructuredOutput(
-        JsonSchema({"b": 1, "a": [True, None]}, spaces=False), Style("x", "<t>", "</t>"), "content"
-    ),
-    StructuredOutput(JsonSchema(deep(200))),
-    StructuredOutput(JsonSchema(True)),
-    StructuredOutput(AnyJson(anything=True)),
-    StructuredOutput(Choice(("a", "b"))),
-    StructuredOutput(Gbnf('root ::= "a"')),
-    StructuredOutput(Lark('start: "a"')),
-    StructuredOutput(Regex("[a-z]")),
-    StructuredOutput(
-        ToolCallGrammar([ToolSchema("f", {"type": "object"}), ToolSchema("g")], "hermes", parallel=True)
-    ),
+GRAMMARS = [
+    JsonSchema({"b": 1, "a": [True, None]}, spaces=False),
+    JsonSchema(deep(200)),
+    JsonSchema(True),
+    AnyJson(anything=True),
+    Choice(("a", "b")),
+    Gbnf('root ::= "a"'),
+    Lark('start: "a"'),
+    Regex("[a-z]"),
+    ToolCallGrammar([ToolSchema("f", {"type": "object"}), ToolSchema("g")], "hermes", parallel=True),
 ]
 
 
-@pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: type(output.grammar).__name__)
-def test_structured_output_survives_the_wire(output: StructuredOutput) -> None:
-    assert decode(json.loads(json.dumps(encode(output)))) == output
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: type(grammar).__name__)
+def test_structured_output_survives_the_wire(grammar: Spec) -> None:
+    request = GenerateRequest((1,), 2, grammar=grammar, style=Style("x", "<t>", "</t>"), opening="content")
+    assert decode(json.loads(json.dumps(encode(request)))) == request
 
 
 def test_arrays_go_beside_their_values() -> None:
