@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from satchel.formats.chat import (
     ChatParser,
@@ -28,11 +28,8 @@ from satchel.runtime.api.chat import ChatPrompt
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted
 from satchel.runtime.api.reasoning import AFTER, INSIDE, ReasoningBudget, Thought
-from satchel.runtime.api.reply import Reply
+from satchel.runtime.api.reply import GeneratingModel, Reply
 from satchel.runtime.engine.generate_request import GenerateRequest
-
-if TYPE_CHECKING:
-    from satchel.runtime.api.model import Model
 
 
 class ChatReply(Reply):
@@ -44,7 +41,7 @@ class ChatReply(Reply):
 
     def __init__(
         self,
-        model: Model,
+        model: GeneratingModel,
         fitted: Fitted,
         options: GenerateOptions,
         style: Style,
@@ -70,7 +67,9 @@ class ChatReply(Reply):
         self._read = False
 
     @classmethod
-    def to(cls, model: Model, prompt: ChatPrompt, fitted: Fitted, options: GenerateOptions) -> ChatReply:
+    def to(
+        cls, model: GeneratingModel, prompt: ChatPrompt, fitted: Fitted, options: GenerateOptions
+    ) -> ChatReply:
         """The answer to a rendered prompt."""
         most, budget = prompt.thinking.budget, None
         if most is not None:

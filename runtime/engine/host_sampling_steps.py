@@ -69,7 +69,7 @@ class HostSampledStep:
     inside: float = 0.0  # seconds from there on, as Launched has them
 
 
-class Filler(Protocol):
+class StepEngine(Protocol):
     """What host-side sampling needs of an engine."""
 
     cache: Cache
@@ -81,7 +81,7 @@ class Filler(Protocol):
 class HostSamplingSteps:
     """Runs steps of the engine that have such rows."""
 
-    def __init__(self, engine: Filler) -> None:
+    def __init__(self, engine: StepEngine) -> None:
         self.engine = engine
         self._filler: ThreadPoolExecutor | None = None
 

@@ -25,11 +25,11 @@ from typing import Any, BinaryIO, cast
 from satchel.errors import DeviceError, SatchelError
 from satchel.formats.gguf import OpenFile
 from satchel.runtime.api.model import Model
+from satchel.runtime.api.tokenized_options import with_constraint
 from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.service import Service
-from satchel.runtime.engine.tokenized_options import with_constraint
 from satchel.runtime.engine.watchdog import Beats, Pulse, ticking
 from satchel.runtime.log import LOG
 from satchel.runtime.sandbox import enter

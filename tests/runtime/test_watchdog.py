@@ -17,6 +17,7 @@ from waiting import until
 
 from satchel import Model
 from satchel.errors import DeviceError, RequestError
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import find_backend
 from satchel.runtime.engine.generate_request import GenerateRequest
@@ -26,7 +27,6 @@ from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
 from satchel.runtime.worker import service as worker_service
-from satchel.runtime.worker.model import WorkerModel
 
 stops = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped there")
 

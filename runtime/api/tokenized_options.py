@@ -16,6 +16,7 @@ from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.reasoning import ReasoningBudget
 from satchel.runtime.engine.generate_request import GenerateRequest
+from satchel.runtime.grammar import compile_grammar
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers, find_breakers
@@ -117,8 +118,6 @@ def with_constraint(request: GenerateRequest, tokenizer: Tokenizer) -> GenerateR
     """
     constraint = request.constraint
     if request.grammar is not None:
-        from satchel.runtime.grammar import compile_grammar
-
         constraint = compile_grammar(tokenizer, request.grammar).constraint()
     if constraint is not None and request.style is not None:
         constraint = ReasoningBudget(tokenizer, request.style, opening=request.opening, inner=constraint)
