@@ -1,7 +1,7 @@
-"""One engine thread for any number of threads and asyncio tasks: requests come in, steps run, tokens go out.
+"""Service: the thread that runs an engine for any number of threads and asyncio tasks.
 
-The thread sleeps while there is nothing to do. Only it touches the engine; others put requests and cancels
-into its inbox, and read tokens from their RequestHandle.
+Only this thread touches the engine. Other threads put requests, cancels and calls into its inbox, and read
+tokens from their RequestHandle. It sleeps while it has nothing to do.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from satchel.runtime.scheduler import Batch, Scheduler, SchedulerLimits, Sequenc
 from satchel.runtime.speculative import Speculator
 
 T = TypeVar("T")
-PATIENCE = 0.1  # seconds between looks whether something that is waited for will still come
+PATIENCE = 0.1  # seconds between checks that the engine thread, for which a caller waits, is alive
 
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """A step that was begun. launched: None where it runs when its tokens are asked for."""
+    """A step that was begun."""
 
     batch: Batch
-    launched: Launched | None
+    launched: Launched | None  # None: the engine runs the step when its tokens are read
 
 
 @dataclass(slots=True, eq=False)
@@ -51,10 +51,13 @@ class SlotRequest:
 
 
 class Service:
-    """engine: used by this object's thread alone from here on, as is the speculator's. clock: seconds,
-    monotonic. on_lost: called in the thread when a device of the engine is lost, gives the error for all that
-    is under way; then the thread ends, for another Service must go on. after: the one that this one goes on
-    for, whose counts and watchers it takes.
+    """Runs requests on an engine.
+
+    engine, speculator: only this service's thread may use them from here on.
+    clock: monotonic seconds.
+    on_lost: called in the thread when a device of the engine is lost. It gives the error with which all
+    requests and calls fail; then the thread ends, and another Service must take over.
+    after: the service that this one replaces, whose counts and watchers it takes.
     """
 
     def __init__(
@@ -76,17 +79,17 @@ class Service:
             if after
             else StatsCollector(KVTraffic((a.window, a.bytes) for a in attention))
         )
-        # Called before each step, and before each piece of a call whose cancel scope has a number.
+        # watch is called before each step, watch_scope before each piece of a call whose scope has a number.
         self.watch: abc.Callable[[abc.Collection[Sequence]], None] | None = after.watch if after else None
         self.watch_scope: abc.Callable[[int], None] | None = after.watch_scope if after else None
-        self.gone: SatchelError | None = None  # why it does nothing more: a device is lost
+        self.gone: SatchelError | None = None  # the loss of a device, after which the service does nothing
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
         self._handles: dict[Sequence, RequestHandle] = {}
         self._inbox: deque[abc.Callable[[], None]] = deque()
-        self._calls: deque[abc.Callable[[], None]] = deque()  # one between two steps, however many there are
-        self._leased_last = False  # the last free slot went to a call while requests waited
+        self._calls: deque[abc.Callable[[], None]] = deque()  # at most one runs between two steps
+        self._leased_last = False  # the last free slots went to a call, although requests waited
         self._slot_requests: deque[SlotRequest] = deque()
-        self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
+        self._under: deque[Underway] = deque()  # steps whose tokens are not read yet; one between two turns
         self._wakeup = threading.Condition()
         self._closed, self._coming = False, Counter[str]()
         self._over, self._dog = threading.Event(), Watchdog(0, 0)
@@ -96,7 +99,7 @@ class Service:
         ticking(lambda: self._dog.heard(beats.look()), self._over, "satchel-watch")
 
     def submit(self, request: GenerateRequest) -> RequestHandle:
-        """Queues a request. RequestError where the queue is full, or the request can never run."""
+        """Queues a request. Raises RequestError if the queue is full or the request can never run."""
         seq = Sequence(request, self.clock())
         if seq.host_sampling is not None:
             seq.host_sampling.check(self.engine.vocabulary)
@@ -114,8 +117,8 @@ class Service:
         self._post(lambda: self._end(handle.seq, End("cancelled")))
 
     def call(self, function: abc.Callable[[], None]) -> None:
-        """Runs a function on the engine thread between two steps, and waits for it. Where this thread is
-        interrupted meanwhile, it does not run, or is over, when that is known.
+        """Runs a function on the engine thread between two steps, and waits for it. If the caller's thread is
+        interrupted meanwhile, the exception is raised once the function has ended or will not run.
         """
         scope, done, dropped = current_scope(), threading.Event(), threading.Event()
         skipped = threading.Event()
@@ -156,8 +159,8 @@ class Service:
             raise DeviceError("the engine thread has ended; load the model again")
 
     def with_slot(self, function: abc.Callable[[int], None]) -> None:
-        """Runs a function on the engine thread with an empty slot that it leases, as soon as one is free, and
-        waits for it; what it raises is raised here.
+        """Leases a slot as soon as one is free, and runs a function on the engine thread with it. Raises what
+        the function raises.
         """
         (slot,) = self.acquire_slots(1)
         try:
@@ -166,7 +169,7 @@ class Service:
             self.release_slots([slot])
 
     def ask(self, function: abc.Callable[[], T]) -> T:
-        """As call(); gives what the function gives, raises what it raises."""
+        """call() with the function's result: returns what it returns, raises what it raises."""
         found: list[T] = []
         failed: list[BaseException] = []
 
@@ -181,13 +184,13 @@ class Service:
         self.call(run)
         if failed and isinstance(failed[0], DeviceLost):
             self.join()
-            self._check_alive()  # tells it as everybody is told
+            self._check_alive()  # raises the error that every caller gets
         if failed:
             raise failed[0]
         return found[0]
 
     def acquire_slots(self, count: int) -> list[int]:
-        """So many empty slots, as soon as they are free together; release_slots() ends it."""
+        """Leases empty slots as soon as that many are free at once; release_slots() ends the lease."""
         scope, lease = current_scope(), SlotRequest(count)
         self._post(partial(self._slot_requests.append, lease))
         try:
@@ -200,14 +203,14 @@ class Service:
         return lease.slots
 
     def _withdraw(self, lease: SlotRequest) -> None:
-        """Takes the request back, with the slots that it was given."""
+        """Takes back a request for slots, and the slots that it was given."""
         if lease in self._slot_requests:
             self._slot_requests.remove(lease)
         for slot in lease.slots:
             self.scheduler.release_slot(slot)
 
     def release_slots(self, slots: abc.Sequence[int]) -> None:
-        """Empties acquired slots; others may have them."""
+        """Empties acquired slots and gives them back."""
 
         def give() -> None:
             for slot in slots:
@@ -216,8 +219,8 @@ class Service:
         self._post(give)
 
     def _grant_leases(self) -> None:
-        """Gives slots to the call that has waited longest for them, where there are enough; where requests
-        wait too, every other time.
+        """Gives free slots to the call that has waited longest, if there are enough. While requests wait for
+        slots too, calls and requests take turns.
         """
         while self._slot_requests and self._slot_requests[0].count <= self.scheduler.free_slots:
             waiting = bool(self.scheduler.waiting)
@@ -231,7 +234,7 @@ class Service:
             lease.done.set()
 
     def close(self) -> None:
-        """Cancels what is under way and ends the thread; the engine stays the caller's."""
+        """Cancels all requests and ends the thread. The caller closes the engine."""
         with self._wakeup:
             self._closed = True
             self._wakeup.notify()
@@ -244,12 +247,12 @@ class Service:
 
     @property
     def pulse(self) -> Pulse:
-        """What the engine's thread is doing."""
+        """The activity of the engine's thread."""
         return self.engine.pulse
 
     @property
     def trouble(self) -> str:
-        """Why no request can be answered now; "" where they are."""
+        """Why requests cannot be answered now; "" if they can."""
         if self.gone:
             return str(self.gone)
         if not self._thread.is_alive():
@@ -263,7 +266,7 @@ class Service:
 
     def _add(self, handle: RequestHandle) -> None:
         self._handles[handle.seq] = handle
-        with self._wakeup:  # in one go, or submit() would count it twice meanwhile
+        with self._wakeup:  # at once: submit() must not count the request twice
             self.scheduler.add(handle.seq)
             self._coming[handle.seq.client] -= 1
 
@@ -287,14 +290,14 @@ class Service:
                 calls = len(self._calls) if closed else min(1, len(self._calls))
                 tasks += [self._calls.popleft() for _ in range(calls)]
             if tasks or closed:
-                self._guarded(self._settle)  # they find nothing under way
+                self._guarded(self._settle)  # no task may find a step under way
             for task in tasks:
                 self.pulse.begin("step")
                 task()
             if self._lost:
                 self._leave()
                 return
-            self._grant_leases()  # a task may have freed slots, or asked for them
+            self._grant_leases()  # a task may have released slots, or requested some
             if closed:
                 self._end_all(End("cancelled"))
                 return
@@ -304,7 +307,7 @@ class Service:
                     self._grant_leases()
 
     def _guarded(self, function: abc.Callable[[], None]) -> None:
-        """Calls it; where it fails, so does every request."""
+        """Calls the function; if it fails, every request fails."""
         try:
             function()
         except DeviceLost as error:
@@ -312,12 +315,12 @@ class Service:
         except SatchelError as error:
             LOG.error("a step failed: %s", error)
             self._fail(error)
-        except Exception as error:  # a bug of ours: no caller must wait for ever
+        except Exception as error:  # a bug here: no caller may wait for ever
             LOG.exception("a step failed")
             self._fail(DeviceError(f"the engine failed: {error!r}"))
 
     def _leave(self) -> None:
-        """A device is lost: all that is under way fails, and nothing more is taken."""
+        """A device is lost: every request and call fails, and the service takes no more."""
         error = self._lost[0]
         told = self._on_lost(error) if self._on_lost else error
         with self._wakeup:
@@ -325,7 +328,7 @@ class Service:
             tasks = [*self._inbox, *self._calls]
             self._inbox.clear()
             self._calls.clear()
-        for task in tasks:  # requests that came meanwhile end below; calls do nothing
+        for task in tasks:  # adds the requests that came meanwhile, so that they fail too; calls do nothing
             task()
         self._fail(told)
 
@@ -333,7 +336,7 @@ class Service:
         while self._under:
             step = self._under.popleft()
             if step.launched is not None:
-                with suppress(Exception):  # the first failure is the one to tell
+                with suppress(Exception):  # callers get the first failure
                     self.engine.collect(step.launched)
         self._end_all(End("error", error))
 
@@ -342,7 +345,9 @@ class Service:
         return bool(self.scheduler.waiting or self.scheduler.running or self._under)
 
     def _step(self) -> None:
-        """Ends the step under way, or a new one, after launching the next where that need not wait for it."""
+        """Ends the oldest step under way; begins one if there is none. Before that it launches the next step,
+        if that can be planned without this one's tokens.
+        """
         if not (self._under or self._begin()):
             return
         step = self._under[0]
@@ -355,13 +360,13 @@ class Service:
         self._finish(self._under.popleft())
 
     def _settle(self) -> None:
-        """Ends the step under way."""
+        """Ends the step under way, if there is one."""
         if self._under:
             self._launch_sampling(self._under[0])
             self._finish(self._under.popleft())
 
     def _begin(self) -> bool:
-        """Launches a step of what there is to do, if there is anything."""
+        """Plans and launches a step; False if there is nothing to do."""
         now = self.clock()
         for seq in self.scheduler.expired(now):
             self._end(seq, End("deadline"))
@@ -379,7 +384,7 @@ class Service:
         self._under.append(Underway(batch, launched))
 
     def _launch_sampling(self, step: Underway) -> None:
-        """Launches the sampling where it waited for tokens of the step before; that step has ended."""
+        """Launches the sampling of a step that waited for the tokens of the step before, which has ended."""
         if step.launched is not None:
             ended = [entry.slot for seq, entry in step.batch.items() if seq.finish]
             self.engine.launch_sampling(step.launched, ended)
@@ -393,10 +398,9 @@ class Service:
         timing = self.engine.timing
         total, read = timing.total, timing.weight_bytes
         tokens, batch = self._tokens(step), step.batch
-        # Seconds of the step itself: the plan of a new bucket is made once, and says nothing about the
-        # next step.
+        # Seconds of the step alone: compiling the plan of a new bucket happens once and predicts nothing.
         now, seconds = self.clock(), timing.last
-        # A sequence that the step before ended has no use for what was computed and sampled since.
+        # The step before may have ended a sequence after this step was launched: drop its rows.
         if any(seq.finish for seq in batch):
             tokens = [token for seq, token in zip(batch, tokens, strict=True) if not seq.finish]
             batch = {seq: entry for seq, entry in batch.items() if not seq.finish}
@@ -421,8 +425,8 @@ class Service:
     def _give(
         self, seq: Sequence, items: abc.Sequence[int | Sampled], now: float, ended: list[Sequence]
     ) -> None:
-        """Hands out what the sequence got. Where the request's own code failed, or its logits are lost, it
-        alone ends; others go on.
+        """Gives the sampled tokens to the request's handle. A request whose own code failed, or whose logits
+        are lost, ends with the error; the others go on.
         """
         failed = next((i.error for i in items if isinstance(i, Sampled) and i.error is not None), None)
         if failed is not None:
@@ -439,7 +443,7 @@ class Service:
         return StepFacts(seconds, weight_bytes, self.engine.timing.devices, 1 - pool.free / pool.size)
 
     def stats(self) -> EngineStats:
-        """What was counted so far, without waiting for the step at hand."""
+        """Statistics so far; does not wait for the current step."""
         s, pages = self.scheduler, self.engine.pages
         blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
         found, tier = self.stats_collector.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
@@ -462,7 +466,7 @@ class Service:
         )
 
     def _end(self, seq: Sequence, end: End) -> None:
-        """Ends a sequence before its time; one that has ended already stays as it is."""
+        """Ends a sequence early; does nothing if it has ended already."""
         if seq in self._handles:
             seq.finish = end.finish
             self.scheduler.remove(seq)
