@@ -27,6 +27,7 @@ from satchel.runtime.engine.stats import EngineStats, KVTraffic, Part, StatsColl
 from satchel.runtime.engine.watchdog import Beats, Pulse, Watchdog, ticking
 from satchel.runtime.log import LOG
 from satchel.runtime.scheduler import Batch, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.scheduler.fair import KNOWN, Fair
 from satchel.runtime.speculative import Speculator
 
 T = TypeVar("T")
@@ -43,9 +44,10 @@ class Underway:
 
 @dataclass(slots=True, eq=False)
 class SlotRequest:
-    """A call that waits for `count` free slots."""
+    """A call of a client that waits for `count` free slots."""
 
     count: int
+    client: str
     slots: list[int] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -86,9 +88,11 @@ class Service:
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
         self._handles: dict[Sequence, RequestHandle] = {}
         self._inbox: deque[abc.Callable[[], None]] = deque()
-        self._calls: deque[abc.Callable[[], None]] = deque()  # at most one runs between two steps
+        # Waiting calls, each with its client: at most one runs between two steps.
+        self._calls: list[tuple[str, abc.Callable[[], None]]] = []
+        self._call_time = Fair()  # what each client had of calls
         self._leased_last = False  # the last free slots went to a call, although requests waited
-        self._slot_requests: deque[SlotRequest] = deque()
+        self._slot_requests: list[SlotRequest] = []
         self._under: deque[Underway] = deque()  # steps whose tokens are not read yet; one between two turns
         self._wakeup = threading.Condition()
         self._closed, self._coming = False, Counter[str]()
@@ -126,6 +130,7 @@ class Service:
         self._check_alive()
 
         def run() -> None:
+            began = self.clock()
             try:
                 if self.gone:
                     skipped.set()
@@ -134,10 +139,15 @@ class Service:
                         self.watch_scope(scope.number)
                     function()
             finally:
+                with self._wakeup:
+                    self._call_time.charge(scope.client, self.clock() - began, scope.weight)
                 done.set()
 
         with self._wakeup:
-            self._calls.append(run)
+            if self._call_time.names >= KNOWN:
+                self._call_time.forget({client for client, _ in self._calls})
+            self._call_time.arrive(scope.client)
+            self._calls.append((scope.client, run))
             self._wakeup.notify()
         try:
             self._wait(done)
@@ -147,6 +157,12 @@ class Service:
             raise
         if skipped.is_set():
             self._check_alive()
+
+    def _next_call(self) -> abc.Callable[[], None]:
+        """Takes the first waiting call of the client that had the least of calls. The lock is held."""
+        call = min(self._calls, key=lambda call: self._call_time.virtual_time(call[0]))
+        self._calls.remove(call)
+        return call[1]
 
     def _wait(self, done: threading.Event) -> None:
         while not done.wait(PATIENCE):
@@ -191,8 +207,11 @@ class Service:
 
     def acquire_slots(self, count: int) -> list[int]:
         """Leases empty slots as soon as that many are free at once; release_slots() ends the lease."""
-        scope, lease = current_scope(), SlotRequest(count)
-        self._post(partial(self._slot_requests.append, lease))
+        scope = current_scope()
+        lease = SlotRequest(count, scope.client)
+        with self._wakeup:
+            self._call_time.arrive(lease.client)
+            self._post(partial(self._slot_requests.append, lease))
         try:
             while not lease.done.wait(PATIENCE):
                 scope.check()
@@ -219,16 +238,19 @@ class Service:
         self._post(give)
 
     def _grant_leases(self) -> None:
-        """Gives free slots to the call that has waited longest, if there are enough. While requests wait for
-        slots too, calls and requests take turns.
+        """Gives free slots to the first call of the client that had the least of calls, if there are enough.
+        While requests wait for slots too, calls and requests take turns.
         """
-        while self._slot_requests and self._slot_requests[0].count <= self.scheduler.free_slots:
+        while self._slot_requests:
+            lease = min(self._slot_requests, key=lambda lease: self._call_time.virtual_time(lease.client))
+            if lease.count > self.scheduler.free_slots:
+                return
             waiting = bool(self.scheduler.waiting)
             if waiting and self._leased_last:
                 self._leased_last = False
                 return
             self._leased_last = waiting
-            lease = self._slot_requests.popleft()
+            self._slot_requests.remove(lease)
             found = [self.scheduler.acquire_slot() for _ in range(lease.count)]
             lease.slots += [slot for slot in found if slot is not None]
             lease.done.set()
@@ -288,7 +310,7 @@ class Service:
                 self._inbox.clear()
                 closed = self._closed
                 calls = len(self._calls) if closed else min(1, len(self._calls))
-                tasks += [self._calls.popleft() for _ in range(calls)]
+                tasks += [self._next_call() for _ in range(calls)]
             if tasks or closed:
                 self._guarded(self._settle)  # no task may find a step under way
             for task in tasks:
@@ -325,7 +347,7 @@ class Service:
         told = self._on_lost(error) if self._on_lost else error
         with self._wakeup:
             self.gone = told
-            tasks = [*self._inbox, *self._calls]
+            tasks = [*self._inbox, *(run for _, run in self._calls)]
             self._inbox.clear()
             self._calls.clear()
         for task in tasks:  # adds the requests that came meanwhile, so that they fail too; calls do nothing

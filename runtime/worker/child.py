@@ -147,7 +147,7 @@ class Worker:
                     self._cancel(message["cancel"])
                 elif "ask" in message:
                     number = message["ask"]
-                    self._scopes[number] = CancelScope(number)
+                    self._scopes[number] = CancelScope(number, *message["client"])
                     begin(self._answer, model, number, message, self._files(message))
             if got is None:
                 os._exit(0)  # the parent is gone: no one needs the work in flight

@@ -164,6 +164,7 @@ class WorkerService:
         """As ask(); raises DeviceError as soon as worth() is false."""
         scope = current_scope()
         call = PendingCall(method, args, how, most_bytes(method, args, how, *self.widths))
+        call.message["client"] = [scope.client, scope.weight]
         scope.check()
         with self._lock:
             self._check_open()

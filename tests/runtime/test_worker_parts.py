@@ -6,7 +6,9 @@ import io
 import json
 import random
 import threading
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,8 +16,10 @@ from waiting import happened, joined, until
 
 from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.chat import Style
+from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.refusals import PromptTooLong, QueueFull
+from satchel.runtime.engine.cancel_scope import CancelScope, current_scope
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.stats import Histogram, Usage
 from satchel.runtime.grammar import (
@@ -33,7 +37,9 @@ from satchel.runtime.kv import Miss
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.worker.blame import Blame
+from satchel.runtime.worker.child import Worker
 from satchel.runtime.worker.outlet import PART, Outlet
+from satchel.runtime.worker.service import WorkerService
 from satchel.runtime.worker.wire import (
     LENGTHS,
     Arrays,
@@ -261,3 +267,31 @@ def test_a_short_message_goes_behind_the_part_at_hand() -> None:
     came = list(iter(lambda: read_message(file), None))
     assert [next(iter(message)) for message, _ in came] == ["part", "short", *["part"] * 4]
     assert sum(len(data) for _, data in came) == len(long)
+
+
+def test_a_call_brings_its_client_to_the_worker(tmp_path: Path) -> None:
+    """From the scope of the caller's thread to that of the thread that runs the method there."""
+    service, scope = WorkerService(tmp_path / "m.gguf", Options()), CancelScope(client="key", weight=2.0)
+
+    def asks() -> None:
+        with suppress(RequestError):
+            scope.run(lambda: service.ask("embed", "a text"))
+
+    asker = threading.Thread(target=asks)
+    asker.start()
+    until(lambda: bool(service._calls), "the call waits for a process")
+    (call,), source = service._calls.values(), io.BytesIO()
+    scope.cancel()
+    asker.join(60)
+    write_message(source, {"ask": 1, **call.message})
+    write_message(source, {"close": 1})
+    source.seek(0)
+    seen: list[tuple[str, str, float]] = []
+
+    class Embeds:
+        def embed(self, text: str) -> None:
+            seen.append((text, current_scope().client, current_scope().weight))
+
+    Worker(io.BytesIO()).serve(cast(Model, Embeds()), source)
+    until(lambda: bool(seen), "the worker runs the method")
+    assert seen == [("a text", "key", 2.0)]
