@@ -277,7 +277,7 @@ class Engine:
         return tuple(self._memory)
 
     def device_of(self, name: str) -> Device:
-        """The device of that name. Raises KeyError if it has no part of the model."""
+        """The device of that name; KeyError where it has no part of the model."""
         held = self._memory if name in self._memory else self._held(self._prefetch is not None)
         return held[name].device
 
@@ -404,9 +404,7 @@ class Engine:
         return found
 
     def fill(self, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
-        """Writes the step block of the entries' program. rows: tokens that are sampled; every: every token
-        has an output row.
-        """
+        """Writes the step block of the program that fits."""
         self._update_expert_cache()
         total = sum(len(e.ids) for e in entries)
         if not 0 < total <= self.batch:
@@ -443,7 +441,7 @@ class Engine:
         return program
 
     def _update_expert_cache(self) -> None:
-        """Moves cached experts, unless a step under way may read them."""
+        """Lets cached experts move, where no step is under way that may read them."""
         if self.expert_cache is not None and not any(
             p.busy for p in (*self._programs.values(), *self._seconds.values())
         ):
