@@ -24,8 +24,8 @@ from speculation import LEAST, measure
 
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Request
 from satchel.runtime.speculative import Speculation
 
 PEER = Path(__file__).with_name("engine_peer.py")
@@ -91,7 +91,9 @@ def same(files: Files) -> list[Finding]:
             ids = model.prompt_ids([{"role": "user", "content": case[0]}])
             ends = frozenset(model.tokenizer.eog)
             return [
-                t async for t in model.service.submit(Request(ids, case[1], GREEDY, ends)) if t not in ends
+                t
+                async for t in model.service.submit(GenerateRequest(ids, case[1], GREEDY, ends))
+                if t not in ends
             ]
 
         async def tasks() -> list[list[int]]:
@@ -272,7 +274,9 @@ def python_seconds(path: Path, batch: int, length: int = 4000) -> float:
     """Seconds a step outside of the backend, with nobody reading the tokens meanwhile."""
     with Model.load(path, device="null", slots=batch, context=length + 200) as model:
         service, timing = model.service, model.engine.timing
-        handles = [service.submit(Request([1, 2, n + 3], length, Sampling(seed=n))) for n in range(batch)]
+        handles = [
+            service.submit(GenerateRequest([1, 2, n + 3], length, Sampling(seed=n))) for n in range(batch)
+        ]
         while any(t.seq.generated < 100 for t in handles):
             time.sleep(0.001)
         started, steps, inside = time.perf_counter(), timing.steps, timing.inside

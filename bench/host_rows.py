@@ -21,12 +21,12 @@ from typing import Any
 
 from satchel.cli.options import default_model
 from satchel.runtime.api.model import Model
-from satchel.runtime.engine.engine import LAST, BatchEntry, Launched
-from satchel.runtime.engine.logits_options import NO_LOGITS_OPTIONS, LogitsOptions
-from satchel.runtime.engine.structured_output import StructuredOutput
+from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.engine import Launched
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.grammar import JsonSchema
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.scheduler import Request, ScheduledSequence
+from satchel.runtime.scheduler import Batch
 
 PERSON = {
     "type": "object",
@@ -36,10 +36,10 @@ PERSON = {
 }
 # More people than any answer here has room for: the schema ends none.
 PEOPLE = JsonSchema({"type": "array", "items": PERSON, "minItems": 1000})
-KINDS = {
-    "none": NO_LOGITS_OPTIONS,
-    "a JSON schema": LogitsOptions(structured_output=StructuredOutput(PEOPLE)),
-    "log probabilities": LogitsOptions(logprobs=5),
+KINDS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "a JSON schema": {"grammar": PEOPLE},
+    "log probabilities": {"logprobs": 5},
 }
 ORDERS = ("ahead", "in turn")
 
@@ -65,9 +65,9 @@ class Order:
         self.in_turn, self.steps, self.ahead = False, 0, 0
         plan, launch, sample = service.scheduler.ahead, service.engine.launch, service.engine.sample
 
-        def planned(scheduled: Sequence[ScheduledSequence], now: float) -> list[ScheduledSequence]:
-            waits = self.in_turn and any(s.seq.host_sampling is not None for s in scheduled)
-            return [] if waits else plan(scheduled, now)
+        def planned(batch: Batch, now: float) -> Batch:
+            waits = self.in_turn and any(seq.host_sampling is not None for seq in batch)
+            return {} if waits else plan(batch, now)
 
         def launched(entries: Sequence[BatchEntry]) -> Launched:
             self.steps += 1
@@ -81,20 +81,17 @@ class Order:
         service.scheduler.ahead, service.engine.launch, service.engine.sample = planned, launched, sampled
 
 
-def requests(kind: str, streams: int, tokens: int) -> list[Request]:
+def requests(kind: str, streams: int, tokens: int) -> list[GenerateRequest]:
     """The first is of this kind; all have the same length."""
     return [
-        Request(
-            [100 + 7 * i, 200 + i, 300],
-            tokens,
-            Sampling(seed=i),
-            logits_options=KINDS[kind] if i == 0 else NO_LOGITS_OPTIONS,
+        GenerateRequest(
+            [100 + 7 * i, 200 + i, 300], tokens, Sampling(seed=i), **(KINDS[kind] if i == 0 else {})
         )
         for i in range(streams)
     ]
 
 
-def measure(model: Model, order: Order, wanted: Sequence[Request]) -> Run:
+def measure(model: Model, order: Order, wanted: Sequence[GenerateRequest]) -> Run:
     order.steps = order.ahead = 0
     started = time.perf_counter()
     first, *others = [model.submit(r) for r in wanted]

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 from satchel import Model
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.engine.program import Program
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.worker import child, process
-from satchel.runtime.worker.model import WorkerModel
 
 ROUNDS = 5
 

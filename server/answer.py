@@ -19,6 +19,7 @@ from satchel.runtime.api.async_model import AsyncChatReply, AsyncReply
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.refusals import PromptTooLong
+from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.server.asked import generate_kwargs, ids_of, limited
@@ -154,7 +155,8 @@ class Answer:
             salt=kwargs.get("salt", ""),
             adapters=kwargs.get("adapters"),
         )
-        self.scored.append(await self.in_pool("score", asked))
+        scope = CancelScope(client=kwargs.get("client", ""), weight=kwargs.get("weight", 1.0))
+        self.scored.append(await self.in_pool("score", partial(scope.run, asked)))
 
     async def _next(self, index: int) -> AnswerDelta:
         """The next delta of one completion."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar, cast
 
 from starlette.requests import Request
 
+from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.server.connections import Connections
 from satchel.server.fields import Body
 from satchel.server.generation import Caller
@@ -24,8 +26,16 @@ def models_of(request: Request) -> Models:
 
 
 async def in_pool(request: Request, kind: str, work: Callable[[], T]) -> T:
-    """Runs the work in the thread pool of this kind for this caller (pools.py)."""
-    return await models_of(request).pools.run(kind, work, caller_of(request).user)
+    """Runs the work in the thread pool of this kind for this caller (pools.py), whose share of the engine it
+    uses.
+    """
+    scope = scope_of(caller_of(request))
+    return await models_of(request).pools.run(kind, partial(scope.run, work), caller_of(request).user)
+
+
+def scope_of(caller: Caller) -> CancelScope:
+    """The scope of a call for this caller."""
+    return CancelScope(client=caller.client, weight=caller.share)
 
 
 def settings_of(request: Request) -> ServerSettings:

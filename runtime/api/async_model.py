@@ -20,7 +20,7 @@ from satchel.runtime.api.model import Message, Model
 from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options
 from satchel.runtime.api.reply import POLL, Reply, Stats
 from satchel.runtime.api.usage_report import UsageReport
-from satchel.runtime.engine.cancel_scope import CancelScope
+from satchel.runtime.engine.cancel_scope import CancelScope, current_scope
 from satchel.runtime.engine.stats import EngineStats
 
 P = ParamSpec("P")
@@ -285,7 +285,8 @@ class AsyncModel:
         """Runs work in the pool for long calls, so that answers do not wait for them. Cancelling the task
         stops the engine's work for it.
         """
-        scope, loop = CancelScope(), asyncio.get_running_loop()
+        outer, loop = current_scope(), asyncio.get_running_loop()
+        scope = CancelScope(client=outer.client, weight=outer.weight)
         try:
             return await loop.run_in_executor(self._long, scope.run, work)
         except asyncio.CancelledError:

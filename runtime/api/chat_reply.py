@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from satchel.formats.chat import (
     ChatParser,
@@ -27,11 +28,8 @@ from satchel.runtime.api.chat import ChatPrompt
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted
 from satchel.runtime.api.reasoning import AFTER, INSIDE, ReasoningBudget, Thought
-from satchel.runtime.api.reply import Reply
-from satchel.runtime.engine.structured_output import StructuredOutput
-
-if TYPE_CHECKING:
-    from satchel.runtime.api.model import Model
+from satchel.runtime.api.reply import GeneratingModel, Reply
+from satchel.runtime.engine.generate_request import GenerateRequest
 
 
 class ChatReply(Reply):
@@ -43,7 +41,7 @@ class ChatReply(Reply):
 
     def __init__(
         self,
-        model: Model,
+        model: GeneratingModel,
         fitted: Fitted,
         options: GenerateOptions,
         style: Style,
@@ -69,7 +67,9 @@ class ChatReply(Reply):
         self._read = False
 
     @classmethod
-    def to(cls, model: Model, prompt: ChatPrompt, fitted: Fitted, options: GenerateOptions) -> ChatReply:
+    def to(
+        cls, model: GeneratingModel, prompt: ChatPrompt, fitted: Fitted, options: GenerateOptions
+    ) -> ChatReply:
         """The answer to a rendered prompt."""
         most, budget = prompt.thinking.budget, None
         if most is not None:
@@ -185,12 +185,12 @@ class ChatReply(Reply):
         self._fed = []
         super()._submit()
 
-    def _structured_output(self) -> StructuredOutput | None:
-        """The grammar, which applies after the reasoning."""
-        output = super()._structured_output()
-        if output is None or not self._family.open:
-            return output
-        return StructuredOutput(output.grammar, self._family, "content" if self._resumed else self._begins)
+    def _request(self, max_tokens: int) -> GenerateRequest:
+        """The same; a grammar applies after the reasoning."""
+        request = super()._request(max_tokens)
+        if not self._family.open:
+            return request
+        return replace(request, style=self._family, opening="content" if self._resumed else self._begins)
 
     def _constrained_text(self) -> str:
         return self.text[self._constrained_at :]  # not the content, which lacks calls and space around it

@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from satchel.errors import RequestError
 from satchel.runtime.engine.constraint import Constraint
-from satchel.runtime.engine.logits_options import LogitsProcessor
+from satchel.runtime.engine.generate_request import LogitsProcessor
 from satchel.runtime.grammar.spec import Spec
 from satchel.runtime.request_option import check_options, documented, request_option
 from satchel.runtime.sampling import Sampling

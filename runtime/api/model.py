@@ -1,24 +1,28 @@
-"""The library's interface: Model.load("x.gguf"), then chat, generate, tokenize, logits; close() ends it."""
+"""The library's interface: Model.load("x.gguf"), then chat, generate, tokenize, logits; close() ends it.
+
+The engine of a Model runs in this process, that of a WorkerModel in a worker process. Both have the tokenizer
+and the template in this one, over the same mapped file.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import IO, Any, Self, TypeVar, Unpack, cast
 
 import numpy as np
 
 from satchel.errors import ModelError, RequestError
 from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
-from satchel.formats.gguf import GGUF, open_gguf
+from satchel.formats.gguf import GGUF, OpenFile, open_file, open_gguf
+from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.gguf.digest import Expected, check_digests
 from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.template.messages import Plain, read_messages
@@ -35,34 +39,41 @@ from satchel.runtime.api.readings import Readings
 from satchel.runtime.api.recovering import Recovering
 from satchel.runtime.api.refusals import PromptTooLong
 from satchel.runtime.api.reply import Reply
+from satchel.runtime.api.tokenized_options import with_constraint
 from satchel.runtime.device.peaks import BEYOND_CACHE, read_rate
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.beam import Beam, BeamOptions, beam_search
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle, Requests
 from satchel.runtime.engine.resume import Restored, numbers_of, restore, save, shape_of
 from satchel.runtime.engine.scoring import score
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.stats import EngineStats
-from satchel.runtime.engine.tokenized_options import with_constraint
+from satchel.runtime.grammar import only_check
 from satchel.runtime.graph import Array
+from satchel.runtime.kernels import registered
 from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
 from satchel.runtime.placement.devices import open_for, used_of
+from satchel.runtime.placement.sizing import size
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Request
 from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.speculative.load import buckets, open_draft
 from satchel.runtime.weights.residency import Residency
 from satchel.runtime.weights.resident import Resident
+from satchel.runtime.worker.process import PASSES
+from satchel.runtime.worker.service import WorkerService
 
-__all__ = ["Message", "Model", "Options"]
+__all__ = ["Message", "Model", "Options", "WorkerModel"]
 
 Message = Mapping[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
 TAIL = 8  # tokens at the end of a prompt that are searched for the marker that opens reasoning
 
 
@@ -72,6 +83,7 @@ class Model(Recovering, Readings):
     """
 
     def __init__(self, gguf: GGUF, options: Options, progress: LoadProgress | None = None) -> None:
+        super().__init__()
         self.gguf, self.options, self.path = gguf, options, gguf.path
         self.measured_bandwidth: float | None = None
         self.notes: list[str] = list(gguf.warnings)
@@ -82,8 +94,7 @@ class Model(Recovering, Readings):
         self._draft_file: GGUF | None = None
         self.adapters: Adapters | None = None
         self.placement_options = options.placement_options
-        self._starting = threading.Lock()
-        self._progress, self._closed = stopping(progress, gguf.path), False
+        self._progress = stopping(progress, gguf.path)
         self._open()
         LOG.info("%s: loaded, context %d, %d slots", self.path.name, self.context, options.slots)
 
@@ -96,8 +107,6 @@ class Model(Recovering, Readings):
             raise RequestError(
                 f"{cls.__name__} needs the engine in this process: load it with worker='thread'"
             )
-        from satchel.runtime.worker.model import WorkerModel
-
         return cast("type[Self]", WorkerModel)
 
     def _open(self) -> None:
@@ -201,9 +210,15 @@ class Model(Recovering, Readings):
         return self.cache.context
 
     def _start(self, old: Service | None) -> Requests:
-        return self.serve_engine(old)
+        return Service(
+            self.engine,
+            self.options.served,
+            speculator=self._speculator,
+            on_lost=self._on_lost(),
+            after=old,
+        )
 
-    def submit(self, request: Request) -> RequestHandle:
+    def submit(self, request: GenerateRequest) -> RequestHandle:
         """Queues a request. Raises RequestError if the queue is full, the request can never run, or its
         grammar cannot be compiled.
         """
@@ -496,6 +511,12 @@ class Model(Recovering, Readings):
         self._free()
         self.gguf.close()
 
+    def _release(self) -> None:
+        self._free()
+        self._speculator = self._draft_file = self.measured_bandwidth = self._progress = None
+        # Keep the context that requests rely on; other automatic choices are made again.
+        self.options = replace(self.options, context=self.context)
+
     def _free(self) -> None:
         if self._speculator is not None:
             self._speculator.close()
@@ -512,3 +533,99 @@ class Model(Recovering, Readings):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def remote(method: F) -> F:
+    """Decorator: calls the worker's method of the same name and signature."""
+
+    @wraps(method)
+    def ask(self: WorkerModel, *args: Any, **how: Any) -> Any:
+        return self.worker.ask(method.__name__, *args, **how)
+
+    return cast(F, ask)
+
+
+class WorkerModel(Model):
+    """A Model with its engine in a worker process."""
+
+    embed = remote(Model.embed)
+    embed_tokens = remote(Model.embed_tokens)
+    score = remote(Model.score)
+    score_many = remote(Model.score_many)
+    rerank = remote(Model.rerank)
+    prompt_logprobs = remote(Model.prompt_logprobs)
+    beam_search = remote(Model.beam_search)
+    logits = remote(Model.logits)
+
+    def _open(self) -> None:
+        files = [p.path for p in self.gguf.parts]
+        self.worker = WorkerService(self.path, self.options, files=files, stamps=self.gguf.stamps)
+        self.worker.begin(self._progress)
+        self.cache = self.worker.cache
+        self.notes += [note for note in self.worker.notes if note not in self.notes]
+        if kernels := len(registered()):
+            self.notes.append(
+                f"{kernels} registered kernels belong to this process and are not used: the engine runs in "
+                "another; worker='thread' uses them"
+            )
+        wanted = replace(self.cache, blocks=0)
+        self.arch, _ = size(self.gguf, wanted, 0)
+        self.worker.widths = self.arch.vocab, self.arch.width
+        adapters = read_adapters(self.gguf, self.options.adapters, self.options.control_vectors)
+        self.adapters = adapters and replace(adapters, stacks={}, steers={})  # names and scales only
+
+    def _build_tokenizer(self) -> Tokenizer:
+        made = super()._build_tokenizer()
+        only_check(made)
+        return made
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("engine", "device", "devices"):
+            raise RequestError(f"{name}: it is in the worker process: load the model with worker='thread'")
+        raise AttributeError(f"a model has no attribute {name!r}")
+
+    @property
+    def trouble(self) -> str:
+        return self.worker.trouble
+
+    def _start(self, old: Service | None) -> Requests:
+        return self.worker
+
+    def submit(self, request: GenerateRequest) -> RequestHandle:
+        return self.service.submit(request)  # the worker makes the constraint of its grammar
+
+    def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
+        saved, target = 0, Path(path).absolute()
+        if not PASSES:
+            return cast(int, self.worker.ask("save_state", target, prompt, salt=salt))
+
+        def fill(file: IO[bytes]) -> None:
+            nonlocal saved
+            os.fchmod(file.fileno(), 0o600)  # it contains a user's text
+            saved = self.worker.ask("save_state", OpenFile(target, file.fileno()), prompt, salt=salt)
+
+        replace_files([(target, fill)])
+        return saved
+
+    def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
+        target = Path(path).absolute()
+        if not PASSES:
+            return cast(Restored, self.worker.ask("restore_state", target, salt=salt))
+        file = open_file(target)
+        try:
+            return cast(Restored, self.worker.ask("restore_state", file, salt=salt))
+        finally:
+            file.close()
+
+    @property
+    def sandbox(self) -> str:
+        return self.worker.sandbox
+
+    def bandwidth(self) -> float | None:
+        if self.measured_bandwidth is None:
+            found = self.worker.ask("bandwidth")
+            self.measured_bandwidth = None if found is None else float(found)
+        return self.measured_bandwidth
+
+    def _free(self) -> None:
+        self.worker.close()

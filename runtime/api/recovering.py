@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
 
 from satchel.errors import RequestError, SatchelError
+from satchel.runtime.device.device import Device
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.request_handle import Requests
 from satchel.runtime.engine.service import Service
@@ -18,31 +20,44 @@ from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.log import LOG
 from satchel.runtime.placement.options import PlacementOptions
 
-if TYPE_CHECKING:
-    from satchel.runtime.api.model import Model
 
+class Recovering(ABC):
+    """Base of Model: owns the service of its engine, and makes both anew after the loss of a device."""
 
-class Recovering:
-    """Mixin of Model that owns its service. placement_options: those of the load without the lost devices."""
+    path: Path
+    devices: Sequence[Device]
+    placement_options: PlacementOptions  # those of the load, without the lost devices
 
-    placement_options: PlacementOptions
-    _service: Requests | None = None
-    _stuck: SatchelError | None = None  # why the model cannot be placed again
+    def __init__(self) -> None:
+        self._service: Requests | None = None
+        self._stuck: SatchelError | None = None  # why the model cannot be placed again
+        self._closed, self._starting = False, threading.Lock()
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Creates the engine."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Frees the engine, in whose place _open() is to create another."""
+
+    @abstractmethod
+    def _start(self, old: Service | None) -> Requests:
+        """A service of the engine. old: the one that it replaces, whose counts it takes."""
 
     @property
     def service(self) -> Requests:
-        """The service, whose thread alone uses the engine; started with the first request. After the loss of
-        a device, a new one, as soon as the model is placed again; raises the error if it cannot be.
+        """The service, whose thread alone uses the engine. The first request starts it. After the loss of a
+        device it is a new one, as soon as the model is placed again; raises the error if it cannot be.
         """
-        model = cast("Model", self)
-        with model._starting:
-            if model._closed:
-                raise RequestError(f"{model.path}: the model was closed: load it again")
+        with self._starting:
+            if self._closed:
+                raise RequestError(f"{self.path}: the model was closed: load it again")
             old = self._service if isinstance(self._service, Service) else None
             if old and old.gone:
                 self._place_anew(old)
             if self._service is None or (old and old.gone):
-                self._service = model._start(old)
+                self._service = self._start(old)
                 weakref.finalize(self, self._service.close)
             return self._service
 
@@ -58,25 +73,22 @@ class Recovering:
         """Activity of the engine's thread; None without one. Does not wait."""
         return self._service.pulse if isinstance(self._service, Service) else None
 
-    def serve_engine(self, old: Service | None) -> Service:
-        """A service of the current engine. old: the one that it replaces."""
-        model, lose = cast("Model", self), weakref.WeakMethod(self._lose)
+    def _on_lost(self) -> Callable[[DeviceLost], SatchelError]:
+        """_lose() for a service, which must not keep the model alive."""
+        lose = weakref.WeakMethod(self._lose)
 
         def on_lost(error: DeviceLost) -> SatchelError:
-            told = lose()  # the model may be gone: only its service refers to it
+            told = lose()
             return told(error) if told else error
 
-        return Service(
-            model.engine, model.options.served, speculator=model._speculator, on_lost=on_lost, after=old
-        )
+        return on_lost
 
     def _lose(self, error: DeviceLost) -> SatchelError:
         """On the engine's thread: records the loss, starts the new placement in a thread of its own, and
         gives the error of running requests.
         """
-        model = cast("Model", self)
         self.placement_options = self.placement_options.without(error.device)
-        LOG.error("%s: %s", model.path.name, error)
+        LOG.error("%s: %s", self.path.name, error)
         threading.Thread(
             target=self._recover, args=(self._service,), name="satchel-recover", daemon=True
         ).start()
@@ -92,28 +104,24 @@ class Recovering:
         """Frees everything and opens the model again. The lock is held."""
         if self._stuck:
             raise self._stuck
-        model = cast("Model", self)
         old.join()
-        model._free()
-        model._speculator = model._draft_file = model.measured_bandwidth = model._progress = None
-        # Keep the context that requests rely on; other automatic choices are made again.
-        model.options = replace(model.options, context=model.context)
+        self._release()
         while True:
             try:
-                model._open()
+                self._open()
                 break
             except DeviceLost as error:
-                LOG.error("%s: %s", model.path.name, error)
+                LOG.error("%s: %s", self.path.name, error)
                 self.placement_options = self.placement_options.without(error.device)
             except SatchelError as error:
                 lost = ", ".join(self.placement_options.lost)
                 line = (
-                    f"{model.path}: {lost} was lost, and the model cannot be placed on what is left: {error}"
+                    f"{self.path}: {lost} was lost, and the model cannot be placed on what is left: {error}"
                 )
                 self._stuck = type(error)(line)
                 LOG.error("%s", line)
                 raise self._stuck from None
-        used = ", ".join(device.name for device in model.devices)
+        used = ", ".join(device.name for device in self.devices)
         LOG.warning(
-            "%s: placed anew without %s: on %s", model.path.name, ", ".join(self.placement_options.lost), used
+            "%s: placed anew without %s: on %s", self.path.name, ", ".join(self.placement_options.lost), used
         )

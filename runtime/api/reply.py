@@ -8,31 +8,50 @@ from __future__ import annotations
 import time
 from collections import abc
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from queue import Empty
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
-from satchel.formats.tokenizer import Detokenizer, StopStrings
+from satchel.formats.tokenizer import Detokenizer, StopStrings, Tokenizer
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted, shifted
-from satchel.runtime.api.usage_report import EngineUsage, UsageReport
+from satchel.runtime.api.tokenized_options import generate_request, in_tokens, stop_ids_of
+from satchel.runtime.api.usage_report import UsageReport
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
-from satchel.runtime.engine.structured_output import StructuredOutput
-from satchel.runtime.engine.tokenized_options import in_tokens, logits_options_of, stop_ids_of
+from satchel.runtime.grammar import Grammar, compile_grammar
+from satchel.runtime.grammar.verdict import judge
+from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Request, Sequence
-
-if TYPE_CHECKING:
-    from satchel.runtime.api.model import Model
-    from satchel.runtime.grammar import Grammar
+from satchel.runtime.scheduler import Sequence
 
 POLL = 0.05  # seconds between progress reports of a prefill
 ENDLESS = 1 << 62  # max_tokens of an answer without a limit
 STRIDE = 0x9E3779B97F4A7C15  # difference between the seeds of two context shifts
+
+
+class GeneratingModel(Protocol):
+    """What an answer needs of its model."""
+
+    measured_bandwidth: float | None
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def context(self) -> int: ...
+
+    def adapter_scales(
+        self,
+        adapters: abc.Mapping[str, float] | None = None,
+        control_vectors: abc.Mapping[str, float] | None = None,
+    ) -> AdapterScales: ...
+
+    def submit(self, request: GenerateRequest) -> RequestHandle: ...
 
 
 @dataclass(slots=True)
@@ -74,14 +93,12 @@ class Reply:
     feed(), it must call conclude(), in a thread, because checking the whole answer may take a second.
     """
 
-    def __init__(self, model: Model, fitted: Fitted, options: GenerateOptions) -> None:
+    def __init__(self, model: GeneratingModel, fitted: Fitted, options: GenerateOptions) -> None:
         self.model, self.prompt, self.options = model, fitted.ids, options
         self.sampling = in_tokens(options.seeded_sampling, model.tokenizer)
         self.logprobs: list[Logprob] = []
         self._grammar: Grammar | None = None
         if options.grammar is not None:
-            from satchel.runtime.grammar import compile_grammar
-
             self._grammar = compile_grammar(model.tokenizer, options.grammar)
         self.handle: RequestHandle | None = None
         self.ids: list[int] = []
@@ -125,7 +142,7 @@ class Reply:
     @property
     def report(self) -> UsageReport:
         """Usage report so far."""
-        usage, stats, fitted = EngineUsage.of(self._sequences), self.stats, self._fitted
+        stats, fitted = self.stats, self._fitted
         return UsageReport(
             sampling=self.sampling,
             prompt_tokens=stats.prompt,
@@ -135,23 +152,9 @@ class Reply:
             cut_tokens=fitted.cut + self._forgotten,
             cut_messages=fitted.messages,
             shifts=max(0, len(self._sequences) - 1 - self._resumed),
-            cached_tokens=usage.cached_tokens,
-            missed=usage.missed,
-            drafted=usage.drafted,
-            accepted=usage.accepted,
-            queue_seconds=usage.queue_seconds,
-            prefill_seconds=usage.prefill_seconds,
-            decode_seconds=usage.decode_seconds,
-            steps=usage.steps,
-            preempted=usage.preempted,
-            replayed=usage.replayed,
-            devices=usage.devices or {},
-            weight_bytes=usage.weight_bytes,
-            kv_bytes=usage.kv_bytes,
-            bandwidth=usage.bandwidth,
             limit=self.model.measured_bandwidth,
             notes=self.notes,
-        )
+        ).with_usage(self._sequences)
 
     def __iter__(self) -> abc.Iterator[str]:
         return self
@@ -225,30 +228,15 @@ class Reply:
     def _submit(self) -> None:
         room = self.model.context - len(self._context) + 1
         most = min(room, self._limit - self.stats.generated)
-        options, request = self.options, Request(self._context, most, self._drawing(), self._stop_ids)
-        deadline = time.monotonic() + options.timeout if options.timeout else None
-        request = replace(
-            request,
-            priority=options.priority,
-            client=options.client,
-            user=options.user,
-            weight=options.weight,
-            salt=options.salt,
-            deadline=deadline,
-            draft=options.draft,
-            adapter_scales=self.model.adapter_scales(options.adapters, options.control_vectors),
-            logits_options=logits_options_of(
-                self.model.tokenizer, self.sampling, options, self._structured_output()
-            ),
-        )
-        self.handle = self.model.submit(request)
+        self.handle = self.model.submit(self._request(most))
         self.handle.logprobs = self.logprobs  # a shift continues the same list
         self._sequences.append(self.handle.seq)
 
-    def _structured_output(self) -> StructuredOutput | None:
-        """The grammar or constraint of the current request."""
-        grammar = self.options.grammar if self.options.grammar is not None else self.options.constraint
-        return StructuredOutput(grammar) if grammar is not None else None
+    def _request(self, max_tokens: int) -> GenerateRequest:
+        """What the engine is to generate next."""
+        model, options = self.model, self.options
+        scales = model.adapter_scales(options.adapters, options.control_vectors)
+        return generate_request(model.tokenizer, options, self._context, max_tokens, self._drawing(), scales)
 
     def _constrained_text(self) -> str:
         """The part of the answer that the grammar constrains."""
@@ -261,8 +249,6 @@ class Reply:
         self.unjudged = False
         if self._grammar is None:
             return
-        from satchel.runtime.grammar.verdict import judge
-
         said = judge(self._grammar, self._constrained_text(), self.stats.finish, self._stop.found or None)
         self.stats.reason = "; ".join(part for part in (self.stats.reason, said) if part)
 

@@ -19,7 +19,8 @@ from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.rotate import rotate
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Array, Graph, Node, Roots, Type, rewrite, toposort
 from satchel.runtime.layers.arch import Cache, Forward
 from satchel.runtime.ops import evaluate

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import AdapterScales

@@ -1,12 +1,14 @@
 """Cancellation scopes for calls that use the engine without being a request: embeddings, scores, saved
 states. Their work runs on the engine thread piece by piece. The current scope, a context variable, tells
-every function below the call which call it works for and whether it is cancelled.
+every function below the call which call it works for, whose share of the engine that uses, and whether it is
+cancelled.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -17,11 +19,14 @@ T = TypeVar("T")
 
 class CancelScope:
     """run() runs the work inside this scope. cancel(), from any thread, ends it with a RequestError at its
-    next step or wait. number: the owner's id of the call; 0: none.
+    next step or wait.
+
+    number: the owner's id of the call; 0: none.
+    client, weight: whose share of the engine the call uses, as in GenerateRequest.
     """
 
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
+    def __init__(self, number: int = 0, client: str = "", weight: float = 1.0) -> None:
+        self.number, self.client, self.weight = number, client, weight
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
@@ -32,13 +37,19 @@ class CancelScope:
         if self._cancelled.is_set():
             raise RequestError("the call was cancelled")
 
-    def run(self, work: Callable[[], T]) -> T:
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Makes it the current scope of this thread or task. Several may enter it at once."""
         self.check()
-        token = _CURRENT.set(self)
+        outer = _CURRENT.set(self)
         try:
-            return work()
+            yield
         finally:
-            _CURRENT.reset(token)
+            _CURRENT.reset(outer)
+
+    def run(self, work: Callable[[], T]) -> T:
+        with self.entered():
+            return work()
 
 
 _CURRENT: ContextVar[CancelScope | None] = ContextVar("satchel-cancel-scope", default=None)

@@ -1,7 +1,7 @@
-"""Runs a model step by step for any number of slots: a plan per bucket, made at first use, and one C call a
-step.
+"""Engine: runs a model step by step on a batch of slots. Each bucket has a plan, compiled at its first use; a
+step is one C call.
 
-A slot is one sequence; `length(slot)` tokens of it are in the KV cache. The engine is not thread-safe.
+A slot is one sequence, of which the KV cache has `length(slot)` tokens. The engine is not thread-safe.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import HOST_MEMORY, Device
-from satchel.runtime.engine.finite import check_logits, damaged
-from satchel.runtime.engine.host_sampling import HostSampling, Sampled
+from satchel.runtime.engine.batch_entry import BatchEntry, host_sampled
+from satchel.runtime.engine.finite import check_logits
+from satchel.runtime.engine.host_sampling import Sampled, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
 from satchel.runtime.engine.program import DeviceMemory, Program
 from satchel.runtime.engine.states import States
@@ -29,69 +30,39 @@ from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.graph import Array, Node
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.layers.arch import SEGMENT_IDS, WITH_ADAPTERS, AdapterScales, Cache, Forward, windows_of
+from satchel.runtime.layers.arch import SEGMENT_IDS, WITH_ADAPTERS, Cache, Forward, windows_of
 from satchel.runtime.plan import Bucket, Plan
-from satchel.runtime.sampling import NONE, Sampling
+from satchel.runtime.sampling import NONE
 from satchel.runtime.sampling.record import record
 from satchel.runtime.weights.packing import of_device, packable
 from satchel.runtime.weights.residency import Residency
 
 MAX_TOKENS = 512
 LONG = 384  # tokens of one sequence in a step from which on keys and values are made of latents
-LAST = -1  # a token id that stands for "what this slot sampled last"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchEntry:
-    """One slot's part of a step's batch: token ids for the positions that follow, and the sampling of a token
-    after each of the last `samples` of them; None: no token is sampled. host_sampling: state of host-side
-    sampling, None where the device samples alone; it needs `past`, all tokens up to the one to sample.
-    adapter_scales: of adapters and control vectors; see runtime/adapters/adapters.py. segment_ids: of each
-    token, for encoders with token types; (): all 0. speculated: rewind() may be asked to take back draft
-    tokens of this step, or of later ones.
-    """
-
-    slot: int
-    ids: Sequence[int]
-    sampling: Sampling | None = None
-    samples: int = 1
-    host_sampling: HostSampling | None = None
-    past: Sequence[int] = ()
-    adapter_scales: AdapterScales = ()
-    segment_ids: Sequence[int] = ()
-    speculated: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Tokens that are sampled."""
-        return self.samples if self.sampling is not None else 0
 
 
 @dataclass(slots=True)
 class Timing:
-    """Seconds spent inside C calls and in all of step(), over `steps` steps; bytes of weights that they read;
-    seconds of the last step, by device too. ended: perf_counter time at which it was done: one that was
-    launched before that had to wait for it.
-    """
+    """Totals over all steps, and the times of the last one."""
 
     steps: int = 0
-    inside: float = 0.0
-    total: float = 0.0
-    weight_bytes: int = 0
-    last: float = 0.0
-    ended: float = 0.0
-    devices: Mapping[str, float] = field(default_factory=dict)
+    inside: float = 0.0  # seconds inside C calls
+    total: float = 0.0  # seconds of whole steps
+    weight_bytes: int = 0  # bytes of weights that the steps read
+    last: float = 0.0  # seconds of the last step
+    ended: float = 0.0  # perf_counter time at which it ended; a step launched earlier waited until then
+    devices: Mapping[str, float] = field(default_factory=dict)  # seconds of the last step by device
 
     def add(self, program: Program, inside: float, started: float, ran: float) -> None:
-        """A step of this program was done, which began at perf_counter time `started`, the device's part of
-        it at `ran`.
+        """Counts a step of this program, which has just ended. inside: seconds of its C calls. started, ran:
+        perf_counter times at which the host and the device began.
         """
         now, ahead = time.perf_counter(), ran < self.ended
         self.steps += 1
         self.inside += inside
         self.weight_bytes += program.weight_bytes
         self.last = now - max(ran, self.ended)
-        # Of a step that was launched ahead the host saw the end only.
+        # The host saw only the end of a step that was launched ahead.
         self.devices = {program.device: self.last} if ahead or not program.seconds else program.seconds
         self.total += now - max(started, self.ended)
         self.ended = now
@@ -99,22 +70,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A step under way: `rows` tokens will be sampled. started, ran: perf_counter times at which the host and
-    the device began; inside: seconds of the C call. host_sampled: the step's other half, where rows wait for
-    the host; None where the device has all of it.
-    """
+    """A step under way."""
 
     program: Program
-    rows: int
-    started: float
-    ran: float
-    inside: float
-    host_sampled: HostSampledStep | None = None
-
-
-def host_sampled(entries: Sequence[BatchEntry]) -> bool:
-    """Whether the sampling of any of them waits for the host."""
-    return any(e.host_sampling is not None for e in entries)
+    rows: int  # tokens that it samples
+    started: float  # perf_counter time at which the host began
+    ran: float  # the same of the device
+    inside: float  # seconds of the C call
+    host_sampled: HostSampledStep | None = None  # its second half, if rows wait for the host
 
 
 def bucket_of(n: int, most: int) -> int:
@@ -197,8 +160,8 @@ class Engine:
         return compile(self.optimized(output, bucket.tokens), bucket, weights, self._states)
 
     def program(self, tokens: int, rows: int, output: str = "tokens") -> Program:
-        """The program of the bucket that holds so many tokens and rows; its second one, while a step of the
-        first is under way.
+        """The program of the bucket that holds these tokens and rows. While a step of it is under way, a
+        second program of the same bucket.
         """
         key = (Bucket(bucket_of(tokens, self.batch), bucket_of(rows, self.batch)), output)
         if key not in self._programs:
@@ -214,7 +177,7 @@ class Engine:
         return self._seconds[key]
 
     def has(self, entries: Sequence[BatchEntry]) -> bool:
-        """Whether the program of a step of one token each, all sampled, was made already."""
+        """Whether the program of a step with one sampled token per entry is compiled already."""
         bucket = bucket_of(len(entries), self.batch)
         output = "host_sampling" if host_sampled(entries) else "tokens"
         return (Bucket(bucket, bucket), output) in self._programs
@@ -235,19 +198,20 @@ class Engine:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that there are logits of."""
+        """Width of the logits."""
         return self.forward.logits.width
 
     def length(self, slot: int) -> int:
-        """Tokens that the slot has in the cache."""
+        """Number of the slot's tokens in the KV cache."""
         return self._lengths[slot]
 
     def rewind(self, slot: int, length: int) -> int:
-        """Forgets what the slot has after its first `length` tokens, and gives how many it has now: fewer
-        where layers with a window have given back what the next token would see, then none, or where a state
-        is there of a shorter beginning only. By as many tokens as the last step had, and REWIND more, layers
-        with a window always go back; those with a state to what the slot had before the last `speculated`
-        tokens.
+        """Drops the slot's tokens after the first `length`; gives the number that is left.
+
+        It is smaller than `length` where layers cannot go back that far. Layers with a window can go back by
+        the tokens of the last step and REWIND more; further back, nothing is left if they have freed what
+        the next token would see. Layers with a recurrent state go back to where the slot was before the last
+        `speculated` tokens.
         """
         if not 0 <= length <= self._lengths[slot]:
             raise RequestError(f"slot {slot} has {self._lengths[slot]} tokens, it cannot go back to {length}")
@@ -257,8 +221,8 @@ class Engine:
         return length
 
     def begin(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]:
-        """Empties the slot and takes what is known of the beginning of `ids` from other requests: how many of
-        its tokens need not be computed, and why not more.
+        """Empties the slot and gives it the longest cached prefix of `ids`. Returns the length of that prefix
+        and why it is no longer.
         """
         self.rewind(slot, 0)
         cached, why = self.pages.adopt(slot, ids, salt)
@@ -270,7 +234,7 @@ class Engine:
         return cached, why
 
     def fork(self, source: int, slot: int, ids: Sequence[int]) -> None:
-        """Gives a slot the tokens `ids` of another, whose full blocks the two share from now on."""
+        """Copies the tokens `ids` of slot `source` to another slot; the two share full blocks."""
         self.rewind(slot, 0)
         length = self._lengths[source]
         self._copy(self.pages.fork(source, slot, length))
@@ -282,27 +246,32 @@ class Engine:
             self.states.copy_block(copy.old, copy.new, copy.group)
 
     def publish(self, slot: int, ids: Sequence[int], salt: str = "") -> None:
-        """Lets other requests find what the slot has of `ids`."""
+        """Puts the slot's blocks of `ids` into the prefix cache."""
         self.pages.publish(slot, ids[: self._lengths[slot]], salt)
 
     def sample(self, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
-        """As step(), with bitmasks filled beside the forward pass where the device is the host, too."""
-        if host_sampled(entries):
-            return self._host_sampling.step(entries)
-        return self.step(entries)
+        """step(), with token bitmasks filled beside the forward pass even if the device is the host."""
+        if not host_sampled(entries):
+            return self.step(entries)
+        started = time.perf_counter()
+        step = self._host_sampling.fill(entries)
+        items, ran = self._host_sampling.run(step)
+        self.advance(entries)
+        self.timing.add(step.program, step.inside, started, ran)
+        return items
 
     def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
-        """Computes the entries and gives the tokens sampled for each that has `sampling`, in order: a Sampled
-        for those that have host_sampling, and with an error where there is none. At most `batch` tokens.
+        """Computes the entries, at most `batch` tokens, and gives the sampled tokens in order. A row with
+        host_sampling gives a Sampled, as does a row without a token, whose Sampled has the error.
         """
         step = self.launch(entries)
         self.launch_sampling(step)
         return self.collect(step)
 
     def launch(self, entries: Sequence[BatchEntry]) -> Launched:
-        """As step(), without waiting for the tokens, which collect() gives. Where `overlaps`, a second step
-        may be launched meanwhile, with LAST as token ids; steps are collected in their order. Of a step with
-        host_sampling this is the forward pass: launch_sampling() follows before anything else is launched.
+        """Starts a step without waiting for its tokens, which collect() gives. If `overlaps`, a second step
+        may be launched meanwhile, with LAST as token ids; steps are collected in order. If rows have
+        host_sampling, this starts the forward pass alone; launch_sampling() must come before anything else.
         """
         started = time.perf_counter()
         rows = sum(e.rows for e in entries)
@@ -318,14 +287,14 @@ class Engine:
         return Launched(program, rows, started, ran, time.perf_counter() - ran, half)
 
     def launch_sampling(self, step: Launched, ended: Collection[int] = ()) -> None:
-        """Launches what launch() left out, if that was not done yet: the tokens of the step before must have
-        been collected. ended: slots whose sequences ended with them; what is sampled there nobody reads.
+        """Starts the sampling that launch() left out, once. The tokens of the step before must have been
+        collected. ended: slots whose sequences ended with them, whose samples are not used.
         """
         if step.host_sampled is not None:
             self._host_sampling.sample(step.host_sampled, ended)
 
     def collect(self, step: Launched) -> list[int | Sampled]:
-        """Waits for a step and gives its tokens; where there is none, a Sampled with the error."""
+        """Waits for a step and gives its tokens, as step() does."""
         before, step.program.busy = time.perf_counter(), False
         if (half := step.host_sampled) is not None:
             items = self._host_sampling.collect(half)
@@ -336,15 +305,11 @@ class Engine:
         inside = step.inside + time.perf_counter() - before
         self.timing.add(step.program, inside, step.started, step.ran)
         if NONE in tokens:
-            return [self.undrawn() if t == NONE else t for t in tokens]
+            return [undrawn(self.source) if t == NONE else t for t in tokens]
         return tokens
 
-    def undrawn(self) -> Sampled:
-        """What stands for a token of a row whose logits are lost."""
-        return Sampled(NONE, None, 0.0, damaged(self.source, "logits"))
-
     def logits(self, entries: Sequence[BatchEntry]) -> Array:
-        """Computes the entries and gives the logits after each token: (tokens, V) float32."""
+        """Computes the entries; gives the logits after each token: (tokens, V) float32."""
         total = sum(len(e.ids) for e in entries)
         program = self.fill(entries, total, "logits", every=True)
         program.run()
@@ -370,7 +335,7 @@ class Engine:
         adapted = any(e.adapter_scales for e in entries)
         program = self.program(total, max(1, rows), WITH_ADAPTERS + output if adapted else output)
         fields = program.fields
-        # One assignment a field: each costs as much as some thirty of its numbers.
+        # One assignment per field: an assignment costs as much as some thirty numbers.
         fields["ids"][:total] = [i for e in entries for i in e.ids]
         fields["pos"][:total] = [
             p for start, end in zip(starts, ends, strict=True) for p in range(start, end)
@@ -395,7 +360,7 @@ class Engine:
         return not any(p.busy for p in (*self._programs.values(), *self._seconds.values()))
 
     def _fill_rows(self, program: Program, entries: Sequence[BatchEntry], counts: Sequence[int]) -> None:
-        """Which tokens' rows are sampled, and how: that is often what the last step's were."""
+        """Writes which rows are sampled, and how, unless the sampling is that of the last step."""
         ends = list(accumulate(counts))
         rows = [row for e, end in zip(entries, ends, strict=True) for row in range(end - e.rows, end)]
         program.fields["rows"][: len(rows)] = rows
@@ -407,7 +372,7 @@ class Engine:
             program.sampled = sampled
 
     def advance(self, entries: Sequence[BatchEntry]) -> None:
-        """Notes that these tokens are in the cache."""
+        """Counts the entries' tokens as cached."""
         for e in entries:
             self._lengths[e.slot] += len(e.ids)
 

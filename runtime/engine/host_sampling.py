@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from satchel.errors import RequestError, SatchelError
-from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.finite import damaged
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.graph import Array
+from satchel.runtime.sampling import NONE
 from satchel.runtime.sampling.dry import dry_penalties
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.sampling.options import MOST_BIASES, Sampling
@@ -32,6 +34,11 @@ class Sampled:
     error: SatchelError | None = None
 
 
+def undrawn(source: str) -> Sampled:
+    """The item of a row whose logits are lost. source: the model's name in the error."""
+    return Sampled(NONE, None, 0.0, damaged(source, "logits"))
+
+
 def token_of(item: int | Sampled) -> int:
     return item if isinstance(item, int) else item.token
 
@@ -48,10 +55,7 @@ def drawn(items: Collection[int | Sampled]) -> list[int]:
 class HostSampling:
     """Host-side sampling state of one request."""
 
-    sampling: Sampling
-    options: LogitsOptions
-    prompt: int  # length of the prompt in tokens
-    ends: frozenset[int]  # end tokens
+    request: GenerateRequest
     mu: float = 0.0  # state of mirostat
     # Constant part of the token bitmask, by vocabulary size.
     _static: dict[int, Array] = field(default_factory=dict)
@@ -63,25 +67,29 @@ class HostSampling:
             raise RequestError(f"bad_words {texts[0]!r} is a text: the engine takes tokens")
 
     @property
+    def sampling(self) -> Sampling:
+        return self.request.sampling
+
+    @property
     def finished(self) -> bool:
-        return self.options.constraint is not None and self.options.constraint.finished
+        return self.request.constraint is not None and self.request.constraint.finished
 
     @property
     def fixed(self) -> bool:
         """Whether bitmask and edits are the same for every token, so drafts can be verified in one step."""
-        s, w = self.sampling, self.options
+        s, r = self.sampling, self.request
         changing = s.mirostat or s.min_tokens or s.dry_multiplier > 0 or any(len(b) > 1 for b in s.bad_words)
-        return not (changing or w.constraint is not None or w.logits_processors or w.logprobs >= 0)
+        return not (changing or r.constraint is not None or r.logits_processors or r.logprobs >= 0)
 
     @property
     def reports(self) -> bool:
         """Whether the device computes the logprobs; after processors, which change logits, the host does."""
-        return self.options.logprobs >= 0 and not self.options.logits_processors
+        return self.request.logprobs >= 0 and not self.request.logits_processors
 
     def check(self, vocabulary: int) -> None:
         """Raises RequestError for a token id outside the vocabulary."""
         s = self.sampling
-        named = [*(t for t, _ in s.bias_pairs), *(s.allowed or ()), *self.options.banned]
+        named = [*(t for t, _ in s.bias_pairs), *(s.allowed or ()), *self.request.banned]
         named += [t for word in s.bad_words if not isinstance(word, str) for t in word]
         bad = next((t for t in named if not 0 <= t < vocabulary), None)
         if bad is not None:
@@ -94,7 +102,7 @@ class HostSampling:
         s = self.sampling
         finite = [(t, a) for t, a in s.bias_pairs if a > -np.inf]
         wanted = s.dry_multiplier > 0 and s.dry_base >= 1 and s.dry_last_n != 0 and not s.mirostat
-        return finite, dry_penalties(past, s, self.options.breakers, context) if wanted else []
+        return finite, dry_penalties(past, s, self.request.breakers, context) if wanted else []
 
     def mask(self, past: Sequence[int], vocabulary: int) -> Array | None:
         """Token bitmask (V / 32) uint32 without the constraint's part; None: every token is allowed."""
@@ -107,7 +115,7 @@ class HostSampling:
 
     def _base(self, vocabulary: int) -> Array | None:
         """The part of the bitmask that holds for every step, cached: allowed tokens without banned ones."""
-        s, banned = self.sampling, set(self.options.banned)
+        s, banned = self.sampling, set(self.request.banned)
         banned |= {t for t, a in s.bias_pairs if a == -np.inf}
         banned |= {w[0] for w in s.bad_words if len(w) == 1 and not isinstance(w, str)}
         if s.allowed is None and not banned:
@@ -125,8 +133,8 @@ class HostSampling:
         """Tokens forbidden at this step: end tokens before min_tokens, and the last token of a bad word whose
         others are the end of `past`.
         """
-        early = len(past) - self.prompt < self.sampling.min_tokens
-        found = set(self.ends) if early else set()
+        early = len(past) - len(self.request.ids) < self.sampling.min_tokens
+        found = set(self.request.stop_ids) if early else set()
         for word in self.sampling.bad_words:
             if len(word) > 1 and not isinstance(word, str) and tuple(past[1 - len(word) :]) == word[:-1]:
                 found.add(word[-1])
@@ -134,27 +142,23 @@ class HostSampling:
 
     def fill(self, bitmask: Array) -> None:
         """Lets the constraint write its token bitmask."""
-        if self.options.constraint is not None:
-            self.options.constraint.fill(bitmask)
+        if self.request.constraint is not None:
+            self.request.constraint.fill(bitmask)
 
     def took(self, token: int, nll_bits: float) -> None:
         """Updates the state with the sampled token."""
         if self.sampling.mirostat:
             self.mu -= self.sampling.mirostat_eta * (nll_bits - self.sampling.mirostat_tau)
-        if self.options.constraint is not None:
-            self.options.constraint.accept(token)
+        if self.request.constraint is not None:
+            self.request.constraint.accept(token)
 
 
-def host_sampling_of(
-    sampling: Sampling, options: LogitsOptions, prompt: int, ends: frozenset[int]
-) -> HostSampling | None:
+def host_sampling_of(request: GenerateRequest) -> HostSampling | None:
     """The state of a request that needs the host to sample; None where the device samples alone."""
-    s = sampling
+    s, r = request.sampling, request
     plain = not (s.mirostat or s.min_tokens or s.logit_bias or s.bad_words or s.allowed is not None)
-    plain = plain and s.dry_multiplier == 0 and options.constraint is None and options.logprobs < 0
-    if plain and not options.logits_processors and not options.banned:
-        return None
-    return HostSampling(sampling, options, prompt, ends)
+    plain = plain and s.dry_multiplier == 0 and r.constraint is None and r.logprobs < 0
+    return None if plain and not r.logits_processors and not r.banned else HostSampling(r)
 
 
 def bitmask_size(vocabulary: int) -> int:

@@ -14,21 +14,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from satchel.errors import RequestError, SatchelError
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.finite import damaged
-from satchel.runtime.engine.host_sampling import HostSampling, Sampled, bitmask_size
+from satchel.runtime.engine.host_sampling import HostSampling, Sampled, bitmask_size, undrawn
 from satchel.runtime.engine.program import Program
 from satchel.runtime.graph import Array
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import NONE, lost
 from satchel.runtime.sampling.chain import MOST
 from satchel.runtime.sampling.logprobs import Logprob, logprob_row, read_logprob
-
-if TYPE_CHECKING:
-    from satchel.runtime.engine.engine import BatchEntry, Engine
 
 DRAWN, REPORT, LOGITS = 0, 1, 2  # indices of the plan's outputs
 
@@ -61,36 +60,30 @@ class HostSampledRow:
 
 @dataclass(slots=True)
 class HostSampledStep:
-    """A step in flight. count: rows that it samples; rows: those of them that wait for the host. sampled: the
-    sampling was launched; inside: seconds from there on, as Launched has them.
-    """
+    """A step in flight."""
 
     program: Program
-    rows: list[HostSampledRow]
-    count: int
-    sampled: bool = False
-    inside: float = 0.0
+    rows: list[HostSampledRow]  # those that wait for the host
+    count: int  # of all rows that the step samples
+    sampled: bool = False  # the sampling was launched
+    inside: float = 0.0  # seconds from there on, as Launched has them
+
+
+class StepEngine(Protocol):
+    """What host-side sampling needs of an engine."""
+
+    cache: Cache
+    source: str
+
+    def fill(self, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program: ...
 
 
 class HostSamplingSteps:
     """Runs steps of the engine that have such rows."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StepEngine) -> None:
         self.engine = engine
         self._filler: ThreadPoolExecutor | None = None
-
-    def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
-        """As Engine.sample."""
-        engine, started = self.engine, time.perf_counter()
-        step = self.fill(entries)
-        masks = self._prepare(step)
-        before = time.perf_counter()
-        step.program.run(lambda: self._between(step, masks))
-        found = self._results(step)
-        inside = time.perf_counter() - before
-        engine.advance(entries)
-        engine.timing.add(step.program, inside, started, before)
-        return found
 
     def fill(self, entries: Sequence[BatchEntry]) -> HostSampledStep:
         """Writes the step block, but for what the rows' sampling needs."""
@@ -103,6 +96,15 @@ class HostSamplingSteps:
             for i in range(entry.rows)
         ]
         return HostSampledStep(program, rows, firsts[-1])
+
+    def run(self, step: HostSampledStep) -> tuple[list[int | Sampled], float]:
+        """Runs the whole step; gives its tokens, and the perf_counter time at which the device began."""
+        masks = self._prepare(step)
+        began = time.perf_counter()
+        step.program.run(lambda: self._between(step, masks))
+        found = self._results(step)
+        step.inside = time.perf_counter() - began
+        return found, began
 
     def sample(self, step: HostSampledStep, ended: Collection[int]) -> None:
         """Launches the sampling, once; the tokens of the step before have been read. ended: slots whose
@@ -152,13 +154,13 @@ class HostSamplingSteps:
         mask = host.mask(row.entry.past, vocabulary_of(program))
         program.sampled = []  # the records get values of this row
         params["biases"][i], params["dry_penalties"][i] = len(biases), len(dry_penalties)
-        params["masked"][i] = mask is not None or host.options.constraint is not None
+        params["masked"][i] = mask is not None or host.request.constraint is not None
         params["report"][i], params["mirostat_mu"][i] = host.reports, host.mu
         program.fields["token_bitmask"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask
 
     def _fill_masks(self, step: HostSampledStep) -> Future[None] | None:
         """Starts filling the constraints' token bitmasks in a thread beside the forward pass."""
-        asked = [row for row in step.rows if row.host_sampling.options.constraint is not None]
+        asked = [row for row in step.rows if row.host_sampling.request.constraint is not None]
         if not asked:
             return None
         if self._filler is None:
@@ -183,7 +185,7 @@ class HostSamplingSteps:
                 bitmask &= row.bitmask
             if step.program.fields["params"]["masked"][row.number] and not bitmask.any():
                 row.fail("masks and the constraint together allow no token")
-            if row.host_sampling.options.logits_processors and not row.failed:
+            if row.host_sampling.request.logits_processors and not row.failed:
                 self._process(step.program, row)
 
     def _process(self, program: Program, row: HostSampledRow) -> None:
@@ -194,7 +196,7 @@ class HostSamplingSteps:
             row.refuse(damaged(self.engine.source, "logits"))
             return
         with row.guarded("a logits processor"):
-            for processor in row.host_sampling.options.logits_processors:
+            for processor in row.host_sampling.request.logits_processors:
                 given = processor(past, logits)
                 logits = logits if given is None else np.asarray(given, np.float32)
                 if logits.shape != row.raw.shape:
@@ -219,10 +221,10 @@ class HostSamplingSteps:
                     row.host_sampling.took(token, bits)
             report = self._report(program, row, token) if token != NONE else None
             found[row.number] = Sampled(token, report, bits, row.failed)
-        return [self.engine.undrawn() if t == NONE else t for t in found] if NONE in found else found
+        return [undrawn(self.engine.source) if t == NONE else t for t in found] if NONE in found else found
 
     def _report(self, program: Program, row: HostSampledRow, token: int) -> Logprob | None:
-        k = row.host_sampling.options.logprobs
+        k = row.host_sampling.request.logprobs
         if k < 0:
             return None
         if row.raw is not None:  # what the device has was changed

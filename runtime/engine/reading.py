@@ -12,7 +12,7 @@ import numpy as np
 
 from satchel.errors import RequestError
 from satchel.runtime.api.refusals import PromptTooLong
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.finite import check_hidden, check_logits
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array

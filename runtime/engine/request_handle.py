@@ -13,11 +13,12 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from satchel.errors import SatchelError
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.notifier import Notifier, Waiter, notifier_of
 from satchel.runtime.engine.stats import EngineStats
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Request, Sequence
+from satchel.runtime.scheduler import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class End:
 class Requests(Protocol):
     """Runs requests: a Service in this process, or a WorkerService."""
 
-    def submit(self, request: Request) -> RequestHandle: ...
+    def submit(self, request: GenerateRequest) -> RequestHandle: ...
 
     def cancel(self, handle: RequestHandle) -> None: ...
 

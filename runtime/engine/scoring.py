@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.finite import damaged
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import AdapterScales

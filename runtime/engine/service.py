@@ -1,7 +1,7 @@
-"""One engine thread for any number of threads and asyncio tasks: requests come in, steps run, tokens go out.
+"""Service: the thread that runs an engine for any number of threads and asyncio tasks.
 
-The thread sleeps while there is nothing to do. Only it touches the engine; others put requests and cancels
-into its inbox, and read tokens from their RequestHandle.
+Only this thread touches the engine. Other threads put requests, cancels and calls into its inbox, and read
+tokens from their RequestHandle. It sleeps while it has nothing to do.
 """
 
 from __future__ import annotations
@@ -19,44 +19,47 @@ from satchel.quant.threads import begin
 from satchel.runtime.compiler.cost import CostModel
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.cancel_scope import current_scope
-from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, Launched
+from satchel.runtime.engine.engine import Engine, Launched
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, KVTraffic, Part, StatsCollector, StepFacts
 from satchel.runtime.engine.watchdog import Beats, Pulse, Watchdog, ticking
 from satchel.runtime.log import LOG
-from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.scheduler import Batch, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.scheduler.fair import KNOWN, Fair
 from satchel.runtime.speculative import Speculator
 
 T = TypeVar("T")
-PATIENCE = 0.1  # seconds between looks whether something that is waited for will still come
+PATIENCE = 0.1  # seconds between checks that the engine thread, for which a caller waits, is alive
 
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """A step that was begun, an entry for each scheduled sequence. launched: None where it runs when its
-    tokens are asked for.
-    """
+    """A step that was begun."""
 
-    scheduled: list[ScheduledSequence]
-    entries: abc.Sequence[BatchEntry]
-    launched: Launched | None
+    batch: Batch
+    launched: Launched | None  # None: the engine runs the step when its tokens are read
 
 
 @dataclass(slots=True, eq=False)
 class SlotRequest:
-    """A call that waits for `count` free slots."""
+    """A call of a client that waits for `count` free slots."""
 
     count: int
+    client: str
     slots: list[int] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
 
 
 class Service:
-    """engine: used by this object's thread alone from here on, as is the speculator's. clock: seconds,
-    monotonic. on_lost: called in the thread when a device of the engine is lost, gives the error for all that
-    is under way; then the thread ends, for another Service must go on. after: the one that this one goes on
-    for, whose counts and watchers it takes.
+    """Runs requests on an engine.
+
+    engine, speculator: only this service's thread may use them from here on.
+    clock: monotonic seconds.
+    on_lost: called in the thread when a device of the engine is lost. It gives the error with which all
+    requests and calls fail; then the thread ends, and another Service must take over.
+    after: the service that this one replaces, whose counts and watchers it takes.
     """
 
     def __init__(
@@ -78,19 +81,19 @@ class Service:
             if after
             else StatsCollector(KVTraffic((a.window, a.bytes) for a in attention))
         )
-        # Called before each step, and before each piece of a call whose cancel scope has a number.
-        self.watch: abc.Callable[[abc.Sequence[ScheduledSequence]], None] | None = (
-            after.watch if after else None
-        )
+        # watch is called before each step, watch_scope before each piece of a call whose scope has a number.
+        self.watch: abc.Callable[[abc.Collection[Sequence]], None] | None = after.watch if after else None
         self.watch_scope: abc.Callable[[int], None] | None = after.watch_scope if after else None
-        self.gone: SatchelError | None = None  # why it does nothing more: a device is lost
+        self.gone: SatchelError | None = None  # the loss of a device, after which the service does nothing
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
         self._handles: dict[Sequence, RequestHandle] = {}
         self._inbox: deque[abc.Callable[[], None]] = deque()
-        self._calls: deque[abc.Callable[[], None]] = deque()  # one between two steps, however many there are
-        self._leased_last = False  # the last free slot went to a call while requests waited
-        self._slot_requests: deque[SlotRequest] = deque()
-        self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
+        # Waiting calls, each with its client: at most one runs between two steps.
+        self._calls: list[tuple[str, abc.Callable[[], None]]] = []
+        self._call_time = Fair()  # what each client had of calls
+        self._leased_last = False  # the last free slots went to a call, although requests waited
+        self._slot_requests: list[SlotRequest] = []
+        self._under: deque[Underway] = deque()  # steps whose tokens are not read yet; one between two turns
         self._wakeup = threading.Condition()
         self._closed, self._coming = False, Counter[str]()
         self._over, self._dog = threading.Event(), Watchdog(0, 0)
@@ -99,8 +102,8 @@ class Service:
         beats = Beats(lambda: self.pulse)
         ticking(lambda: self._dog.heard(beats.look()), self._over, "satchel-watch")
 
-    def submit(self, request: Request) -> RequestHandle:
-        """Queues a request. RequestError where the queue is full, or the request can never run."""
+    def submit(self, request: GenerateRequest) -> RequestHandle:
+        """Queues a request. Raises RequestError if the queue is full or the request can never run."""
         seq = Sequence(request, self.clock())
         if seq.host_sampling is not None:
             seq.host_sampling.check(self.engine.vocabulary)
@@ -118,8 +121,8 @@ class Service:
         self._post(lambda: self._end(handle.seq, End("cancelled")))
 
     def call(self, function: abc.Callable[[], None]) -> None:
-        """Runs a function on the engine thread between two steps, and waits for it. Where this thread is
-        interrupted meanwhile, it does not run, or is over, when that is known.
+        """Runs a function on the engine thread between two steps, and waits for it. If the caller's thread is
+        interrupted meanwhile, the exception is raised once the function has ended or will not run.
         """
         scope, done, dropped = current_scope(), threading.Event(), threading.Event()
         skipped = threading.Event()
@@ -127,6 +130,7 @@ class Service:
         self._check_alive()
 
         def run() -> None:
+            began = self.clock()
             try:
                 if self.gone:
                     skipped.set()
@@ -135,10 +139,15 @@ class Service:
                         self.watch_scope(scope.number)
                     function()
             finally:
+                with self._wakeup:
+                    self._call_time.charge(scope.client, self.clock() - began, scope.weight)
                 done.set()
 
         with self._wakeup:
-            self._calls.append(run)
+            if self._call_time.names >= KNOWN:
+                self._call_time.forget({client for client, _ in self._calls})
+            self._call_time.arrive(scope.client)
+            self._calls.append((scope.client, run))
             self._wakeup.notify()
         try:
             self._wait(done)
@@ -148,6 +157,12 @@ class Service:
             raise
         if skipped.is_set():
             self._check_alive()
+
+    def _next_call(self) -> abc.Callable[[], None]:
+        """Takes the first waiting call of the client that had the least of calls. The lock is held."""
+        call = min(self._calls, key=lambda call: self._call_time.virtual_time(call[0]))
+        self._calls.remove(call)
+        return call[1]
 
     def _wait(self, done: threading.Event) -> None:
         while not done.wait(PATIENCE):
@@ -160,8 +175,8 @@ class Service:
             raise DeviceError("the engine thread has ended; load the model again")
 
     def with_slot(self, function: abc.Callable[[int], None]) -> None:
-        """Runs a function on the engine thread with an empty slot that it leases, as soon as one is free, and
-        waits for it; what it raises is raised here.
+        """Leases a slot as soon as one is free, and runs a function on the engine thread with it. Raises what
+        the function raises.
         """
         (slot,) = self.acquire_slots(1)
         try:
@@ -170,7 +185,7 @@ class Service:
             self.release_slots([slot])
 
     def ask(self, function: abc.Callable[[], T]) -> T:
-        """As call(); gives what the function gives, raises what it raises."""
+        """call() with the function's result: returns what it returns, raises what it raises."""
         found: list[T] = []
         failed: list[BaseException] = []
 
@@ -185,15 +200,18 @@ class Service:
         self.call(run)
         if failed and isinstance(failed[0], DeviceLost):
             self.join()
-            self._check_alive()  # tells it as everybody is told
+            self._check_alive()  # raises the error that every caller gets
         if failed:
             raise failed[0]
         return found[0]
 
     def acquire_slots(self, count: int) -> list[int]:
-        """So many empty slots, as soon as they are free together; release_slots() ends it."""
-        scope, lease = current_scope(), SlotRequest(count)
-        self._post(partial(self._slot_requests.append, lease))
+        """Leases empty slots as soon as that many are free at once; release_slots() ends the lease."""
+        scope = current_scope()
+        lease = SlotRequest(count, scope.client)
+        with self._wakeup:
+            self._call_time.arrive(lease.client)
+            self._post(partial(self._slot_requests.append, lease))
         try:
             while not lease.done.wait(PATIENCE):
                 scope.check()
@@ -204,14 +222,14 @@ class Service:
         return lease.slots
 
     def _withdraw(self, lease: SlotRequest) -> None:
-        """Takes the request back, with the slots that it was given."""
+        """Takes back a request for slots, and the slots that it was given."""
         if lease in self._slot_requests:
             self._slot_requests.remove(lease)
         for slot in lease.slots:
             self.scheduler.release_slot(slot)
 
     def release_slots(self, slots: abc.Sequence[int]) -> None:
-        """Empties acquired slots; others may have them."""
+        """Empties acquired slots and gives them back."""
 
         def give() -> None:
             for slot in slots:
@@ -220,22 +238,25 @@ class Service:
         self._post(give)
 
     def _grant_leases(self) -> None:
-        """Gives slots to the call that has waited longest for them, where there are enough; where requests
-        wait too, every other time.
+        """Gives free slots to the first call of the client that had the least of calls, if there are enough.
+        While requests wait for slots too, calls and requests take turns.
         """
-        while self._slot_requests and self._slot_requests[0].count <= self.scheduler.free_slots:
+        while self._slot_requests:
+            lease = min(self._slot_requests, key=lambda lease: self._call_time.virtual_time(lease.client))
+            if lease.count > self.scheduler.free_slots:
+                return
             waiting = bool(self.scheduler.waiting)
             if waiting and self._leased_last:
                 self._leased_last = False
                 return
             self._leased_last = waiting
-            lease = self._slot_requests.popleft()
+            self._slot_requests.remove(lease)
             found = [self.scheduler.acquire_slot() for _ in range(lease.count)]
             lease.slots += [slot for slot in found if slot is not None]
             lease.done.set()
 
     def close(self) -> None:
-        """Cancels what is under way and ends the thread; the engine stays the caller's."""
+        """Cancels all requests and ends the thread. The caller closes the engine."""
         with self._wakeup:
             self._closed = True
             self._wakeup.notify()
@@ -248,12 +269,12 @@ class Service:
 
     @property
     def pulse(self) -> Pulse:
-        """What the engine's thread is doing."""
+        """The activity of the engine's thread."""
         return self.engine.pulse
 
     @property
     def trouble(self) -> str:
-        """Why no request can be answered now; "" where they are."""
+        """Why requests cannot be answered now; "" if they can."""
         if self.gone:
             return str(self.gone)
         if not self._thread.is_alive():
@@ -267,7 +288,7 @@ class Service:
 
     def _add(self, handle: RequestHandle) -> None:
         self._handles[handle.seq] = handle
-        with self._wakeup:  # in one go, or submit() would count it twice meanwhile
+        with self._wakeup:  # at once: submit() must not count the request twice
             self.scheduler.add(handle.seq)
             self._coming[handle.seq.client] -= 1
 
@@ -289,16 +310,16 @@ class Service:
                 self._inbox.clear()
                 closed = self._closed
                 calls = len(self._calls) if closed else min(1, len(self._calls))
-                tasks += [self._calls.popleft() for _ in range(calls)]
+                tasks += [self._next_call() for _ in range(calls)]
             if tasks or closed:
-                self._guarded(self._settle)  # they find nothing under way
+                self._guarded(self._settle)  # no task may find a step under way
             for task in tasks:
                 self.pulse.begin("step")
                 task()
             if self._lost:
                 self._leave()
                 return
-            self._grant_leases()  # a task may have freed slots, or asked for them
+            self._grant_leases()  # a task may have released slots, or requested some
             if closed:
                 self._end_all(End("cancelled"))
                 return
@@ -308,7 +329,7 @@ class Service:
                     self._grant_leases()
 
     def _guarded(self, function: abc.Callable[[], None]) -> None:
-        """Calls it; where it fails, so does every request."""
+        """Calls the function; if it fails, every request fails."""
         try:
             function()
         except DeviceLost as error:
@@ -316,20 +337,20 @@ class Service:
         except SatchelError as error:
             LOG.error("a step failed: %s", error)
             self._fail(error)
-        except Exception as error:  # a bug of ours: no caller must wait for ever
+        except Exception as error:  # a bug here: no caller may wait for ever
             LOG.exception("a step failed")
             self._fail(DeviceError(f"the engine failed: {error!r}"))
 
     def _leave(self) -> None:
-        """A device is lost: all that is under way fails, and nothing more is taken."""
+        """A device is lost: every request and call fails, and the service takes no more."""
         error = self._lost[0]
         told = self._on_lost(error) if self._on_lost else error
         with self._wakeup:
             self.gone = told
-            tasks = [*self._inbox, *self._calls]
+            tasks = [*self._inbox, *(run for _, run in self._calls)]
             self._inbox.clear()
             self._calls.clear()
-        for task in tasks:  # requests that came meanwhile end below; calls do nothing
+        for task in tasks:  # adds the requests that came meanwhile, so that they fail too; calls do nothing
             task()
         self._fail(told)
 
@@ -337,7 +358,7 @@ class Service:
         while self._under:
             step = self._under.popleft()
             if step.launched is not None:
-                with suppress(Exception):  # the first failure is the one to tell
+                with suppress(Exception):  # callers get the first failure
                     self.engine.collect(step.launched)
         self._end_all(End("error", error))
 
@@ -346,90 +367,88 @@ class Service:
         return bool(self.scheduler.waiting or self.scheduler.running or self._under)
 
     def _step(self) -> None:
-        """Ends the step under way, or a new one, after launching the next where that need not wait for it."""
+        """Ends the oldest step under way; begins one if there is none. Before that it launches the next step,
+        if that can be planned without this one's tokens.
+        """
         if not (self._under or self._begin()):
             return
         step = self._under[0]
         self._launch_sampling(step)
         if self.engine.overlaps and not self.speculator:
-            scheduled = self.scheduler.ahead(step.scheduled, self.clock())
-            entries = [next_entry_of(s) for s in scheduled]
-            if entries and (
-                len(entries) == sum(s.num_tokens for s in step.scheduled) or self.engine.has(entries)
-            ):
-                self._launch(scheduled, entries)
+            batch = self.scheduler.ahead(step.batch, self.clock())
+            rows = sum(len(entry.ids) for entry in step.batch.values())
+            if batch and (len(batch) == rows or self.engine.has(tuple(batch.values()))):
+                self._launch(batch)
         self._finish(self._under.popleft())
 
     def _settle(self) -> None:
-        """Ends the step under way."""
+        """Ends the step under way, if there is one."""
         if self._under:
             self._launch_sampling(self._under[0])
             self._finish(self._under.popleft())
 
     def _begin(self) -> bool:
-        """Launches a step of what there is to do, if there is anything."""
+        """Plans and launches a step; False if there is nothing to do."""
         now = self.clock()
         for seq in self.scheduler.expired(now):
             self._end(seq, End("deadline"))
-        scheduled = self.scheduler.plan(now)
-        if scheduled and self.speculator:
-            scheduled = self.speculator.extend(scheduled, self.scheduler)
-        if scheduled:
-            self._launch(scheduled, [entry_of(s) for s in scheduled])
-        return bool(scheduled)
+        batch = self.scheduler.plan(now)
+        if batch and self.speculator:
+            batch = self.speculator.extend(batch, self.scheduler)
+        if batch:
+            self._launch(batch)
+        return bool(batch)
 
-    def _launch(self, scheduled: list[ScheduledSequence], entries: abc.Sequence[BatchEntry]) -> None:
+    def _launch(self, batch: Batch) -> None:
         if self.watch is not None:
-            self.watch(scheduled)
-        launched = self.engine.launch(entries) if self.engine.overlaps else None
-        self._under.append(Underway(scheduled, entries, launched))
+            self.watch(batch.keys())
+        launched = self.engine.launch(tuple(batch.values())) if self.engine.overlaps else None
+        self._under.append(Underway(batch, launched))
 
     def _launch_sampling(self, step: Underway) -> None:
-        """Launches the sampling where it waited for tokens of the step before; that step has ended."""
+        """Launches the sampling of a step that waited for the tokens of the step before, which has ended."""
         if step.launched is not None:
-            ended = [e.slot for e, s in zip(step.entries, step.scheduled, strict=True) if s.seq.finish]
+            ended = [entry.slot for seq, entry in step.batch.items() if seq.finish]
             self.engine.launch_sampling(step.launched, ended)
 
     def _tokens(self, step: Underway) -> abc.Sequence[int | Sampled]:
         if step.launched is None:
-            return self.engine.sample(step.entries)
+            return self.engine.sample(tuple(step.batch.values()))
         return self.engine.collect(step.launched)
 
     def _finish(self, step: Underway) -> None:
         timing = self.engine.timing
         total, read = timing.total, timing.weight_bytes
-        tokens, scheduled = self._tokens(step), step.scheduled
-        # Seconds of the step itself: the plan of a new bucket is made once, and says nothing about the
-        # next step.
+        tokens, batch = self._tokens(step), step.batch
+        # Seconds of the step alone: compiling the plan of a new bucket happens once and predicts nothing.
         now, seconds = self.clock(), timing.last
-        # A sequence that the step before ended has no use for what was computed and sampled since.
-        if any(s.seq.finish for s in scheduled):
-            pairs = [(s, t) for s, t in zip(scheduled, tokens, strict=True) if not s.seq.finish]
-            scheduled, tokens = [s for s, _ in pairs], [t for _, t in pairs]
-        if not scheduled:
+        # The step before may have ended a sequence after this step was launched: drop its rows.
+        if any(seq.finish for seq in batch):
+            tokens = [token for seq, token in zip(batch, tokens, strict=True) if not seq.finish]
+            batch = {seq: entry for seq, entry in batch.items() if not seq.finish}
+        if not batch:
             return
         parts: list[Part] = [
-            (s.seq, s.num_tokens + len(s.draft_tokens), s.seq.num_computed_tokens, s.seq.decoding)
-            for s in scheduled
+            (seq, len(entry.ids), seq.num_computed_tokens, seq.decoding) for seq, entry in batch.items()
         ]
         self.stats_collector.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
         if self.speculator:
-            self.speculator.timed(scheduled, timing.total - total, self.scheduler)
-        known = [len(s.seq.ids) for s in scheduled]
-        ended = self.scheduler.done(scheduled, tokens, now, seconds)
+            self.speculator.timed(batch, timing.total - total, self.scheduler)
+        known = [len(seq.ids) for seq in batch]
+        ended = self.scheduler.done(batch, tokens, now, seconds)
         items = iter(tokens)
-        for s, n in zip(scheduled, known, strict=True):
-            if s.samples:
-                own = [next(items) for _ in range(1 + len(s.draft_tokens))]
-                self._give(s.seq, own[: len(s.seq.ids) - n], now, ended)
+        for (seq, entry), n in zip(batch.items(), known, strict=True):
+            if entry.rows:
+                own = [next(items) for _ in range(entry.rows)]
+                self._give(seq, own[: len(seq.ids) - n], now, ended)
         for seq in ended:
             self._close(seq, End(seq.finish))
 
     def _give(
         self, seq: Sequence, items: abc.Sequence[int | Sampled], now: float, ended: list[Sequence]
     ) -> None:
-        """Hands out what the sequence got. Where the request's own code failed, or its logits are lost, it
-        alone ends; others go on.
+        """Gives the sampled tokens to the request's handle. A request whose own code failed, or whose logits
+        are lost, ends with the error; the others go on.
         """
         failed = next((i.error for i in items if isinstance(i, Sampled) and i.error is not None), None)
         if failed is not None:
@@ -446,7 +465,7 @@ class Service:
         return StepFacts(seconds, weight_bytes, self.engine.timing.devices, 1 - pool.free / pool.size)
 
     def stats(self) -> EngineStats:
-        """What was counted so far, without waiting for the step at hand."""
+        """Statistics so far; does not wait for the current step."""
         s, pages = self.scheduler, self.engine.pages
         blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
         found, tier = self.stats_collector.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
@@ -462,7 +481,7 @@ class Service:
         )
 
     def _end(self, seq: Sequence, end: End) -> None:
-        """Ends a sequence before its time; one that has ended already stays as it is."""
+        """Ends a sequence early; does nothing if it has ended already."""
         if seq in self._handles:
             seq.finish = end.finish
             self.scheduler.remove(seq)
@@ -477,39 +496,3 @@ class Service:
     def _end_all(self, end: End) -> None:
         for seq in list(self._handles):
             self._end(seq, end)
-
-
-def entry_of(scheduled: ScheduledSequence) -> BatchEntry:
-    """What a sequence brings to a step: tokens that are known, then drafted ones."""
-    seq = scheduled.seq
-    ids = (
-        *seq.ids[seq.num_computed_tokens : seq.num_computed_tokens + scheduled.num_tokens],
-        *scheduled.draft_tokens,
-    )
-    if not scheduled.samples:
-        return BatchEntry(seq.slot, ids, adapter_scales=seq.request.adapter_scales)
-    r = seq.request
-    return BatchEntry(
-        seq.slot,
-        ids,
-        r.sampling,
-        1 + len(scheduled.draft_tokens),
-        seq.host_sampling,
-        seq.ids,
-        r.adapter_scales,
-        speculated=bool(scheduled.draft_tokens),
-    )
-
-
-def next_entry_of(scheduled: ScheduledSequence) -> BatchEntry:
-    """What a sequence brings to the step after one that is under way: the token that it samples there."""
-    seq = scheduled.seq
-    r = seq.request
-    return BatchEntry(
-        seq.slot,
-        (LAST,),
-        r.sampling,
-        host_sampling=seq.host_sampling,
-        past=seq.ids,
-        adapter_scales=r.adapter_scales,
-    )

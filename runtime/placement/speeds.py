@@ -27,7 +27,8 @@ from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import FORMATS
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import OUT, Buffer, Device
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.placement.devices import open_one

@@ -2,8 +2,8 @@
 file.
 """
 
-from satchel.runtime.scheduler.scheduler import ScheduledSequence, Scheduler
-from satchel.runtime.scheduler.sequence import Request, Sequence
+from satchel.runtime.scheduler.scheduler import Scheduler
+from satchel.runtime.scheduler.sequence import Batch, Sequence
 from satchel.runtime.scheduler_limits import SchedulerLimits
 
-__all__ = ["Request", "ScheduledSequence", "Scheduler", "SchedulerLimits", "Sequence"]
+__all__ = ["Batch", "Scheduler", "SchedulerLimits", "Sequence"]

@@ -1,19 +1,21 @@
-"""Plans steps: who decodes, whose prompt goes on, who is let in, and who must give way. It computes nothing
-itself, so it runs the same on a device, on the null backend and on a simulated clock.
+"""Plans steps: which sequences decode, which prompts continue, which requests begin, and which are preempted.
+The scheduler computes nothing itself: it runs the same on a device, on the null backend and on a simulated
+clock.
 """
 
 from __future__ import annotations
 
 from collections import Counter, abc
-from dataclasses import dataclass
 from typing import Protocol
 
 from satchel.runtime.api.refusals import PromptTooLong, QueueFull
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.prefix_wait import waits_for_prefix
-from satchel.runtime.scheduler.sequence import Request, Sequence
+from satchel.runtime.scheduler.sequence import Batch, Sequence
 from satchel.runtime.scheduler.shares import (
     TWICE,
     Shares,
@@ -28,13 +30,13 @@ from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import Key, order
 from satchel.runtime.scheduler_limits import SMALL, SchedulerLimits
 
-MARGIN = 0.8  # of the time that a step takes without prompts; what is left to 1 covers a wrong prediction
-CROWD = 8.0  # how many times that much it may be where many begin beside few
-NAMES = 1024  # clients and users that are always kept
+MARGIN = 0.8  # part of a step's time without prompts that prompts may add; the rest covers a wrong prediction
+CROWD = 8.0  # prompts may add up to this many times as much where many requests begin beside few
+NAMES = 1024  # clients and users that are kept without a check whether they have requests
 
 
 class Slots(Protocol):
-    """What the scheduler needs of an engine."""
+    """What the scheduler needs of an engine. batch: the most tokens of a step."""
 
     batch: int
     pages: Pages
@@ -46,20 +48,8 @@ class Slots(Protocol):
     def rewind(self, slot: int, length: int) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
-    """The next step computes `num_tokens` tokens of the sequence. samples: it samples a token after them.
-    draft_tokens: tokens that it computes after those and verifies: it samples a token after each of them too.
-    """
-
-    seq: Sequence
-    num_tokens: int
-    samples: bool
-    draft_tokens: tuple[int, ...] = ()
-
-
 class Scheduler:
-    """waiting and running hold every sequence that has not ended, each once."""
+    """Every sequence that has not ended is in `waiting` or in `running`, once."""
 
     def __init__(self, engine: Slots, slots: int, limits: SchedulerLimits | None = None) -> None:
         self.engine, self.limits = engine, limits or SchedulerLimits()
@@ -69,20 +59,21 @@ class Scheduler:
         self._free = list(range(slots - 1, -1, -1))
         pages = engine.pages
         self._longest = min(pages.cache.context, pages.max_blocks * pages.cache.block)  # tokens of a sequence
-        self._names = NAMES  # clients and users that are kept before the list is looked through again
-        self._turn = 0  # decoded tokens, by which those take turns that do not fit into one step
+        self._names = NAMES  # number of known clients and users at which unused ones are dropped
+        self._turn = 0  # decoded tokens so far: sequences that do not fit into one step take turns by it
 
-    def check(self, request: Request, coming: int = 0, clients: abc.Iterable[str] = ()) -> None:
-        """RequestError where the queue is full, with `coming` others of these clients on their way into it,
-        or the request could never run. Reads nothing that a step changes but the queue, so any thread may
-        ask.
+    def check(self, request: GenerateRequest, coming: int = 0, clients: abc.Iterable[str] = ()) -> None:
+        """Raises RequestError if the queue is full or the request can never run. Thread-safe: of what steps
+        change, it reads the queue alone.
+
+        coming: number of requests on their way into the queue; clients: theirs.
         """
         pages, waiting = self.engine.pages, len(self.waiting) + coming
         queued = () if waiting < self.limits.queue else (*(s.client for s in list(self.waiting)), *clients)
         check(request, waiting, self.limits, pages.cache.block, pages.max_blocks, queued)
 
     def add(self, seq: Sequence) -> None:
-        """Puts a sequence into the queue; check() comes first."""
+        """Puts a sequence into the queue. The caller has called check()."""
         if self.shares.names >= self._names:
             self.shares.forget((*self.waiting, *self.running))
             self._names = max(NAMES, 2 * self.shares.names)
@@ -97,43 +88,43 @@ class Scheduler:
             if s.request.deadline is not None and now > s.request.deadline
         ]
 
-    def plan(self, now: float) -> list[ScheduledSequence]:
-        """The next step: a token of everybody who decodes, then prompts, the most urgent first."""
+    def plan(self, now: float) -> Batch:
+        """The next step: a token of each sequence that decodes, then prompts, the most urgent first."""
         self._make_way(now)
         every = [s for s in self.running if s.decoding]
         decoding = self._in_turn(every)
         for seq in decoding:
-            if seq.slot >= 0:  # it may have given way to an earlier one
+            if seq.slot >= 0:  # an earlier one may have preempted it
                 self._make_room(seq, now)
-        scheduled = self._decoded(decoding)
+        batch = self._decoded(decoding)
         prompts = len(self.running) > len(every)
         if not (prompts or (self.waiting and self._free)):
-            return scheduled
+            return batch
         beginning = [s for s in self.running if not s.decoding] + self.waiting[: len(self._free)]
-        room = self._prompt_room([s.seq for s in scheduled], beginning)
+        room = self._prompt_room(list(batch), beginning)
         begun = self._let_in(room, now)
-        self._schedule_prompts([s for s in self.running if not s.decoding or s in begun], room, scheduled)
-        return scheduled
+        self._schedule_prompts([s for s in self.running if not s.decoding or s in begun], room, batch)
+        return batch
 
-    def ahead(self, scheduled: abc.Sequence[ScheduledSequence], now: float) -> list[ScheduledSequence]:
-        """The step that follows `scheduled`, planned before its tokens are known: one more of each. Empty
-        where it must wait for them: a sequence ends, may begin or give way.
+    def ahead(self, batch: Batch, now: float) -> Batch:
+        """The step that follows `batch`, planned before the tokens of `batch` are known: one more token of
+        each sequence. Empty if the plan depends on them: a sequence may end, begin or be preempted.
         """
-        if len(scheduled) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
-            return []
+        if len(batch) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
+            return {}
         if self._giver(now) is not None:
-            return []
-        if any(not s.samples or s.draft_tokens or s.seq.finish for s in scheduled):
-            return []
-        if any(self._ends(s.seq, 1) for s in scheduled) or self.expired(now):
-            return []
+            return {}
+        if any(entry.rows != 1 or seq.finish for seq, entry in batch.items()):
+            return {}
+        if any(self._ends(seq, 1) for seq in batch) or self.expired(now):
+            return {}
         pages = self.engine.pages
         missing = sum(
-            pages.missing(s.seq.slot, s.seq.num_computed_tokens + s.num_tokens + 1) for s in scheduled
+            pages.missing(seq.slot, seq.num_computed_tokens + len(e.ids) + 1) for seq, e in batch.items()
         )
         if missing and missing > pages.free_blocks:
-            return []
-        return [ScheduledSequence(seq, 1, True) for seq in self.running]
+            return {}
+        return {seq: seq.next_entry() for seq in self.running}
 
     def _order(self, seq: Sequence, now: float) -> Key:
         left = self.lengths.remaining(seq) if self.limits.shortest else 0.0
@@ -141,7 +132,7 @@ class Scheduler:
 
     @property
     def _slots(self) -> Counter[str]:
-        """How many each client has."""
+        """Slots of each client."""
         return slots_of(self.running)
 
     @property
@@ -149,7 +140,7 @@ class Scheduler:
         return {s.client for s in self.waiting} | {s.client for s in self.running}
 
     def _giver(self, now: float) -> str | None:
-        """The client that gives a slot back for the first of those who wait; None where none must."""
+        """The client that must give a slot back to the waiting client with the least; None if none must."""
         if self._free or not self.waiting or self.limits.shortest or len(self._clients) < 2:
             return None
         slots = self._slots
@@ -159,15 +150,15 @@ class Scheduler:
         return giver(first, slots, had, begun, weight)
 
     def _make_way(self, now: float) -> None:
-        """Before a step: clients that have more than their share give slots and blocks back, as far as the
-        first request of another needs them.
+        """Preempts sequences of clients with more than their share of slots or blocks, as long as the first
+        waiting request of another client needs them.
         """
         while (most := self._giver(now) or self._block_giver(now)) is not None:
             self._preempt(self._last_of(most, now))
 
     def _block_giver(self, now: float) -> str | None:
-        """The client that gives blocks back for the first of those who wait, which has less than its part
-        by weight; None where there are enough, or it would have more than that.
+        """The client that must give blocks back to the most urgent waiting request. None if there are enough
+        free blocks, or if the request's client would then hold more than its part by weight.
         """
         clients = self._clients
         if not self._free or not self.waiting or self.limits.shortest or len(clients) < 2:
@@ -182,19 +173,19 @@ class Scheduler:
         return most if blocks[most] > int(unit * weight(most)) else None
 
     def _blocks(self) -> Counter[str]:
-        """Blocks of the cache that each client's requests hold."""
+        """Blocks of the KV cache that each client's sequences hold."""
         found = Counter[str]()
         for seq in self.running:
             found[seq.client] += len(self.engine.pages.held(seq.slot))
         return found
 
     def _last_of(self, client: str, now: float) -> Sequence:
-        """Of the client's sequences that run, the one that it needs least."""
+        """The least urgent of the client's running sequences."""
         return max((s for s in self.running if s.client == client), key=lambda s: self._order(s, now))
 
     def _aim(self, decoding: abc.Sequence[Sequence]) -> float:
-        """Seconds that the decoded rows of a step may take; 0: no aim. Beside another client's requests it is
-        not much more than one row of each client takes, with room for prompts.
+        """Seconds that the decoded rows of a step may take; 0: no limit. With several clients it is at most
+        TWICE the time of one row per client, less what prompts need.
         """
         aim = self.limits.step_seconds
         if len(decoding) < 2 or len(self._clients) < 2:
@@ -206,12 +197,12 @@ class Scheduler:
         return min(aim, even) if aim else even
 
     def _one_each(self, decoding: abc.Sequence[Sequence]) -> float:
-        """Seconds of a step with one row of each client."""
+        """Seconds of a step with one decoded row per client."""
         first = interleaved(decoding, self.shares.weight)[: len(slots_of(decoding))]
         return self._decode_seconds(first)
 
     def _in_turn(self, decoding: list[Sequence]) -> list[Sequence]:
-        """Those who get a token in this step: all, or as many as the aim for a step allows."""
+        """The sequences that get a token in this step: all, or as many as fit the time of _aim()."""
         aim, count = self._aim(decoding), len(decoding)
         if not aim or count < 2 or self._decode_seconds(decoding) <= aim:
             return decoding
@@ -222,22 +213,22 @@ class Scheduler:
         self._turn += count
         return turned[:count]
 
-    def _decoded(self, seqs: abc.Sequence[Sequence]) -> list[ScheduledSequence]:
-        """A token of each sequence that has a slot, as many as fit into one step."""
-        scheduled, room = [], self.engine.batch
+    def _decoded(self, seqs: abc.Sequence[Sequence]) -> Batch:
+        """The rows of these sequences, those that have a slot and fit into one step."""
+        batch, room = Batch(), self.engine.batch
         for seq in seqs:
             if seq.slot >= 0 and seq.remaining <= room:
-                scheduled.append(ScheduledSequence(seq, seq.remaining, True))
+                batch[seq] = seq.entry(seq.remaining)
                 room -= seq.remaining
-        return scheduled
+        return batch
 
     def _decode_seconds(self, decoding: abc.Sequence[Sequence]) -> float:
         return self.time.seconds(Load(len(decoding), 0, sum(s.num_computed_tokens for s in decoding)))
 
     def _let_in(self, room: int, now: float) -> list[Sequence]:
-        """Begins those who wait, in their order, while there are slots and blocks, and their client has less
-        to be read than there is room for. Where one finds no blocks, its client waits; others do so once they
-        had as much since as it needs.
+        """Begins waiting sequences in their order, while there are slots and blocks, and as long as the
+        pending prompt tokens of a client are fewer than `room`. If one finds too few blocks, its client
+        waits; another client may overtake it only by as much time as the prompt would take.
         """
         begun: list[Sequence] = []
         held_back, stuck, bar = set[Sequence](), set[str](), float("inf")
@@ -271,44 +262,40 @@ class Scheduler:
 
     @property
     def _token_seconds(self) -> float:
-        """Of a prompt's token."""
+        """Predicted seconds of a prompt token."""
         return max(1e-9, float(self.time.weights[2]))
 
-    def _schedule_prompts(
-        self, prompts: abc.Sequence[Sequence], room: int, scheduled: list[ScheduledSequence]
-    ) -> None:
-        """Gives the prompts what the step has room for: of each client in their order, of several evenly."""
+    def _schedule_prompts(self, prompts: abc.Sequence[Sequence], room: int, batch: Batch) -> None:
+        """Divides the step's room for prompt tokens: among clients by what each had, within one in order."""
         wanted = Counter[str]()
         for seq in prompts:
             wanted[seq.client] += seq.remaining
         parts = dict.fromkeys(wanted, room)
         if len(wanted) > 1:
             parts = split(room, wanted, self.shares.had, self._token_seconds)
-            parts = parts if scheduled else ended_first(parts, wanted)
+            parts = parts if batch else ended_first(parts, wanted)
         for seq in prompts:
-            parts[seq.client] -= self._schedule_prompt(seq, parts[seq.client], scheduled)
+            count = max(0, min(parts[seq.client], seq.remaining))
+            if count:
+                batch[seq] = seq.entry(count)
+                parts[seq.client] -= count
 
     def done(
-        self,
-        scheduled: abc.Sequence[ScheduledSequence],
-        tokens: abc.Sequence[int | Sampled],
-        now: float,
-        seconds: float,
+        self, batch: Batch, tokens: abc.Sequence[int | Sampled], now: float, seconds: float
     ) -> list[Sequence]:
-        """Notes what a step did; `tokens` are those sampled, in the order of `scheduled`: one for each that
-        samples, and one more for each of its drafts. Gives the sequences that ended.
+        """Notes what a step did, and gives the sequences that ended. tokens: those that it sampled, in the
+        order of the batch.
         """
-        self.time.learn(load(scheduled), seconds)
-        costs = self.time.parts([load([s]) for s in scheduled], seconds)
+        self.time.learn(load(batch), seconds)
+        costs = self.time.parts([load({seq: entry}) for seq, entry in batch.items()], seconds)
         sampled, ended = iter(tokens), []
-        for s, cost in zip(scheduled, costs, strict=True):
-            seq = s.seq
-            seq.num_computed_tokens, seq.num_replayed_tokens = seq.num_computed_tokens + s.num_tokens, 0
-            if not s.samples:
+        for (seq, entry), cost in zip(batch.items(), costs, strict=True):
+            seq.num_computed_tokens, seq.num_replayed_tokens = seq.num_computed_tokens + entry.num_tokens, 0
+            if not entry.rows:
                 self.engine.publish(seq.slot, seq.ids, seq.salt)
             self.shares.charge(seq, cost)
-            if s.samples:
-                self._take(s, [token_of(next(sampled)) for _ in range(1 + len(s.draft_tokens))])
+            if entry.rows:
+                self._take(seq, entry, [token_of(next(sampled)) for _ in range(entry.rows)])
                 if seq.first < 0:
                     seq.first = now
                     self.engine.publish(seq.slot, seq.request.ids, seq.salt)
@@ -319,11 +306,11 @@ class Scheduler:
             self.remove(seq)
         return ended
 
-    def _take(self, scheduled: ScheduledSequence, sampled: abc.Sequence[int]) -> None:
-        """Appends the sampled tokens to the sequence: each was drawn as if the draft tokens before it were
-        the answer, so they hold up to the first draft token that differs from what was sampled in its place.
+    def _take(self, seq: Sequence, entry: BatchEntry, sampled: abc.Sequence[int]) -> None:
+        """Appends sampled tokens to the sequence. Each was drawn after the draft tokens before it, so tokens
+        are valid up to the first one that differs from the draft token in its place.
         """
-        seq, drafts = scheduled.seq, scheduled.draft_tokens
+        drafts = entry.draft_tokens
         for accepted, token in enumerate(sampled):
             seq.ids.append(token)
             seq.finish = self._finish(seq)
@@ -335,11 +322,11 @@ class Scheduler:
         if accepted < len(drafts):
             reached = self.engine.rewind(seq.slot, seq.num_computed_tokens)
             short, seq.num_computed_tokens = seq.num_computed_tokens - reached, reached
-            # A longer rest is computed as a prompt is.
-            seq.num_replayed_tokens = short if short < scheduled.num_tokens + len(drafts) else 0
+            # More missing tokens than the step had are computed as a prompt.
+            seq.num_replayed_tokens = short if short < len(entry.ids) else 0
 
     def remove(self, seq: Sequence) -> None:
-        """Takes a sequence out, wherever it is; what it computed stays for others to find."""
+        """Removes a sequence that waits or runs. Its blocks stay in the prefix cache."""
         if seq in self.waiting:
             self.waiting.remove(seq)
         if seq in self.running:
@@ -350,7 +337,7 @@ class Scheduler:
 
     @property
     def held_up(self) -> bool:
-        """Whether a request waits for room in steps or in memory; slots there are."""
+        """Whether a request waits although a slot is free: for room in a step, or for blocks."""
         return bool(self.waiting and self._free)
 
     @property
@@ -358,7 +345,7 @@ class Scheduler:
         return len(self._free)
 
     def acquire_slot(self) -> int | None:
-        """A free slot for a use of its own, None where there is none; release_slot() ends it."""
+        """Leases a free slot to a call; None if there is none. release_slot() ends the lease."""
         return self._free.pop() if self._free else None
 
     def release_slot(self, slot: int) -> None:
@@ -373,13 +360,13 @@ class Scheduler:
         return "length" if self._ends(seq) else ""
 
     def _ends(self, seq: Sequence, more: int = 0) -> bool:
-        """Whether no token may follow once the sequence has so many more."""
+        """Whether the sequence ends by its length once it has `more` tokens."""
         length = len(seq.ids) + more
         return length > self._longest or length - len(seq.request.ids) >= seq.request.max_tokens
 
     def _prompt_room(self, decoding: abc.Sequence[Sequence], beginning: abc.Sequence[Sequence]) -> int:
-        """Prompt tokens for which the step has room, all that fit while nobody waits for the next token.
-        Where more wait for their first one, by so much longer may the others wait for theirs.
+        """Prompt tokens for which the step has room. Without decoding sequences, as many as fit. Otherwise
+        prompts may prolong the step, and the more so, the more sequences wait for their first token.
         """
         most = self.engine.batch - sum(s.remaining for s in decoding)
         if not decoding:
@@ -395,20 +382,13 @@ class Scheduler:
         return min(most, max(fitting, self.limits.min_prefill_tokens))
 
     def _room_alone(self, most: int) -> int:
-        """Of `most` prompt tokens, those that may go into a step in which nobody decodes."""
+        """Of `most` prompt tokens, those that may go into a step in which no sequence decodes."""
         if most <= SMALL or not self.limits.alone_seconds or self.time.computing(1) is None:
             return most
         return max(SMALL, self.time.prompt_tokens(0, 0, self.limits.alone_seconds, most))
 
-    def _schedule_prompt(self, seq: Sequence, room: int, scheduled: list[ScheduledSequence]) -> int:
-        """Adds up to `room` tokens of the sequence's prompt; gives their number."""
-        count = min(room, seq.remaining)
-        if count > 0:
-            scheduled.append(ScheduledSequence(seq, count, count == seq.remaining))
-        return max(0, count)
-
     def _admit(self, seq: Sequence, now: float) -> bool:
-        """Gives the sequence a slot and all blocks of its prompt; False where there are too few of them."""
+        """Gives the sequence a slot and all blocks of its prompt; False if there are too few blocks."""
         pages, slot = self.engine.pages, self._free[-1]
         cached, miss = self.engine.begin(slot, seq.ids, seq.salt)
         if pages.missing(slot, len(seq.ids)) > pages.free_blocks:
@@ -424,8 +404,8 @@ class Scheduler:
         return True
 
     def _make_room(self, seq: Sequence, now: float) -> None:
-        """Makes sure that the sequence can take the positions that it lacks, sending away the least urgent
-        sequence if need be, which may be itself.
+        """Reserves the blocks that the sequence lacks. If there are too few, it preempts the least urgent
+        sequence of the client that holds the most, which may be this one.
         """
         pages, length = self.engine.pages, len(seq.ids)
         if not pages.missing(seq.slot, length):
@@ -439,8 +419,8 @@ class Scheduler:
         pages.reserve(seq.slot, length)
 
     def _preempt(self, seq: Sequence) -> None:
-        """Back to the queue: what is left of its blocks when it returns is found again, the rest computed
-        anew.
+        """Puts the sequence back into the queue. When it returns, it finds the blocks that are still cached
+        and recomputes the others.
         """
         self.running.remove(seq)
         self._leave(seq)
@@ -448,7 +428,7 @@ class Scheduler:
         self.waiting.insert(0, seq)
 
     def _leave(self, seq: Sequence) -> None:
-        # The slot may hold a token more, of a step that was launched before the sequence was known to end.
+        # The slot may hold one more token, of a step that was launched before the sequence ended.
         self.engine.publish(seq.slot, seq.ids[: seq.num_computed_tokens], seq.salt)
         self.engine.rewind(seq.slot, 0)
         self._free.append(seq.slot)
@@ -456,16 +436,17 @@ class Scheduler:
 
 
 def check(
-    request: Request,
+    request: GenerateRequest,
     waiting: int,
     limits: SchedulerLimits,
     block: int,
     have: int,
     queued: abc.Iterable[str] = (),
 ) -> None:
-    """RequestError where so many wait that no other may, or where the `have` blocks of the cache never hold
-    the request. queued: the clients of those who wait; one that has less than its part of the queue may still
-    come where others have filled it.
+    """Raises RequestError if the queue is full, or if the request does not fit `have` blocks of the cache.
+
+    queued: clients of the waiting requests. A client with less than its part of the queue may still come
+    when others have filled it.
     """
     if waiting >= limits.queue:
         own, clients = request.client or request.user, Counter(queued)
@@ -480,10 +461,10 @@ def check(
         raise PromptTooLong(len(request.ids), have * block - 1, line)
 
 
-def load(scheduled: abc.Sequence[ScheduledSequence]) -> Load:
-    """What a step of this work computes."""
-    decoded = sum(1 for s in scheduled if s.seq.decoding)
-    replayed = sum(s.seq.num_replayed_tokens for s in scheduled)
-    prompt = sum(s.num_tokens for s in scheduled) - decoded - replayed
-    drafted = replayed + sum(len(s.draft_tokens) for s in scheduled)
-    return Load(decoded, prompt, sum(s.seq.num_computed_tokens for s in scheduled), drafted)
+def load(batch: Batch) -> Load:
+    """What a step computes."""
+    decoded = sum(seq.decoding for seq in batch)
+    replayed = sum(seq.num_replayed_tokens for seq in batch)
+    prompt = sum(entry.num_tokens for entry in batch.values()) - decoded - replayed
+    drafted = replayed + sum(len(entry.draft_tokens) for entry in batch.values())
+    return Load(decoded, prompt, sum(seq.num_computed_tokens for seq in batch), drafted)

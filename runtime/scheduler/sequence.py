@@ -1,53 +1,21 @@
-"""A request as its client made it, and the sequence that the engine makes of it while it waits and runs."""
+"""Sequence: the state of a request while it waits and runs. Its rows in a step are a BatchEntry."""
 
 from __future__ import annotations
 
 from collections import abc
 from dataclasses import dataclass, field
 
+from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import HostSampling, host_sampling_of
-from satchel.runtime.engine.logits_options import NO_LOGITS_OPTIONS, LogitsOptions
 from satchel.runtime.engine.stats import Usage
 from satchel.runtime.kv import Miss
 from satchel.runtime.layers.arch import AdapterScales
-from satchel.runtime.sampling import GREEDY, Sampling
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Token ids to continue. max_tokens: how many tokens to sample at most. stop_ids: tokens that end the
-    answer. given: tokens of the answer that an engine sampled before it was lost; they count as sampled.
-    nll_bits: one for each of them, 0 where that engine reported none.
-
-    client: whose share of the machine the request uses, "" for the user's; clients share by `weight`,
-    whatever they send: a client has that of its newest request. priority: smaller is more urgent, among
-    requests of one client. user: users of a client share what it has, by `weight`. salt: cached blocks are
-    shared among requests of one salt only. deadline: clock time after which the client no longer waits.
-    draft: tokens that may be drafted at once; -1: as many as the engine would, 0: none. logits_options:
-    constraint, logprobs and the like. adapter_scales: of adapters and control vectors; see
-    runtime/adapters/adapters.py.
-    """
-
-    ids: abc.Sequence[int]
-    max_tokens: int
-    sampling: Sampling = GREEDY
-    stop_ids: frozenset[int] = frozenset()
-    priority: int = 0
-    client: str = ""
-    user: str = ""
-    weight: float = 1.0
-    salt: str = ""
-    deadline: float | None = None
-    given: abc.Sequence[int] = ()
-    nll_bits: abc.Sequence[float] = ()
-    draft: int = -1
-    logits_options: LogitsOptions = NO_LOGITS_OPTIONS
-    adapter_scales: AdapterScales = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixWait:
-    """`seq` computes the first `shared` tokens of another sequence's prompt, which waits for them."""
+    """A sequence waits for another, `seq`, to compute the first `shared` tokens of both."""
 
     seq: Sequence
     shared: int
@@ -55,35 +23,31 @@ class PrefixWait:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """ids: the prompt, then the sampled tokens. num_computed_tokens: how many of ids have keys and values in
-    the slot; cached: how many of these came from the prefix cache. num_replayed_tokens: of the remaining
-    ones, those that were computed before and went with the state of a rejected draft. arrived, started,
-    first: clock times. finish: "" while the sequence is under way. client: whose share of the machine it
-    uses. waits_for_prefix: the sequence whose prefix it waits to share.
-    """
+    """The state of one request. Times are the service's clock's; -1: not yet."""
 
-    request: Request
+    request: GenerateRequest
     arrived: float
-    ids: list[int] = field(default_factory=list)
-    slot: int = -1
-    num_computed_tokens: int = 0
+    ids: list[int] = field(default_factory=list)  # the prompt, then the sampled tokens
+    slot: int = -1  # -1: it waits for one
+    num_computed_tokens: int = 0  # how many of ids have keys and values in the slot
+    # Of the other ids, how many were computed before and lost when a draft was rejected.
     num_replayed_tokens: int = 0
-    cached: int = 0
-    miss: Miss = Miss.COLD
+    cached: int = 0  # tokens of the prompt that the prefix cache had when it first began
+    miss: Miss = Miss.COLD  # why it had no more
     started: float = -1.0
-    first: float = -1.0
-    preempted: int = 0
-    finish: str = ""
+    first: float = -1.0  # when the first token was sampled
+    preempted: int = 0  # how often it gave its slot back
+    finish: str = ""  # how it ended; "": it has not
     waits_for_prefix: PrefixWait | None = None
     used: Usage = field(default_factory=Usage)
-    host_sampling: HostSampling | None = None
-    client: str = ""
+    host_sampling: HostSampling | None = None  # None: the device samples alone
+    client: str = ""  # whose share of the machine it uses
 
     def __post_init__(self) -> None:
         r = self.request
         self.client = r.client or r.user
         self.ids = [*r.ids, *r.given]
-        self.host_sampling = host_sampling_of(r.sampling, r.logits_options, len(r.ids), r.stop_ids)
+        self.host_sampling = host_sampling_of(r)
         if self.host_sampling is not None:
             for token, bits in zip(r.given, r.nll_bits, strict=True):
                 self.host_sampling.took(token, bits)
@@ -109,6 +73,30 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         return self.generated > 0 and self.remaining == 1 + self.num_replayed_tokens
+
+    def entry(self, num_tokens: int, draft_tokens: abc.Sequence[int] = ()) -> BatchEntry:
+        """Its rows in a step that computes `num_tokens` more of its tokens, then draft tokens. Where none of
+        its tokens is left, the step samples one after the last of them and one after each draft token.
+        """
+        start = self.num_computed_tokens
+        ids = (*self.ids[start : start + num_tokens], *draft_tokens)
+        if num_tokens < self.remaining:
+            return BatchEntry(self.slot, ids, adapter_scales=self.request.adapter_scales)
+        return self._sampled(ids, 1 + len(draft_tokens))
+
+    def next_entry(self) -> BatchEntry:
+        """Its rows in the step after one that is under way: the token that it samples there."""
+        return self._sampled((LAST,), 1)
+
+    def _sampled(self, ids: abc.Sequence[int], samples: int) -> BatchEntry:
+        r, host = self.request, self.host_sampling
+        return BatchEntry(
+            self.slot, ids, r.sampling, samples, host, self.ids, r.adapter_scales, speculated=samples > 1
+        )
+
+
+# A step: the rows of each scheduled sequence, in the order of the batch.
+Batch = dict[Sequence, BatchEntry]
 
 
 def salted(salt: str, adapter_scales: AdapterScales) -> str:

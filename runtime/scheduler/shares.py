@@ -1,11 +1,14 @@
-"""Clients share the machine by their weights, whatever they send: neither priorities, nor many requests, nor
-long ones take from another client more than one ordinary request of the same client would, doubled.
+"""Clients share the machine by their weights, whatever they send. Neither priorities, nor many requests, nor
+long ones take more from another client than twice what one ordinary request would.
 
-Invariants, wherever several clients have requests here: a slot that becomes free goes to the client that has
-the fewest for its weight; a client gives a slot back to another that waits where it then still has as many
-for its weight (with equal weights: where it has two more), and so with blocks of the cache above its part;
-each client has a row in every step, and all rows and prompts together take no more than TWICE the time of one
-row a client; further rows go by weight; prompts share what there is by what each client had for its weight.
+Invariants while several clients have requests:
+
+- A free slot goes to the client with the fewest slots for its weight.
+- A client gives a slot back to a waiting one if it then still has no fewer for its weight (with equal
+  weights: if it has two more). Blocks of the KV cache above a client's part go the same way.
+- Each client has a row in every step. All rows and prompts together take at most TWICE the time of one row
+  per client. Further rows go by weight, prompt tokens by what each client had for its weight.
+
 Priority, length and user order the requests of one client among themselves. With a single client nothing of
 this has an effect.
 """
@@ -17,14 +20,14 @@ from collections import Counter, abc
 from satchel.runtime.scheduler.fair import Fair
 from satchel.runtime.scheduler.sequence import Sequence
 
-TWICE = 1.8  # times one row a client; what is left to 2 covers a wrong prediction
-TURN = 0.5  # seconds of a client before another, for which no slot is left, has its turn
-FAR = 1e12  # tokens; who is behind by more has all of the room
-LEAST = 64  # prompt tokens of a client in a step in which another client's prompt ends
+TWICE = 1.8  # times the step with one row per client; the rest to 2 covers a wrong prediction
+TURN = 0.5  # seconds over weight after which a client gives its slot to one that has none
+FAR = 1e12  # tokens; a client that is ahead of another by more gets no room
+LEAST = 64  # prompt tokens that a client may always have in a step in which another client's prompt ends
 
 
 class Shares:
-    """What each client had, and each of its users. Only names with requests, or with a debt, are kept."""
+    """Virtual times of clients and of their users. Only names with requests or with a debt are kept."""
 
     def __init__(self) -> None:
         self.clients = Fair()
@@ -37,7 +40,7 @@ class Shares:
         self._users.setdefault(seq.client, Fair()).arrive(seq.request.user)
 
     def charge(self, seq: Sequence, seconds: float) -> None:
-        """The sequence had so many seconds of the machine."""
+        """Charges the sequence's client and user for seconds of the machine."""
         self.clients.charge(seq.client, seconds, seq.request.weight)
         self._users.setdefault(seq.client, Fair()).charge(seq.request.user, seconds, seq.request.weight)
 
@@ -46,16 +49,16 @@ class Shares:
         return self._weights.get(client, 1.0)
 
     def had(self, client: str) -> float:
-        """Seconds over weight that the client had, since all clients are counted: its virtual time."""
+        """The client's virtual time: the seconds that it had, over its weight."""
         return self.clients.virtual_time(client)
 
     def user_had(self, seq: Sequence) -> float:
-        """The same of the sequence's user, among the users of its client."""
+        """The virtual time of the sequence's user among the users of its client."""
         users = self._users.get(seq.client)
         return users.virtual_time(seq.request.user) if users else 0.0
 
     def forget(self, seqs: abc.Iterable[Sequence] = ()) -> None:
-        """Drops names without a request among these and without a debt."""
+        """Drops names that have no request among these and no debt."""
         users: dict[str, set[str]] = {}
         for seq in seqs:
             users.setdefault(seq.client, set()).add(seq.request.user)
@@ -67,7 +70,7 @@ class Shares:
 
     @property
     def names(self) -> int:
-        """How many are kept."""
+        """Number of known clients and users."""
         return sum(fair.names for fair in (self.clients, *self._users.values()))
 
 
@@ -83,9 +86,11 @@ def giver(
     begun: bool,
     weight: abc.Callable[[str], float],
 ) -> str | None:
-    """The client that gives a slot back for a request of `client`, where none is free: one that has no fewer
-    for its weight even then, or, where there are more clients than slots, the one that had most, at once for
-    a request that has not begun, else after a turn. None: it waits.
+    """The client that gives a slot back to `client` when none is free; None: `client` waits.
+
+    It is the client with the most slots for its weight, if it then still has no fewer than `client`. A client
+    without a slot also gets one from a client that had more time: at once for a request that has not begun,
+    else once the difference is a TURN.
     """
     others = [other for other in slots if other != client and slots[other]]
     if not others:
@@ -99,8 +104,8 @@ def giver(
 
 
 def interleaved(seqs: abc.Sequence[Sequence], weight: abc.Callable[[str], float]) -> list[Sequence]:
-    """The first sequence of each client, then the others by weight: with equal weights the second of each,
-    and so on.
+    """The first sequence of each client, then the others by weight. With equal weights: the second of each,
+    then the third of each, and so on.
     """
     numbers, ranks, places = Counter[str](), dict[str, int](), []
     for seq in seqs:
@@ -112,8 +117,8 @@ def interleaved(seqs: abc.Sequence[Sequence], weight: abc.Callable[[str], float]
 
 
 def crowd(decoding: abc.Sequence[Sequence], beginning: abc.Sequence[Sequence]) -> float:
-    """How many begin for each that decodes, as the client sees it that has the fewest of them: its own
-    requests count one by one, another client's as one.
+    """Sequences that begin for each that decodes, the smallest such number that a decoding client sees. A
+    client counts each sequence of its own, and all of another client's as one.
     """
     rows, begun = slots_of(decoding), slots_of(beginning)
 
@@ -127,8 +132,8 @@ def crowd(decoding: abc.Sequence[Sequence], beginning: abc.Sequence[Sequence]) -
 def split(
     room: int, wanted: abc.Mapping[str, int], had: abc.Callable[[str], float], seconds: float
 ) -> dict[str, int]:
-    """Prompt tokens of a step for each client, `room` in all and no more than it wants: as many as bring
-    those who had less up to the others, up to one level that all share. seconds: of a token.
+    """Prompt tokens of a step for each client: `room` in all, and for none more than it wants. Clients that
+    had less get more, so that all reach one level of virtual time. seconds: of one token.
     """
     least = min(map(had, wanted), default=0.0)
     ahead = {client: min((had(client) - least) / seconds, FAR) for client in wanted}
@@ -141,15 +146,15 @@ def split(
         middle = (low + high + 1) // 2
         low, high = (middle, high) if sum(up_to(middle).values()) <= room else (low, middle - 1)
     parts = up_to(low)
-    for client in sorted(wanted, key=lambda c: ahead[c]):  # what is left is less than a token for each
+    for client in sorted(wanted, key=lambda c: ahead[c]):  # the rest is less than one token for each
         more = min(wanted[client], up_to(low + 1)[client]) - parts[client]
         parts[client] += max(0, min(more, room - sum(parts.values())))
     return parts
 
 
 def ended_first(parts: abc.Mapping[str, int], wanted: abc.Mapping[str, int]) -> dict[str, int]:
-    """The same parts for a step that nobody's next token waits for: where a client's prompts end in it, the
-    others' parts are no larger, so that it waits no more than twice as long as alone.
+    """The parts of a step in which no sequence decodes. If the prompts of a client end in it, no other part
+    is larger than that client's, so that it waits at most twice as long as alone.
     """
     ends = [parts[c] for c in parts if parts[c] and parts[c] == wanted[c]]
     if len(parts) < 2 or not ends:

@@ -1,5 +1,5 @@
-"""The order in which requests begin: between clients by what each has and had, within a client by priority. A
-request that waits becomes more urgent by one level in every `seconds`, so none of a client's starves.
+"""The order in which requests begin: among clients by the slots that each has and the time that it had;
+within a client by priority. A waiting request gains a level of urgency every `seconds`, so that none starves.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ Key = tuple[float, float, float, float, float, float]
 
 
 def level(seq: Sequence, now: float, seconds: float) -> int:
-    """The sequence's priority less what it gained by waiting."""
+    """The sequence's priority after waiting: smaller is more urgent."""
     return seq.request.priority - waited(seq, now, seconds)
 
 
 def waited(seq: Sequence, now: float, seconds: float) -> int:
-    """Levels that the sequence gained by waiting."""
+    """Levels of urgency that the sequence gained by waiting."""
     return floor(max(0.0, now - seq.arrived) / seconds)
 
 
 def order(
     seq: Sequence, now: float, shares: Shares, slots: abc.Mapping[str, int], seconds: float, left: float = 0.0
 ) -> Key:
-    """Smaller goes first. slots: of each client. left: tokens until the sequence ends, where the shortest are
-    to go first, of whatever client; the operator chose that order, and no client's priority is above it.
+    """Sort key: smaller goes first.
+
+    slots: of each client.
+    left: predicted tokens until the sequence ends, if the operator chose shortest-first (0: not). That order
+    holds among all clients, before any priority.
     """
     had, user = shares.had(seq.client), shares.user_had(seq)
     if left:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer
 from satchel.formats.tokenizer.vocab import Kind
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.host_sampling import drawn
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.scheduler.steptime import Load, StepTime

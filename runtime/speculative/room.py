@@ -4,20 +4,18 @@ the room.
 
 from __future__ import annotations
 
-from collections import abc
-
 from satchel.runtime.kv import Pages
-from satchel.runtime.scheduler import ScheduledSequence, Scheduler, Sequence
+from satchel.runtime.scheduler import Batch, Scheduler, Sequence
 
 
-def rows_left(scheduled: abc.Sequence[ScheduledSequence], scheduler: Scheduler) -> int:
+def rows_left(batch: Batch, scheduler: Scheduler) -> int:
     """Rows of the step that are left for drafts. None beside a prompt, whose client waits for the first
     token, and none while a request waits for memory. A request that waits for a slot gets it sooner if the
     others decode faster.
     """
-    if scheduler.held_up or not all(s.seq.decoding for s in scheduled):
+    if scheduler.held_up or not all(seq.decoding for seq in batch):
         return 0
-    return scheduler.engine.batch - sum(s.num_tokens for s in scheduled)
+    return scheduler.engine.batch - sum(len(entry.ids) for entry in batch.values())
 
 
 def may_draft(seq: Sequence) -> bool:

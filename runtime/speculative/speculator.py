@@ -8,10 +8,10 @@ acceptance rate is known while they are off.
 from __future__ import annotations
 
 from collections import abc
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from satchel.runtime.kv import StateGroup
-from satchel.runtime.scheduler import ScheduledSequence, Scheduler, Sequence
+from satchel.runtime.scheduler import Batch, Scheduler, Sequence
 from satchel.runtime.speculation import Speculation
 from satchel.runtime.speculative.acceptance import Acceptance, evidence
 from satchel.runtime.speculative.budget import TrialBudget
@@ -63,31 +63,30 @@ class Speculator:
         self._prices: dict[int, tuple[int, float]] = {}
         self._steps = 0
 
-    def extend(self, scheduled: list[ScheduledSequence], scheduler: Scheduler) -> list[ScheduledSequence]:
-        """The scheduled sequences, some of them with draft tokens."""
+    def extend(self, batch: Batch, scheduler: Scheduler) -> Batch:
+        """The same sequences, some of them with draft tokens."""
         self._steps += 1
-        rows = rows_left(scheduled, scheduler)
+        rows = rows_left(batch, scheduler)
         if rows < 1:
-            return scheduled
-        price = self._price(len(scheduled))
+            return batch
+        price = self._price(len(batch))
         proposed = {
-            s.seq: g for s in scheduled if may_draft(s.seq) and (g := self._propose(s.seq, scheduler, price))
+            seq: draft for seq in batch if may_draft(seq) and (draft := self._propose(seq, scheduler, price))
         }
         if not proposed:
-            return scheduled
-        chosen = self._choose(proposed, scheduled, scheduler, rows)
+            return batch
+        chosen = self._choose(proposed, batch, scheduler, rows)
         drafts = self._drafts(proposed, chosen, scheduler)
-        return [replace(s, draft_tokens=drafts[s.seq]) if drafts.get(s.seq) else s for s in scheduled]
+        extended = {seq: seq.entry(batch[seq].num_tokens, ids) for seq, ids in drafts.items()}
+        return {seq: extended.get(seq, entry) for seq, entry in batch.items()}
 
-    def timed(self, scheduled: abc.Sequence[ScheduledSequence], seconds: float, scheduler: Scheduler) -> None:
+    def timed(self, batch: Batch, seconds: float, scheduler: Scheduler) -> None:
         """Learns from the measured duration of a step."""
         self.budget.earn(seconds)
-        rows = read = 0
-        for s in scheduled:
-            if not s.seq.decoding:
-                return
-            rows += s.num_tokens + len(s.draft_tokens)
-            read += s.seq.num_computed_tokens
+        if not all(seq.decoding for seq in batch):
+            return
+        rows = sum(len(entry.ids) for entry in batch.values())
+        read = sum(seq.num_computed_tokens for seq in batch)
         self.cost.learn(rows, max(1e-6, seconds - scheduler.time.reading(read)))
 
     def forget(self, seq: Sequence) -> None:
@@ -167,7 +166,7 @@ class Speculator:
     def _choose(
         self,
         proposed: dict[Sequence, Draft],
-        scheduled: abc.Sequence[ScheduledSequence],
+        batch: Batch,
         scheduler: Scheduler,
         rows: int,
     ) -> dict[Sequence, int]:
@@ -183,7 +182,7 @@ class Speculator:
             candidates.append(
                 DraftCandidate(draft.rates.chances(draft.kind, most), 0.0 if draft.ids else each)
             )
-        seconds = StepCost(self.cost, scheduler, scheduled)
+        seconds = StepCost(self.cost, scheduler, batch)
         if not seconds(0):
             return {}
         found = lengths(candidates, seconds.decoded, seconds, rows, self.options.draft_min)
@@ -247,13 +246,11 @@ class Speculator:
 class StepCost:
     """Seconds of this step by number of draft rows. decoded: tokens that it gives without drafts."""
 
-    def __init__(
-        self, cost: RowCost, scheduler: Scheduler, scheduled: abc.Sequence[ScheduledSequence]
-    ) -> None:
-        self.decoded, self._cost = len(scheduled), cost
-        self._known = sum(s.num_tokens for s in scheduled)
+    def __init__(self, cost: RowCost, scheduler: Scheduler, batch: Batch) -> None:
+        self.decoded, self._cost = len(batch), cost
+        self._known = sum(len(entry.ids) for entry in batch.values())
         self._twice = isinstance(scheduler.engine.pages.groups[-1], StateGroup)
-        self._reading = scheduler.time.reading(sum(s.seq.num_computed_tokens for s in scheduled))
+        self._reading = scheduler.time.reading(sum(seq.num_computed_tokens for seq in batch))
 
     def measured(self, drafted: int) -> bool:
         return self._cost.measured(self._known + drafted)

@@ -19,7 +19,8 @@ from satchel.runtime.compiler.cost import CostModel, PlanCost, TokenSpan
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.energy import Counters
 from satchel.runtime.device.peaks import DevicePeaks
-from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, Launched
+from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.engine import Engine, Launched
 from satchel.runtime.engine.host_sampling import drawn
 from satchel.runtime.sampling import GREEDY
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.tasks.likelihood import branch, logprobs
 
 ENDINGS = 4  # endings in the plain text format: context, index of the right one, endings, a line each

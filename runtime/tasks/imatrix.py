@@ -22,7 +22,8 @@ from satchel.quant.recipes import is_quantizable
 from satchel.quant.threads import SafeThreadPool
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler.memory import storage
-from satchel.runtime.engine.engine import MAX_TOKENS, BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import MAX_TOKENS, Engine
 from satchel.runtime.engine.program import Program
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, toposort
 from satchel.runtime.layers.arch import Forward

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from satchel.errors import RequestError
 from satchel.formats.logits import LogitsFile, Records, encode, scored, write_logits
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 
 F32 = npt.NDArray[np.float32]
 Window = npt.NDArray[np.int32]

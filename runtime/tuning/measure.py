@@ -17,7 +17,8 @@ import numpy as np
 
 from satchel.errors import RequestError
 from satchel.runtime.device.device import Device, KernelOverride
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.program import Program
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of

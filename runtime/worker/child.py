@@ -26,14 +26,15 @@ from typing import Any, BinaryIO, cast
 from satchel.errors import DeviceError, SatchelError
 from satchel.formats.gguf import OpenFile
 from satchel.runtime.api.model import Model
+from satchel.runtime.api.tokenized_options import with_constraint
 from satchel.runtime.engine.cancel_scope import CancelScope
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.service import Service
-from satchel.runtime.engine.tokenized_options import with_constraint
 from satchel.runtime.engine.watchdog import Beats, Pulse, ticking
 from satchel.runtime.log import LOG
 from satchel.runtime.sandbox import enter
-from satchel.runtime.scheduler import Request, ScheduledSequence, Sequence
+from satchel.runtime.scheduler import Sequence
 from satchel.runtime.worker.outlet import Outlet
 from satchel.runtime.worker.rpc_methods import METHODS
 from satchel.runtime.worker.wire import (
@@ -141,7 +142,7 @@ class Worker:
                 message = got[0]
                 if "submit" in message:
                     number, request = message["submit"], decode(message["request"])
-                    if request.logits_options.structured_output is None:
+                    if request.grammar is None:
                         self._submit(model, number, request)
                     else:
                         self._making[number] = True
@@ -150,7 +151,7 @@ class Worker:
                     self._cancel(message["cancel"])
                 elif "ask" in message:
                     number = message["ask"]
-                    self._scopes[number] = CancelScope(number)
+                    self._scopes[number] = CancelScope(number, *message["client"])
                     begin(self._answer, model, number, message, self._files(message))
             if got is None:
                 os._exit(0)  # the parent is gone: no one needs the work in flight
@@ -165,7 +166,7 @@ class Worker:
         elif scope := self._scopes.get(number):
             scope.cancel()
 
-    def _make(self, model: Model, number: int, request: Request) -> None:
+    def _make(self, model: Model, number: int, request: GenerateRequest) -> None:
         """Compiles the request's grammar, which may take a second, then submits it."""
         try:
             made = with_constraint(request, model.tokenizer)
@@ -175,7 +176,7 @@ class Worker:
         else:
             self._submit(model, number, made)
 
-    def _submit(self, model: Model, number: int, request: Request) -> None:
+    def _submit(self, model: Model, number: int, request: GenerateRequest) -> None:
         try:
             with self._naming:  # no step may run it before its number is known
                 if not self._making.pop(number, True):
@@ -216,17 +217,17 @@ class Worker:
             for file in (a for a in args if isinstance(a, OpenFile)):
                 file.close()
 
-    def _watch(self, work: abc.Sequence[ScheduledSequence]) -> None:
+    def _watch(self, seqs: abc.Collection[Sequence]) -> None:
         """Before each step, reports its requests, so that a crash can be attributed. Nothing is sent if the
         requests are those of the last step.
         """
         with self._naming:
-            numbers = [self._numbers.get(w.seq, -1) for w in work]
-        if numbers == self._stepped and all(w.seq.decoding for w in work):
+            numbers = [self._numbers.get(seq, -1) for seq in seqs]
+        if numbers == self._stepped and all(seq.decoding for seq in seqs):
             return
         rows = [
-            [n, w.seq.num_computed_tokens, w.seq.cached, w.seq.started]
-            for n, w in zip(numbers, work, strict=True)
+            [n, seq.num_computed_tokens, seq.cached, seq.started]
+            for n, seq in zip(numbers, seqs, strict=True)
         ]
         self._stepped = numbers
         self.send({"step": rows})

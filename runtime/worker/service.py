@@ -19,6 +19,7 @@ from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.quant.threads import begin
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.cancel_scope import current_scope
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled, token_of
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, KVTraffic, StatsCollector
@@ -27,7 +28,7 @@ from satchel.runtime.kv import Miss
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.log import LOG
 from satchel.runtime.sandbox.policy import policy_of
-from satchel.runtime.scheduler import Request, SchedulerLimits, Sequence
+from satchel.runtime.scheduler import SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.worker.blame import Blame
 from satchel.runtime.worker.expected import most_bytes
@@ -42,11 +43,10 @@ POLL = 0.1  # seconds between checks whether the caller still waits
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request in flight."""
+    """A request in flight. Its sequence has the tokens that came so far."""
 
     handle: RequestHandle
-    got: list[int] = field(default_factory=list)  # tokens of its answer so far
-    nll_bits: list[float] = field(default_factory=list)  # of each token
+    nll_bits: list[float] = field(default_factory=list)  # of each of these tokens
     sent: bool = False  # the process has it
     until: int = 0  # most tokens that the process is to generate
     begun: bool = False  # a process that was lost had begun it
@@ -127,7 +127,7 @@ class WorkerService:
             return "the worker process is loading the model" + (" again" if self.restarts else "")
         return self._dog.trouble
 
-    def submit(self, request: Request) -> RequestHandle:
+    def submit(self, request: GenerateRequest) -> RequestHandle:
         """Queues a request. Raises RequestError if the queue is full, or if the request can never run or be
         sent to another process.
         """
@@ -164,6 +164,7 @@ class WorkerService:
         """As ask(); raises DeviceError as soon as worth() is false."""
         scope = current_scope()
         call = PendingCall(method, args, how, most_bytes(method, args, how, *self.widths))
+        call.message["client"] = [scope.client, scope.weight]
         scope.check()
         with self._lock:
             self._check_open()
@@ -364,7 +365,6 @@ class WorkerService:
         seq = live.handle.seq
         for item in map(decode, tokens):
             seq.first = seq.first if seq.first >= 0 else time.monotonic()
-            live.got.append(token_of(item))
             live.nll_bits.append(item.nll_bits if isinstance(item, Sampled) else 0.0)
             seq.ids.append(token_of(item))
             live.handle.put(item)
@@ -375,7 +375,7 @@ class WorkerService:
         if live is None:
             return
         self._note_facts(live, message["facts"])
-        if finish == "length" and len(live.got) == live.until and not self._complete(live):
+        if finish == "length" and live.handle.seq.generated == live.until and not self._complete(live):
             live.sent = False  # it has finished its trial alone
             self._blame.survived(number)
         else:
@@ -427,10 +427,11 @@ class WorkerService:
 
     def _submitted(self, number: int, live: LiveRequest, alone: bool) -> Message:
         """The message that submits the rest of a request."""
-        request, got = live.handle.seq.request, len(live.got)
-        live.until = min(request.max_tokens, got + self._blame.trial(number)) if alone else request.max_tokens
-        live.sent = True
-        given, bits = tuple(live.got), tuple(live.nll_bits)
+        seq, request, live.sent = live.handle.seq, live.handle.seq.request, True
+        live.until = request.max_tokens
+        if alone:
+            live.until = min(live.until, seq.generated + self._blame.trial(number))
+        given, bits = tuple(seq.ids[seq.prompt :]), tuple(live.nll_bits)
         rest = replace(request, max_tokens=live.until, given=given, nll_bits=bits)
         return {"submit": number, "request": encode(rest)}
 
@@ -475,19 +476,18 @@ class WorkerService:
     def _complete(self, live: LiveRequest) -> str:
         """How an answer with all its tokens ended; "" if it continues."""
         seq = live.handle.seq
-        if live.got and seq.ids[-1] in seq.request.stop_ids:
+        if seq.generated and seq.ids[-1] in seq.request.stop_ids:
             return "stop"
-        return "length" if len(live.got) >= seq.request.max_tokens or self._full(seq) else ""
+        return "length" if seq.generated >= seq.request.max_tokens or self._full(seq) else ""
 
     def _full(self, seq: Sequence) -> bool:
         return len(seq.ids) > min(self.cache.context, self.cache.pool * self.cache.block)
 
     def _refusal(self, number: int, died: str) -> DeviceError:
         if live := self._live.get(number):
-            request = live.handle.seq.request
-            client = request.client or request.user
-            whose = f" of user {client!r}" if client else ""
-            what = f"{whose} ({len(request.ids)} prompt tokens, {len(live.got)} of its answer)"
+            seq = live.handle.seq
+            whose = f" of user {seq.client!r}" if seq.client else ""
+            what = f"{whose} ({seq.prompt} prompt tokens, {seq.generated} of its answer)"
         else:
             what = f" ({self._calls[number].method})"
         return DeviceError(

@@ -22,11 +22,10 @@ from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.refusals import Busy, PromptTooLong, QueueFull
 from satchel.runtime.engine.beam import Beam
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled
-from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.engine.resume import Restored
 from satchel.runtime.engine.stats import Distribution, EngineStats, Usage
-from satchel.runtime.engine.structured_output import StructuredOutput
 from satchel.runtime.grammar.spec import (
     AnyJson,
     Choice,
@@ -44,7 +43,7 @@ from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Request, SchedulerLimits
+from satchel.runtime.scheduler import SchedulerLimits
 from satchel.runtime.speculation import Speculation
 from satchel.runtime.tasks.likelihood import Scored
 from satchel.runtime.tasks.rerank import Ranked
@@ -65,18 +64,16 @@ CARRIED: dict[str, type] = {
         Distribution,
         EngineStats,
         AdapterFile,
-        StructuredOutput,
+        GenerateRequest,
         Gbnf,
         AnyJson,
         JsonSchema,
         Lark,
         SchedulerLimits,
-        LogitsOptions,
         Logprob,
         Options,
         Ranked,
         Regex,
-        Request,
         Restored,
         Sampled,
         Sampling,

@@ -19,7 +19,7 @@ from satchel.server.ollama.options import OllamaOptions, keep, keep_seconds
 from satchel.server.ollama.shapes import NS
 from satchel.server.reading import most_tokens, written
 from satchel.server.roles import USER, needs
-from satchel.server.route import caller_of, in_pool, models_of, unknown_fields
+from satchel.server.route import caller_of, in_pool, models_of, scope_of, unknown_fields
 from satchel.server.stream import unless_gone
 
 router = APIRouter(route_class=BodyRoute)
@@ -83,7 +83,8 @@ async def _embed(request: Request, body: EmbedBody, warnings: list[str]) -> Json
         if body.truncate:
             ids = [_cut(one, model.model.context, i, warnings) for i, one in enumerate(ids)]
         salt = caller_of(request).salt
-        found = await model.embed(ids, dimensions=body.dimensions, salt=salt) if ids else None
+        with scope_of(caller_of(request)).entered():
+            found = await model.embed(ids, dimensions=body.dimensions, salt=salt) if ids else None
     told = {
         "model": body.model,
         "embeddings": [] if found is None else await in_pool(request, "response", found.tolist),

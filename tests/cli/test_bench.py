@@ -24,7 +24,7 @@ from satchel.runtime.device import bandwidth
 from satchel.runtime.device import peaks as device_peaks
 from satchel.runtime.device.bandwidth import read_bandwidth
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.tasks.bench import Batched, Runner, Test, cost_of, prefill, steps_of
 

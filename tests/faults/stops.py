@@ -25,8 +25,8 @@ from tiny_file import write_model
 
 from satchel import Model
 from satchel.errors import SatchelError
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.worker.model import WorkerModel
 
 TOKENS = 60
 

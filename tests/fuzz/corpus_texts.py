@@ -12,11 +12,9 @@ from fuzz_requests import ROUTES
 from hub_server import layer, repository
 
 from satchel.runtime.api.options import Options
-from satchel.runtime.engine.logits_options import LogitsOptions
-from satchel.runtime.engine.structured_output import StructuredOutput
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.grammar.spec import Choice, JsonSchema
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.scheduler import Request
 from satchel.runtime.worker.wire import Arrays, encode, encode_error
 
 Inputs = dict[str, bytes]
@@ -183,8 +181,8 @@ def journal() -> bytes:
 def messages() -> Inputs:
     import numpy as np
 
-    wanted = LogitsOptions(structured_output=StructuredOutput(JsonSchema(ADD)))
-    request = Request((1, 2, 3), 5, Sampling(temperature=0.5, seed=3), frozenset({7}), logits_options=wanted)
+    sampling = Sampling(temperature=0.5, seed=3)
+    request = GenerateRequest((1, 2, 3), 5, sampling, frozenset({7}), grammar=JsonSchema(ADD))
     arrays = Arrays()
     value = encode([np.arange(6, dtype=np.float32).reshape(2, 3), (1, None)], arrays)
     rest = b"".join(bytes(part) for part in arrays.parts)

@@ -15,13 +15,13 @@ from waiting import until
 
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import LAST, BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled, host_sampling_of
-from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Request
 from satchel.runtime.tasks.bench import decode, prefill
 
 APART = {f.name for f in libraries() if not f.reason}
@@ -80,7 +80,7 @@ class Counted:
         assert self.under == 0, "a step was never collected"
 
 
-def requests(count: int) -> list[Request]:
+def requests(count: int) -> list[GenerateRequest]:
     """Greedy and random ones, some with penalties that look at the last tokens; ends that some will meet."""
     rng, found = np.random.default_rng(count), []
     for i in range(count):
@@ -89,11 +89,11 @@ def requests(count: int) -> list[Request]:
         # The second one ends soon, whatever it says.
         few = range(0, tiny.VOCAB, 2 if i == 1 else 40)
         ends = frozenset(few) if i % 3 else frozenset[int]()
-        found.append(Request(ids, int(rng.integers(1, 30)), kinds[i % 3], ends))
+        found.append(GenerateRequest(ids, int(rng.integers(1, 30)), kinds[i % 3], ends))
     return found
 
 
-def answers(engine: Engine, wanted: Sequence[Request], overlaps: bool) -> list[tuple[list[int], str]]:
+def answers(engine: Engine, wanted: Sequence[GenerateRequest], overlaps: bool) -> list[tuple[list[int], str]]:
     """All at once, through a service of their own, from an empty cache."""
     engine.overlaps = overlaps
     service = Service(engine)
@@ -120,8 +120,10 @@ def test_answers_are_those_of_one_step_at_a_time(engine: Engine) -> None:
 def test_rows_that_wait_for_the_host_are_launched_ahead_too(engine: Engine) -> None:
     """One that reports and one that must not end early, among others."""
     plain = requests(3)[0]
-    reported = Request([5, 6, 7], 12, GREEDY, logits_options=LogitsOptions(logprobs=2))
-    late = Request([9, 8], 14, Sampling(temperature=0, min_tokens=9), frozenset(range(0, tiny.VOCAB, 2)))
+    reported = GenerateRequest([5, 6, 7], 12, GREEDY, logprobs=2)
+    late = GenerateRequest(
+        [9, 8], 14, Sampling(temperature=0, min_tokens=9), frozenset(range(0, tiny.VOCAB, 2))
+    )
     alone = [answers(engine, [r], overlaps=False)[0] for r in (plain, reported, late)]
     with Counted(engine) as counted:
         assert answers(engine, [plain, reported, late], overlaps=True) == alone
@@ -130,14 +132,16 @@ def test_rows_that_wait_for_the_host_are_launched_ahead_too(engine: Engine) -> N
 
 def test_what_comes_late_leaves_nothing_behind(engine: Engine) -> None:
     """An answer that ends is found whole by the next one, and no token beyond its end."""
-    first = answers(engine, [Request([3, 1, 4, 1, 5], 40)], overlaps=False)[0][0]
+    first = answers(engine, [GenerateRequest([3, 1, 4, 1, 5], 40)], overlaps=False)[0][0]
     end = next(t for t in first[8:] if t not in first[:8])
     cut = first[: first.index(end) + 1]
     with Counted(engine) as counted:
         service = Service(engine)
         try:
-            assert list(service.submit(Request([3, 1, 4, 1, 5], 40, stop_ids=frozenset([end])))) == cut
-            again = service.submit(Request([3, 1, 4, 1, 5, *cut, 2], 3))
+            assert (
+                list(service.submit(GenerateRequest([3, 1, 4, 1, 5], 40, stop_ids=frozenset([end])))) == cut
+            )
+            again = service.submit(GenerateRequest([3, 1, 4, 1, 5, *cut, 2], 3))
             assert len(list(again)) == 3
             assert again.seq.cached == (5 + len(cut) - 1) // 16 * 16
         finally:
@@ -147,12 +151,15 @@ def test_what_comes_late_leaves_nothing_behind(engine: Engine) -> None:
 
 
 def test_who_cancels_comes_or_runs_out_of_time_meanwhile_is_served(engine: Engine) -> None:
-    alone = answers(engine, [Request([7, 7, 7], 30)], overlaps=False)[0]
+    alone = answers(engine, [GenerateRequest([7, 7, 7], 30)], overlaps=False)[0]
     with Counted(engine) as counted:
         service = Service(engine)
         try:
-            kept, gone = service.submit(Request([7, 7, 7], 30)), service.submit(Request([8, 9], 60))
-            late = service.submit(Request([1, 2], 60, deadline=service.clock() + 0.05))
+            kept, gone = (
+                service.submit(GenerateRequest([7, 7, 7], 30)),
+                service.submit(GenerateRequest([8, 9], 60)),
+            )
+            late = service.submit(GenerateRequest([1, 2], 60, deadline=service.clock() + 0.05))
             given = [kept.get() for _ in range(5)]
             gone.cancel()
             found: list[int] = []
@@ -169,7 +176,7 @@ def test_who_cancels_comes_or_runs_out_of_time_meanwhile_is_served(engine: Engin
 def test_few_blocks_make_somebody_give_way() -> None:
     """Where the next token has no room, nothing is launched for it before somebody gave way."""
     engine = open_engine("remote", slots=3, blocks=6)
-    wanted = [Request([i, i + 1, i + 2], 40, Sampling(temperature=1, seed=i)) for i in range(3)]
+    wanted = [GenerateRequest([i, i + 1, i + 2], 40, Sampling(temperature=1, seed=i)) for i in range(3)]
     alone = [answers(engine, [r], overlaps=False)[0] for r in wanted]
     with Counted(engine) as counted:
         assert answers(engine, wanted, overlaps=True) == alone
@@ -178,7 +185,7 @@ def test_few_blocks_make_somebody_give_way() -> None:
 
 
 def test_a_step_that_fails_ends_everybody_and_the_next_ones_run(engine: Engine) -> None:
-    alone = answers(engine, [Request([2, 3], 6)], overlaps=False)[0]
+    alone = answers(engine, [GenerateRequest([2, 3], 6)], overlaps=False)[0]
     collect, failing = engine.collect, iter([False, False, False, True])
     with Counted(engine):
         inner = engine.collect
@@ -192,10 +199,10 @@ def test_a_step_that_fails_ends_everybody_and_the_next_ones_run(engine: Engine) 
         engine.collect = fail  # type: ignore[method-assign, assignment]
         service = Service(engine)
         try:
-            handle = service.submit(Request([2, 3], 60))
+            handle = service.submit(GenerateRequest([2, 3], 60))
             with pytest.raises(DeviceError, match="fell off"):
                 list(handle)
-            assert (list(service.submit(Request([2, 3], 6))), "length") == alone
+            assert (list(service.submit(GenerateRequest([2, 3], 6))), "length") == alone
         finally:
             service.close()
     assert engine.collect == collect
@@ -203,7 +210,7 @@ def test_a_step_that_fails_ends_everybody_and_the_next_ones_run(engine: Engine) 
 
 
 def test_a_launch_that_fails_leaves_nothing_under_way(engine: Engine) -> None:
-    alone = answers(engine, [Request([2, 3], 6)], overlaps=False)[0]
+    alone = answers(engine, [GenerateRequest([2, 3], 6)], overlaps=False)[0]
     with Counted(engine):
         inner, calls = engine.launch, iter(range(100))
 
@@ -216,8 +223,8 @@ def test_a_launch_that_fails_leaves_nothing_under_way(engine: Engine) -> None:
         service = Service(engine)
         try:
             with pytest.raises(DeviceError, match="fell off"):
-                list(service.submit(Request([2, 3], 60)))
-            assert (list(service.submit(Request([2, 3], 6))), "length") == alone
+                list(service.submit(GenerateRequest([2, 3], 60)))
+            assert (list(service.submit(GenerateRequest([2, 3], 6))), "length") == alone
         finally:
             service.close()
     engine.pages.check()
@@ -253,7 +260,7 @@ def test_a_step_is_read_while_the_next_one_runs(
     """The device begins each of its runs when the test lets it: one a step, two where the host samples."""
     monkeypatch.setenv("SATCHEL_REMOTE_HOLD", str(tmp_path / "hold"))
     engine, held, go = open_engine("remote"), tmp_path / "hold.0", tmp_path / "hold.0.go"
-    host = host_sampling_of(GREEDY, LogitsOptions(logprobs=logprobs), 2, frozenset())
+    host = host_sampling_of(GenerateRequest((1, 2), 1, logprobs=logprobs))
     runs = 1 if host is None else 2
 
     def leave() -> None:

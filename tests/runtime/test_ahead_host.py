@@ -5,8 +5,9 @@ of a request that ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,14 @@ import tiny
 
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, Launched
-from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.engine import Engine, Launched
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Request
 from satchel.runtime.speculative import Speculation, Speculator
 
 APART = {f.name for f in libraries() if not f.reason}
@@ -109,21 +110,21 @@ class Steps:
         return [step for step in self.launched if any(LAST in e.ids for e in step)]
 
 
-def together(service: Service, wanted: Sequence[Request]) -> list[RequestHandle]:
+def together(service: Service, wanted: Sequence[GenerateRequest]) -> list[RequestHandle]:
     """Submits all of them before the next step."""
     handles: list[RequestHandle] = []
     service.call(lambda: handles.extend(service.submit(r) for r in wanted))
     return handles
 
 
-def plain(count: int = 3, most: int = LONG) -> list[Request]:
+def plain(count: int = 3, most: int = LONG) -> list[GenerateRequest]:
     """Greedy and seeded ones that the device samples alone."""
     kinds = (GREEDY, Sampling(temperature=1.3, top_k=0, seed=7), Sampling(repeat_penalty=1.4, seed=2))
-    return [Request([20 + i, i], most, kinds[i % 3]) for i in range(count)]
+    return [GenerateRequest([20 + i, i], most, kinds[i % 3]) for i in range(count)]
 
 
-def constrained(constraint: Odd, most: int = LONG, sampling: Sampling = GREEDY) -> Request:
-    return Request([99, 3, 4], most, sampling, logits_options=LogitsOptions(constraint))
+def constrained(constraint: Odd, most: int = LONG, sampling: Sampling = GREEDY) -> GenerateRequest:
+    return GenerateRequest([99, 3, 4], most, sampling, constraint=constraint)
 
 
 def even(past: Sequence[int], logits: Array) -> Array:
@@ -132,20 +133,26 @@ def even(past: Sequence[int], logits: Array) -> Array:
     return logits
 
 
-HOST_SAMPLED: dict[str, Callable[[], tuple[Sampling, LogitsOptions]]] = {
-    "constraint": lambda: (Sampling(temperature=1.5, seed=3), LogitsOptions(Odd(LONG))),
-    "logprobs": lambda: (GREEDY, LogitsOptions(logprobs=3)),
-    "processor": lambda: (Sampling(seed=5), LogitsOptions(logits_processors=(even,))),
-    "processor and logprobs": lambda: (GREEDY, LogitsOptions(logits_processors=(even,), logprobs=2)),
-    "bias": lambda: (replace(GREEDY, logit_bias={17: 3.0}), LogitsOptions()),
-    "bad words": lambda: (replace(GREEDY, bad_words=((5, 6), (9,))), LogitsOptions(banned=frozenset({1}))),
-    "DRY": lambda: (Sampling(dry_multiplier=2.0, dry_allowed_length=1, seed=4), LogitsOptions()),
-    "mirostat": lambda: (Sampling(mirostat=2, seed=6), LogitsOptions(logprobs=0)),
-    "min_tokens": lambda: (replace(GREEDY, min_tokens=9), LogitsOptions()),
+HOST_SAMPLED: dict[str, dict[str, Any]] = {
+    "constraint": {"sampling": Sampling(temperature=1.5, seed=3)},
+    "logprobs": {"logprobs": 3},
+    "processor": {"sampling": Sampling(seed=5), "logits_processors": (even,)},
+    "processor and logprobs": {"logits_processors": (even,), "logprobs": 2},
+    "bias": {"sampling": replace(GREEDY, logit_bias={17: 3.0})},
+    "bad words": {"sampling": replace(GREEDY, bad_words=((5, 6), (9,))), "banned": frozenset({1})},
+    "DRY": {"sampling": Sampling(dry_multiplier=2.0, dry_allowed_length=1, seed=4)},
+    "mirostat": {"sampling": Sampling(mirostat=2, seed=6), "logprobs": 0},
+    "min_tokens": {"sampling": replace(GREEDY, min_tokens=9)},
 }
 
 
-def answered(engine: Engine, each: Sequence[Request], overlaps: bool) -> list[tuple[object, ...]]:
+def host_sampled(kind: str, ids: Sequence[int], most: int, **fields: Any) -> GenerateRequest:
+    """A request of this kind; a constraint is a fresh one each time."""
+    constraint = Odd(LONG) if kind == "constraint" else None
+    return GenerateRequest(ids, most, constraint=constraint, **HOST_SAMPLED[kind], **fields)
+
+
+def answered(engine: Engine, each: Sequence[GenerateRequest], overlaps: bool) -> list[tuple[object, ...]]:
     """All together, through a service of their own: tokens, ends and log probabilities."""
     engine.overlaps, service = overlaps, Service(engine)
     try:
@@ -159,10 +166,8 @@ def answered(engine: Engine, each: Sequence[Request], overlaps: bool) -> list[tu
 def test_answers_are_those_of_one_step_at_a_time(engine: Engine, kind: str) -> None:
     """Alone on the plain way, then ahead with three others: every token, log probability and end."""
 
-    def wanted() -> Request:
-        sampling, options = HOST_SAMPLED[kind]()
-        ends = frozenset(range(0, tiny.VOCAB, 40))
-        return Request([99, 3, 4], LONG, sampling, ends, logits_options=options)
+    def wanted() -> GenerateRequest:
+        return host_sampled(kind, [99, 3, 4], LONG, stop_ids=frozenset(range(0, tiny.VOCAB, 40)))
 
     alone = [answered(engine, [r], overlaps=False)[0] for r in (*plain(), wanted())]
     with Steps(engine) as steps:
@@ -174,9 +179,9 @@ def test_the_host_code_of_gpus_runs_both_halves() -> None:
     """Outputs of a step are read, and logits of the next one changed, while that is under way."""
     engine = open_engine("emulated")
 
-    def wanted() -> list[Request]:
-        kinds = [HOST_SAMPLED[kind]() for kind in ("constraint", "processor and logprobs", "logprobs")]
-        return plain(1, 6) + [Request([90 + i], 6, s, logits_options=o) for i, (s, o) in enumerate(kinds)]
+    def wanted() -> list[GenerateRequest]:
+        kinds = ("constraint", "processor and logprobs", "logprobs")
+        return plain(1, 6) + [host_sampled(kind, [90 + i], 6) for i, kind in enumerate(kinds)]
 
     with Steps(engine) as steps:
         found = [answered(engine, wanted(), overlaps) for overlaps in (False, True)]
@@ -253,7 +258,7 @@ def test_one_that_ends_early_leaves_the_others_as_they_are(
             steps.events.clear()
             request = replace(request, stop_ids=frozenset(sampled[4:]))
         if how == "processor":
-            request = replace(request, logits_options=LogitsOptions(logits_processors=(broken,)))
+            request = replace(request, constraint=None, logits_processors=(broken,))
         *others, held = together(service, [*plain(most=30), request])
         if how in ("accept", "processor"):
             with pytest.raises(RequestError, match="failed"):
@@ -267,14 +272,14 @@ def test_one_that_ends_early_leaves_the_others_as_they_are(
         assert [list(h) for h in others] == alone
     asked = {"processor": 6, "accept": 5, "stop": 5, "cancel": len(constraint.taken)}
     assert steps.events.count("processor" if how == "processor" else "fill") == asked[how]
-    assert len(list(service.submit(Request([1], 3)))) == 3
+    assert len(list(service.submit(GenerateRequest([1], 3)))) == 3
 
 
 def test_few_blocks_make_somebody_give_way() -> None:
     engine = open_engine("remote", blocks=6)
     plain_ones = plain(2, 40)
 
-    def wanted() -> list[Request]:
+    def wanted() -> list[GenerateRequest]:
         return [*plain_ones, constrained(Odd(40), 40, Sampling(temperature=1, seed=8))]
 
     alone = []
@@ -326,7 +331,7 @@ def test_a_device_that_fails_in_either_half_ends_everybody_once(engine: Engine, 
 def test_drafts_of_rows_with_biases_are_verified_as_ever(engine: Engine) -> None:
     """With a speculator no step is launched ahead, but the device has both halves of each."""
     sampling = replace(GREEDY, logit_bias={17: 3.0})
-    asked = Request([4, 5, 6] * 6, 30, sampling)
+    asked = GenerateRequest([4, 5, 6] * 6, 30, sampling)
     service = Service(engine)
     alone = list(service.submit(asked))
     service.close()

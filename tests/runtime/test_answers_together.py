@@ -24,7 +24,7 @@ from satchel.runtime.api.reasoning import ReasoningBudget, closing_ids
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import Engine
-from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.grammar import (
     AnyJson,
@@ -38,7 +38,6 @@ from satchel.runtime.grammar import (
 )
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Request
 from satchel.runtime.speculative import Speculation, Speculator
 
 STYLE = Style(family="hermes", thinks=True)
@@ -224,7 +223,7 @@ def test_answers_are_held_to_a_grammar_each_for_itself(model: Model) -> None:
 # One batch of everything
 
 
-def requests(count: int = 8) -> list[Request]:
+def requests(count: int = 8) -> list[GenerateRequest]:
     """Plain ones, held ones, reporting ones; fresh constraints each time."""
     grammars = [compile_grammar(WORDS, spec) for spec in (AnyJson(), Regex("[a-f ]{30}"), Gbnf(NESTED))]
     found = []
@@ -232,8 +231,9 @@ def requests(count: int = 8) -> list[Request]:
         ids = [1 + i, *[7, 8, 9, 10] * (3 + i)]
         sampling = (GREEDY, Sampling(temperature=1.4, top_k=0, seed=i))[i % 2]
         held = grammars[i % 3].constraint() if i % 4 in (1, 2) else None
-        logits_options = LogitsOptions(constraint=held, logprobs=2 if i % 4 >= 2 else -1)
-        found.append(Request(ids, 30, sampling, frozenset(WORDS.eog), logits_options=logits_options))
+        logprobs = 2 if i % 4 >= 2 else -1
+        ends = frozenset(WORDS.eog)
+        found.append(GenerateRequest(ids, 30, sampling, ends, constraint=held, logprobs=logprobs))
     return found
 
 
@@ -268,5 +268,5 @@ def test_a_batch_of_everything_gives_each_what_it_gets_alone() -> None:
     assert run(0, True)[0] == alone
     found, preempted, _ = run(8, True)
     assert preempted > 0 and found == alone
-    held = [r.logits_options.constraint is not None for r in requests()]
+    held = [r.constraint is not None for r in requests()]
     assert any(len(ids) > 30 for (ids, _, _), h in zip(alone, held, strict=True) if h)  # type: ignore[misc]

@@ -21,9 +21,11 @@ from satchel import AsyncModel, Model
 from satchel.errors import RequestError
 from satchel.runtime.api.async_model import AsyncReply
 from satchel.runtime.api.reply import Reply
+from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.engine.program import Program
 from satchel.runtime.engine.service import Service
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.scheduler.fair import Fair
 
 PROMPTS = [[10 + i, 20 + i, 30 + i] for i in range(8)]
 
@@ -206,6 +208,23 @@ def test_a01_a_whole_answer_is_judged_in_another_thread() -> None:
     assert asyncio.run(AsyncReply(cast(Reply, reply)).burst()) == "all"
     assert len(reply.threads) == 2 and threading.get_ident() not in reply.threads
     assert not reply.unjudged
+
+
+def test_a_call_uses_the_share_of_the_task_s_client(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the engine's thread too, a piece at a time."""
+    charged, charge = list[tuple[str, float]](), Fair.charge
+
+    def noted(self: Fair, user: str, cost: float, weight: float) -> None:
+        charged.append((user, weight))
+        charge(self, user, cost, weight)
+
+    async def embeds() -> None:
+        with CancelScope(client="key", weight=3.0).entered():
+            await AsyncModel(model).embed("a b c")
+
+    monkeypatch.setattr(Fair, "charge", noted)
+    asyncio.run(embeds())
+    assert charged and set(charged) == {("key", 3.0)}
 
 
 @pytest.mark.parametrize("name", ["embed", "score", "rerank", "save_state", "restore_state"])

@@ -23,7 +23,7 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.device import device as devices
 from satchel.runtime.device.device import Device, find_backend, include
 from satchel.runtime.device.selftest import lacking, selftest
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
 

@@ -13,7 +13,8 @@ from satchel.runtime import ops
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.rotate import rotate
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, Type, leaves, toposort
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate

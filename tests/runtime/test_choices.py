@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from satchel.errors import RequestError
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.tasks.choices import Task, read_tasks, score
 

@@ -16,13 +16,13 @@ import tiny
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model, Options
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
-from satchel.runtime.engine.logits_options import LogitsOptions
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Request
 from satchel.runtime.speculative import Speculation, Speculator
 
 pytestmark = pytest.mark.skipif(
@@ -73,7 +73,7 @@ def weights(arch: str, format: str) -> tiny.TinyWeights:
     return tiny.weights(arch, format, mixed=True)
 
 
-def requests() -> list[Request]:
+def requests() -> list[GenerateRequest]:
     """Long and short ones; some begin alike, some repeat themselves, half of them report."""
     rng = np.random.default_rng(7)
     shared = [int(t) for t in rng.integers(0, tiny.VOCAB, 150)]
@@ -82,8 +82,7 @@ def requests() -> list[Request]:
     for i, length in enumerate((1, 200, 33, 5, 120, 64, 17, 250)):
         own = [int(t) for t in rng.integers(0, tiny.VOCAB, length)]
         ids = (own, shared + own[:40], loop * 6 + own[:3])[i % 3]
-        logits_options = LogitsOptions(logprobs=i % 4 if i % 2 else -1)
-        found.append(Request(ids, 24, KINDS[i // 2], logits_options=logits_options))
+        found.append(GenerateRequest(ids, 24, KINDS[i // 2], logprobs=i % 4 if i % 2 else -1))
     return found
 
 
@@ -93,7 +92,9 @@ def bits(handle: RequestHandle) -> bytes:
     return np.array(told, np.float32).tobytes()
 
 
-def ask(engine: Engine, wanted: Sequence[Request], how: Setting) -> tuple[list[Answer], list[RequestHandle]]:
+def ask(
+    engine: Engine, wanted: Sequence[GenerateRequest], how: Setting
+) -> tuple[list[Answer], list[RequestHandle]]:
     speculator = Speculator(Speculation(lookup=True)) if how.drafts else None
     service, handles, found = Service(engine, speculator=speculator), [], []
     try:

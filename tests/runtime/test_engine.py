@@ -10,7 +10,8 @@ from tiny_grown import SPECS
 
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, bucket_of
+from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.engine import Engine, bucket_of
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.kv import Pages
 from satchel.runtime.layers.arch import Cache, architectures, find_arch, windows_of

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from simulate import entry_of, open_engine
+from simulate import open_engine
 
 from satchel.errors import RequestError
 from satchel.runtime.device.device import libraries
 from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.scheduler import Scheduler, SchedulerLimits, Sequence
 
 CONTEXT, ENOUGH = 200, 5000
 
@@ -50,7 +51,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         ids = list(range(length)) if alike else [int(t) for t in self.rng.integers(0, 200, length)]
         deadline = None if patience is None else self.now + patience
-        request = Request(ids, most, priority=priority, user=user, salt=salt, deadline=deadline)
+        request = GenerateRequest(ids, most, priority=priority, user=user, salt=salt, deadline=deadline)
         try:
             self.scheduler.check(request)
         except RequestError:
@@ -114,13 +115,14 @@ class Machine(RuleBasedStateMachine):
         for seq in expired:
             self.scheduler.remove(seq)
             self.seqs.remove(seq)
-        scheduled = self.scheduler.plan(self.now)
-        if not scheduled:
+        batch = self.scheduler.plan(self.now)
+        if not batch:
             return bool(expired)
-        assert 0 < sum(s.num_tokens for s in scheduled) <= self.engine.batch
-        assert len({s.seq.slot for s in scheduled}) == len(scheduled), "a slot is fed once a step"
-        tokens = self.engine.step([entry_of(s) for s in scheduled])
-        for seq in self.scheduler.done(scheduled, tokens, self.now, 0.01):
+        entries = tuple(batch.values())
+        assert 0 < sum(entry.num_tokens for entry in entries) <= self.engine.batch
+        assert len({entry.slot for entry in entries}) == len(entries), "a slot is fed once a step"
+        tokens = self.engine.step(entries)
+        for seq in self.scheduler.done(batch, tokens, self.now, 0.01):
             assert seq.finish in ("stop", "length")
             self.seqs.remove(seq)
         return True

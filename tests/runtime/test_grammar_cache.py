@@ -13,8 +13,8 @@ pytest.importorskip("llguidance")
 from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
+from satchel.runtime.api import tokenized_options
 from satchel.runtime.api.refusals import Busy
-from satchel.runtime.engine import tokenized_options
 from satchel.runtime.grammar import compiled
 from satchel.runtime.grammar.compiled import Compiler, compile_grammar
 from satchel.runtime.grammar.spec import Choice, JsonSchema

@@ -15,11 +15,12 @@ from waiting import happened, until
 from satchel.errors import RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine import scoring
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.beam import BeamOptions, beam_search, log_softmax
 from satchel.runtime.engine.constraint import Constraint
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import EDITS as HOST_EDITS
-from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.engine.program import Program
 from satchel.runtime.engine.scoring import score
 from satchel.runtime.engine.service import Service
@@ -27,7 +28,6 @@ from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import EDITS, TOP, Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.sampling.logprobs import TOP as LOGPROB_TOP
-from satchel.runtime.scheduler import Request
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -50,11 +50,9 @@ def service() -> Iterator[Service]:
 
 
 def read(
-    service: Service, sampling: Sampling = GREEDY, most: int = 12, **logits_options: object
+    service: Service, sampling: Sampling = GREEDY, most: int = 12, banned: frozenset[int] = frozenset()
 ) -> list[int]:
-    return list(
-        service.submit(Request(PROMPT, most, sampling, logits_options=LogitsOptions(**logits_options)))
-    )  # type: ignore[arg-type]
+    return list(service.submit(GenerateRequest(PROMPT, most, sampling, banned=banned)))
 
 
 class Pattern:
@@ -87,19 +85,17 @@ def test_a_constraint_holds_and_ends_the_answer(service: Service) -> None:
     sets = [{5, 6, 7}, {100}, {31, 32, 287}, {0}]
     constraint = Pattern(sets)
     assert isinstance(constraint, Constraint)
-    handle = service.submit(Request(PROMPT, 50, GREEDY, logits_options=LogitsOptions(constraint)))
+    handle = service.submit(GenerateRequest(PROMPT, 50, GREEDY, constraint=constraint))
     tokens = list(handle)
     assert len(tokens) == 4 and all(t in s for t, s in zip(tokens, sets, strict=True))
     assert handle.finish == "stop" and constraint.taken == tokens
 
 
 def test_others_in_the_batch_are_drawn_as_ever(service: Service) -> None:
-    plain = [Request([7, i], 20, Sampling(seed=i)) for i in range(3)]
+    plain = [GenerateRequest([7, i], 20, Sampling(seed=i)) for i in range(3)]
     alone = [list(service.submit(r)) for r in plain]
     handles = [service.submit(r) for r in plain]
-    held = service.submit(
-        Request(PROMPT, 20, Sampling(seed=9), logits_options=LogitsOptions(Pattern([{1, 2, 3}] * 20)))
-    )
+    held = service.submit(GenerateRequest(PROMPT, 20, Sampling(seed=9), constraint=Pattern([{1, 2, 3}] * 20)))
     assert [list(t) for t in handles] == alone
     assert set(held) <= {1, 2, 3}
 
@@ -121,12 +117,14 @@ def test_a_caller_s_own_code_fails_alone(service: Service, trouble: str) -> None
         raise KeyError("lost")
 
     custom = trouble in ("processor", "shape")
-    logits_options = (
-        LogitsOptions(logits_processors=(broken,)) if custom else LogitsOptions(Broken([{1}] * 9))
-    )
-    beside = service.submit(Request([4, 5], 15, GREEDY))
+    request = GenerateRequest(PROMPT, 9, GREEDY)
+    if custom:
+        request = replace(request, logits_processors=(broken,))
+    else:
+        request = replace(request, constraint=Broken([{1}] * 9))
+    beside = service.submit(GenerateRequest([4, 5], 15, GREEDY))
     with pytest.raises(RequestError, match=r"failed|no token"):
-        list(service.submit(Request(PROMPT, 9, GREEDY, logits_options=logits_options)))
+        list(service.submit(request))
     assert len(list(beside)) == 15
     service.call(service.engine.pages.check)
 
@@ -146,7 +144,7 @@ def test_masks_and_biases(service: Service) -> None:
 def test_an_end_token_waits_for_min_tokens(service: Service) -> None:
     usual = read(service)
     ends = frozenset({usual[0]})
-    asked = Request(PROMPT, 12, replace(GREEDY, min_tokens=5), ends)
+    asked = GenerateRequest(PROMPT, 12, replace(GREEDY, min_tokens=5), ends)
     tokens = list(service.submit(asked))
     assert len(tokens) >= 5 and not set(tokens[:5]) & ends
 
@@ -158,9 +156,7 @@ def test_processors_change_logits_and_reports_stay_the_model_s(service: Service)
         seen.append(list(past))
         logits[np.arange(len(logits)) != 9] = -np.inf
 
-    request = Request(
-        PROMPT, 3, GREEDY, logits_options=LogitsOptions(logprobs=2, logits_processors=(only_nine,))
-    )
+    request = GenerateRequest(PROMPT, 3, GREEDY, logprobs=2, logits_processors=(only_nine,))
     handle = service.submit(request)
     assert list(handle) == [9, 9, 9]
     assert seen == [PROMPT, [*PROMPT, 9], [*PROMPT, 9, 9]]
@@ -184,9 +180,7 @@ def reference(service: Service, ids: list[int]) -> Array:
 
 @pytest.mark.parametrize("k", [0, 1, 20])
 def test_logprobs_are_those_of_the_logits(service: Service, k: int) -> None:
-    request = Request(
-        PROMPT, 6, Sampling(temperature=2, top_k=0, seed=4), logits_options=LogitsOptions(logprobs=k)
-    )
+    request = GenerateRequest(PROMPT, 6, Sampling(temperature=2, top_k=0, seed=4), logprobs=k)
     handle = service.submit(request)
     tokens = list(handle)
     rows = reference(service, [*PROMPT, *tokens])[len(PROMPT) - 1 :]
@@ -206,7 +200,7 @@ def test_prompt_logprobs(service: Service) -> None:
     for told, token, row in zip(found, long[1:], rows, strict=True):
         assert told.token == token and told.logprob == pytest.approx(row[token], abs=1e-4)
         assert len(told.top) == 3
-    handle = service.submit(Request(long, 1, GREEDY))
+    handle = service.submit(GenerateRequest(long, 1, GREEDY))
     list(handle)
     assert handle.seq.cached == 80, "what was scored is found again"
 
@@ -218,7 +212,7 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
     engine = open_engine(slots=2)
     made, long = Service(engine), [int(i) for i in np.random.default_rng(2).integers(0, tiny.VOCAB, 90)]
     alone = score(made, long, 2)
-    list(made.submit(Request(PROMPT, 1, GREEDY)))
+    list(made.submit(GenerateRequest(PROMPT, 1, GREEDY)))
     order, fill, begun, over = [], engine.fill, threading.Event(), threading.Event()
 
     def recorded(entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
@@ -229,7 +223,7 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
         return fill(entries, rows, output, every=every)
 
     engine.fill = recorded  # type: ignore[method-assign]
-    handle = made.submit(Request(PROMPT, 80, GREEDY))
+    handle = made.submit(GenerateRequest(PROMPT, 80, GREEDY))
     happened(begun, "the first step")
     monkeypatch.setattr(scoring, "BESIDE", 8)
     try:
@@ -251,7 +245,7 @@ def test_mirostat_comes_near_its_target_and_survives_pre_emption() -> None:
     for blocks in (0, 7):
         small = Service(open_engine(blocks=blocks))
         sampling = Sampling(temperature=1, mirostat=2, mirostat_tau=3, mirostat_eta=0.2)
-        requests = [Request([i, *PROMPT], 40, replace(sampling, seed=i)) for i in range(3)]
+        requests = [GenerateRequest([i, *PROMPT], 40, replace(sampling, seed=i)) for i in range(3)]
         handles = [small.submit(r) for r in requests]
         texts.append([list(t) for t in handles])
         preempted = sum(t.seq.preempted for t in handles)
@@ -265,7 +259,8 @@ def test_mirostat_comes_near_its_target_and_survives_pre_emption() -> None:
 
 def test_mirostat_does_not_depend_on_the_batch(service: Service) -> None:
     requests = [
-        Request(PROMPT[i:], 15, Sampling(seed=i, mirostat=1 + i % 2, mirostat_tau=4)) for i in range(4)
+        GenerateRequest(PROMPT[i:], 15, Sampling(seed=i, mirostat=1 + i % 2, mirostat_tau=4))
+        for i in range(4)
     ]
     alone = [list(service.submit(r)) for r in requests]
     assert [list(t) for t in [service.submit(r) for r in requests]] == alone
@@ -273,24 +268,21 @@ def test_mirostat_does_not_depend_on_the_batch(service: Service) -> None:
 
 def test_dry_ends_a_loop(service: Service) -> None:
     loop = [5, 6, 7, 8] * 4
-    free = list(service.submit(Request(loop, 8, replace(GREEDY, logit_bias={5: 1e3}))))
+    free = list(service.submit(GenerateRequest(loop, 8, replace(GREEDY, logit_bias={5: 1e3}))))
     assert free[0] == 5
     sampling = replace(GREEDY, logit_bias={5: 20.0}, dry_multiplier=100.0, dry_base=4.0)
-    assert next(iter(service.submit(Request(loop, 1, sampling)))) != 5
+    assert next(iter(service.submit(GenerateRequest(loop, 1, sampling)))) != 5
 
 
 @pytest.mark.parametrize("backend", ["remote", "numba"])
 def test_other_backends_give_the_same(service: Service, backend: str) -> None:
     other = Service(open_engine(backend))
-    for logits_options in (LogitsOptions(Pattern([set(range(40, 90))] * 6)), LogitsOptions(logprobs=3)):
+    plain = GenerateRequest(PROMPT, 6, GREEDY)
+    for held in (True, False):
         found = []
         for one in (service, other):
-            fresh = (
-                replace(logits_options, constraint=Pattern([set(range(40, 90))] * 6))
-                if logits_options.constraint
-                else logits_options
-            )
-            found.append(list(one.submit(Request(PROMPT, 6, GREEDY, logits_options=fresh))))
+            constrained = replace(plain, constraint=Pattern([set(range(40, 90))] * 6))
+            found.append(list(one.submit(constrained if held else replace(plain, logprobs=3))))
         assert found[0] == found[1]
     other.close()
     other.engine.close()
@@ -301,7 +293,7 @@ def test_other_backends_give_the_same(service: Service, backend: str) -> None:
 )
 def test_h03_too_many_logprobs_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(RequestError, match="logprobs"):
-        LogitsOptions(**bad)  # type: ignore[arg-type]
+        GenerateRequest(PROMPT, 1, **bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +301,7 @@ def test_h03_too_many_logprobs_are_refused(bad: dict[str, int]) -> None:
 )
 def test_h03_a_token_out_of_range_is_refused(service: Service, sampling: dict[str, object]) -> None:
     with pytest.raises(RequestError, match="vocabulary"):
-        service.submit(Request(PROMPT, 1, Sampling(seed=0, **sampling)))  # type: ignore[arg-type]
+        service.submit(GenerateRequest(PROMPT, 1, Sampling(seed=0, **sampling)))  # type: ignore[arg-type]
 
 
 # --- beams
@@ -344,7 +336,7 @@ def test_beams_are_those_of_brute_force(service: Service, width: int, ends: froz
 
 
 def test_beams_run_beside_others_and_give_their_slots_back(service: Service) -> None:
-    handles = [service.submit(Request([i, 2], 30, GREEDY)) for i in range(6)]
+    handles = [service.submit(GenerateRequest([i, 2], 30, GREEDY)) for i in range(6)]
     assert len(beam_search(service, PROMPT, BeamOptions(4, 20))) == 4
     assert [len(list(t)) for t in handles] == [30] * 6
     assert service.ask(lambda: service.scheduler.free_slots) == 4

@@ -12,13 +12,14 @@ import tiny
 from satchel.errors import RequestError
 from satchel.runtime.api.options import settled
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.kv import Miss
 from satchel.runtime.kv.host import HostTier
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.scheduler import Request
 from satchel.runtime.weights.resident import Uploaded
 
 BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote") and not f.reason]
@@ -89,7 +90,7 @@ def test_who_gave_way_comes_back_with_all_full_blocks(backend: str, monkeypatch:
     """Two requests that do not fit beside each other: pre-emption moves blocks, and nothing is computed twice
     but what stands in no full block.
     """
-    requests = [Request(ids(i, 30), 40, GREEDY) for i in (1, 2)]
+    requests = [GenerateRequest(ids(i, 30), 40, GREEDY) for i in (1, 2)]
     with opened(backend, blocks=14) as engine:
         service = Service(engine)
         tier_of(engine).recompute = lambda tokens: None  # moving always pays

@@ -15,7 +15,7 @@ from one_step import define, run
 from satchel import kernels
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import find_backend, include, libraries
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache
 

@@ -14,7 +14,8 @@ from one_step import nmse
 from satchel.errors import ModelError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine import engine as engines
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.placement.sizing import cache_bytes

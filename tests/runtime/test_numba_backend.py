@@ -12,7 +12,8 @@ from satchel.runtime.backends.numba_kernels import PANEL, multiply, panels
 from satchel.runtime.backends.numba_steps import Workers
 from satchel.runtime.device.device import Device, find_backend
 from satchel.runtime.device.selftest import BOUND, selftest
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate

@@ -16,7 +16,8 @@ import tiny
 from satchel.errors import RequestError
 from satchel.formats.logits import open_logits
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.tasks import perplexity
 from satchel.runtime.tasks.perplexity import Tally, diverge, measure, windows, write_base

@@ -16,7 +16,8 @@ from waiting import until
 
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import Device, find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache
 
@@ -113,7 +114,7 @@ import os, signal, sys, tiny
 from satchel.errors import DeviceError
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.device.device import find_backend
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 cache = Cache(context=tiny.CONTEXT, slots=4, block=16)
 weights = tiny.weights("qwen3", "q8_0")
 open_engine = lambda: tiny.engine("qwen3", weights, cache, find_backend("cpu").open(threads=3))

@@ -12,7 +12,9 @@ import tiny
 
 from satchel.errors import ModelError
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.resume import restore, save, shape_of
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
@@ -20,7 +22,6 @@ from satchel.runtime.kv import Pages
 from satchel.runtime.kv.group import GONE
 from satchel.runtime.layers.arch import PAGES, RECURRENT, Cache, HParams, find_arch
 from satchel.runtime.placement.sizing import cache_bytes
-from satchel.runtime.scheduler import Request
 
 CONTEXT, BLOCK, BATCH = 96, 8, 24
 BACKENDS = [f.name for f in libraries() if f.name == "cpu" and not f.reason]
@@ -51,7 +52,7 @@ def fed(engine: Engine, slot: int, ids: list[int]) -> Array:
 
 def answered(service: Service, ids: list[int], most: int = 4, salt: str = "") -> tuple[list[int], int]:
     """Tokens of an answer, and how many of the prompt's were in the cache."""
-    handle = service.submit(Request(ids, most, salt=salt))
+    handle = service.submit(GenerateRequest(ids, most, salt=salt))
     return list(handle), handle.seq.cached
 
 
@@ -201,7 +202,7 @@ def test_many_callers_with_few_blocks_get_what_each_gets_alone() -> None:
     prompts = [IDS[i : i + 20 + 7 * i] for i in range(5)]
     with opened("qwen35", slots=4, blocks=18) as engine, opened("qwen35") as fresh:
         service, alone = Service(engine), Service(fresh)
-        handles = [service.submit(Request(p, 30)) for p in prompts]
+        handles = [service.submit(GenerateRequest(p, 30)) for p in prompts]
         answers = [list(t) for t in handles]
         assert sum(t.seq.preempted for t in handles) > 0
         assert answers == [answered(alone, p, 30, salt=str(i))[0] for i, p in enumerate(prompts)]

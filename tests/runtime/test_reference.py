@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.sampling import GREEDY
 
 ROOT = Path(__file__).parents[2]

@@ -29,6 +29,7 @@ from satchel.cli import sandboxing
 from satchel.errors import ModelError, RequestError
 from satchel.runtime import children
 from satchel.runtime.adapter_file import AdapterFile
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import libraries
 from satchel.runtime.sampling import GREEDY
@@ -38,7 +39,6 @@ from satchel.runtime.sandbox.policy import policy_of
 from satchel.runtime.sandbox.probe import ATTEMPTS
 from satchel.runtime.speculative import Speculation
 from satchel.runtime.worker import process
-from satchel.runtime.worker.model import WorkerModel
 from satchel.server.sandbox_note import sandbox_note
 
 LACKS = enter.lacking()

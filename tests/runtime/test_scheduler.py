@@ -1,14 +1,17 @@
 """Policies on their own, and a recorded load on the null backend under a simulated clock."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from simulate import Arrival, open_engine, recorded, run
 
 from satchel.errors import RequestError
 from satchel.runtime.device.device import libraries
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import LAST
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.kv import common
-from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.scheduler import Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import Fair
 from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import level
@@ -51,7 +54,7 @@ def test_a_user_with_many_requests_does_not_starve_one_with_few() -> None:
 
 
 def sequence(priority: int = 0, arrived: float = 0.0, user: str = "") -> Sequence:
-    return Sequence(Request([1, 2, 3], 5, priority=priority, user=user), arrived)
+    return Sequence(GenerateRequest([1, 2, 3], 5, priority=priority, user=user), arrived)
 
 
 def test_waiting_makes_a_request_more_urgent() -> None:
@@ -89,16 +92,30 @@ def test_step_times_are_learned_from_noisy_steps(truth: list[float]) -> None:
     assert model.prompt_tokens(4, 1000, 0.0, 512) == 0
 
 
+def test_the_rows_of_a_sequence_in_a_step() -> None:
+    """A part of its prompt samples nothing. Its last token and each draft token after it sample one."""
+    seq = Sequence(GenerateRequest([1, 2, 3, 4], 9, adapter_scales=(0.5,)), 0.0, slot=2)
+    part = seq.entry(3)
+    assert (part.ids, part.num_tokens, part.rows, part.adapter_scales) == ((1, 2, 3), 3, 0, (0.5,))
+    seq.num_computed_tokens = 3
+    last = seq.entry(1, (7, 8))
+    assert (last.slot, last.ids, last.rows, last.speculated) == (2, (4, 7, 8), 3, True)
+    assert (last.num_tokens, last.draft_tokens) == (1, (7, 8))
+    following = seq.next_entry()
+    assert (following.ids, following.rows, following.draft_tokens) == ((LAST,), 1, ())
+    assert not following.speculated and following.past is seq.ids
+
+
 @needs_null
 def test_what_can_never_run_is_refused_and_what_cannot_run_now_waits() -> None:
     scheduler = Scheduler(open_engine(4096, 4, blocks=4), 4, SchedulerLimits(queue=2))
     with pytest.raises(RequestError, match="5 blocks of KV cache; there are 4"):
-        scheduler.check(Request([0] * 128, 1))
+        scheduler.check(GenerateRequest([0] * 128, 1))
     with pytest.raises(RequestError, match="2 requests are waiting"):
-        scheduler.check(Request([0], 1), coming=2)
+        scheduler.check(GenerateRequest([0], 1), coming=2)
     for _ in range(2):
-        scheduler.add(Sequence(Request([0] * 70, 1), 0.0))
-    assert [s.num_tokens for s in scheduler.plan(0.0)] == [70]
+        scheduler.add(Sequence(GenerateRequest([0] * 70, 1), 0.0))
+    assert [entry.num_tokens for entry in scheduler.plan(0.0).values()] == [70]
     assert len(scheduler.waiting) == 1 and len(scheduler.running) == 1
 
 
@@ -110,19 +127,11 @@ def test_prompts_that_begin_alike_and_come_together_are_computed_once(
     engine = open_engine(2048, 2)
     scheduler, fed = Scheduler(engine, 2), 0
     for n, salt in enumerate(salts):
-        scheduler.add(Sequence(Request([*range(992), *[n + 1] * 8], 1, salt=salt), 0.0))
-    while scheduled := scheduler.plan(0.0):
-        fed += sum(s.num_tokens for s in scheduled)
-        tokens = engine.step(
-            [
-                BatchEntry(
-                    s.seq.slot,
-                    s.seq.ids[s.seq.num_computed_tokens : s.seq.num_computed_tokens + s.num_tokens],
-                )
-                for s in scheduled
-            ]
-        )
-        scheduler.done(scheduled, tokens or [0] * len(scheduled), 0.0, 0.01)
+        scheduler.add(Sequence(GenerateRequest([*range(992), *[n + 1] * 8], 1, salt=salt), 0.0))
+    while batch := scheduler.plan(0.0):
+        fed += sum(entry.num_tokens for entry in batch.values())
+        tokens = engine.step([replace(entry, sampling=None) for entry in batch.values()])
+        scheduler.done(batch, tokens or [0] * len(batch), 0.0, 0.01)
     assert fed == computed
     engine.close()
 
@@ -131,12 +140,12 @@ def test_prompts_that_begin_alike_and_come_together_are_computed_once(
 def test_whoever_is_waited_for_may_leave() -> None:
     engine = open_engine(2048, 2, batch=128)
     scheduler = Scheduler(engine, 2)
-    first, second = (Sequence(Request([*range(250), n, n], 1), 0.0) for n in (1, 2))
+    first, second = (Sequence(GenerateRequest([*range(250), n, n], 1), 0.0) for n in (1, 2))
     scheduler.add(first)
     scheduler.add(second)
-    assert [s.seq for s in scheduler.plan(0.0)] == [first] and scheduler.waiting == [second]
+    assert list(scheduler.plan(0.0)) == [first] and scheduler.waiting == [second]
     scheduler.remove(first)
-    assert [s.seq for s in scheduler.plan(0.0)] == [second]
+    assert list(scheduler.plan(0.0)) == [second]
     engine.close()
 
 

@@ -6,7 +6,8 @@ from simulate import Arrival, open_engine, recorded, run
 
 from satchel.errors import RequestError
 from satchel.runtime.device.device import libraries
-from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.engine.generate_request import GenerateRequest
+from satchel.runtime.scheduler import Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.lengths import START, Lengths
 from satchel.runtime.scheduler.steptime import LEARNED, Load
 from satchel.runtime.scheduler_limits import SMALL
@@ -69,7 +70,7 @@ def test_the_usual_order_is_first_come() -> None:
 
 
 def ended(user: str, length: int, finish: str = "stop") -> Sequence:
-    seq = Sequence(Request([1, 2], 1000, user=user), 0.0)
+    seq = Sequence(GenerateRequest([1, 2], 1000, user=user), 0.0)
     seq.ids += [5] * length
     seq.finish = finish
     return seq
@@ -85,7 +86,7 @@ def test_lengths_are_learned_by_user_from_answers_that_ended_by_themselves() -> 
     assert lengths.answer(ended("a", 0)) == pytest.approx(10, rel=0.1)
     assert lengths.answer(ended("b", 0)) == pytest.approx(500, rel=0.1)
     assert 10 < lengths.answer(ended("new", 0)) < 500
-    assert lengths.answer(Sequence(Request([1], 7, user="b"), 0.0)) == 7
+    assert lengths.answer(Sequence(GenerateRequest([1], 7, user="b"), 0.0)) == 7
     for i in range(6000):
         lengths.learn(ended(f"u{i}", 3))
     assert lengths.answer(ended("u5999", 0)) < 100
@@ -105,12 +106,12 @@ def test_a_prompt_alone_holds_nobody_up_longer_than_the_aim() -> None:
     engine = open_engine(4096, 4, batch=4096)
     for aim, most in ((0.0, 4096), (10.0, 4096), (0.1, 1000), (0.001, SMALL)):
         scheduler = Scheduler(engine, 4, SchedulerLimits(alone_seconds=aim))
-        scheduler.add(Sequence(Request([1] * 3000, 1), 0.0))
-        scheduler.add(Sequence(Request([2] * 3000, 1), 0.0))
+        scheduler.add(Sequence(GenerateRequest([1] * 3000, 1), 0.0))
+        scheduler.add(Sequence(GenerateRequest([2] * 3000, 1), 0.0))
         for _ in range(LEARNED):
             scheduler.time.learn(Load(0, 500, 0), 0.05)
             scheduler.time.learn(Load(1, 0, 100), 0.001)
-        given = sum(s.num_tokens for s in scheduler.plan(0.0))
+        given = sum(entry.num_tokens for entry in scheduler.plan(0.0).values())
         assert given == pytest.approx(most, rel=0.1)
         for seq in list(scheduler.running):
             scheduler.remove(seq)

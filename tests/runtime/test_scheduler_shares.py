@@ -7,12 +7,13 @@ from functools import cache
 import numpy as np
 import pytest
 import tiny
-from simulate import COST, Arrival, Trace, entry_of, open_engine, run
+from simulate import COST, Arrival, Trace, open_engine, run
 
 from satchel.errors import RequestError
 from satchel.runtime.api.refusals import QueueFull
 from satchel.runtime.device.device import libraries
-from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.engine.generate_request import GenerateRequest
+from satchel.runtime.scheduler import Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import KNOWN
 from satchel.runtime.scheduler.scheduler import NAMES, check
 from satchel.runtime.scheduler.scheduler import load as load_of
@@ -117,7 +118,7 @@ def test_a06_a_prompt_that_needs_most_of_the_cache_gets_it_beside_many_small_one
 
 
 def sequence(client: str, user: str = "", prompt: int = 3) -> Sequence:
-    return Sequence(Request([1] * prompt, 5, client=client, user=user), 0.0)
+    return Sequence(GenerateRequest([1] * prompt, 5, client=client, user=user), 0.0)
 
 
 def test_a_sequence_without_a_client_is_its_users() -> None:
@@ -174,14 +175,14 @@ def test_a_prompt_that_ends_is_not_kept_waiting_by_others() -> None:
 
 
 def test_a06_a_client_does_not_fill_the_queue_for_others() -> None:
-    limits, request = SchedulerLimits(queue=10), Request([1], 1, client=VICTIM)
+    limits, request = SchedulerLimits(queue=10), GenerateRequest([1], 1, client=VICTIM)
     check(request, 10, limits, 32, 10, [HOSTILE] * 10)
     check(request, 14, limits, 32, 10, [HOSTILE] * 10 + [VICTIM] * 4)
     with pytest.raises(QueueFull):
         check(request, 15, limits, 32, 10, [HOSTILE] * 10 + [VICTIM] * 5)
     for client in (HOSTILE, ""):
         with pytest.raises(QueueFull):
-            check(Request([1], 1, client=client), 10, limits, 32, 10, [client] * 10)
+            check(GenerateRequest([1], 1, client=client), 10, limits, 32, 10, [client] * 10)
 
 
 @needs_null
@@ -190,9 +191,9 @@ def test_a06_the_queue_is_counted_with_those_on_their_way() -> None:
     scheduler = Scheduler(engine, 1, SchedulerLimits(queue=4))
     for _ in range(4):
         scheduler.add(sequence(HOSTILE))
-    scheduler.check(Request([1], 1, client=VICTIM))
+    scheduler.check(GenerateRequest([1], 1, client=VICTIM))
     with pytest.raises(RequestError, match="6 requests are waiting"):
-        scheduler.check(Request([1], 1, client=VICTIM), 2, [VICTIM, VICTIM])
+        scheduler.check(GenerateRequest([1], 1, client=VICTIM), 2, [VICTIM, VICTIM])
     engine.close()
 
 
@@ -256,16 +257,16 @@ def test_clients_get_tokens_by_weight(weights: tuple[float, float], blocks: int)
     for client, weight in zip("ab", weights, strict=True):
         for _ in range(100):
             ids = [int(i) for i in rng.integers(0, tiny.VOCAB, 100)]
-            scheduler.add(Sequence(Request(ids, 60, client=client, weight=weight), 0.0))
+            scheduler.add(Sequence(GenerateRequest(ids, 60, client=client, weight=weight), 0.0))
     answered = {"a": 0, "b": 0}
     for _ in range(400):
-        scheduled = scheduler.plan(now)
-        tokens = engine.step([entry_of(s) for s in scheduled])
-        for s in scheduled:
-            answered[s.seq.client] += s.samples
-        seconds = float(COST @ load_of(scheduled).row())
+        batch = scheduler.plan(now)
+        tokens = engine.step(tuple(batch.values()))
+        for seq, entry in batch.items():
+            answered[seq.client] += entry.rows
+        seconds = float(COST @ load_of(batch).row())
         now += seconds
-        scheduler.done(scheduled, tokens, now, seconds)
+        scheduler.done(batch, tokens, now, seconds)
         assert {s.client for s in scheduler.waiting} == {"a", "b"}
     assert scheduler.shares.had("a") == pytest.approx(scheduler.shares.had("b"), rel=0.1)
     assert answered["a"] / answered["b"] == pytest.approx(weights[0] / weights[1], rel=0.3)

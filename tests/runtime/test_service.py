@@ -12,11 +12,13 @@ from waiting import until
 
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.scheduler import Request, SchedulerLimits
+from satchel.runtime.scheduler import SchedulerLimits
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -38,17 +40,17 @@ def service() -> Iterator[Service]:
     made.engine.close()
 
 
-def requests(count: int, seed: int = 0) -> list[Request]:
+def requests(count: int, seed: int = 0) -> list[GenerateRequest]:
     rng = np.random.default_rng(seed)
     found = []
     for i in range(count):
         ids = [int(t) for t in rng.integers(0, tiny.VOCAB, rng.integers(1, 50))]
         sampling = Sampling(temperature=0.9, seed=i) if i % 2 else Sampling(temperature=0, seed=0)
-        found.append(Request(ids, int(rng.integers(1, 40)), sampling))
+        found.append(GenerateRequest(ids, int(rng.integers(1, 40)), sampling))
     return found
 
 
-def read(service: Service, request: Request) -> list[int]:
+def read(service: Service, request: GenerateRequest) -> list[int]:
     return list(service.submit(request))
 
 
@@ -70,7 +72,7 @@ def test_threads_and_tasks_get_what_each_would_get_alone(service: Service) -> No
     assert found == alone
 
     async def tasks() -> list[list[int]]:
-        async def one(request: Request) -> list[int]:
+        async def one(request: GenerateRequest) -> list[int]:
             return [token async for token in service.submit(request)]
 
         return await asyncio.gather(*map(one, wanted))
@@ -102,13 +104,13 @@ def test_tokens_do_not_depend_on_slots_memory_or_chunks(
 
 def test_a_beginning_is_computed_once(service: Service) -> None:
     ids = list(range(70))
-    first, second, other = (service.submit(Request(ids, 3, salt=s)) for s in ("", "", "b"))
+    first, second, other = (service.submit(GenerateRequest(ids, 3, salt=s)) for s in ("", "", "b"))
     for t in (first, second, other):
         assert len(list(t)) == 3
-    again = service.submit(Request(ids, 3))
+    again = service.submit(GenerateRequest(ids, 3))
     list(again)
     assert (again.seq.cached, again.seq.miss.name) == (64, "NONE")
-    assert service.submit(Request(ids, 1, salt="c")).get() is not None
+    assert service.submit(GenerateRequest(ids, 1, salt="c")).get() is not None
 
 
 class Slow:
@@ -128,7 +130,7 @@ class Slow:
 def test_cancel_is_seen_after_the_step_at_hand_also_within_a_prompt() -> None:
     engine = open_engine(batch=8)
     slow, service = Slow(engine), Service(engine)
-    handle = service.submit(Request(list(range(60)), 5))
+    handle = service.submit(GenerateRequest(list(range(60)), 5))
     slow.leave.release(2)
     until(lambda: slow.steps == 2, "two steps have begun")
     handle.cancel()
@@ -136,7 +138,7 @@ def test_cancel_is_seen_after_the_step_at_hand_also_within_a_prompt() -> None:
     assert handle.get() is None and handle.finish == "cancelled"
     assert slow.steps <= 3
     slow.leave.release(100)
-    again = service.submit(Request(list(range(60)), 1))
+    again = service.submit(GenerateRequest(list(range(60)), 1))
     assert len(list(again)) == 1 and again.seq.cached == 16, "what was read is kept"
     service.close()
     engine.close()
@@ -146,13 +148,13 @@ def test_deadlines_full_queues_and_prompts_that_never_fit_are_refused() -> None:
     engine = open_engine(slots=1, blocks=3)
     slow, service = Slow(engine), Service(engine, SchedulerLimits(queue=2))
     with pytest.raises(RequestError, match="4 blocks of KV cache; there are 3"):
-        service.submit(Request(list(range(60)), 1))
-    running = service.submit(Request([1, 2], 50))
+        service.submit(GenerateRequest(list(range(60)), 1))
+    running = service.submit(GenerateRequest([1, 2], 50))
     until(lambda: service.scheduler.running, "the first step")  # which waits for leave from here on
-    late = service.submit(Request([1, 2], 50, deadline=time.monotonic() - 1))
-    service.submit(Request([1], 1))
+    late = service.submit(GenerateRequest([1, 2], 50, deadline=time.monotonic() - 1))
+    service.submit(GenerateRequest([1], 1))
     with pytest.raises(RequestError, match="2 requests are waiting"):
-        service.submit(Request([1], 1))
+        service.submit(GenerateRequest([1], 1))
     slow.leave.release(1000)
     assert late.get() is None and late.finish == "deadline"
     assert len(list(running)) == 47, "the pool holds 48 tokens"
@@ -165,7 +167,7 @@ def test_a_device_that_fails_ends_every_request_with_its_error(service: Service)
         raise DeviceError("the device was lost")
 
     service.engine.step = fail  # type: ignore[method-assign]
-    handles = [service.submit(Request([1], 3)) for _ in range(3)]
+    handles = [service.submit(GenerateRequest([1], 3)) for _ in range(3)]
     for t in handles:
         with pytest.raises(DeviceError, match="lost"):
             t.get()
@@ -174,18 +176,18 @@ def test_a_device_that_fails_ends_every_request_with_its_error(service: Service)
 def test_after_close_nothing_is_taken_and_what_runs_is_cancelled() -> None:
     engine = open_engine()
     service = Service(engine)
-    handle = service.submit(Request([1], 80))
+    handle = service.submit(GenerateRequest([1], 80))
     service.close()
     rest = list(handle)
     assert handle.finish in ("cancelled", "length") and len(rest) <= 80
     with pytest.raises(RequestError, match="closed"):
-        service.submit(Request([1], 1))
+        service.submit(GenerateRequest([1], 1))
     engine.close()
 
 
 def test_a_call_waits_for_a_slot_that_is_free(service: Service) -> None:
     seen: list[int] = []
-    handles = [service.submit(Request([i], 30)) for i in range(8)]
+    handles = [service.submit(GenerateRequest([i], 30)) for i in range(8)]
     service.with_slot(seen.append)
     assert len(seen) == 1
     for t in handles:

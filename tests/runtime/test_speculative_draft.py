@@ -15,10 +15,11 @@ from satchel import Model
 from satchel.errors import ModelError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, Sequence
+from satchel.runtime.scheduler import Batch, Scheduler, Sequence
 from satchel.runtime.speculative import Speculation, Speculator
 from satchel.runtime.speculative.draft import DraftModel
 from satchel.runtime.speculative.room import max_draft_tokens
@@ -91,7 +92,7 @@ def test_what_the_draft_model_holds_stays_in_step_with_many_requests(
     wanted = []
     for i in range(14):
         ids = [int(t) for t in rng.integers(0, tiny.VOCAB, rng.integers(1, 50))]
-        wanted.append(Request(ids, int(rng.integers(2, 60)), KINDS[i % 3]))
+        wanted.append(GenerateRequest(ids, int(rng.integers(2, 60)), KINDS[i % 3]))
     service = Service(engine)
     alone = [list(service.submit(r)) for r in wanted]
     service.close()
@@ -115,7 +116,7 @@ def test_M19_a_token_beyond_the_models_vocabulary_is_never_proposed() -> None:
     """The draft model knows more tokens than the model, and the first one too many is its likeliest."""
     engine = made(0, slots=1)
     free = DraftModel(engine, tiny.VOCAB, tiny.VOCAB)
-    seq = Sequence(Request([1, 2, 3], 50, GREEDY), 0.0)
+    seq = Sequence(GenerateRequest([1, 2, 3], 50, GREEDY), 0.0)
     seq.slot = 0
     drafted = free.propose({seq: 6}, 64)[seq]
     assert len(drafted) == 6
@@ -179,17 +180,13 @@ def pair() -> abc.Iterator[tuple[Scheduler, Speculator]]:
     draft_engine.close()
 
 
-def run(
-    scheduler: Scheduler, speculator: Speculator, engine: Engine, seconds: list[float]
-) -> list[ScheduledSequence]:
+def run(scheduler: Scheduler, speculator: Speculator, engine: Engine, seconds: list[float]) -> Batch:
     """A step with a clock of its own."""
-    from satchel.runtime.engine.service import entry_of
-
-    scheduled = speculator.extend(scheduler.plan(0.0), scheduler)
-    tokens = engine.step([entry_of(s) for s in scheduled])
-    speculator.timed(scheduled, seconds[0], scheduler)
-    scheduler.done(scheduled, tokens, 0.0, seconds[0])
-    return scheduled
+    batch = speculator.extend(scheduler.plan(0.0), scheduler)
+    tokens = engine.step(tuple(batch.values()))
+    speculator.timed(batch, seconds[0], scheduler)
+    scheduler.done(batch, tokens, 0.0, seconds[0])
+    return batch
 
 
 def test_a_draft_model_that_is_too_slow_turns_itself_off_and_costs_little(
@@ -204,15 +201,16 @@ def test_a_draft_model_that_is_too_slow_turns_itself_off_and_costs_little(
         monkeypatch.setattr(draft, "catching_up", lambda seq: 0.0)
         drafted = steps = 0
         for i in range(12):
-            seq = Sequence(Request([i, 2, 3], 40, GREEDY), 0.0)
+            seq = Sequence(GenerateRequest([i, 2, 3], 40, GREEDY), 0.0)
             scheduler.add(seq)
             while not seq.finish:
-                drafted += sum(len(s.draft_tokens) for s in run(scheduler, speculator, engine, [1e-2]))
+                batch = run(scheduler, speculator, engine, [1e-2])
+                drafted += sum(len(entry.draft_tokens) for entry in batch.values())
                 steps += 1
             speculator.forget(seq)
         assert drafted / steps < most
         assert drafted > (steps if most > 1 else 0), "it is tried from time to time"
-    long = Sequence(Request([7] * 60, 9, GREEDY), 0.0)
+    long = Sequence(GenerateRequest([7] * 60, 9, GREEDY), 0.0)
     scheduler.add(long)
     while not long.finish:
         run(scheduler, speculator, engine, [1e-2])

@@ -15,11 +15,13 @@ import tiny
 
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.scheduler import Batch, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import load
 from satchel.runtime.speculative import Speculation, Speculator
 from satchel.runtime.speculative.room import max_draft_tokens, may_draft, rows_left, take_blocks
@@ -39,21 +41,22 @@ class Forced(Speculator):
         super().__init__(Speculation(lookup=True))
         self.answers, self.wrong, self.rng = answers, wrong, np.random.default_rng(seed)
 
-    def extend(self, scheduled: list[ScheduledSequence], scheduler: Scheduler) -> list[ScheduledSequence]:
-        room = rows_left(scheduled, scheduler)
-        return [
-            self._with(s, scheduler, room // len(scheduled)) if may_draft(s.seq) else s for s in scheduled
-        ]
+    def extend(self, batch: Batch, scheduler: Scheduler) -> Batch:
+        room = rows_left(batch, scheduler) // len(batch)
+        return {
+            seq: seq.entry(entry.num_tokens, self._drafted(seq, scheduler, room)) if may_draft(seq) else entry
+            for seq, entry in batch.items()
+        }
 
-    def _with(self, s: ScheduledSequence, scheduler: Scheduler, room: int) -> ScheduledSequence:
-        seq, pages = s.seq, scheduler.engine.pages
+    def _drafted(self, seq: Sequence, scheduler: Scheduler, room: int) -> list[int]:
+        pages = scheduler.engine.pages
         known = self.answers[tuple(seq.request.ids)][seq.generated :]
         count = min(int(self.rng.integers(0, 9)), room, max_draft_tokens(seq, pages, 16))
         known = (known + [0] * 20)[: take_blocks(seq, pages, max(0, count))]
         noise = self.rng.random(len(known)) < self.wrong
         other = self.rng.integers(0, tiny.VOCAB, len(known))
-        drafts = np.where(noise, other, known).astype(int).tolist()
-        return replace(s, draft_tokens=tuple(drafts))
+        drafts: list[int] = np.where(noise, other, known).astype(int).tolist()
+        return drafts
 
 
 def open_engine(
@@ -64,18 +67,21 @@ def open_engine(
     return tiny.engine(arch, weights, cache, find_backend("cpu").open(threads=2), batch=64)
 
 
-def requests(count: int, seed: int = 0) -> list[Request]:
+def requests(count: int, seed: int = 0) -> list[GenerateRequest]:
     rng = np.random.default_rng(seed)
     kinds = (GREEDY, Sampling(temperature=0.9, seed=1), PENALTIES, replace(PENALTIES, temperature=0.0))
     found = []
     for i in range(count):
         ids = [int(t) for t in rng.integers(0, tiny.VOCAB, rng.integers(1, 50))]
-        found.append(Request(ids, int(rng.integers(1, 60)), kinds[i % 4], frozenset({3, 4, 5, 6})))
+        found.append(GenerateRequest(ids, int(rng.integers(1, 60)), kinds[i % 4], frozenset({3, 4, 5, 6})))
     return found
 
 
 def answers(
-    engine: Engine, wanted: abc.Sequence[Request], speculator: Speculator | None, together: bool = True
+    engine: Engine,
+    wanted: abc.Sequence[GenerateRequest],
+    speculator: Speculator | None,
+    together: bool = True,
 ) -> tuple[list[list[int]], list[Sequence]]:
     """Tokens of each request, and its sequence; closes nothing."""
     service = Service(engine, SchedulerLimits(), speculator=speculator)
@@ -127,11 +133,11 @@ def test_drafts_change_no_token(arch: str, format: str, slots: int, blocks: int,
 def test_what_is_kept_of_an_answer_with_rejected_drafts_is_right() -> None:
     """The next turn finds the first one's blocks, and says what it says when nothing was kept."""
     engine, fresh = open_engine(), open_engine()
-    first = Request(list(range(20)), 45, Sampling(seed=2))
+    first = GenerateRequest(list(range(20)), 45, Sampling(seed=2))
     plain, _ = answers(fresh, [first], None)
     found, _ = answers(engine, [first], Forced({tuple(first.ids): plain[0]}, 0.5))
     assert found == plain
-    second = Request([*first.ids, *plain[0], 9, 8], 20, PENALTIES)
+    second = GenerateRequest([*first.ids, *plain[0], 9, 8], 20, PENALTIES)
     fresh.pages.tree.clear()
     wanted, _ = answers(fresh, [second], None)
     again, seqs = answers(engine, [second], None)
@@ -143,17 +149,19 @@ def test_what_is_kept_of_an_answer_with_rejected_drafts_is_right() -> None:
 @pytest.mark.parametrize("ends", [{3}, set()])
 def test_an_answer_ends_where_it_would_in_the_middle_of_right_drafts(ends: set[int]) -> None:
     engine = open_engine(slots=1)
-    plain, _ = answers(engine, [Request([1, 2, 3], 30, GREEDY)], None)
+    plain, _ = answers(engine, [GenerateRequest([1, 2, 3], 30, GREEDY)], None)
     end = frozenset({plain[0][9]} if ends else ())
     known = {(1, 2, 3): plain[0]}
     for most in (1, 2, 7, 30):
-        (found,), (seq,) = answers(engine, [Request([1, 2, 3], most, GREEDY, end)], Forced(known, 0.0))
+        (found,), (seq,) = answers(
+            engine, [GenerateRequest([1, 2, 3], most, GREEDY, end)], Forced(known, 0.0)
+        )
         stop = next((i + 1 for i, t in enumerate(plain[0]) if t in end), 99)
         assert found == plain[0][: min(most, stop)]
         assert seq.finish == ("stop" if stop <= most else "length")
     ids = list(range(90))
-    full, _ = answers(engine, [Request(ids, 50)], None)
-    (found,), (seq,) = answers(engine, [Request(ids, 50)], Forced({tuple(ids): full[0]}, 0.0))
+    full, _ = answers(engine, [GenerateRequest(ids, 50)], None)
+    (found,), (seq,) = answers(engine, [GenerateRequest(ids, 50)], Forced({tuple(ids): full[0]}, 0.0))
     assert found == full[0] and len(found) == 7 and seq.finish == "length", "the context holds 96 tokens"
     engine.close()
 
@@ -183,7 +191,7 @@ def test_sampling_with_drafts_follows_the_same_distribution() -> None:
     chosen = Sampling(temperature=1.0, top_k=5, top_p=1.0, min_p=0.0, seed=0)
 
     def pairs(start: int, speculator: Speculator | None) -> list[tuple[int, ...]]:
-        wanted = [Request([11, 12], 3, chosen.with_seed(start + i)) for i in range(count)]
+        wanted = [GenerateRequest([11, 12], 3, chosen.with_seed(start + i)) for i in range(count)]
         service = Service(engine, SchedulerLimits(queue=count), speculator=speculator)
         found = [tuple(t) for t in [service.submit(r) for r in wanted]]
         service.close()
@@ -211,7 +219,9 @@ def test_lookup_finds_repetition_and_many_callers_get_what_each_gets_alone() -> 
     wanted = []
     for i in range(16):
         part = [int(t) for t in rng.integers(0, 6, 12)]
-        wanted.append(Request(part * 3, 50, (GREEDY, Sampling(temperature=0.7, seed=i), PENALTIES)[i % 3]))
+        wanted.append(
+            GenerateRequest(part * 3, 50, (GREEDY, Sampling(temperature=0.7, seed=i), PENALTIES)[i % 3])
+        )
     alone, _ = answers(engine, wanted, None, together=False)
     service = Service(engine, speculator=Speculator(Speculation(lookup=True, past=500)))
     found: list[list[int]] = [[] for _ in wanted]
@@ -238,7 +248,7 @@ def test_lookup_finds_repetition_and_many_callers_get_what_each_gets_alone() -> 
 def test_H22_a_request_that_wants_no_drafts_has_none_beside_others_that_do() -> None:
     engine = open_engine(slots=2)
     ids = [1, 2, 3, 4] * 5
-    both = [Request(ids, 60, GREEDY), Request([*ids, 1], 60, PENALTIES, draft=0)]
+    both = [GenerateRequest(ids, 60, GREEDY), GenerateRequest([*ids, 1], 60, PENALTIES, draft=0)]
     alone, _ = answers(engine, both, None, together=False)
     known = {tuple(r.ids): a for r, a in zip(both, alone, strict=True)}
     found, seqs = answers(engine, both, Forced(known, 0.2))
@@ -250,23 +260,23 @@ def test_drafts_are_the_first_to_go() -> None:
     """None while somebody waits for room; no more than batch, context, pool and answer have room for."""
     engine = open_engine(slots=2, blocks=4)
     scheduler = Scheduler(engine, 2)
-    seq = Sequence(Request([1] * 60, 30, draft=9), 0.0)
+    seq = Sequence(GenerateRequest([1] * 60, 30, draft=9), 0.0)
     scheduler.add(seq)
     scheduler.done(scheduler.plan(0.0), [1], 0.0, 0.01)
-    (scheduled,) = scheduler.plan(0.0)
-    assert rows_left([scheduled], scheduler) == 63
+    batch = scheduler.plan(0.0)
+    assert list(batch) == [seq] and rows_left(batch, scheduler) == 63
     assert max_draft_tokens(seq, engine.pages, 16) == 3, "the pool has 64 positions"
     assert take_blocks(seq, engine.pages, 3) == 3
-    with_drafts = load([replace(scheduled, draft_tokens=(1, 2))])
+    with_drafts = load({seq: seq.entry(1, (1, 2))})
     assert (with_drafts.decoded, with_drafts.prompt, with_drafts.drafted) == (1, 0, 2)
-    scheduler.add(Sequence(Request([1], 1), 0.0))
-    assert rows_left([scheduled], scheduler) == 0
+    scheduler.add(Sequence(GenerateRequest([1], 1), 0.0))
+    assert rows_left(batch, scheduler) == 0
     slot = scheduler.acquire_slot()
-    assert rows_left([scheduled], scheduler) == 63, "a slot is what it waits for"
+    assert rows_left(batch, scheduler) == 63, "a slot is what it waits for"
     assert slot is not None
     scheduler.release_slot(slot)
-    assert max_draft_tokens(Sequence(Request([1], 5, draft=9), 0.0, ids=[]), engine.pages, 16) == 4
-    assert max_draft_tokens(Sequence(Request([1], 50, draft=9), 0.0, ids=[]), engine.pages, 16) == 9
+    assert max_draft_tokens(Sequence(GenerateRequest([1], 5, draft=9), 0.0, ids=[]), engine.pages, 16) == 4
+    assert max_draft_tokens(Sequence(GenerateRequest([1], 50, draft=9), 0.0, ids=[]), engine.pages, 16) == 9
     engine.close()
 
 

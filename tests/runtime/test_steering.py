@@ -19,7 +19,8 @@ from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.adapters.control_vectors import read_control_vector
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch, Cache, HParams
 from satchel.runtime.models.llama import Llama

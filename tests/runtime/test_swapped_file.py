@@ -16,10 +16,10 @@ from waiting import until
 from satchel import Model
 from satchel.errors import ModelError
 from satchel.formats.gguf import open_gguf
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.options import Options
 from satchel.runtime.kv import identity as identities
 from satchel.runtime.kv.identity import identity, starts
-from satchel.runtime.worker.model import WorkerModel
 from satchel.runtime.worker.service import WorkerService
 
 

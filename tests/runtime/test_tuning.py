@@ -12,7 +12,7 @@ import tiny
 
 from satchel.errors import RequestError
 from satchel.runtime.device.device import Exec, find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.kernels.registry import NOT_ALONE

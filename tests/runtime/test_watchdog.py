@@ -17,16 +17,16 @@ from waiting import until
 
 from satchel import Model
 from satchel.errors import DeviceError, RequestError
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import find_backend
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.watchdog import MISSED, SLOW, Beat, Beats, Pulse, Watchdog
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.scheduler import Request
 from satchel.runtime.worker import process
 from satchel.runtime.worker import service as worker_service
-from satchel.runtime.worker.model import WorkerModel
 
 stops = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped there")
 
@@ -123,7 +123,7 @@ def test_a_stuck_engine_thread_of_this_process_is_trouble(monkeypatch: pytest.Mo
     engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), cache, device)
     service, real, leave = Service(engine), engine.step, threading.Event()
     engine.step = lambda entries: leave.wait(60) and real(entries)  # type: ignore[method-assign,assignment]
-    handle = service.submit(Request([1, 2], 2))
+    handle = service.submit(GenerateRequest([1, 2], 2))
     until(lambda: "busy with one step" in service.trouble, "the trouble")
     leave.set()
     assert len(list(handle)) == 2

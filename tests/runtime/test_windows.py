@@ -13,7 +13,9 @@ import tiny
 from satchel.errors import RequestError
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.resume import restore, save, shape_of
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array, leaves
@@ -24,7 +26,6 @@ from satchel.runtime.models.llama import Llama
 from satchel.runtime.ops import evaluate
 from satchel.runtime.placement.sizing import affordable, cache_bytes
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.scheduler import Request
 from satchel.runtime.weights.resident import Uploaded
 
 BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote", "numba") and not f.reason]
@@ -199,7 +200,7 @@ def test_requests_together_answer_as_each_alone(kind: str) -> None:
             alone.append(out)
     with opened(kind, blocks=60) as engine:  # too few for all three slots: some must give way
         service = Service(engine)
-        handles = [service.submit(Request(p, 12)) for p in prompts]
+        handles = [service.submit(GenerateRequest(p, 12)) for p in prompts]
         assert [list(t) for t in handles] == alone
         service.close()
         engine.pages.check()
@@ -284,7 +285,7 @@ def test_a_saved_state_has_what_the_next_token_sees_of_each_window(
             if not fresh:
                 assert restore(service, shape, path).tokens == 200
                 assert restore(service, shape, path).tokens == 200
-            handle = service.submit(Request(ids, 6, GREEDY))
+            handle = service.submit(GenerateRequest(ids, 6, GREEDY))
             found = list(handle)
             if fresh:
                 assert save(service, shape, path, ids) == 200

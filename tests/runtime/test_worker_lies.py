@@ -16,11 +16,11 @@ from tiny_file import write_model
 
 from satchel import Model
 from satchel.errors import DeviceError
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
 from satchel.runtime.worker.child import ITEMS, count_of
 from satchel.runtime.worker.expected import LEAST, most_bytes
-from satchel.runtime.worker.model import WorkerModel
 from satchel.runtime.worker.pending_call import PendingCall
 from satchel.runtime.worker.wire import LENGTHS, MOST, PART, decode, encode_error, read_message, write_message
 

@@ -24,6 +24,7 @@ from waiting import SECONDS, joined, until, until_async
 
 from satchel import AsyncModel, Model
 from satchel.errors import DeviceError, ModelError, RequestError
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.engine.service import Service
 from satchel.runtime.grammar import Choice, JsonSchema, Regex, ToolCallGrammar, ToolSchema, compiled
@@ -31,7 +32,6 @@ from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.speculative import Speculation
 from satchel.runtime.worker import process
-from satchel.runtime.worker.model import WorkerModel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
 POISON = 12  # no answer below has it twice in a row

@@ -6,7 +6,9 @@ import io
 import json
 import random
 import threading
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,10 +16,12 @@ from waiting import happened, joined, until
 
 from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.chat import Style
+from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.refusals import PromptTooLong, QueueFull
+from satchel.runtime.engine.cancel_scope import CancelScope, current_scope
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.stats import Histogram, Usage
-from satchel.runtime.engine.structured_output import StructuredOutput
 from satchel.runtime.grammar import (
     AnyJson,
     Choice,
@@ -28,12 +32,14 @@ from satchel.runtime.grammar import (
     ToolCallGrammar,
     ToolSchema,
 )
+from satchel.runtime.grammar.spec import Spec
 from satchel.runtime.kv import Miss
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.scheduler import Request
 from satchel.runtime.worker.blame import Blame
+from satchel.runtime.worker.child import Worker
 from satchel.runtime.worker.outlet import PART, Outlet
+from satchel.runtime.worker.service import WorkerService
 from satchel.runtime.worker.wire import (
     LENGTHS,
     Arrays,
@@ -87,7 +93,7 @@ def test_whoever_kills_is_found_however_late_it_does(late: int) -> None:
 
 
 VALUES = [
-    Request((1, 2), 5, Sampling(seed=3), frozenset({7, 8}), deadline=1.5, given=(4,)),
+    GenerateRequest((1, 2), 5, Sampling(seed=3), frozenset({7, 8}), deadline=1.5, given=(4,)),
     Options(context=3, worker="process"),
     Cache(context=64, slots=2),
     Usage(devices={"cpu": 0.5}),
@@ -118,7 +124,9 @@ def test_what_cannot_be_sent_is_refused(value: object) -> None:
         encode(value)
 
 
-@pytest.mark.parametrize("value", [{"$": "os.system", "v": ["x"]}, {"$": "Request", "v": 3}, {}, {"v": 1}])
+@pytest.mark.parametrize(
+    "value", [{"$": "os.system", "v": ["x"]}, {"$": "GenerateRequest", "v": 3}, {}, {"v": 1}]
+)
 def test_unknown_kinds_are_refused(value: object) -> None:
     with pytest.raises(DeviceError, match="not known"):
         decode(value)
@@ -200,26 +208,23 @@ def deep(levels: int) -> dict[str, Any]:
     return found
 
 
-OUTPUTS = [
-    StructuredOutput(
-        JsonSchema({"b": 1, "a": [True, None]}, spaces=False), Style("x", "<t>", "</t>"), "content"
-    ),
-    StructuredOutput(JsonSchema(deep(200))),
-    StructuredOutput(JsonSchema(True)),
-    StructuredOutput(AnyJson(anything=True)),
-    StructuredOutput(Choice(("a", "b"))),
-    StructuredOutput(Gbnf('root ::= "a"')),
-    StructuredOutput(Lark('start: "a"')),
-    StructuredOutput(Regex("[a-z]")),
-    StructuredOutput(
-        ToolCallGrammar([ToolSchema("f", {"type": "object"}), ToolSchema("g")], "hermes", parallel=True)
-    ),
+GRAMMARS = [
+    JsonSchema({"b": 1, "a": [True, None]}, spaces=False),
+    JsonSchema(deep(200)),
+    JsonSchema(True),
+    AnyJson(anything=True),
+    Choice(("a", "b")),
+    Gbnf('root ::= "a"'),
+    Lark('start: "a"'),
+    Regex("[a-z]"),
+    ToolCallGrammar([ToolSchema("f", {"type": "object"}), ToolSchema("g")], "hermes", parallel=True),
 ]
 
 
-@pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: type(output.grammar).__name__)
-def test_structured_output_survives_the_wire(output: StructuredOutput) -> None:
-    assert decode(json.loads(json.dumps(encode(output)))) == output
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: type(grammar).__name__)
+def test_structured_output_survives_the_wire(grammar: Spec) -> None:
+    request = GenerateRequest((1,), 2, grammar=grammar, style=Style("x", "<t>", "</t>"), opening="content")
+    assert decode(json.loads(json.dumps(encode(request)))) == request
 
 
 def test_arrays_go_beside_their_values() -> None:
@@ -262,3 +267,31 @@ def test_a_short_message_goes_behind_the_part_at_hand() -> None:
     came = list(iter(lambda: read_message(file), None))
     assert [next(iter(message)) for message, _ in came] == ["part", "short", *["part"] * 4]
     assert sum(len(data) for _, data in came) == len(long)
+
+
+def test_a_call_brings_its_client_to_the_worker(tmp_path: Path) -> None:
+    """From the scope of the caller's thread to that of the thread that runs the method there."""
+    service, scope = WorkerService(tmp_path / "m.gguf", Options()), CancelScope(client="key", weight=2.0)
+
+    def asks() -> None:
+        with suppress(RequestError):
+            scope.run(lambda: service.ask("embed", "a text"))
+
+    asker = threading.Thread(target=asks)
+    asker.start()
+    until(lambda: bool(service._calls), "the call waits for a process")
+    (call,), source = service._calls.values(), io.BytesIO()
+    scope.cancel()
+    asker.join(60)
+    write_message(source, {"ask": 1, **call.message})
+    write_message(source, {"close": 1})
+    source.seek(0)
+    seen: list[tuple[str, str, float]] = []
+
+    class Embeds:
+        def embed(self, text: str) -> None:
+            seen.append((text, current_scope().client, current_scope().weight))
+
+    Worker(io.BytesIO()).serve(cast(Model, Embeds()), source)
+    until(lambda: bool(seen), "the worker runs the method")
+    assert seen == [("a text", "key", 2.0)]

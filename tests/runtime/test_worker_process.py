@@ -20,10 +20,10 @@ from waiting import until
 
 from satchel import Model
 from satchel.errors import DeviceError, ModelError, RequestError
+from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.worker import process, service
-from satchel.runtime.worker.model import WorkerModel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
 POISON = 23  # no answer below has it twice in a row

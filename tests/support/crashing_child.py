@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.program import Program
 from satchel.runtime.worker import child

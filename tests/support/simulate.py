@@ -14,9 +14,10 @@ import numpy as np
 import tiny
 
 from satchel.runtime.device.device import find_backend
-from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.layers.arch import Cache
-from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
+from satchel.runtime.scheduler import Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import load
 
 LOAD = Path(__file__).parents[1] / "data" / "load.json"
@@ -97,24 +98,19 @@ def run(
             ids = [int(i) for i in drawn.integers(0, tiny.VOCAB, a.prompt)]
             deadline = None if a.patience is None else now + a.patience
             how = {"user": a.user, "client": a.client, "priority": a.priority, "deadline": deadline}
-            seq = Sequence(Request(ids, a.answer, **how), a.at)
+            seq = Sequence(GenerateRequest(ids, a.answer, **how), a.at)
             number[seq], number_of[seq] = len(number), a
             scheduler.add(seq)
-        scheduled = scheduler.plan(now)
-        tokens = engine.step([entry_of(s) for s in scheduled]) if scheduled else []
-        seconds = float(COST @ load(scheduled).row())
+        batch = scheduler.plan(now)
+        tokens = engine.step(tuple(batch.values())) if batch else []
+        seconds = float(COST @ load(batch).row())
         now += seconds
-        trace.steps.append((sum(s.seq.decoding for s in scheduled), seconds))
-        for s in scheduled:
-            if s.samples:
-                trace.tokens.setdefault(number[s.seq], []).append(now)
-        ended = [number_of[seq] for seq in scheduler.done(scheduled, tokens, now, seconds)]
+        trace.steps.append((sum(seq.decoding for seq in batch), seconds))
+        for seq, entry in batch.items():
+            if entry.rows:
+                trace.tokens.setdefault(number[seq], []).append(now)
+        ended = [number_of[seq] for seq in scheduler.done(batch, tokens, now, seconds)]
         left -= sum(1 for a in ended if whole is None or whole(a))
         engine.pages.check()
     trace.end = now
     return trace
-
-
-def entry_of(s: ScheduledSequence) -> BatchEntry:
-    ids = s.seq.ids[s.seq.num_computed_tokens : s.seq.num_computed_tokens + s.num_tokens]
-    return BatchEntry(s.seq.slot, ids, s.seq.request.sampling if s.samples else None)

@@ -1,20 +1,25 @@
-"""Request options as tokens of the vocabulary: bad words, DRY's sequence breakers, end tokens."""
+"""GenerateOptions as a GenerateRequest: their texts as tokens of the vocabulary (bad words, DRY's sequence
+breakers, end tokens), and its grammar as a constraint.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.api.generate_options import GenerateOptions
-from satchel.runtime.engine.logits_options import LogitsOptions
-from satchel.runtime.engine.structured_output import StructuredOutput
+from satchel.runtime.api.reasoning import ReasoningBudget
+from satchel.runtime.engine.generate_request import GenerateRequest
+from satchel.runtime.grammar import compile_grammar
+from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers, find_breakers
-from satchel.runtime.scheduler import Request
 
 
 class _Kept:
@@ -76,23 +81,44 @@ def stop_ids_of(tokenizer: Tokenizer, options: GenerateOptions) -> frozenset[int
     return frozenset(options.stop_token_ids) | (frozenset() if options.ignore_eos else tokenizer.eog)
 
 
-def logits_options_of(
+def generate_request(
     tokenizer: Tokenizer,
-    sampling: Sampling,
     options: GenerateOptions,
-    structured_output: StructuredOutput | None,
-) -> LogitsOptions:
-    """LogitsOptions of a request. ignore_eos bans the end tokens."""
-    banned = frozenset(tokenizer.eog) if options.ignore_eos else frozenset[int]()
-    breakers = breakers_of(tokenizer, sampling.dry_breakers) if sampling.dry_multiplier > 0 else Breakers()
-    processors = tuple(options.logits_processors)
-    return LogitsOptions(None, options.logprobs, processors, banned, breakers, structured_output)
+    ids: Sequence[int],
+    max_tokens: int,
+    sampling: Sampling,
+    adapter_scales: AdapterScales = (),
+) -> GenerateRequest:
+    """The request that these options make of a prompt. sampling: theirs, with bad_words as tokens."""
+    return GenerateRequest(
+        ids,
+        max_tokens,
+        sampling,
+        stop_ids_of(tokenizer, options),
+        priority=options.priority,
+        client=options.client,
+        user=options.user,
+        weight=options.weight,
+        deadline=time.monotonic() + options.timeout if options.timeout else None,
+        salt=options.salt,
+        adapter_scales=adapter_scales,
+        draft=options.draft,
+        logits_processors=tuple(options.logits_processors),
+        logprobs=options.logprobs,
+        banned=frozenset(tokenizer.eog) if options.ignore_eos else frozenset(),
+        breakers=breakers_of(tokenizer, sampling.dry_breakers) if sampling.dry_multiplier > 0 else Breakers(),
+        grammar=options.grammar,
+        constraint=options.constraint,
+    )
 
 
-def with_constraint(request: Request, tokenizer: Tokenizer) -> Request:
-    """The request with its structured output compiled into a constraint, if it has one."""
-    wanted = request.logits_options.structured_output
-    if wanted is None:
-        return request
-    constrained = replace(request.logits_options, constraint=wanted.constraint(tokenizer))
-    return replace(request, logits_options=constrained)
+def with_constraint(request: GenerateRequest, tokenizer: Tokenizer) -> GenerateRequest:
+    """The request with its grammar compiled into a constraint, which begins after the reasoning where the
+    model may reason. Raises RequestError for a grammar that cannot be compiled.
+    """
+    constraint = request.constraint
+    if request.grammar is not None:
+        constraint = compile_grammar(tokenizer, request.grammar).constraint()
+    if constraint is not None and request.style is not None:
+        constraint = ReasoningBudget(tokenizer, request.style, opening=request.opening, inner=constraint)
+    return replace(request, grammar=None, constraint=constraint, style=None)
