@@ -144,7 +144,7 @@ class Reply:
             decode_seconds=usage.decode_seconds,
             steps=usage.steps,
             preempted=usage.preempted,
-            replayed=usage.replayed,
+            restarted=usage.restarted,
             devices=usage.devices or {},
             weight_bytes=usage.weight_bytes,
             kv_bytes=usage.kv_bytes,

@@ -31,7 +31,7 @@ class UsageReport:
     decode_seconds: float  # after the first token
     steps: int
     preempted: int  # times that it was preempted
-    replayed: int  # times that it was restarted because a worker process was lost
+    restarted: int  # times that it was restarted because a worker process was lost
     devices: abc.Mapping[str, float]  # each device's share of the time
     weight_bytes: float  # read for this request; steps share them among their requests
     kv_bytes: float  # read for this request
@@ -65,7 +65,7 @@ class EngineUsage:
     decode_seconds: float = 0.0
     steps: int = 0
     preempted: int = 0
-    replayed: int = 0
+    restarted: int = 0
     drafted: int = 0
     accepted: int = 0
     cached_tokens: int = 0
@@ -91,7 +91,7 @@ class EngineUsage:
             max(0.0, used[-1].last - first.first) if first.first >= 0 else 0.0,
             sum(u.steps for u in used),
             sum(s.preempted for s in seqs),
-            sum(u.replayed for u in used),
+            sum(u.restarted for u in used),
             sum(u.drafted for u in used),
             sum(u.accepted for u in used),
             first.cached,

@@ -290,13 +290,13 @@ def report(**changes: Any) -> UsageReport:
 def test_report_rows_say_what_happened_alone() -> None:
     assert drawn(report()) == "seed 4, top_k 7"
     rows = dict(report_rows(report()))
-    assert not {"drafts", "cut", "begun anew"} & set(rows)
-    changes = {"drafted": 9, "accepted": 4, "cut_tokens": 5, "shifts": 1, "replayed": 2, "prompt_tokens": 40}
+    assert not {"drafts", "cut", "restarted"} & set(rows)
+    changes = {"drafted": 9, "accepted": 4, "cut_tokens": 5, "shifts": 1, "restarted": 2, "prompt_tokens": 40}
     rows = dict(report_rows(report(**changes, cached_tokens=32, missed=Miss.NONE.value)))
     assert rows["drafts"] == "4 of 9 tokens were right"
     assert rows["cut"] == "5 tokens; 0 messages, 1 shifts"
     assert rows["in the cache"] == "32 of 40 prompt tokens; the rest is its last block"
-    assert rows["begun anew"] == "0 times for others, 2 times after a crash"
+    assert rows["restarted"] == "0 times for others, 2 times after a crash"
     assert all(line.index(":") < 22 for line in lines(list(rows.items())))
 
 
