@@ -18,6 +18,7 @@ from satchel.formats.gguf import Metadata, ValueType
 from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
+from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
 from satchel.runtime.layers.unread_keys import check_unread_keys
 
@@ -31,7 +32,6 @@ SEGMENT_IDS = (
     "segment_ids"  # input of encoders with token types: 0 for tokens of the first text of a pair, then 1
 )
 WITH_ADAPTERS = "adapters "  # prefix of an output's name: the graph with adapters
-SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/test_sampling.py compares the two
 
 
 class HParams:
@@ -388,7 +388,7 @@ class Arch:
         ring = self.state("tokens", Type((self.cache.slots, self.cache.context + 1), "i32"))
         rows, params = (
             self.input("rows", Type((ROWS,), "i32")),
-            self.input("params", Type((ROWS, SAMPLING_BYTES), "i8")),
+            self.input("params", Type((ROWS, SAMPLING.itemsize), "i8")),
         )
         g.label = "embed"
         ring = ops.tokens_put(ring, self.ids, self.slot, self.pos)
