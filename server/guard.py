@@ -29,7 +29,7 @@ class RequestGuard:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, roles: RoleTable) -> None:
         self.app, self.settings, self._roles = app, settings, roles
-        self._keys = settings.keys
+        self._keys = {**dict.fromkeys(settings.api_keys, USER), **dict.fromkeys(settings.admin_keys, ADMIN)}
         # Without keys, the Host header is checked against DNS rebinding: a foreign page's name would point
         # here.
         self._hosts = frozenset(settings.hosts or (() if self._keys else LOOPBACK))
