@@ -1,5 +1,5 @@
-"""Rows of the benchmarks as llama-bench prints them: Markdown, JSON, JSON lines or CSV, each row as soon as
-it is known.
+"""Tables of the benchmarks in llama-bench's formats: Markdown, JSON, JSON lines and CSV. Each row is printed
+as soon as it has been measured; JSON is printed at the end.
 """
 
 from __future__ import annotations
@@ -8,17 +8,14 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from satchel.cli.console import plain
 
-if TYPE_CHECKING:
-    pass
-
 OUTPUTS = ("md", "json", "jsonl", "csv")
-NUMBERS = ("int8", "bf16", "f32")  # what a device's peaks of multiply-adds are measured for
+NUMBERS = ("int8", "bf16", "f32")  # number formats whose peak rate of multiply-adds is measured
 Row = Mapping[str, Any]
-Column = tuple[str, int, Callable[[Row], str]]  # head, width (negative: to the left), text of a row
+Column = tuple[str, int, Callable[[Row], str]]  # head, width (negative: aligned left), text of a cell
 
 
 def share(value: float | None) -> str:
@@ -30,7 +27,7 @@ def rate(value: float | None) -> str:
 
 
 def amount(count: float) -> str:
-    """Bytes as llama-bench writes them."""
+    """A number of bytes as llama-bench writes it."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
 
 
@@ -80,13 +77,13 @@ BATCHED: tuple[Column, ...] = (
 
 
 class TableWriter:
-    """Writes rows to stdout; end() closes what needs to be closed."""
+    """Writes rows to stdout. `end` writes what follows the last row."""
 
     def row(self, row: Row) -> None:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Nothing is left to write."""
+        """Most formats end with the last row."""
 
 
 class Markdown(TableWriter):
@@ -94,7 +91,7 @@ class Markdown(TableWriter):
         self.columns, self._begun = columns, False
 
     def _begin(self) -> None:
-        """The head waits for the first row: where nothing could be measured, nothing is printed."""
+        """Prints the head, with the first row: a failed measurement prints no table."""
         self._begun = True
         self._line([head for head, _, _ in self.columns])
         rule = ("-" * abs(w) if w < 0 else "-" * (w - 1) + ":" for _, w, _ in self.columns)
@@ -130,7 +127,7 @@ class JsonWriter(TableWriter):
 
 
 class Csv(TableWriter):
-    """Several numbers in one cell have semicolons between them."""
+    """CSV, in which semicolons separate several numbers of one cell."""
 
     def __init__(self) -> None:
         self.writer: csv.DictWriter[str] | None = None
@@ -144,5 +141,5 @@ class Csv(TableWriter):
 
 
 def writer(output: str, columns: Sequence[Column]) -> TableWriter:
-    """The writer of an output's name; `columns` are those of the Markdown table."""
+    """The writer of an output format; only Markdown uses `columns`."""
     return {"json": JsonWriter, "jsonl": JsonLinesWriter, "csv": Csv}.get(output, lambda: Markdown(columns))()
