@@ -6,6 +6,7 @@ import math
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +99,10 @@ def test_a_value_out_of_range_has_one_text(name: str, value: Any, text: str) -> 
     with pytest.raises(RequestError) as error:
         Made(**{name: value})
     assert str(error.value) == f"{text}; leave it out for the default"
+
+
+def test_a_number_of_numpy_is_a_number() -> None:
+    assert Made(ratio=np.float32(0.5), count=np.int64(3)).count == 3  # type: ignore[arg-type]
 
 
 def test_the_docstring_has_a_line_for_each_option() -> None:
