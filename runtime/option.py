@@ -1,9 +1,9 @@
 """An option is one dataclass field, made by `option_field`: default, documentation, range, flag and names.
 
-Load options are the fields of `Options` and `SchedulerLimits`, request options those of `GenerateOptions` and
-`Sampling`, the server's options those of `ServerSettings`. This module checks their values and completes the
-docstrings. cli/groups.py derives the flags, server/catalog.py the keys of [models.NAME], and server/fields.py
-the fields of request bodies.
+Load options are the fields of `Options`, `SchedulerLimits` and `Speculation`, request options those of
+`GenerateOptions` and `Sampling`, the server's options those of `ServerSettings`. This module checks their
+values and completes the docstrings. cli/groups.py derives the flags, server/catalog.py the keys of
+[models.NAME], and server/fields.py the fields of request bodies.
 """
 
 from __future__ import annotations
