@@ -10,6 +10,7 @@ from typing import Any
 
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.server.roles import ADMIN, USER, Role
+from satchel.server.settings import MOST_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Caller:
     user: str = ""  # the key's name, which decides its version of an alias; "": the server has no keys
     salt: str = ""  # cached prefixes and saved states are found only with the same salt
     role: Role = USER
-    most_priority: int = 1000  # the most urgent priority that its requests may have, negated
+    most_priority: int = MOST_PRIORITY  # the most urgent priority that its requests may have, negated
     share: float = 1.0  # the key's weight beside other keys
 
     @property

@@ -14,6 +14,7 @@ LOCAL = ("127.0.0.1", "::1", "localhost")  # addresses that only this machine re
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 UNIX = ".sock"  # a host that ends so is the path of a Unix socket
 GB = 10**9
+MOST_PRIORITY = 1000  # a request has -1000 (most urgent) to 1000
 
 
 def is_unix(host: str) -> bool:
@@ -104,7 +105,7 @@ class ServerSettings:
         "Most urgent priority of user keys, negated: their requests may have -most_priority and more.",
         "--max-priority",
         low=0,
-        high=1000,
+        high=MOST_PRIORITY,
         help="Most urgent priority of users, negated.",
     )
     most_body: int = option_field(16 << 20, "Most bytes of a request's body.")

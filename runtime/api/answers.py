@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from satchel.errors import RequestError
 from satchel.runtime.sampling import MASK
+from satchel.runtime.words import MAX_COMPLETIONS
 
 if TYPE_CHECKING:
     from satchel.runtime.api.reply import Reply
 
-MAX_COMPLETIONS = 128
 SPREAD = 0x9E3779B97F4A7C15  # difference between the seeds of answers to one prompt
 
 

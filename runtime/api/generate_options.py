@@ -16,6 +16,7 @@ from satchel.runtime.engine.logits_options import LogitsProcessor
 from satchel.runtime.grammar.spec import Spec
 from satchel.runtime.option import check_options, documented, option_field
 from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.logprobs import TOP
 from satchel.runtime.words import POLICIES
 
 PromptProgress = Callable[[int, int], None]
@@ -73,7 +74,10 @@ class GenerateOptions:
         body=("speculative.n_max",),
     )
     logprobs: int = option_field(
-        -1, "k: log probabilities of each answer token and of the k likeliest tokens beside it; -1: none."
+        -1,
+        "k: log probabilities of each answer token and of the k likeliest tokens beside it; -1: none.",
+        low=-1,
+        high=TOP,
     )
     constraint: Constraint | None = option_field(None, "Allows or forbids each token of the answer.")
     grammar: Spec | None = option_field(

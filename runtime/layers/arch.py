@@ -21,10 +21,10 @@ from satchel.runtime import ops
 from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
 from satchel.runtime.layers.unread_keys import check_unread_keys
+from satchel.runtime.sampling.logprobs import TOP
 
 EDITS = 1024  # most logit edits per row and step
 REWIND = 64  # tokens that a slot can always be rewound, beyond those of the last step
-TOP = 20  # tokens listed in a logprobs report
 RECURRENT = 1 << 30  # pseudo-window of layers with recurrent states instead of a KV cache
 PAGES = 6  # state pages per slot: those it reads, writes and sets aside, and those of the prefix tree
 AdapterScales = tuple[float, ...]  # one per adapter and control vector of a model; (): none is used

@@ -18,9 +18,7 @@ from fake_model import FakeModel
 from tiny_file import write_model
 
 from satchel.cli.main import main
-from satchel.cli.replies import MAX_COMPLETIONS
 from satchel.cli.reports import drawn, lines, plain_values, report_rows
-from satchel.runtime.api.answers import MAX_COMPLETIONS as MADE_AT_MOST
 from satchel.runtime.api.usage_report import UsageReport
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import Sampling
@@ -52,10 +50,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     return write_model(tmp_path_factory.mktemp("m") / "m.gguf", tokenizer__chat_template=template)
-
-
-def test_the_names_are_the_library_s() -> None:
-    assert MAX_COMPLETIONS == MADE_AT_MOST
 
 
 @pytest.mark.parametrize(

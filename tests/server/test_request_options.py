@@ -24,6 +24,7 @@ from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.option import Option, check_options, documented, option_field, options_of
 from satchel.runtime.sampling import NAMES, Sampling
+from satchel.runtime.sampling.logprobs import TOP
 from satchel.server.fields import body_fields, body_values
 from satchel.server.ollama.options import OllamaOptions
 from satchel.server.openai.chat import ChatBody
@@ -99,6 +100,15 @@ def test_a_value_out_of_range_has_one_text(name: str, value: Any, text: str) -> 
     with pytest.raises(RequestError) as error:
         Made(**{name: value})
     assert str(error.value) == f"{text}; leave it out for the default"
+
+
+def test_logprobs_are_limited_for_all() -> None:
+    ChatBody.model_validate({"messages": MESSAGES, "logprobs": True, "top_logprobs": TOP})
+    assert GenerateOptions(logprobs=TOP).logprobs == TOP
+    with pytest.raises(ValidationError):
+        ChatBody.model_validate({"messages": MESSAGES, "logprobs": True, "top_logprobs": TOP + 1})
+    with pytest.raises(RequestError, match="logprobs is 21: expected -1 to 20"):
+        GenerateOptions(logprobs=TOP + 1)
 
 
 def test_a_number_of_numpy_is_a_number() -> None:
