@@ -250,25 +250,24 @@ class Options:
 
     def __post_init__(self) -> None:
         check_options(self)
-        _ = self.placement_options
-
-    @property
-    def placement_options(self) -> PlacementOptions:
-        """The options that concern the placement. Raises RequestError for options that exclude each other."""
         devices, split = read_devices(self.device), read_split(self.tensor_split)
         if split and devices and len(split) != len(devices):
             raise RequestError(
                 f"tensor_split has {len(split)} numbers for {len(devices)} devices: give one for each"
             )
+
+    @property
+    def placement_options(self) -> PlacementOptions:
+        """The options that concern the placement, parsed."""
         return PlacementOptions(
-            devices,
+            read_devices(self.device),
             read_layers(self.gpu_layers),
             tuple(rule for text in self.override_tensor for rule in read_rules(text)),
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
             self.prefetch_weights,
-            split=split,
+            split=read_split(self.tensor_split),
             expert_cache="off" if self.deterministic else read_expert_cache(self.expert_cache).word,
         )
 
