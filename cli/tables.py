@@ -1,5 +1,5 @@
-"""Tables of the benchmarks in llama-bench's formats: Markdown, JSON, JSON lines and CSV. Each row is printed
-as soon as it has been measured; JSON is printed at the end.
+"""Rows of the benchmarks as llama-bench prints them: Markdown, JSON, JSON lines or CSV, each row as soon as
+it is known.
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from satchel.cli.console import plain
 
+if TYPE_CHECKING:
+    pass
+
 OUTPUTS = ("md", "json", "jsonl", "csv")
-NUMBERS = ("int8", "bf16", "f32")  # number formats whose peak rate of multiply-adds is measured
+NUMBERS = ("int8", "bf16", "f32")  # what a device's peaks of multiply-adds are measured for
 Row = Mapping[str, Any]
-Column = tuple[str, int, Callable[[Row], str]]  # head, width (negative: aligned left), text of a cell
+Column = tuple[str, int, Callable[[Row], str]]  # head, width (negative: to the left), text of a row
 
 
 def share(value: float | None) -> str:
@@ -27,7 +30,7 @@ def rate(value: float | None) -> str:
 
 
 def amount(count: float) -> str:
-    """A number of bytes as llama-bench writes it."""
+    """Bytes as llama-bench writes them."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
 
 
@@ -77,13 +80,13 @@ BATCHED: tuple[Column, ...] = (
 
 
 class TableWriter:
-    """Writes rows to stdout. `end` writes what follows the last row."""
+    """Writes rows to stdout; end() closes what needs to be closed."""
 
     def row(self, row: Row) -> None:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Most formats end with the last row."""
+        """Nothing is left to write."""
 
 
 class Markdown(TableWriter):
@@ -91,7 +94,7 @@ class Markdown(TableWriter):
         self.columns, self._begun = columns, False
 
     def _begin(self) -> None:
-        """Prints the head, with the first row: a failed measurement prints no table."""
+        """The head waits for the first row: where nothing could be measured, nothing is printed."""
         self._begun = True
         self._line([head for head, _, _ in self.columns])
         rule = ("-" * abs(w) if w < 0 else "-" * (w - 1) + ":" for _, w, _ in self.columns)
@@ -127,7 +130,7 @@ class JsonWriter(TableWriter):
 
 
 class Csv(TableWriter):
-    """CSV, in which semicolons separate several numbers of one cell."""
+    """Several numbers in one cell have semicolons between them."""
 
     def __init__(self) -> None:
         self.writer: csv.DictWriter[str] | None = None
@@ -141,5 +144,5 @@ class Csv(TableWriter):
 
 
 def writer(output: str, columns: Sequence[Column]) -> TableWriter:
-    """The writer of an output format; only Markdown uses `columns`."""
+    """The writer of an output's name; `columns` are those of the Markdown table."""
     return {"json": JsonWriter, "jsonl": JsonLinesWriter, "csv": Csv}.get(output, lambda: Markdown(columns))()

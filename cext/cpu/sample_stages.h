@@ -233,32 +233,4 @@ static inline void stage_mirostat_2(set *s, const row_facts *r) {
     took_own(s, m);
 }
 
-/* Runs one stage; 0 if the history or an edit has a token out of range. */
-static inline int run_stage(uint8_t stage, set *s, const row_facts *r) {
-    switch (stage) {
-    case HAL_STAGE_PENALTIES:
-        return r->ring && stage_penalties(s, r);
-    case HAL_STAGE_DRY:
-        if (!add_edits(s, r->dry_penalties, r->p.dry_penalties, r->vocabulary))
-            return 0;
-        find_best(s);
-        return 1;
-#define STAGE(NAME, name)                                                                                              \
-    case HAL_STAGE_##NAME:                                                                                             \
-        stage_##name(s, r);                                                                                            \
-        return 1;
-        STAGE(TOP_N_SIGMA, top_n_sigma)
-        STAGE(TOP_K, top_k)
-        STAGE(TYPICAL, typical)
-        STAGE(TOP_P, top_p)
-        STAGE(MIN_P, min_p)
-        STAGE(XTC, xtc)
-        STAGE(TEMPERATURE, temperature)
-        STAGE(MIROSTAT_1, mirostat_1)
-        STAGE(MIROSTAT_2, mirostat_2)
-#undef STAGE
-    }
-    return 0;
-}
-
 #endif
