@@ -16,9 +16,8 @@ import numpy as np
 
 from satchel.runtime import ops
 from satchel.runtime.compiler.lower import probe
-from satchel.runtime.device.device import Device, find_backend, pointer
+from satchel.runtime.device.device import SAMPLING, Device, find_backend, pointer
 from satchel.runtime.graph import Array, Graph, Type
-from satchel.runtime.layers.arch import SAMPLING_BYTES
 from satchel.runtime.plan import BufferSpec
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.record import record
@@ -58,7 +57,7 @@ def measure(device: Device, logits: Array, sampling: Sampling, rounds: int) -> l
         leaf("ring", (1, 4096), "i32"),
         leaf("slot", (1,), "i32"),
         leaf("pos", (1,), "i32"),
-        leaf("params", (1, SAMPLING_BYTES), "i8"),
+        leaf("params", (1, SAMPLING.itemsize), "i8"),
     ]
     segment = probe(ops.sample(*operands), "cpu")  # type: ignore[arg-type]
     segment = replace(segment, buffers=(*segment.buffers, BufferSpec("step", STEP, 64)))

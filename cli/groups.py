@@ -1,8 +1,8 @@
-"""Groups of options: a frozen dataclass of annotated fields that several commands share. A field may
-stand for many options that are derived from a definition of the library.
+"""Groups of command-line options: a frozen dataclass of annotated fields that several commands share.
 
-`with_options` gives a command one parameter per field and hands it the group whole, checked by the group.
-`flags_of` gives a group a field for each flag that a definition of request options states.
+`with_options` gives a command a parameter for each field and passes it the group as one value. A field whose
+type declares options (runtime/option.py), such as `load: Options`, becomes a parameter for each option with a
+flag.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from satchel.cli.absent import absent_options
 from satchel.cli.main import UsageError
 from satchel.errors import RequestError
-from satchel.runtime.request_option import RequestOption, options_of
+from satchel.runtime.option import Option, OptionError, options_of, with_values
 
-T = TypeVar("T")
 Command = Callable[..., int | None]
 
 
@@ -34,7 +33,7 @@ def option(
     max: float | None = None,
     parser: Callable[[str], Any] | None = None,
 ) -> Any:
-    """An option; env X is read from SATCHEL_X and LLAMA_ARG_X. parser: makes its value of the text."""
+    """A flag of the command line. env: X of SATCHEL_X and LLAMA_ARG_X. parser: converts the flag's text."""
     variable = f"LLAMA_ARG_{env}" if env else None
     return typer.Option(
         *names,
@@ -49,47 +48,8 @@ def option(
 
 
 def wrong(name: str, text: str) -> UsageError:
-    """The error of an option's value: exit code 2."""
+    """The error of a flag's value, which ends the command with exit code 2."""
     return UsageError(f"{name}: {text}")
-
-
-def flags_of(definition: type) -> Callable[[type[T]], type[T]]:
-    """Decorates a group, below @dataclass: it gets a field for each option of the definition with a flag."""
-
-    def add(group: type[T]) -> type[T]:
-        flagged = _flagged(definition)
-        for name, one in flagged.items():
-            setattr(group, name, _default(one))
-        derived = {
-            name: Annotated[one.kind, option(*one.flags, env=one.env, help=one.doc)]
-            for name, one in flagged.items()
-        }
-        group.__annotations__ = {**derived, **group.__annotations__}
-        return group
-
-    return add
-
-
-def flag_values(group: object, definition: type) -> dict[str, Any]:
-    """Values of the definition's options that the group's flags give. UsageError for one out of range."""
-    values = {name: one.read(getattr(group, name)) for name, one in _flagged(definition).items()}
-    for name, one in _flagged(definition).items():
-        try:
-            one.check(values[name])
-        except RequestError as error:
-            raise wrong(one.flags[0], str(error)) from None
-    return values
-
-
-def _flagged(definition: type) -> dict[str, RequestOption]:
-    return {name: one for name, one in options_of(definition).items() if one.flags}
-
-
-def _default(one: RequestOption) -> Any:
-    """The flag's default: where the option's is None, what stands for None."""
-    if one.default is not None:
-        return one.default
-    return next(value for value, meant in one.also.items() if meant is None)
 
 
 class Parameter(NamedTuple):
@@ -102,22 +62,23 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """What a command takes of a group of options: `Annotated[Group, Taking(...)]`; without it, the whole.
+    """The part of a group that a command takes: `Annotated[Group, Taking(...)]`."""
 
-    without: fields that it lacks, which keep their defaults. groups, defaults: of options that are derived.
-    """
-
-    without: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()  # fields and options that the command lacks, which keep their defaults
+    groups: tuple[str, ...] = ()  # groups of options that the command has besides those of every command
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # the command's defaults of options, by name
 
 
-class Derived(Protocol):
-    """What marks a field of a group, `Annotated[type, derived]`, that stands for derived parameters."""
+class Field(NamedTuple):
+    """A field of a group."""
 
-    def parameters(self, taking: Taking) -> Iterator[Parameter]: ...
+    name: str
+    hint: Any
+    default: Any
 
-    def made(self, values: Mapping[str, Any], taking: Taking) -> Any: ...
+    @property
+    def holds_options(self) -> bool:
+        return is_dataclass(self.hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,33 +90,70 @@ class Group:
     taking: Taking
 
     def parameters(self) -> Iterator[Parameter]:
-        """One for each field, and those of derived fields. Their names begin with the group's."""
-        hints = typing.get_type_hints(self.kind, include_extras=True)
+        """A parameter for each field, or for each flag of a field that holds options."""
         for f in self._fields():
-            if derived := _derived(hints[f.name]):
-                for p in derived.parameters(self.taking):
-                    yield p._replace(name=f"{self.name}_{p.name}")
-            else:
-                yield Parameter(f"{self.name}_{f.name}", hints[f.name], f.default)
+            if not f.holds_options:
+                yield Parameter(self._parameter(f.name), f.hint, f.default)
+            for one in self._flagged(f):
+                default = self.taking.defaults.get(one.name, one.unset)
+                yield _flag(self._parameter(one.name), one, default)
 
     def made(self, values: dict[str, Any]) -> Any:
-        """The group of its parameters' values, which are taken out of `values`."""
-        hints, found = typing.get_type_hints(self.kind, include_extras=True), {}
+        """The group with its parameters' values, which are removed from `values`."""
+        found = {}
         for f in self._fields():
-            if derived := _derived(hints[f.name]):
-                names = [p.name for p in derived.parameters(self.taking)]
-                own = {name: values.pop(f"{self.name}_{name}") for name in names}
-                found[f.name] = derived.made(own, self.taking)
-            else:
-                found[f.name] = values.pop(f"{self.name}_{f.name}")
+            if not f.holds_options:
+                found[f.name] = values.pop(self._parameter(f.name))
+                continue
+            given = [(one, values.pop(self._parameter(one.name))) for one in self._flagged(f)]
+            found[f.name] = _options(f.hint(), given)
         return self.kind(**found)
 
-    def _fields(self) -> Iterator[Field[Any]]:
-        return (f for f in fields(self.kind) if f.name not in self.taking.without)
+    def _parameter(self, name: str) -> str:
+        return f"{self.name}_{name}"
+
+    def _fields(self) -> Iterator[Field]:
+        hints = typing.get_type_hints(self.kind, include_extras=True)
+        taken = (f for f in fields(self.kind) if f.name not in self.taking.without)
+        return (Field(f.name, hints[f.name], f.default) for f in taken)
+
+    def _flagged(self, f: Field) -> list[Option]:
+        """The options that a field holds and the command takes; [] for an ordinary field."""
+        if not f.holds_options:
+            return []
+        groups, without = ("", *self.taking.groups), self.taking.without
+        declared = options_of(f.hint).values()
+        return [one for one in declared if one.flags and one.group in groups and one.name not in without]
+
+
+def _flag(name: str, one: Option, default: Any) -> Parameter:
+    """The parameter of an option's flag. An option of several values is a flag that may be repeated."""
+    several = isinstance(default, tuple)
+    kind = list[str] | None if several else one.kind if default is not None else one.kind | None
+    declared = option(*one.flags, env=one.variable, metavar=one.metavar, help=one.help or one.doc)
+    return Parameter(name, Annotated[kind, declared], None if several else default)
+
+
+def _options(base: Any, given: list[tuple[Option, Any]]) -> Any:
+    """The options with the values of these flags. UsageError names the flag of a wrong value."""
+    try:
+        return with_values(base, {one.name: _value(one, value) for one, value in given})
+    except OptionError as error:
+        raise wrong(error.option.flags[0], str(error)) from None
+    except RequestError as error:  # options that exclude each other
+        raise UsageError(str(error)) from None
+
+
+def _value(one: Option, given: Any) -> Any:
+    if isinstance(one.default, tuple):
+        return one.read(tuple(given)) if given else one.default
+    return one.read(given)
 
 
 def with_options(command: Command) -> Command:
-    """The command with a parameter for each field of its groups, and a refusal for each absent option."""
+    """The command with a parameter for each field of its groups, and with llama.cpp's options that it refuses
+    (cli/absent.py).
+    """
     hints = typing.get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
     groups = {name: made for name in signature.parameters if (made := _group(name, hints[name]))}
@@ -183,7 +181,7 @@ def with_options(command: Command) -> Command:
 
 
 def _group(name: str, hint: Any) -> Group | None:
-    """The group that a command's parameter stands for; None for an ordinary one."""
+    """The group of a command's parameter; None for an ordinary parameter."""
     kind, extras = getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
     if not is_dataclass(kind):
         return None
@@ -193,16 +191,12 @@ def _group(name: str, hint: Any) -> Group | None:
 def _flat(
     signature: inspect.Signature, hints: dict[str, Any], groups: dict[str, Group]
 ) -> Iterator[Parameter]:
-    """The command's own parameters, and in the place of a group those of its fields."""
+    """The command's parameters, a group replaced by the parameters of its fields."""
     for name, parameter in signature.parameters.items():
         if name in groups:
             yield from groups[name].parameters()
         else:
             yield Parameter(name, hints[name], parameter.default)
-
-
-def _derived(hint: Any) -> Derived | None:
-    return next((e for e in getattr(hint, "__metadata__", ()) if hasattr(e, "made")), None)
 
 
 def _names(extra: Any) -> list[str]:

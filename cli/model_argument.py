@@ -1,4 +1,4 @@
-"""-m and MODEL of the command line: a path, or a name that the store knows."""
+"""The model of a command line: a path, or a name of the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 def model_file(text: str) -> Path:
-    """`model_path`, with a bar while it hashes a file that was touched since it was pulled."""
+    """`model_path`, with a progress bar while it hashes a file that has changed since it was pulled."""
     from satchel.cli.chat.bar import late_bar
     from satchel.store.resolve import model_path
 
@@ -23,6 +23,6 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         parser=model_file,
-        help="GGUF file (of a split set, any part), or a name of `satchel list`.",
+        help="GGUF file (any part of a split model), or a name of `satchel list`.",
     ),
 ]

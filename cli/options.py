@@ -1,25 +1,24 @@
-"""Options of the commands that load a model and draw text: names, defaults and meaning are llama.cpp's.
+"""Options of the commands that load a model and generate text: names, defaults and meaning are llama.cpp's.
 
-What cannot hold is wrong use (exit code 2), said before a file is opened.
+Invalid options are wrong use (exit code 2), reported before a file is opened.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack, cast
 
 import typer
 
-from satchel.cli.groups import flag_values, flags_of, option, wrong
-from satchel.cli.load_flags import DEFAULTS, LoadFlags
-from satchel.cli.main import UsageError
+from satchel.cli.groups import option, wrong
 from satchel.cli.model_argument import model_file
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.options import LoadKwargs, Options
+from satchel.runtime.option import options_of
 from satchel.runtime.placement.options import experts_rule
 from satchel.store.digests import digests_of
 
@@ -36,7 +35,7 @@ ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\":
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which model, and how it is loaded."""
+    """The model, and how it is loaded."""
 
     model: Annotated[
         Path | None,
@@ -49,7 +48,7 @@ class ModelOptions:
             help="GGUF file, or a name of `satchel list`; default: the bundled model.",
         ),
     ] = None
-    load: Annotated[Options, LoadFlags()] = DEFAULTS
+    load: Options = field(default_factory=Options)
     micro_batch: Annotated[
         int,
         option(
@@ -61,7 +60,7 @@ class ModelOptions:
         ),
     ] = 0
     cpu_moe: Annotated[
-        bool, option("-cmoe", "--cpu-moe", env="CPU_MOE", help="Leave all experts of a mixture with the CPU.")
+        bool, option("-cmoe", "--cpu-moe", env="CPU_MOE", help="Keep all experts of a mixture on the CPU.")
     ] = False
     n_cpu_moe: Annotated[
         int,
@@ -71,40 +70,34 @@ class ModelOptions:
             env="N_CPU_MOE",
             min=0,
             metavar="N",
-            help="Leave the experts of the first N layers with the CPU.",
+            help="Keep the experts of the first N layers on the CPU.",
         ),
     ] = 0
     check_tensors: Annotated[
-        bool, option("--check-tensors", help="Read every weight first and refuse NaN and infinity.")
+        bool, option("--check-tensors", help="Read every weight after the load, and refuse NaN and infinity.")
     ] = False
     verify_weights: Annotated[
         str,
         option(
             "--verify-weights",
             metavar="FILE",
-            help="Compare digests first, with a manifest of `satchel hash` or, `store`, what was pulled.",
+            help="Compare digests first: with a manifest of `satchel hash`; `store`: with those of the pull.",
         ),
     ] = ""
     offline: Annotated[
         bool, option("--offline", help="Open no connection; only `satchel pull` ever does.")
     ] = False
 
-    def __post_init__(self) -> None:
-        try:
-            _ = self.load.placement_options
-        except RequestError as error:  # of several flags that do not go together
-            raise UsageError(str(error)) from None
-
     def with_load(self, **changes: Unpack[LoadKwargs]) -> ModelOptions:
-        """The same with these load options."""
+        """These options with other load options."""
         return replace(self, load=replace(self.load, **changes))
 
 
 @dataclass(frozen=True, slots=True)
-@flags_of(GenerateOptions)
 class TextOptions:
-    """What is asked, and where the answer ends: the flags of GenerateOptions' fields among them."""
+    """The prompt, and where the answer ends."""
 
+    options: GenerateOptions = field(default_factory=GenerateOptions)
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None
     file: Annotated[
         list[Path] | None,
@@ -138,8 +131,9 @@ class TextOptions:
             raise wrong("-r", "an empty text would end every answer at once")
 
     def generate_kwargs(self) -> GenerateKwargs:
-        """As fields of GenerateOptions: those that have a flag, and where the answer ends."""
-        kwargs = cast(GenerateKwargs, flag_values(self, GenerateOptions))
+        """The options that have a flag, and the stop texts, as keyword arguments."""
+        flagged = (name for name, one in options_of(GenerateOptions).items() if one.flags)
+        kwargs = cast(GenerateKwargs, {name: getattr(self.options, name) for name in flagged})
         return {**kwargs, "stop": tuple(self._read(text, "-r") for text in self.reverse or ())}
 
     def system_text(self) -> str:
@@ -205,13 +199,13 @@ def default_model() -> Path:
 
 
 def loading(options: ModelOptions, files: AdapterOptions | None = None) -> Options:
-    """The load options as the library has them: those that the command line alone has become others."""
+    """The load options, into which those that only the command line has are translated."""
     load = options.load
     experts = experts_rule(None if options.cpu_moe else options.n_cpu_moe)
     return replace(
         load,
         batch=min(filter(None, (load.batch, options.micro_batch)), default=0),
-        # The first rule that fits a tensor counts, so that of the experts stands last.
+        # The first rule that matches a tensor wins, so the rule of the experts stands last.
         override_tensor=(*load.override_tensor, *([experts] if experts else [])),
         adapters=files.lora_files() if files else load.adapters,
         control_vectors=files.control_vector_files() if files else load.control_vectors,
@@ -221,8 +215,8 @@ def loading(options: ModelOptions, files: AdapterOptions | None = None) -> Optio
 def open_model(
     options: ModelOptions, files: AdapterOptions | None = None, **changes: Unpack[LoadKwargs]
 ) -> Model:
-    """Loads the model with a bar where that takes long. files: of adapters. changes: load options that stand
-    above the command line's.
+    """Loads the model, with a progress bar if that takes long. `changes` replace load options of the command
+    line.
     """
     from satchel.runtime.api.model import Model
 
@@ -232,7 +226,7 @@ def open_model(
 def open_as(
     kind: type[M], options: ModelOptions, files: AdapterOptions | None = None, **changes: Unpack[LoadKwargs]
 ) -> M:
-    """The same for a class that is made from Model."""
+    """`open_model` for a subclass of Model."""
     from satchel.cli.chat.bar import late_bar
 
     path = options.model or default_model()
@@ -250,7 +244,7 @@ def open_as(
 
 
 def check_weights(options: ModelOptions, gguf: GGUF) -> None:
-    """With --check-tensors, ModelError where a weight is no number."""
+    """Raises ModelError for a weight that is NaN or infinite, if --check-tensors asks for it."""
     if not options.check_tensors:
         return
     from satchel.cli.chat.bar import late_bar

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
-from satchel.runtime.words import POLICIES
+from satchel.runtime.sampling.logprobs import TOP
+from satchel.runtime.words import MAX_COMPLETIONS, POLICIES
 
 if TYPE_CHECKING:
     from satchel.runtime.sampling import Sampling
 
 SWITCHES = {"auto": None, "on": True, "off": False}
-MAX_COMPLETIONS, TOGETHER, MOST_TOLD = 128, 8, 20
+TOGETHER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class CountOptions:
         option(
             "--logprobs",
             min=-1,
-            max=MOST_TOLD,
+            max=TOP,
             help="With --json: each token's log probability, and the N likeliest beside it; -1: none.",
         ),
     ] = -1

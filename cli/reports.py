@@ -108,8 +108,8 @@ def report_rows(r: UsageReport) -> Rows:
         rows.append(("drafts", f"{r.accepted:,} of {r.drafted:,} tokens were right"))
     if r.cut_tokens:
         rows.append(("cut", f"{r.cut_tokens:,} tokens; {r.cut_messages} messages, {r.shifts} shifts"))
-    if r.preempted or r.replayed:
-        rows.append(("begun anew", f"{r.preempted} times for others, {r.replayed} times after a crash"))
+    if r.preempted or r.restarted:
+        rows.append(("restarted", f"{r.preempted} times for others, {r.restarted} times after a crash"))
     return [(name, text) for name, text in rows if text]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from satchel.cli.groups import flag_values, flags_of, option, wrong
+from satchel.cli.groups import option, wrong
 from satchel.cli.main import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.sampling.options import LETTERS, ORDER, Sampling
@@ -14,20 +14,23 @@ KNOWN = "".join(LETTERS)
 
 
 @dataclass(frozen=True, slots=True)
-@flags_of(Sampling)
 class SamplingOptions:
-    """How tokens are drawn: the flags of Sampling's fields, and options that only the command line has."""
+    """Sampling options, some of which only the command line has."""
 
+    options: Sampling = field(default_factory=Sampling)
     dry_breakers: Annotated[
         list[str] | None,
         option(
             "--dry-sequence-breaker",
             metavar="TEXT",
-            help=r"Text at which a repetition ends; may be repeated; none: no text. Default: \n : \" *",
+            help=r"Sequence breaker of DRY; repeatable; none: no breaker. Default: \n : \" *",
         ),
     ] = None
     samplers: Annotated[
-        str, option("--samplers", env="SAMPLERS", help="Stages in the order in which they run.")
+        str,
+        option(
+            "--samplers", env="SAMPLERS", help="Stages of the sampler chain, in the order in which they run."
+        ),
     ] = ";".join(ORDER)
     sequence: Annotated[
         str,
@@ -35,7 +38,7 @@ class SamplingOptions:
             "--sampler-seq",
             "--sampling-seq",
             env="SAMPLER_SEQ",
-            help=f"The same by letters: {KNOWN}.",
+            help=f"The same as letters: {KNOWN}.",
         ),
     ] = ""
     bias: Annotated[
@@ -44,18 +47,18 @@ class SamplingOptions:
             "-l",
             "--logit-bias",
             metavar="ID+N",
-            help="Added to a token's logit, as in 15043+1 or 15043-inf; may be repeated.",
+            help="Addition to a token's logit, as in 15043+1 or 15043-inf; repeatable.",
         ),
     ] = None
 
     def sampling(self) -> Sampling:
-        """These options as the library has them."""
-        values = flag_values(self, Sampling) | {"samplers": self._stages()}
-        values["logit_bias"] = dict(bias_of(text) for text in self.bias or ())
+        """The options of the library."""
+        breakers = self.options.dry_breakers
         if self.dry_breakers:
-            values["dry_breakers"] = () if self.dry_breakers == ["none"] else tuple(self.dry_breakers)
+            breakers = () if self.dry_breakers == ["none"] else tuple(self.dry_breakers)
+        biases = dict(bias_of(text) for text in self.bias or ())
         try:
-            return Sampling(**values)
+            return replace(self.options, samplers=self._stages(), logit_bias=biases, dry_breakers=breakers)
         except RequestError as error:
             raise UsageError(str(error)) from None
 
@@ -64,12 +67,12 @@ class SamplingOptions:
             return tuple(name.strip() for name in self.samplers.split(";") if name.strip())
         unknown = next((letter for letter in self.sequence if letter not in LETTERS), None)
         if unknown is not None:
-            raise wrong("--sampler-seq", f"{unknown!r} is no sampler: there are {KNOWN}")
+            raise wrong("--sampler-seq", f"expected letters of {KNOWN}, got {unknown!r}")
         return tuple(LETTERS[letter] for letter in self.sequence)
 
 
 def bias_of(text: str) -> tuple[int, float]:
-    """(token, amount) of ID+N or ID-N."""
+    """The token id and the addition of ID+N or ID-N."""
     at = next((i for i, c in enumerate(text) if c in "+-" and i), len(text))
     try:
         token, amount = int(text[:at]), float(text[at:])

@@ -1,84 +1,67 @@
-"""What a scheduler may take in, and what it aims at."""
+"""Options of the scheduler: how many requests wait, and how long its steps may take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from satchel.runtime.load_option import SERVER, check_options, documented, load_option
+from satchel.runtime.option import SERVER, check_options, documented, option_field
 
-SMALL = 512  # tokens of a step that need no aim
+SMALL = 512  # tokens of a step that no time limit makes smaller
 
 
 @documented
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """How many requests wait, and how the scheduler shares out the steps.
+    """How many requests wait, and how they share the steps.
 
-    step_seconds stands above prefill_seconds: prompts get what it leaves, and where so many requests decode
-    that a step takes longer, they take turns. alone_seconds holds once the times of steps are known, and for
-    steps of more than SMALL tokens.
+    step_seconds has precedence over prefill_seconds: prompts get the time that decoding leaves. Where so many
+    requests decode that a step would take longer, they take turns. alone_seconds applies once the times of
+    steps have been measured, and to steps of more than SMALL tokens.
     """
 
-    queue: int = load_option(
-        256,
-        doc="Requests that may wait.",
-        least=1,
-        flags=("--queue",),
-        env="QUEUE",
-        help="Requests of a model that may wait.",
-        group=SERVER,
-    )
-    prefill_seconds: float = load_option(
+    queue: int = option_field(256, "Requests of a model that may wait.", "--queue", low=1, group=SERVER)
+    prefill_seconds: float = option_field(
         0.0,
-        doc="Seconds that prompts may add to a step in which others decode; 0: as much as the step takes"
-        " without, so that nobody waits more than twice as long (more where many begin beside few).",
-        least=0,
-        flags=("--prefill-seconds",),
-        env="PREFILL_SECONDS",
-        help="Seconds that prompts may add to a step of answers; 0: as long as it takes without.",
+        "Seconds that prompts may add to a step in which others decode; 0: as long as the step takes without"
+        " them, so that decoding is at most half as fast (slower where many requests begin beside few).",
+        "--prefill-seconds",
+        low=0,
         group=SERVER,
     )
-    min_prefill_tokens: int = load_option(
+    min_prefill_tokens: int = option_field(
         16,
-        doc="Prompt tokens that go into a step even so, for prompts must get on.",
-        least=1,
-        flags=("--min-prefill-tokens",),
-        env="MIN_PREFILL_TOKENS",
-        help="Prompt tokens that go into each step even so.",
+        "Prompt tokens that each step computes even if that takes longer.",
+        "--min-prefill-tokens",
+        low=1,
         group=SERVER,
     )
-    ageing: float = load_option(
+    ageing: float = option_field(
         10.0,
-        doc="Seconds of waiting that make a request more urgent by one level.",
+        "Seconds of waiting that make a request more urgent by one level.",
+        "--ageing",
         above=0,
-        flags=("--ageing",),
-        env="AGEING",
         group=SERVER,
     )
-    step_seconds: float = load_option(
+    step_seconds: float = option_field(
         0.0,
-        doc="Most seconds of a step where a request waits for its next token; 0: no aim.",
-        least=0,
-        flags=("--step-seconds",),
-        env="STEP_SECONDS",
+        "Most seconds of a step in which a request waits for its next token; 0: no limit.",
+        "--step-seconds",
+        low=0,
         group=SERVER,
     )
-    alone_seconds: float = load_option(
+    alone_seconds: float = option_field(
         0.0,
-        doc="Most seconds of a step in which no request decodes, and for which a new one waits; 0: no aim.",
-        least=0,
-        flags=("--alone-seconds",),
-        env="ALONE_SECONDS",
-        help="Most seconds of a step of prompts alone; 0: 0.25, or no aim where -b is given.",
+        "Most seconds of a step of prompts alone, for which a new request waits; 0: no limit.",
+        "--alone-seconds",
+        low=0,
+        help="Most seconds of a step of prompts alone; 0: 0.25, or no limit where -b is given.",
         group=SERVER,
     )
-    shortest: bool = load_option(
+    shortest: bool = option_field(
         False,
-        doc="Of requests that are equally urgent, those go first that will be done soonest, by the length of"
-        " their prompt and of the answers that their user had; else who came first.",
-        flags=("--shortest/--no-shortest",),
-        env="SHORTEST",
-        help="Of equally urgent requests, begin the one that will be done soonest.",
+        "Of equally urgent requests, begin the one that will end soonest, by the length of its prompt and of"
+        " its user's earlier answers; without, the one that came first.",
+        "--shortest/--no-shortest",
         group=SERVER,
     )
 
@@ -86,4 +69,4 @@ class SchedulerLimits:
         check_options(self)
 
 
-USUAL = SchedulerLimits()
+DEFAULT_LIMITS = SchedulerLimits()

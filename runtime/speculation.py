@@ -1,4 +1,4 @@
-"""The user's options of speculative decoding. They change the speed of an answer, never its tokens."""
+"""Options of speculative decoding. They change the speed of an answer, never its tokens."""
 
 from __future__ import annotations
 
@@ -6,29 +6,52 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from satchel.errors import RequestError
+from satchel.runtime.option import check_options, documented, option_field
 
-MOST = 64
 
-
+@documented
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Options of speculative decoding."""
+    """How tokens are drafted."""
 
-    draft_model: str | Path | None = None  # a smaller model with the same vocabulary; None: none
-    lookup: bool = False  # draft what followed the same n-gram in the prompt or the answer
-    draft_max: int = 16  # most draft tokens per step; 0: no drafts
-    draft_min: int = 0  # shorter drafts are not tried
-    past: int = 0  # tokens of earlier conversations, per salt, that lookup searches as well
+    draft_model: str | Path | None = option_field(
+        None, "A smaller model of the same vocabulary that drafts tokens; None: none."
+    )
+    lookup: bool = option_field(
+        False,
+        "Draft what followed the same n-gram in the prompt or the answer: for summaries and edits.",
+        "--lookup/--no-lookup",
+    )
+    draft_max: int = option_field(
+        16,
+        "Most draft tokens per step, fewer where that is faster; 0: none.",
+        "--draft-max",
+        "--draft",
+        "--draft-n",
+        "--spec-draft-n-max",
+        low=0,
+        high=64,
+    )
+    draft_min: int = option_field(
+        0,
+        "Fewest draft tokens that are verified.",
+        "--draft-min",
+        "--draft-n-min",
+        "--spec-draft-n-min",
+        low=0,
+    )
+    past: int = option_field(
+        0, "Tokens of earlier conversations of the same salt that lookup searches too.", low=0
+    )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.draft_max <= MOST:
-            raise RequestError(f"draft_max is {self.draft_max}: it must lie between 0 and {MOST}")
-        if not 0 <= self.draft_min <= self.draft_max:
+        check_options(self)
+        if self.draft_min > self.draft_max:
             raise RequestError(
-                f"draft_min is {self.draft_min}: it must lie between 0 and draft_max, {self.draft_max}"
+                f"draft_min is {self.draft_min}: expected draft_max, {self.draft_max}, at most"
             )
-        if self.past < 0 or (self.past and not self.lookup):
-            raise RequestError(f"past is {self.past}: it must be 0 or more, and needs lookup")
+        if self.past and not self.lookup:
+            raise RequestError(f"past is {self.past}: expected lookup beside it")
 
     @property
     def active(self) -> bool:

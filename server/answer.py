@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from satchel.errors import DeviceError
 from satchel.formats.chat import CallEnd, Content, Event
-from satchel.runtime.api.answers import MAX_COMPLETIONS, seeds
+from satchel.runtime.api.answers import seeds
 from satchel.runtime.api.async_model import AsyncChatReply, AsyncReply
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateKwargs
@@ -22,6 +22,7 @@ from satchel.runtime.api.refusals import PromptTooLong
 from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.words import MAX_COMPLETIONS
 from satchel.server.asked import generate_kwargs, ids_of, limited
 from satchel.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.server.models import Lease, Models

@@ -1,12 +1,12 @@
-"""What a server serves: [models.NAME] and [aliases.NAME] of the configuration file, checked, the models named
-on the command line, and those of the store.
+"""The models and aliases that a server serves: those of the command line, of [models.NAME] and [aliases.NAME]
+in the configuration file, and of the store.
 
     [models."chat@1"]
-    path = "chat-q4.gguf"   # a file, beside the configuration file or not, or a name that the store knows
-    context = 4096          # options of the library by their names; the others are as the command line says
+    path = "chat-q4.gguf"   # a file, also relative to the configuration file, or a name of the store
+    context = 4096          # load options by name; the others have the values of the command line
     [models."chat@2"]
     path = "chat-q6.gguf"
-    idle = 600              # seconds without a request until it is unloaded; 0: never
+    idle = 600              # seconds without a request until the model is unloaded; 0: never
     [aliases.chat]
     versions = {"chat@1" = 90, "chat@2" = 10}
 """
@@ -22,15 +22,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
-from satchel.runtime.load_option import load_fields, value_types, with_values
+from satchel.runtime.option import options_of, with_values
 from satchel.store.resolve import model_path
 
 T = TypeVar("T", bound=BaseModel)
-VALUELESS = ("missing", "extra_forbidden")  # pydantic's errors of a key, not of its value
+VALUELESS = ("missing", "extra_forbidden")  # pydantic's errors that concern a key, not its value
 
 
 class TableBase(BaseModel):
-    """The keys of [models.NAME] that are no load options."""
+    """The keys of [models.NAME] besides load options."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -39,19 +39,15 @@ class TableBase(BaseModel):
     preload: bool = False
 
     def options(self, base: Options) -> Options:
-        """The base with what the table says. RequestError for a value that no model can be loaded with."""
-        own = self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True)
-        made = with_values(base, own)
-        made.check()
-        return made
+        """The base with the table's values. Raises RequestError for a value that the option refuses."""
+        return with_values(base, self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True))
 
 
 def model_table(kind: type) -> type[TableBase]:
-    """The model of [models.NAME], with a key for each load option of `kind` that a table takes. Its type is
-    checked here, its bounds by the option itself.
+    """The pydantic model of [models.NAME], with a key for each load option of `kind` that a table takes. It
+    checks types; the options check their ranges.
     """
-    types = value_types(kind)
-    keys = {f.name: (types[f.name] | None, None) for f in load_fields(kind) if f.option.in_table}
+    keys = {name: (one.hint | None, None) for name, one in options_of(kind).items() if one.in_table}
     made: type[TableBase] = create_model("ModelTable", __base__=TableBase, **keys)  # type: ignore[call-overload]
     return made
 
@@ -60,38 +56,34 @@ ModelTable = model_table(Options)
 
 
 class AliasTable(BaseModel):
-    """[aliases.NAME]: a name that stands for versions of a model. versions: model and weight. shadow: a model
-    that gets a share of the requests too, for comparison; its answers go nowhere. rollback_errors: a version
-    of which more than this share of the last `window` requests failed gets no more.
-    """
+    """[aliases.NAME]: a name for versions of a model, among which requests are divided."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    versions: dict[str, float] = Field(min_length=1)
-    shadow: str = ""
-    shadow_share: float = Field(default=1.0, gt=0, le=1)
+    versions: dict[str, float] = Field(min_length=1)  # weights by model
+    shadow: str = ""  # a model that gets copies of requests, for comparison; its answers are dropped
+    shadow_share: float = Field(default=1.0, gt=0, le=1)  # share of the requests that are copied
+    # A version gets no more requests once more than this share of its last `window` requests has failed.
     rollback_errors: float = Field(default=0.5, gt=0, le=1)
     window: int = Field(default=20, ge=1, le=10_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model by name, before it is loaded. idle: seconds, 0: it stays. added: by a request while the server
-    ran, so that no configuration file names it. stored: by the store, which has checked its file.
-    """
+    """A model that the server can load."""
 
     name: str
     path: Path
     options: Options
-    idle: float = 0.0
+    idle: float = 0.0  # seconds without a request until it is unloaded; 0: never
     preload: bool = False
-    added: bool = False
-    stored: bool = False
+    added: bool = False  # by a request: no configuration file names it
+    stored: bool = False  # the store has it, and has checked its file
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All that a server serves. The first model is the default."""
+    """The models and aliases of a server. The first model is the default."""
 
     models: Mapping[str, Served]
     aliases: Mapping[str, AliasTable]
@@ -105,8 +97,8 @@ def catalog_of(
     where: Path | None,
     stored: Mapping[str, Path] | None = None,
 ) -> Catalog:
-    """The models of the command line, by name, those of the configuration file `where`, and those of the
-    store whose names are free. RequestError for what cannot be.
+    """The models of the command line by name, those of the configuration file `where`, and those of the store
+    whose names are free. Raises RequestError for a table that is invalid.
     """
     models = {
         name: Served(name, path, base, idle, preload=not i) for i, (name, path) in enumerate(files.items())
@@ -114,7 +106,8 @@ def catalog_of(
     for name, table in tables.get("models", {}).items():
         if name in models:
             raise RequestError(
-                f"{where}: [models.{name}]: a model of this name was given on the command line"
+                f"{where}: [models.{name}]: expected another name, because the command line names a model so;"
+                " rename the table"
             )
         here = f"{where}: [models.{name}]"
         read = _read(ModelTable, table, here)
@@ -138,16 +131,18 @@ def catalog_of(
 def _check_alias(name: str, alias: AliasTable, models: Mapping[str, Served], where: Path | None) -> None:
     here = f"{where}: [aliases.{name}]"
     if name in models:
-        raise RequestError(f"{here}: a model of this name exists: give the alias another")
+        raise RequestError(f"{here}: expected another name, because a model has this one; rename the alias")
     for version in (*alias.versions, *([alias.shadow] if alias.shadow else ())):
         if version not in models:
-            raise RequestError(f"{here}: {version} is no model: there is {', '.join(models)}")
+            raise RequestError(f"{here}: expected models of {', '.join(models)}, got {version}")
     if min(alias.versions.values()) < 0 or not sum(alias.versions.values()) > 0:
-        raise RequestError(f"{here}: weights are 0 or more, and one of them is more than 0")
+        raise RequestError(
+            f"{here}: expected weights of 0 or more, one of them above 0, got {alias.versions}"
+        )
 
 
 def _beside(where: Path | None, text: str) -> Path:
-    """The file of a path, taken from the configuration file's folder if there is such a one, or of a name."""
+    """The file of a path, which may be relative to the configuration file, or of a name of the store."""
     path = Path(text).expanduser()
     beside = where.parent / path if where else path
     return beside if beside.exists() else model_path(str(path) if path.exists() else text)

@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema
 
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateOptions
-from satchel.runtime.request_option import RequestOption, options_of
+from satchel.runtime.option import Option, options_of
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.options import LETTERS, ORDER, stages
 
@@ -163,12 +163,12 @@ def body_fields(definition: type) -> type[Body]:
     return create_model(f"{definition.__name__}Fields", __base__=Body, **optional)
 
 
-def body_field(one: RequestOption, **more: Any) -> Any:
+def body_field(one: Option, **more: Any) -> Any:
     """A field that may be left out, with the option's range and names."""
     if one.body != (one.name,):
         more["validation_alias"] = AliasChoices(*one.body) if len(one.body) > 1 else one.body[0]
     if one.low > -inf:
-        more["ge"] = one.lowest
+        more["ge"] = min(one.low, *one.also) if one.also else one.low
     if one.high < inf:
         more["le"] = one.high
     if one.above is not None:

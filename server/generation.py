@@ -1,5 +1,5 @@
-"""The internal request that every API flavour makes of its own: a conversation or texts, and the options of
-the answers.
+"""The internal generation request, into which each API flavour translates its own: a conversation or texts,
+and request options.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import Any
 
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.server.roles import ADMIN, USER, Role
+from satchel.server.settings import MOST_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The next turn of a conversation; fields as Model.chat has them. call: what must be called, None where
-    the model decides. one_call: the answer ends with its first call.
-    """
+    """The next turn of a conversation, with the arguments of Model.chat."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -25,59 +24,46 @@ class Turn:
     prefill: bool | None = None
     variables: Mapping[str, object] | None = None
     before: Sequence[int] = ()
-    call: MustCall | None = None
-    one_call: bool = False
+    call: MustCall | None = None  # the tools that the answer must call; None: the model decides
+    one_call: bool = False  # the answer ends after its first call
 
 
 @dataclass(frozen=True, slots=True)
 class MustCall:
-    """The answer is a call of one of these tools, by name; parallel: or several calls."""
+    """The answer must call one of these tools."""
 
     names: Sequence[str]
-    parallel: bool = False
+    parallel: bool = False  # several calls are allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The continuation of a text or of token ids. special: control tokens in the text are parsed; bos: a
-    begin token before it, None: as the file says. last: so many tokens of its end are read, 0: all, -1: as
-    many as the context holds. hole: the text behind the place that the answer fills; begun: the beginning of
-    the answer there; files: names and texts of others that belong to it.
-    """
+    """The continuation of a text or of token ids."""
 
     prompt: str | Sequence[int | str]
-    special: bool = False
-    bos: bool | None = None
-    last: int = 0
-    hole: str | None = None
-    begun: str = ""
-    files: Sequence[tuple[str, str]] = ()
+    special: bool = False  # control tokens in the text are parsed
+    bos: bool | None = None  # whether a begin token precedes the prompt; None: as the model file says
+    last: int = 0  # number of last tokens that are used; 0: all, -1: as many as the context holds
+    hole: str | None = None  # infilling: the text after the place that the answer fills
+    begun: str = ""  # infilling: the beginning of the answer
+    files: Sequence[tuple[str, str]] = ()  # infilling: names and texts of other files
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A request for n answers of the model of this name ("" for the default) to each of the prompts:
-    `prompt`, then `others`. kwargs: fields of GenerateOptions. grammar_field: the request field that gave
-    kwargs.grammar.
+    """A request for n answers to each of its prompts: `prompt`, then `others`."""
 
-    best_of: so many answers are made to each, of which the n likeliest are given; 0: n. words: biases of the
-    tokens that a text is made of. slot: a name for the conversation, by which its state can be saved; -1:
-    none. adapters: scales of LoRA adapters by their place in the list of those that
-    are loaded; those that are not named are off. prompt_logprobs: so many of the likeliest tokens beside each
-    of the prompt's; -1: none.
-    """
-
-    model: str
+    model: str  # the served name; "": the default model
     prompt: Turn | Text
     kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)
     n: int = 1
-    grammar_field: str = ""
+    grammar_field: str = ""  # the request field that gave kwargs["grammar"]
     others: Sequence[Text] = ()
-    best_of: int = 0
-    words: Sequence[tuple[str, float]] = ()
-    adapters: Mapping[int, float] | None = None
-    prompt_logprobs: int = -1
-    slot: int = -1
+    best_of: int = 0  # answers that are sampled per prompt, of which the n likeliest are returned; 0: n
+    words: Sequence[tuple[str, float]] = ()  # logit biases of texts, for each of their tokens
+    adapters: Mapping[int, float] | None = None  # scales of LoRA adapters by index, 0 for the others
+    prompt_logprobs: int = -1  # number of likeliest tokens beside each token of the prompt; -1: none
+    slot: int = -1  # number under which the conversation's state can be saved; -1: none
 
     @property
     def prompts(self) -> tuple[Turn | Text, ...]:
@@ -85,22 +71,19 @@ class GenerationRequest:
 
     @property
     def made(self) -> int:
-        """Answers to each prompt that are made."""
+        """Answers that are sampled per prompt."""
         return max(self.n, self.best_of)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request. user: the key's name, by which it keeps its version of an alias; "" without
-    keys. salt: what is cached or saved is found by the same salt only. role: what the caller may.
-    most_priority: how far below 0 the priority of its requests may lie. share: its weight beside other keys.
-    """
+    """The caller of a request."""
 
-    user: str = ""
-    salt: str = ""
+    user: str = ""  # the key's name, which decides its version of an alias; "": the server has no keys
+    salt: str = ""  # cached prefixes and saved states are found only with the same salt
     role: Role = USER
-    most_priority: int = 1000
-    share: float = 1.0
+    most_priority: int = MOST_PRIORITY  # the most urgent priority that its requests may have, negated
+    share: float = 1.0  # the key's weight beside other keys
 
     @property
     def admin(self) -> bool:
@@ -108,5 +91,5 @@ class Caller:
 
     @property
     def client(self) -> str:
-        """The client whose share of the machine its requests have: the key; without keys all share one."""
+        """The client to which fair scheduling charges the requests: the key; without keys, one for all."""
         return self.user or "anonymous"

@@ -18,7 +18,7 @@ from satchel.server.flavour import ApiFlavour, flavour_of
 from satchel.server.generation import Caller
 from satchel.server.problem import Problem
 from satchel.server.roles import ADMIN, PUBLIC, USER, Role, RoleTable, check_role, is_local
-from satchel.server.settings import LOOPBACK, ServerSettings
+from satchel.server.settings import LOOPBACK, MOST_PRIORITY, ServerSettings
 
 # Values of Sec-Fetch-Site: of programs, of typed addresses, and of the server's own page.
 OWN_SITES = ("", "none", "same-origin")
@@ -29,7 +29,7 @@ class RequestGuard:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, roles: RoleTable) -> None:
         self.app, self.settings, self._roles = app, settings, roles
-        self._keys = settings.keys
+        self._keys = {**dict.fromkeys(settings.api_keys, USER), **dict.fromkeys(settings.admin_keys, ADMIN)}
         # Without keys, the Host header is checked against DNS rebinding: a foreign page's name would point
         # here.
         self._hosts = frozenset(settings.hosts or (() if self._keys else LOOPBACK))
@@ -103,7 +103,7 @@ class RequestGuard:
                 "key", "no valid API key: send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
             )
         mark = hashlib.sha256(given[0].encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        most = self.settings.most_priority if role < ADMIN else 1000
+        most = self.settings.most_priority if role < ADMIN else MOST_PRIORITY
         return Caller(mark[:8], mark, role, most, self.settings.key_shares.get(given[0], 1.0))
 
     async def _body(self, headers: Headers, receive: Receive, held: BodyReservation) -> bytes:

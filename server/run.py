@@ -47,7 +47,7 @@ def listen(host: str, port: int, settings: ServerSettings) -> socket.socket:
     """
     if is_unix(host):
         return listen_unix(Path(host))
-    if not is_own(host) and not settings.keys:
+    if not is_own(host) and not settings.needs_key:
         raise RequestError(f"--host {host} is open to others: give a key with --api-key, or take 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only for IPPROTO_TCP; it would delay small responses by 40 ms.

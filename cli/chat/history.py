@@ -15,7 +15,7 @@ from typing import IO, Any
 from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files
 from satchel.runtime.api.generate_options import GenerateOptions
-from satchel.runtime.request_option import options_of
+from satchel.runtime.option import options_of
 from satchel.runtime.sampling import NAMES, Sampling
 from satchel.runtime.sampling import WHOLE as WHOLE_NAMES
 

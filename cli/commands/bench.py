@@ -1,7 +1,7 @@
-"""`satchel bench`: tokens per second as llama-bench measures them, and the share of the machine's limit.
+"""`satchel bench`: tokens per second, measured as llama-bench does, and their share of the machine's limit.
 
-The table goes to stdout, all else to stderr. Columns and default tests are llama-bench's, with -npl
-llama-batched-bench's. With --url a server is measured from outside: cli/load/.
+The table goes to stdout, everything else to stderr. Columns and default tests are llama-bench's; with -npl
+they are llama-batched-bench's. --url measures a server over HTTP (cli/load/).
 """
 
 from __future__ import annotations
@@ -27,28 +27,31 @@ if TYPE_CHECKING:
 
 Words = list[str]
 MEANING = """\
-GB/s: weights once a step and the cache in sight, at the measured speed; of limit: of reading as many bytes
-GMAC/s: 10^9 multiply-adds of weights or cache with activations a second; of peak: the least time that they
-take by the instructions measured above, over the time that they took
-idle us: of an answer's step in which the device had nothing to do; J: joules a token, of what is counted"""
+GB/s: bytes of the weights and of the attended cache per step, divided by its time; of limit: their share of
+the speed at which the device reads as many bytes
+GMAC/s: 10^9 multiply-adds a second of weights or cache with activations; of peak: the time that they need at
+the measured peak of their instructions, divided by the time that they took
+idle us: microseconds of a decoding step in which the device idles; J: joules per token, as counted above"""
 MEANING_PROFILE = """\
-of roof: the least time for a row's bytes or multiply-adds, whichever is longer, over the time that it took
-us: of the first thread; a step that needs no other's result may end on others later"""
-MANY = "Several: a,b,c."
+of roof: the time that a row's bytes or its multiply-adds need at the peak, whichever is longer, divided by
+the time that it took
+us: microseconds of the first thread; a step on which no other depends may end later on other threads"""
+MANY = "Comma-separated."
 
 
 @dataclass(frozen=True, slots=True)
 class TestOptions:
-    """What is timed."""
+    """The tests: prompts, generated tokens, both in a row, and tokens already in the cache."""
 
-    prompt: Annotated[str, option("-p", "--n-prompt", help=f"Tokens of the prompt test; 0: none. {MANY}")] = (
-        "512"
-    )
-    generate: Annotated[str, option("-n", "--n-gen", help=f"Tokens of the answer test; 0: none. {MANY}")] = (
-        "128"
-    )
+    prompt: Annotated[
+        str, option("-p", "--n-prompt", help=f"Prompt tokens of a test; 0: no such test. {MANY}")
+    ] = "512"
+    generate: Annotated[
+        str, option("-n", "--n-gen", help=f"Generated tokens of a test; 0: no such test. {MANY}")
+    ] = "128"
     both: Annotated[
-        Words | None, option("-pg", metavar="PP,TG", help="A test of both in a row; may be repeated.")
+        Words | None,
+        option("-pg", metavar="PP,TG", help="A prompt test and a generation test in a row; repeatable."),
     ] = None
     depth: Annotated[str, option("-d", "--n-depth", help=f"Tokens in the cache before a test. {MANY}")] = "0"
 
@@ -56,26 +59,26 @@ class TestOptions:
         prompts, generated = numbers("-p", self.prompt, 0), numbers("-n", self.generate, 0)
         found = list(chosen(prompts, generated, self.both or [], numbers("-d", self.depth, 0)))
         if not found:
-            raise wrong("-p", "no test is left: -p, -n and -pg are 0")
+            raise wrong("-p", "expected a test or more, got 0 for -p, -n and -pg")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedOptions:
-    """What is timed with several sequences at a time."""
+    """The tests of llama-batched-bench: several sequences at a time."""
 
-    npl: Annotated[str, option("-npl", help=f"Sequences at a time: prints batched-bench's table. {MANY}")] = (
-        ""
-    )
-    npp: Annotated[str, option("-npp", help=f"With -npl: prompt tokens of a sequence. {MANY}")] = ""
-    ntg: Annotated[str, option("-ntg", help=f"With -npl: generated tokens of a sequence. {MANY}")] = ""
+    npl: Annotated[
+        str, option("-npl", help=f"Sequences at a time; prints llama-batched-bench's table. {MANY}")
+    ] = ""
+    npp: Annotated[str, option("-npp", help=f"With -npl: prompt tokens per sequence. {MANY}")] = ""
+    ntg: Annotated[str, option("-ntg", help=f"With -npl: generated tokens per sequence. {MANY}")] = ""
 
     def __post_init__(self) -> None:
         if not self.npl and (self.npp or self.ntg):
-            raise wrong("-npp" if self.npp else "-ntg", "it goes with -npl")
+            raise wrong("-npp" if self.npp else "-ntg", "expected -npl beside it")
 
     def counts(self) -> tuple[list[int], list[int], list[int]]:
-        """Prompt tokens, generated tokens, sequences."""
+        """Numbers of prompt tokens, of generated tokens, and of sequences."""
         prompts, generated = numbers("-npp", self.npp or "512", 1), numbers("-ntg", self.ntg or "128", 1)
         return prompts, generated, numbers("-npl", self.npl, 1)
 
@@ -85,21 +88,26 @@ def bench(
     *,
     model: Annotated[
         list[str] | None,
-        option("-m", "--model", metavar="MODEL", help="File or name; with --url the server's. Repeatable."),
+        option(
+            "-m",
+            "--model",
+            metavar="MODEL",
+            help="GGUF file or name; with --url the server's name; repeatable.",
+        ),
     ] = None,
     test: TestOptions,
     threads: Annotated[str, option("-t", "--threads", help=f"CPU threads; 0: all. {MANY}")] = "0",
-    repeats: Annotated[int, option("-r", "--repetitions", min=1, help="How often a test runs.")] = 5,
+    repeats: Annotated[int, option("-r", "--repetitions", min=1, help="Runs of each test.")] = 5,
     load: Annotated[ModelOptions, Taking(without=("model", "context", "threads"))],
     batch: BatchedOptions,
     server: UrlOptions,
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
-    no_warmup: Annotated[bool, option("--no-warmup", help="Time the first run too.")] = False,
-    profile: Annotated[bool, option("--profile", help="Where the time of each test goes, op by op.")] = False,
+    no_warmup: Annotated[bool, option("--no-warmup", help="Measure the first run too.")] = False,
+    profile: Annotated[bool, option("--profile", help="Print the time of each op.")] = False,
 ) -> int:
     """Measure tokens per second, and the share of what the machine's memory and instructions allow."""
     if output not in OUTPUTS:
-        raise wrong("-o", f"{output} is no output: there are {', '.join(OUTPUTS)}")
+        raise wrong("-o", f"expected {', '.join(OUTPUTS)}, got {output}")
     if server.url:
         return on_server(server, model or [], test, batch, output)
     runs = [
@@ -108,7 +116,7 @@ def bench(
         for count in numbers("-t", threads, 0)
     ]
     if batch.npl and profile:
-        raise wrong("--profile", "it goes with -p, -n and -pg, not with -npl")
+        raise wrong("--profile", "expected -p, -n or -pg beside it, got -npl")
     if batch.npl:
         batched(runs, batch.counts(), output)
     elif profile:
@@ -121,29 +129,29 @@ def bench(
 def on_server(
     server: UrlOptions, models: list[str], test: TestOptions, batch: BatchedOptions, output: str
 ) -> int:
-    """Measures a server: -p and -n are sizes of which each request draws one, -m is the server's name."""
+    """Measures a server. Each request draws its sizes from -p and -n; -m is the model's served name."""
     for name, given in (("-pg", test.both), ("-d", test.depth != "0"), ("-npl", batch.npl)):
         if given:
-            raise wrong(name, "it does not go with --url")
+            raise wrong(name, "expected no such test with --url, got one; leave it out")
     if len(models) > 1:
-        raise wrong("-m", "one model at a time is asked of a server")
+        raise wrong("-m", f"expected one model with --url, got {len(models)}")
     prompts, answers = numbers("-p", test.prompt, 1), numbers("-n", test.generate, 1)
     return measure(server, "".join(models), prompts, answers, output)
 
 
 def numbers(name: str, text: str, low: int) -> list[int]:
-    """Integers of a comma list."""
+    """The integers of a comma-separated list. UsageError for a number below `low`."""
     try:
         found = [int(word) for word in text.split(",")]
     except ValueError:
-        raise wrong(name, f"expected integers with commas between them, got {text!r}") from None
+        raise wrong(name, f"expected comma-separated integers, got {text!r}") from None
     if min(found) < low:
-        raise wrong(name, f"{min(found)} is below {low}")
+        raise wrong(name, f"expected {low} or more, got {min(found)}")
     return found
 
 
 def chosen(prompts: list[int], generated: list[int], both: Words, depths: list[int]) -> Iterator[Test]:
-    """The tests in llama-bench's order: prompts, answers, both, for each depth."""
+    """The tests in llama-bench's order: per depth, those of prompts, of generation, and of both."""
     from satchel.runtime.tasks.bench import Test
 
     pairs = [numbers("-pg", text, 0) for text in both]
@@ -156,7 +164,7 @@ def chosen(prompts: list[int], generated: list[int], both: Words, depths: list[i
 
 
 def opened(options: ModelOptions, **changes: Unpack[LoadKwargs]) -> Model:
-    """Loads a model, with these load options above the command line's, and tells its notes."""
+    """Loads a model and prints its notes. `changes` replace load options of the command line."""
     model = open_model(options, **changes)
     for line in model.notes:
         note(f"satchel: note: {line}")
@@ -164,7 +172,7 @@ def opened(options: ModelOptions, **changes: Unpack[LoadKwargs]) -> Model:
 
 
 def measured(model: Model, about: dict[str, Any]) -> DevicePeaks:
-    """What the devices that run the model can do at most, told in a line."""
+    """The peak rates of the model's devices, which it also prints."""
     from satchel.runtime.device import peaks as device_peaks
     from satchel.runtime.tasks.bench import Test, bytes_by_device
 
@@ -177,14 +185,14 @@ def measured(model: Model, about: dict[str, Any]) -> DevicePeaks:
 
 
 def runs_on(model: Model, about: dict[str, Any]) -> str:
-    """The devices by name, or the threads of a processor alone."""
+    """The names of the devices; the number of threads where the CPU is the only one."""
     if model.engine.devices != ("cpu",):
         return " and ".join(model.engine.devices)
     return f"{about['threads']} threads" if about["threads"] != 1 else "1 thread"
 
 
 def counted(model: Model) -> Counters:
-    """What counts the energy of the model's devices, told in a line."""
+    """The energy counters of the model's devices, which it also prints."""
     from satchel.runtime.device.energy import counters_of
 
     found = counters_of(model.engine.devices)
@@ -194,7 +202,7 @@ def counted(model: Model) -> Counters:
 
 
 def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool) -> None:
-    """llama-bench's table."""
+    """Prints llama-bench's table."""
     from satchel.runtime.device.peaks import read_rate
     from satchel.runtime.tasks.bench import Runner, bytes_by_device
 
@@ -216,7 +224,7 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
 
 
 def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str) -> None:
-    """Tables of each test: by op, by op and weights, and the sums."""
+    """Prints the profile of each test: by op, by op and weights, and in all."""
     from satchel.cli.profiles import rows, show
     from satchel.runtime.device.peaks import read_rate
     from satchel.runtime.tasks.bench import Runner, bytes_by_device
@@ -241,13 +249,13 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
 
 
 def explain(output: str, meaning: str) -> None:
-    """The meaning of the columns, under the printed table."""
+    """Prints the meaning of the columns below a Markdown table."""
     for line in meaning.splitlines() if output == "md" else ():
         note(f"satchel: {line}")
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """What is the same for all tests of a model."""
+    """The columns that all tests of a model share."""
     info, tensors = model.device.info(), model.gguf.tensors.values()
     count = parameters(model.gguf)
     return {
@@ -263,12 +271,11 @@ def describe(model: Model) -> dict[str, Any]:
 
 
 def facts(found: BenchResult, limit: float | None, limits: DevicePeaks) -> dict[str, Any]:
-    """One test's numbers.
+    """The columns of one test.
 
-    limit: bytes a second at which this machine reads as much as a token needs, over and over, so partly from
-    caches; memory_gb_per_second: the same for more than most caches hold. peak_gmac_per_second: multiply-adds
-    a second if each of the test's took as long as its instruction takes at its peak; share_of_peak is against
-    that, and of interest for prompts alone.
+    limit: bytes a second at which the machine rereads a token's bytes, in part from its caches.
+    memory_gb_per_second: the same for more bytes than most caches hold. peak_gmac_per_second: multiply-adds a
+    second if each ran at its instruction's peak; share_of_peak compares with it, for prompts alone.
     """
     share = None if found.test.generate else found.share_of_peak(limits)
     return {
@@ -293,7 +300,7 @@ def facts(found: BenchResult, limit: float | None, limits: DevicePeaks) -> dict[
 
 
 def batched(runs: list[ModelOptions], counts: Sequence[list[int]], output: str) -> None:
-    """llama-batched-bench's table."""
+    """Prints llama-batched-bench's table."""
     from satchel.runtime.tasks.bench import Runner, run_batched
 
     prompts, generated, parallel = counts

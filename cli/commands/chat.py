@@ -20,7 +20,7 @@ from satchel.cli.options import (
 from satchel.cli.replies import ReplyOptions
 from satchel.cli.sampling import SamplingOptions
 from satchel.cli.speculation import SpeculationOptions
-from satchel.runtime.load_option import WORKER
+from satchel.runtime.option import WORKER
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session

@@ -18,7 +18,7 @@ from satchel.cli.console import note, out, plain, warn
 from satchel.cli.groups import Taking, option, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, check_weights, default_model, loading, open_model
-from satchel.runtime.load_option import PARALLEL
+from satchel.runtime.option import PARALLEL
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,7 +14,7 @@ from satchel.cli.options import ModelOptions, TextOptions
 from satchel.cli.replies import CountOptions, ReplyOptions
 from satchel.cli.sampling import SamplingOptions
 from satchel.cli.speculation import SpeculationOptions
-from satchel.runtime.load_option import WORKER
+from satchel.runtime.option import WORKER
 
 
 @with_options

@@ -14,7 +14,7 @@ from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, default_model, loading
 from satchel.cli.serving import ServerOptions
 from satchel.errors import RequestError
-from satchel.runtime.load_option import PARALLEL, SERVER, WORKER
+from satchel.runtime.option import PARALLEL, SERVER, WORKER
 
 if TYPE_CHECKING:
     from satchel.server.catalog import Catalog, Served

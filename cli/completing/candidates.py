@@ -145,10 +145,9 @@ def _values(parameter: Parameter | None, current: str) -> list[CompletionCandida
 def _choices(names: Iterable[str]) -> list[str]:
     """The allowed values of a load option whose flag has one of these names."""
     from satchel.runtime.api.options import Options
-    from satchel.runtime.load_option import load_fields
+    from satchel.runtime.option import options_of
 
-    options = (f.option for f in load_fields(Options))
-    found = next((o for o in options if set(o.flags) & set(names)), None)
+    found = next((one for one in options_of(Options).values() if set(one.flags) & set(names)), None)
     return [str(c) for c in found.choices if c != ""] if found else []
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from satchel.errors import RequestError
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.sampling import MASK
+from satchel.runtime.words import MAX_COMPLETIONS
 
-MAX_COMPLETIONS = 128
 SPREAD = 0x9E3779B97F4A7C15  # difference between the seeds of answers to one prompt
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 from satchel.formats.chat import Event
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateKwargs
-from satchel.runtime.api.model import Message, Model
+from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options
 from satchel.runtime.api.reply import POLL, Reply, Stats
 from satchel.runtime.api.usage_report import UsageReport
@@ -24,6 +24,7 @@ from satchel.runtime.engine.cancel_scope import CancelScope, current_scope
 from satchel.runtime.engine.stats import EngineStats
 
 P = ParamSpec("P")
+R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
 Method: TypeAlias = Callable[Concatenate["AsyncModel", P], Coroutine[Any, Any, T]]
 LONG = 64  # concurrent calls that read texts or states
@@ -163,6 +164,17 @@ def _in_engine(method: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
     return call
 
 
+def _replying(method: Callable[Concatenate[Any, P], R], kind: Callable[[R, Runner], T]) -> Method[P, T]:
+    """A method of Model that gives a Reply, awaited: it prepares the prompt in a thread and gives `kind`."""
+
+    @wraps(method)
+    async def call(self: AsyncModel, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        reply = await self._thread(partial(getattr(self.model, method.__name__), *args, **kwargs))
+        return kind(reply, self._thread)
+
+    return call
+
+
 class AsyncModel:
     """A model for asyncio. `model` is the same for threads; both may be used at once."""
 
@@ -196,35 +208,8 @@ class AsyncModel:
             loading.add_done_callback(_drop)
             raise
 
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Message] | None = None,
-        reasoning: bool | int | str | None = None,
-        reasoning_end: str = "",
-        prefill: bool | None = None,
-        variables: Mapping[str, object] | None = None,
-        before: Sequence[int] = (),
-        **kwargs: Unpack[GenerateKwargs],
-    ) -> AsyncChatReply:
-        """As Model.chat. The template is rendered in a thread."""
-        asked = partial(
-            self.model.chat,
-            messages,
-            tools=tools,
-            reasoning=reasoning,
-            reasoning_end=reasoning_end,
-            prefill=prefill,
-            variables=variables,
-            before=before,
-            **kwargs,
-        )
-        return AsyncChatReply(await self._thread(asked), self._thread)
-
-    async def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> AsyncReply:
-        """As Model.generate."""
-        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **kwargs)), self._thread)
+    chat = _replying(Model.chat, AsyncChatReply)
+    generate = _replying(Model.generate, AsyncReply)
 
     async def generate_many(
         self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]

@@ -1,5 +1,6 @@
-"""Options of one request: GenerateOptions defines them, GenerateKwargs types the same names for `**kwargs`. A
-new option is added here and nowhere else: its flag, its field in bodies and its range check are derived.
+"""Request options. Each is one field of GenerateOptions or of Sampling (runtime/option.py), from which its
+flag, its field in request bodies and its range check are derived. GenerateKwargs types the same names for
+`**kwargs`. A new request option is added in this file alone, one of sampling in sampling/options.py alone.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from satchel.errors import RequestError
 from satchel.runtime.engine.constraint import Constraint
 from satchel.runtime.engine.generate_request import LogitsProcessor
 from satchel.runtime.grammar.spec import Spec
-from satchel.runtime.request_option import check_options, documented, request_option
+from satchel.runtime.option import check_options, documented, option_field
 from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.logprobs import TOP
 from satchel.runtime.words import POLICIES
 
 PromptProgress = Callable[[int, int], None]
@@ -26,76 +28,82 @@ class GenerateOptions:
     """Options of one request: how its answer is sampled, when it ends, and how it is scheduled."""
 
     # fmt: off
-    max_tokens: int = request_option(
+    max_tokens: int = option_field(
         -1,
-        "Most tokens of the answer; -1: no limit but an end token and the context.",
+        "Most tokens of the answer; -1: until an end token or the end of the context.",
         "-n", "--predict", "--n-predict",
         low=-1, high=1 << 31, env="N_PREDICT", also={-2: -1},
     )
     # fmt: on
-    sampling: Sampling | None = request_option(
-        None, "How tokens are drawn; None: the defaults. `checked` draws a seed where it has none."
+    sampling: Sampling | None = option_field(
+        None, "Sampling options; None: the defaults. `checked` draws a seed where they have none."
     )
-    stop: Sequence[str] = request_option(
-        (), "Texts that end the answer, which does not hold them unless include_stop_str_in_output."
+    stop: Sequence[str] = option_field(
+        (), "Texts that end the answer. include_stop_str_in_output says whether the answer includes them."
     )
-    stop_token_ids: Sequence[int] = request_option(
-        (), "Tokens that end the answer besides the model's own end tokens."
+    stop_token_ids: Sequence[int] = option_field(
+        (), "Tokens that end the answer, besides the model's own end tokens."
     )
-    include_stop_str_in_output: bool = request_option(
-        False, "The answer holds the stop text that ended it.", body=("include_stop_str_in_output",)
+    include_stop_str_in_output: bool = option_field(
+        False, "The answer includes the stop text that ended it.", body=True
     )
-    ignore_eos: bool = request_option(
-        False, "Go on after the end token: the model cannot draw it.", "--ignore-eos", body=("ignore_eos",)
+    ignore_eos: bool = option_field(
+        False, "Never sample an end token, so that the answer goes on.", "--ignore-eos", body=True
     )
-    progress: PromptProgress | None = request_option(
+    progress: PromptProgress | None = option_field(
         None, "Called with (tokens computed, tokens to compute) during the prefill."
     )
-    on_overflow: str = request_option(
+    on_overflow: str = option_field(
         "error",
-        "What happens where prompt and answer exceed the context. error: the prompt is refused or the answer "
-        "ends; truncate-middle: the middle of the prompt is dropped; shift: the oldest tokens are dropped.",
+        "What happens when prompt and answer exceed the context. error: the prompt is refused or the answer"
+        " ends; truncate-middle: the middle of the prompt is dropped; shift: the oldest tokens are dropped.",
         choices=POLICIES,
-        body=("on_overflow",),
+        body=True,
     )
-    priority: int = request_option(0, "Smaller is more urgent, among requests of one client.")
-    client: str = request_option("", "Name under which fair scheduling accounts the request; '': `user`.")
-    user: str = request_option("", "One of the client's users.")
-    weight: float = request_option(1.0, "The user's share of what the client gets.", above=0)
-    salt: str = request_option("", "Only requests with the same salt share cached prefixes.")
-    timeout: float = request_option(0.0, "Seconds after which the answer ends; 0: none.", low=0)
-    draft: int = request_option(
+    priority: int = option_field(0, "Order among the requests of one client: the smallest goes first.")
+    client: str = option_field("", "Client to which fair scheduling charges the request; '': `user`.")
+    user: str = option_field("", "The client's user who sent the request.")
+    weight: float = option_field(1.0, "The user's weight beside the client's other users.", above=0)
+    salt: str = option_field("", "Requests share cached prefixes only with requests of the same salt.")
+    timeout: float = option_field(0.0, "Seconds after which the answer ends; 0: none.", low=0)
+    draft: int = option_field(
         -1,
-        "Most draft tokens of speculative decoding; -1: as the model was loaded, 0: none.",
+        "Most draft tokens of a step; -1: as the model was loaded, 0: no speculative decoding.",
         low=-1,
         high=256,
         body=("speculative.n_max",),
     )
-    logprobs: int = request_option(
-        -1, "0: log probability of each token of the answer; k: of the k likeliest beside it too; -1: none."
+    logprobs: int = option_field(
+        -1,
+        "k: log probabilities of each answer token and of the k likeliest tokens beside it; -1: none.",
+        low=-1,
+        high=TOP,
     )
-    constraint: Constraint | None = request_option(None, "Limits the answer token by token.")
-    grammar: Spec | None = request_option(
-        None, "Grammar that the engine compiles to a constraint; the finished answer is checked against it."
+    constraint: Constraint | None = option_field(None, "Allows or forbids each token of the answer.")
+    grammar: Spec | None = option_field(
+        None, "Grammar of the answer. The engine compiles it, and checks the finished answer against it."
     )
-    logits_processors: Sequence[LogitsProcessor] = request_option(
-        (), "Functions of (tokens so far, logits) that change the logits."
+    logits_processors: Sequence[LogitsProcessor] = option_field(
+        (), "Functions of (tokens so far, logits) that change the logits in place or return others."
     )
-    adapters: Mapping[str, float] | None = request_option(
-        None, "Scales of loaded adapters by name, others are off; None: as loaded."
+    adapters: Mapping[str, float] | None = option_field(
+        None, "Scales of LoRA adapters by name, 0 for the others; None: as the model was loaded."
     )
-    control_vectors: Mapping[str, float] | None = request_option(
-        None, "Scales of loaded control vectors by name, others are off; None: as loaded."
+    control_vectors: Mapping[str, float] | None = option_field(
+        None, "Scales of control vectors by name, 0 for the others; None: as the model was loaded."
     )
 
-    def checked(self) -> GenerateOptions:
-        """A copy whose sampling has a seed. RequestError for values out of range or at odds."""
+    def __post_init__(self) -> None:
         check_options(self)
+
+    def checked(self) -> GenerateOptions:
+        """A copy whose sampling has a seed. Raises RequestError for options that exclude each other."""
         if self.constraint is not None and self.grammar is not None:
-            raise RequestError("a grammar and a constraint were given: an answer takes one of them")
+            raise RequestError("grammar and constraint: expected one of them, got both; leave one out")
         if (self.constraint or self.grammar) and self.on_overflow == "shift":
             raise RequestError(
-                "structured output cannot shift, for its grammar would begin anew: take on_overflow='error'"
+                "on_overflow is 'shift': expected another policy for structured output, whose grammar a shift"
+                " would restart; take 'error'"
             )
         return replace(self, sampling=self.seeded_sampling, stop=tuple(self.stop))
 
@@ -107,7 +115,7 @@ class GenerateOptions:
 
 
 class GenerateKwargs(TypedDict, total=False):
-    """The fields of GenerateOptions as keyword arguments; a test holds the two equal."""
+    """The fields of GenerateOptions as keyword arguments; a test keeps the two equal."""
 
     max_tokens: int
     sampling: Sampling | None

@@ -1,6 +1,6 @@
-"""How a model is loaded. Each load option is one field of Options, from which the flags of the commands and
-the keys of a server's [models.NAME] are derived (load_option.py). LoadKwargs types the same names for
-`**kwargs`. A new option is added here and nowhere else.
+"""Load options. Each is one field of Options (runtime/option.py), from which the flags of the commands and
+the keys of a server's [models.NAME] are derived. LoadKwargs types the same names for `**kwargs`. A new load
+option is added in this file alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypedDict
 from satchel.errors import RequestError
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.adapter_file import Loadable
-from satchel.runtime.load_option import PARALLEL, SERVER, WORKER, check_options, documented, load_option
+from satchel.runtime.option import PARALLEL, SERVER, WORKER, check_options, documented, option_field
 from satchel.runtime.placement.options import (
     PREFETCHES,
     STREAMS,
@@ -21,301 +21,268 @@ from satchel.runtime.placement.options import (
     read_devices,
     read_expert_cache,
     read_layers,
-    read_placement_options,
     read_rules,
     read_size,
     read_split,
 )
-from satchel.runtime.scheduler_limits import USUAL, SchedulerLimits
+from satchel.runtime.scheduler_limits import DEFAULT_LIMITS, SchedulerLimits
 from satchel.runtime.speculation import Speculation
 from satchel.runtime.words import PRECISIONS, WORKERS
 
-ALONE_SECONDS = 0.25  # for which a prompt may hold up other requests
+ALONE_SECONDS = 0.25  # `alone_seconds` of a server whose user gave none
 NO_LIMIT = 1 << 62  # bytes
 TYPES = ", ".join(CACHE_TYPES)
-# bytes done, bytes in all; False stops the load, any other answer goes on
+# Called with (bytes loaded, bytes in all). False stops the load; any other result continues it.
 LoadProgress = Callable[[int, int], object]
 
 
-def _threads(given: int) -> int:
-    """-1 is llama.cpp's word for 0."""
-    return 0 if given == -1 else given
-
-
 def _cache_bytes(mib: int) -> int:
-    """Bytes of so many MiB; -1 is llama.cpp's word for no limit."""
+    """Bytes of a number of MiB; llama.cpp writes -1 for no limit."""
     return NO_LIMIT if mib == -1 else mib << 20
 
 
 @documented
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a model is loaded: every load option, with the default that the library has."""
+    """How a model is loaded: every load option with its default."""
 
-    context: int = load_option(
+    context: int = option_field(
         0,
-        doc="Tokens of context; 0: the model's own, as far as a quarter of the free memory allows.",
-        least=0,
-        flags=("-c", "--ctx-size"),
-        env="CTX_SIZE",
-        help="Tokens of context; 0: the model's own.",
+        "Tokens of context; 0: the model's own, as far as a quarter of the free memory allows.",
+        "-c",
+        "--ctx-size",
+        low=0,
     )
-    slots: int = load_option(
-        1,
-        doc="Sequences that run together.",
-        least=1,
-        flags=("-np", "--parallel"),
-        env="N_PARALLEL",
-        group=PARALLEL,
+    slots: int = option_field(
+        1, "Sequences that run together.", "-np", "--parallel", low=1, env="N_PARALLEL", group=PARALLEL
     )
-    threads: int = load_option(
+    threads: int = option_field(
+        0, "CPU threads for decoding; 0: all cores.", "-t", "--threads", low=0, also={-1: 0}
+    )
+    threads_batch: int = option_field(
         0,
-        doc="CPU threads of an answer; 0: all cores.",
-        least=0,
-        flags=("-t", "--threads"),
-        env="THREADS",
-        help="CPU threads of an answer; -1 or 0: all cores.",
-        from_flag=_threads,
+        "CPU threads for the prompt; 0: as many as for decoding.",
+        "-tb",
+        "--threads-batch",
+        low=0,
+        also={-1: 0},
     )
-    threads_batch: int = load_option(
-        0,
-        doc="CPU threads of a prompt; 0: as many as `threads`.",
-        least=0,
-        flags=("-tb", "--threads-batch"),
-        env="THREADS_BATCH",
-        help="CPU threads of a prompt; -1 or 0: as -t.",
-        from_flag=_threads,
-    )
-    precision: str = load_option(
+    precision: str = option_field(
         "exact",
-        doc="exact, or fast: products may round weights to 8 bits.",
+        "exact, or fast: matrix products may round weights to 8 bits.",
+        "--precision",
         choices=PRECISIONS,
-        flags=("--precision",),
-        env="PRECISION",
     )
-    activations: int = load_option(
+    activations: int = option_field(
         0,
-        doc="Bits of what quantized weights are multiplied with: 8, 16, or 0: 8, encoders 16.",
+        "Bits of the activations that quantized weights are multiplied with: 8 or 16; 0: 16 for encoders,"
+        " else 8.",
+        "--activations",
         choices=(0, 8, 16),
-        flags=("--activations",),
-        env="ACTIVATIONS",
     )
-    repack: bool = load_option(
+    repack: bool = option_field(
         True,
-        doc="Keep weights in the CPU's own order; False: in the mapped file, which processes share, and"
-        " products are slower.",
-        flags=("--repack/--no-repack", " /-nr"),
-        env="REPACK",
-        help="Keep weights in the CPU's own order, or in the file, which processes share.",
+        "Copy the weights into the CPU's own layout. Without, products read the mapped file, which processes"
+        " share, and are slower.",
+        "--repack/--no-repack",
+        " /-nr",
     )
-    batch: int = load_option(
+    batch: int = option_field(
         0,
-        doc="Most tokens of a step; 0: 512, 4096 with all layers on a GPU, and for an encoder its context.",
-        least=0,
-        most=1 << 16,
-        flags=("-b", "--batch-size"),
+        "Most tokens of a step; 0: 512, 4096 with all layers on a GPU, and the context for an encoder.",
+        "-b",
+        "--batch-size",
+        low=0,
+        high=1 << 16,
         env="BATCH",
-        help="Most prompt tokens that are fed in one go; 0: as -ub.",
     )
-    cache_type: str = load_option("f16", doc=f"Of the cache's keys and values: {TYPES}.", choices=CACHE_TYPES)
-    cache_type_k: str = load_option(
+    cache_type: str = option_field("f16", f"Type of the KV cache: {TYPES}.", choices=CACHE_TYPES)
+    cache_type_k: str = option_field(
         "",
-        doc="Of the cache's keys; empty: as cache_type.",
+        f"Type of the cached keys: {TYPES}; empty: `cache_type`.",
+        "-ctk",
+        "--cache-type-k",
+        help=f"Type of the cached keys: {TYPES}; default: f16.",
         choices=("", *CACHE_TYPES),
-        flags=("-ctk", "--cache-type-k"),
-        env="CACHE_TYPE_K",
-        help=f"Of the cache's keys: {TYPES}; default: f16.",
     )
-    cache_type_v: str = load_option(
+    cache_type_v: str = option_field(
         "",
-        doc="Of the cache's values; empty: as cache_type.",
+        f"Type of the cached values: {TYPES}; empty: `cache_type`.",
+        "-ctv",
+        "--cache-type-v",
+        help="Type of the cached values, as -ctk.",
         choices=("", *CACHE_TYPES),
-        flags=("-ctv", "--cache-type-v"),
-        env="CACHE_TYPE_V",
-        help="Of its values, as -ctk.",
     )
-    host_cache: int = load_option(
+    host_cache: int = option_field(
         0,
-        doc="Bytes of host memory for blocks of the KV cache that were given up for room; 0: none.",
-        least=0,
-        flags=("-cram", "--cache-ram"),
-        env="CACHE_RAM",
+        "Bytes of host memory for blocks that the KV cache evicts; 0: none.",
+        "-cram",
+        "--cache-ram",
+        low=0,
+        help="MiB of host memory for blocks that the KV cache evicts; 0: none, -1: no limit.",
         metavar="MIB",
-        help="Host memory for what the cache gives up for room, in MiB; 0: none, -1: no limit.",
-        from_flag=_cache_bytes,
+        parse=_cache_bytes,
     )
-    gpu_layers: str | int = load_option(
+    gpu_layers: str | int = option_field(
         "auto",
-        doc="How many of the last layers go to GPUs: a number, all, or auto: what is fastest.",
-        check=read_layers,
-        flags=("-ngl", "--gpu-layers", "--n-gpu-layers"),
+        "How many of the last layers GPUs hold: a number, all, or auto: the fastest placement.",
+        "-ngl",
+        "--gpu-layers",
+        "--n-gpu-layers",
         env="N_GPU_LAYERS",
-        help="How many of the last layers go to GPUs: a number, all, or auto.",
+        check_value=read_layers,
     )
-    device: str = load_option(
+    device: str = option_field(
         "auto",
-        doc="Backends to use, a,b,c, each NAME or NAME:INDEX; none: the CPU alone; or auto.",
-        check=read_devices,
-        flags=("-dev", "--device"),
-        env="DEVICE",
-        help="Backends to use, a,b,c; none: the CPU alone; or auto.",
-        from_flag=lambda text: "cpu" if text == "none" else text,
+        "Backends to use, a,b,c, each NAME or NAME:INDEX; none: the CPU alone; auto: all.",
+        "-dev",
+        "--device",
+        check_value=read_devices,
+        also={"none": "cpu"},
     )
-    override_tensor: Sequence[str] = load_option(
+    override_tensor: Sequence[str] = option_field(
         (),
-        doc="PATTERN=DEVICE for tensors that go elsewhere than their layer.",
-        check=lambda rules: [read_rules(text) for text in rules],
-        flags=("-ot", "--override-tensor"),
-        env="OVERRIDE_TENSOR",
+        "PATTERN=DEVICE for tensors that another device holds than the one of their layer.",
+        "-ot",
+        "--override-tensor",
+        help="Tensors that another device holds than the one of their layer; repeatable.",
         metavar="PATTERN=DEVICE",
-        help="Tensors that go elsewhere than their layer; may be repeated.",
+        check_value=lambda rules: [read_rules(text) for text in rules],
     )
-    tensor_split: str = load_option(
+    tensor_split: str = option_field(
         "",
-        doc="Shares of the devices in the layers, such as 3,1, one for each of `device`.",
-        check=read_split,
-        flags=("-ts", "--tensor-split"),
-        env="TENSOR_SPLIT",
+        "Each device's share of the layers, such as 3,1, in the order of `device`.",
+        "-ts",
+        "--tensor-split",
+        help="Each device's share of the layers, such as 3,1, in the order of -dev.",
         metavar="N,N,...",
-        help="Shares of the devices in the layers, such as 3,1, one for each of -dev.",
+        check_value=read_split,
     )
-    gpu_memory: int = load_option(
+    gpu_memory: int = option_field(
         0,
-        doc="Most bytes to take of each GPU; 0: what is free.",
-        least=0,
-        flags=("--gpu-memory",),
-        env="GPU_MEMORY",
+        "Most bytes to use of each GPU's memory; 0: all that is free.",
+        "--gpu-memory",
+        low=0,
+        help="Most memory to use of each GPU, such as 3GB; 0: all that is free.",
         metavar="SIZE",
-        help="Memory to take of each GPU: 3GB; 0: what is free.",
-        from_flag=read_size,
-        flag_type=str,
+        flag_default="0",
+        parse=read_size,
     )
-    kv_offload: bool = load_option(
+    kv_offload: bool = option_field(
         True,
-        doc="Keep the KV cache with its layers; False: all of it with the CPU.",
-        flags=("--kv-offload/--no-kv-offload", " /-nkvo"),
-        env="KV_OFFLOAD",
-        help="Keep the KV cache with its layers, or all of it with the CPU.",
+        "Keep the KV cache of each layer on the layer's device. Without, the CPU keeps all of it.",
+        "--kv-offload/--no-kv-offload",
+        " /-nkvo",
     )
-    stream_weights: str = load_option(
+    stream_weights: str = option_field(
         "auto",
-        doc="on, off or auto: read the CPU's weights from the file as it goes, where they do not fit.",
+        "on, off, or auto: read the CPU's weights from the file step by step if they exceed the memory.",
+        "--stream-weights",
         choices=STREAMS,
-        flags=("--stream-weights",),
-        env="STREAM_WEIGHTS",
     )
-    prefetch_weights: str = load_option(
+    prefetch_weights: str = option_field(
         "auto",
-        doc="on, off or auto: prefetch the CPU's weights to a GPU for long steps, where quicker.",
+        "on, off, or auto: prefetch the CPU's weights to a GPU for long steps if that is faster.",
+        "--prefetch-weights",
         choices=PREFETCHES,
-        flags=("--prefetch-weights",),
-        env="PREFETCH_WEIGHTS",
     )
-    expert_cache: str | int = load_option(
+    expert_cache: str | int = option_field(
         "auto",
-        doc="Experts of each layer, or bytes, that a GPU caches: those most used; off; auto: if that helps.",
-        check=read_expert_cache,
-        flags=("--expert-cache",),
-        env="EXPERT_CACHE",
+        "Most used experts that a GPU caches: a number per layer, or bytes; off; auto: if that is faster.",
+        "--expert-cache",
         metavar="N|SIZE",
-        help="Experts of each layer, or bytes, that a GPU caches: those most used; or auto, off.",
+        check_value=read_expert_cache,
     )
-    dense_attention: bool = load_option(
+    dense_attention: bool = option_field(
+        False, "Attend to all positions in models with sparse attention (DeepSeek V3.2).", "--dense-attention"
+    )
+    deterministic: bool = option_field(
         False,
-        doc="Attend to all positions, in models with sparse attention (DeepSeek V3.2).",
-        flags=("--dense-attention",),
-        env="DENSE_ATTENTION",
+        "The same bits for the same request, whatever runs beside it. It costs time on a GPU, none on the"
+        " CPU. Devices that cannot promise it are refused.",
+        "--deterministic",
     )
-    deterministic: bool = load_option(
-        False,
-        doc="The same bits for the same request, whatever runs beside it; a device that cannot promise it is"
-        " refused.",
-        flags=("--deterministic",),
-        env="DETERMINISTIC",
-        help="The same bits for the same request: slower on a GPU, usual on the CPU; else a refusal.",
-    )
-    worker: str = load_option(
+    worker: str = option_field(
         "thread",
-        doc="thread, or process: the engine runs in a process of its own, where it may crash alone.",
+        "thread, or process: the engine runs in a process of its own, which may crash alone.",
+        "--worker",
         choices=WORKERS,
-        flags=("--worker",),
-        env="WORKER",
         metavar="KIND",
-        help="thread, or process: the engine runs apart, where it may crash alone.",
         group=WORKER,
     )
-    sandbox: bool = load_option(
+    sandbox: bool = option_field(
         True,
-        doc="A worker process gives up files, network and programs, as far as the system can take them away.",
-        flags=("--sandbox/--no-sandbox",),
-        env="SANDBOX",
-        help="A worker process gives up files, network and programs; a thread has no sandbox.",
+        "A worker process gives up access to files, network and programs as far as the system allows.",
+        "--sandbox/--no-sandbox",
         group=WORKER,
     )
-    worker_timeout: float = load_option(
+    worker_timeout: float = option_field(
         60.0,
-        doc="Seconds until a silent worker process is ended and begun anew; 0: never.",
-        least=0,
-        flags=("--worker-timeout",),
-        env="WORKER_TIMEOUT",
-        help="Seconds until a silent worker process is ended; 0: never.",
+        "Seconds after which a silent worker process is restarted; 0: never.",
+        "--worker-timeout",
+        low=0,
         group=SERVER,
     )
-    step_timeout: float = load_option(
+    step_timeout: float = option_field(
         600.0,
-        doc="Seconds of one step, one compilation or one part of a load until a worker process is ended and"
-        " begun anew; 0: never.",
-        least=0,
-        flags=("--step-timeout",),
-        env="STEP_TIMEOUT",
-        help="Seconds until a worker process that is stuck in a step is ended; 0: never.",
+        "Seconds of one step, one compilation or one part of a load after which a worker process is"
+        " restarted; 0: never.",
+        "--step-timeout",
+        low=0,
         group=SERVER,
     )
-    limits: SchedulerLimits = load_option(USUAL, doc="How many requests may wait, and how steps are shared.")
-    profile: bool = load_option(False, doc="The device counts the time of each step.", in_table=False)
-    speculation: Speculation | None = load_option(
-        None, doc="How tokens are drafted; None: not at all.", in_table=False
+    limits: SchedulerLimits = option_field(
+        DEFAULT_LIMITS, "How many requests wait, and how they share the steps."
     )
-    adapters: Sequence[Loadable] = load_option((), doc="LoRA adapters that requests may use.", in_table=False)
-    control_vectors: Sequence[Loadable] = load_option(
-        (), doc="Control vectors that requests may use.", in_table=False
+    profile: bool = option_field(False, "The device measures the time of each op.", in_table=False)
+    speculation: Speculation | None = option_field(
+        None, "Speculative decoding; None: no draft tokens.", in_table=False
     )
-    digests: Sequence[tuple[str, str, str]] = load_option(
+    adapters: Sequence[Loadable] = option_field((), "LoRA adapters that requests may use.", in_table=False)
+    control_vectors: Sequence[Loadable] = option_field(
+        (), "Control vectors that requests may use.", in_table=False
+    )
+    digests: Sequence[tuple[str, str, str]] = option_field(
         (),
-        doc="(algorithm, digest, name) that the file must have, as `satchel hash` writes them.",
+        "(algorithm, digest, name) that the file must have, as `satchel hash` writes them.",
         in_table=False,
     )
 
+    def __post_init__(self) -> None:
+        check_options(self)
+        devices, split = read_devices(self.device), read_split(self.tensor_split)
+        if split and devices and len(split) != len(devices):
+            raise RequestError(
+                f"tensor_split has {len(split)} numbers for {len(devices)} devices: give one for each"
+            )
+
     @property
     def placement_options(self) -> PlacementOptions:
-        """What they ask of the placement; RequestError for what cannot be meant."""
-        return read_placement_options(
-            self.device,
-            self.gpu_layers,
-            self.override_tensor,
+        """The options that concern the placement, parsed."""
+        return PlacementOptions(
+            read_devices(self.device),
+            read_layers(self.gpu_layers),
+            tuple(rule for text in self.override_tensor for rule in read_rules(text)),
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
             self.prefetch_weights,
-            self.tensor_split,
-            "off" if self.deterministic else self.expert_cache,
+            split=read_split(self.tensor_split),
+            expert_cache="off" if self.deterministic else read_expert_cache(self.expert_cache).word,
         )
 
     @property
     def served(self) -> SchedulerLimits:
-        """The scheduler's limits: large steps that the user did not ask for keep no request waiting."""
+        """The scheduler's limits of a server. Unless the user sets `batch` or `alone_seconds`, a step of
+        prompts alone takes ALONE_SECONDS at most, so that new requests wait no longer.
+        """
         if self.batch or self.limits.alone_seconds:
             return self.limits
         return replace(self.limits, alone_seconds=ALONE_SECONDS)
 
-    def check(self) -> None:
-        """RequestError for a value that no model can be loaded with."""
-        check_options(self)
-        _ = self.placement_options
-
 
 class LoadKwargs(TypedDict, total=False):
-    """The fields of Options as keyword arguments; a test holds the two equal."""
+    """The fields of Options as keyword arguments; a test keeps the two equal."""
 
     context: int
     slots: int
@@ -353,14 +320,14 @@ class LoadKwargs(TypedDict, total=False):
 
 
 def settled(options: Options | None, changes: LoadKwargs) -> Options:
-    """The options with these changed, and checked."""
-    made = replace(options or Options(), **changes)
-    made.check()
-    return made
+    """The options with these changes."""
+    return replace(options or Options(), **changes)
 
 
 def stopping(progress: LoadProgress | None, path: Path) -> Callable[[int, int], None] | None:
-    """The callback, whose answer False becomes a RequestError, which ends the load and frees what it took."""
+    """A callback that calls `progress` and raises RequestError where that returns False: the load ends and
+    frees its memory.
+    """
     if progress is None:
         return None
 

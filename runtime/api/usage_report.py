@@ -31,7 +31,7 @@ class UsageReport:
     decode_seconds: float = 0.0  # after the first token
     steps: int = 0
     preempted: int = 0  # times that it was preempted
-    replayed: int = 0  # times that it was restarted because a worker process was lost
+    restarted: int = 0  # times that it was restarted because a worker process was lost
     devices: abc.Mapping[str, float] = field(default_factory=dict)  # each device's share of the time
     weight_bytes: float = 0.0  # read for this request; steps share them among their requests
     kv_bytes: float = 0.0  # read for this request
@@ -61,7 +61,7 @@ class UsageReport:
             decode_seconds=max(0.0, used[-1].last - first.first) if answered else 0.0,
             steps=sum(u.steps for u in used),
             preempted=sum(s.preempted for s in seqs),
-            replayed=sum(u.replayed for u in used),
+            restarted=sum(u.restarted for u in used),
             devices={name: s / whole for name, s in seconds.items()} if whole else {},
             weight_bytes=sum(u.weight_bytes for u in used),
             kv_bytes=sum(u.kv_bytes for u in used),

@@ -18,12 +18,13 @@ from satchel.formats.gguf import Metadata, ValueType
 from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
+from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
 from satchel.runtime.layers.unread_keys import check_unread_keys
+from satchel.runtime.sampling.logprobs import TOP
 
 EDITS = 1024  # most logit edits per row and step
 REWIND = 64  # tokens that a slot can always be rewound, beyond those of the last step
-TOP = 20  # tokens listed in a logprobs report
 RECURRENT = 1 << 30  # pseudo-window of layers with recurrent states instead of a KV cache
 PAGES = 6  # state pages per slot: those it reads, writes and sets aside, and those of the prefix tree
 AdapterScales = tuple[float, ...]  # one per adapter and control vector of a model; (): none is used
@@ -31,7 +32,6 @@ SEGMENT_IDS = (
     "segment_ids"  # input of encoders with token types: 0 for tokens of the first text of a pair, then 1
 )
 WITH_ADAPTERS = "adapters "  # prefix of an output's name: the graph with adapters
-SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/test_sampling.py compares the two
 
 
 class HParams:
@@ -388,7 +388,7 @@ class Arch:
         ring = self.state("tokens", Type((self.cache.slots, self.cache.context + 1), "i32"))
         rows, params = (
             self.input("rows", Type((ROWS,), "i32")),
-            self.input("params", Type((ROWS, SAMPLING_BYTES), "i8")),
+            self.input("params", Type((ROWS, SAMPLING.itemsize), "i8")),
         )
         g.label = "embed"
         ring = ops.tokens_put(ring, self.ids, self.slot, self.pos)

@@ -5,7 +5,6 @@ budgets. All are validated before a file is opened.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -59,46 +58,6 @@ class PlacementOptions:
         rules = tuple(rule for rule in self.rules if rule.device != device)
         named = left or (("cpu",) if self.devices else ())
         return replace(self, devices=named, layers=None, rules=rules, lost=(*self.lost, device), split=())
-
-
-def read_placement_options(
-    device: str,
-    gpu_layers: str | int = AUTO,
-    override_tensor: Sequence[str] = (),
-    gpu_memory: int = 0,
-    kv_offload: bool = True,
-    stream_weights: str = AUTO,
-    prefetch_weights: str = AUTO,
-    tensor_split: str = "",
-    expert_cache: str | int = AUTO,
-) -> PlacementOptions:
-    """Parses the options. Raises RequestError for an invalid one."""
-    if gpu_memory < 0:
-        raise RequestError(f"gpu_memory is {gpu_memory} bytes: it must not be negative")
-    if stream_weights not in STREAMS:
-        raise RequestError(f"stream_weights is {stream_weights!r}: expected one of {', '.join(STREAMS)}")
-    if prefetch_weights not in PREFETCHES:
-        raise RequestError(
-            f"prefetch_weights is {prefetch_weights!r}: expected one of {', '.join(PREFETCHES)}"
-        )
-    rules = tuple(rule for text in override_tensor for rule in read_rules(text))
-    devices, layers = read_devices(device), read_layers(gpu_layers)
-    split = read_split(tensor_split)
-    if split and devices and len(split) != len(devices):
-        raise RequestError(
-            f"tensor_split has {len(split)} numbers for {len(devices)} devices: give one for each"
-        )
-    return PlacementOptions(
-        devices,
-        layers,
-        rules,
-        gpu_memory,
-        kv_offload,
-        stream_weights,
-        prefetch_weights,
-        split=split,
-        expert_cache=read_expert_cache(expert_cache).word,
-    )
 
 
 class ExpertCacheSize(NamedTuple):

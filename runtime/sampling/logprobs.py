@@ -12,7 +12,7 @@ from satchel.runtime.graph import Array
 from satchel.runtime.sampling.chain import NONE, Candidates, lost
 from satchel.runtime.sampling.exact import BITS, LN2, log, weights
 
-TOP = 20  # most top tokens
+TOP = 20  # most of the likeliest tokens in a report
 
 
 @dataclass(frozen=True, slots=True)

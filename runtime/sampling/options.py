@@ -1,5 +1,7 @@
-"""The user's sampling options: names, defaults and order are llama.cpp's. A field states an option once: the
-command line, the server and the chat derive theirs from it.
+"""Sampling options and the sampler chain: names, defaults and order are llama.cpp's.
+
+Each option is one field of Sampling (runtime/option.py), from which its flag, its field in request bodies,
+its range check and its setting in the chat are derived. Each stage of the chain is one entry of SAMPLERS.
 """
 
 from __future__ import annotations
@@ -9,22 +11,20 @@ from dataclasses import dataclass, field, replace
 
 from satchel.errors import RequestError
 from satchel.runtime.graph import Array
-from satchel.runtime.request_option import check_options, documented, options_of, request_option
+from satchel.runtime.option import check_options, documented, option_field, options_of
 from satchel.runtime.sampling.exact import MASK
 
 BREAKERS = ("\n", ":", '"', "*")
 INT_MAX = 2**31 - 1
-MOST_BIASES = 512  # tokens of logit_bias; as many places are left for what DRY takes off
+MOST_BIASES = 512  # tokens of logit_bias; a row has room for as many DRY penalties beside them
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A stage of the sampling chain. letter: its name in --sampler-seq; is_on: whether options make it change
-    anything; aliases: its other names.
-    """
+    """A stage of the sampler chain."""
 
-    letter: str
-    is_on: Callable[[Sampling], bool]
+    letter: str  # its name in --sampler-seq
+    is_on: Callable[[Sampling], bool]  # whether the stage has an effect with these options
     aliases: tuple[str, ...] = ()
 
 
@@ -32,7 +32,7 @@ def _penalizes(s: Sampling) -> bool:
     return (s.repeat_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0) and s.repeat_last_n != 0
 
 
-# Stages in the order in which they run; their numbers in hal.h (HAL_STAGE_) follow it.
+# Stages in their default order. HAL_STAGE_ in hal.h numbers them in the same order.
 SAMPLERS: Mapping[str, Sampler] = {
     "penalties": Sampler("e", _penalizes),
     "dry": Sampler("d", lambda s: s.dry_multiplier > 0 and s.dry_base >= 1 and s.dry_last_n != 0),
@@ -51,163 +51,165 @@ LETTERS = {one.letter: name for name, one in SAMPLERS.items()}  # of --sampler-s
 @documented
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling options of one request. The stages of `samplers` run in order; mirostat 1 or 2 stands for all
-    of them but the temperature.
+    """Sampling options of one request. The stages of `samplers` run in their order. Mirostat replaces all
+    stages except the temperature.
     """
 
     # fmt: off
-    temperature: float = request_option(
+    temperature: float = option_field(
         0.8,
-        "Divides the logits; 0: always the likeliest token.",
+        "Divides the logits; 0: greedy, the likeliest token.",
         "--temp", "--temperature",
-        low=0, high=100, env="TEMPERATURE", body=("temperature",),
+        low=0, high=100, env="TEMPERATURE", body=True,
     )
-    top_k: int = request_option(
+    top_k: int = option_field(
         40,
         "Keep the k likeliest tokens; 0 and -1: all.",
         "--top-k",
-        low=0, high=INT_MAX, env="TOP_K", body=("top_k",), also={-1: 0},
+        low=0, high=INT_MAX, body=True, also={-1: 0},
     )
-    top_p: float = request_option(
+    top_p: float = option_field(
         0.95,
-        "Keep the likeliest tokens up to this cumulative probability; 1: all.",
+        "Keep the likeliest tokens up to this cumulative probability (nucleus sampling); 1: all.",
         "--top-p",
-        low=0, high=1, env="TOP_P", body=("top_p",),
+        low=0, high=1, body=True,
     )
-    min_p: float = request_option(
+    min_p: float = option_field(
         0.05,
         "Drop tokens below this share of the likeliest token's probability; 0: none.",
         "--min-p",
-        low=0, high=1, env="MIN_P", body=("min_p",),
+        low=0, high=1, body=True,
     )
-    repeat_penalty: float = request_option(
+    repeat_penalty: float = option_field(
         1.0,
-        "Divides the logits of repeated tokens; 1: off.",
+        "Divides positive logits of repeated tokens, and multiplies negative ones; 1: off.",
         "--repeat-penalty",
-        low=1e-6, high=100, env="REPEAT_PENALTY", body=("repeat_penalty", "repetition_penalty"),
+        low=1e-6, high=100, body=("repeat_penalty", "repetition_penalty"),
     )
-    presence_penalty: float = request_option(
+    presence_penalty: float = option_field(
         0.0,
-        "Subtracted from the logit of a token that occurred; 0: off.",
+        "Subtracted from the logit of each token that has occurred; 0: off.",
         "--presence-penalty",
-        low=-100, high=100, env="PRESENCE_PENALTY", body=("presence_penalty",),
+        low=-100, high=100, body=True,
     )
-    frequency_penalty: float = request_option(
+    frequency_penalty: float = option_field(
         0.0,
-        "Subtracted from a token's logit for each time it occurred; 0: off.",
+        "Subtracted from a token's logit once per occurrence; 0: off.",
         "--frequency-penalty",
-        low=-100, high=100, env="FREQUENCY_PENALTY", body=("frequency_penalty",),
+        low=-100, high=100, body=True,
     )
-    repeat_last_n: int = request_option(
+    repeat_last_n: int = option_field(
         64,
-        "Last tokens that the penalties look at; -1: the whole context.",
+        "Number of last tokens that the penalties count; -1: the whole context.",
         "--repeat-last-n",
-        low=-1, high=INT_MAX, env="REPEAT_LAST_N", body=("repeat_last_n",),
+        low=-1, high=INT_MAX, body=True,
     )
-    seed: int | None = request_option(
+    seed: int | None = option_field(
         None,
-        "Seed of the random draws; -1: another one for each request.",
+        "Seed of the random numbers; -1: a new one for each request.",
         "-s", "--seed",
-        low=0, high=MASK, env="SEED", body=("seed",), also={-1: None},
+        low=0, high=MASK, body=True, also={-1: None},
     )
-    dynatemp_range: float = request_option(
+    dynatemp_range: float = option_field(
         0.0,
-        "Dynamic temperature goes so far up and down with the entropy; 0: off.",
+        "Range by which dynamic temperature raises and lowers the temperature with the entropy; 0: off.",
         "--dynatemp-range",
-        low=0, high=100, env="DYNATEMP_RANGE", body=("dynatemp_range",),
+        low=0, high=100, body=True,
     )
-    dynatemp_exponent: float = request_option(
+    dynatemp_exponent: float = option_field(
         1.0,
         "Exponent of the normalized entropy in dynamic temperature.",
         "--dynatemp-exp",
-        low=0, high=100, env="DYNATEMP_EXP", body=("dynatemp_exponent",),
+        low=0, high=100, body=True,
     )
-    typical_p: float = request_option(
+    typical_p: float = option_field(
         1.0,
-        "Keep the most typical tokens up to this cumulative probability; 1: all.",
+        "Keep the locally typical tokens up to this cumulative probability; 1: all.",
         "--typical", "--typical-p",
-        low=0, high=1, env="TYPICAL_P", body=("typical_p",),
+        low=0, high=1, env="TYPICAL_P", body=True,
     )
-    top_n_sigma: float = request_option(
+    top_n_sigma: float = option_field(
         -1.0,
-        "Keep logits within n standard deviations of the best; -1: all.",
+        "Keep logits within n standard deviations of the largest; -1: all.",
         "--top-nsigma", "--top-n-sigma",
-        low=-1, high=1000, env="TOP_N_SIGMA", body=("top_n_sigma",),
+        low=-1, high=1000, env="TOP_N_SIGMA", body=True,
     )
-    xtc_probability: float = request_option(
+    xtc_probability: float = option_field(
         0.0,
-        "Probability with which XTC drops the likely tokens; 0: never.",
+        "Probability with which XTC (exclude top choices) drops the likeliest tokens; 0: never.",
         "--xtc-probability",
-        low=0, high=1, env="XTC_PROBABILITY", body=("xtc_probability",),
+        low=0, high=1, body=True,
     )
-    xtc_threshold: float = request_option(
+    xtc_threshold: float = option_field(
         0.1,
-        "Least probability of a token that XTC may drop.",
+        "Least probability of tokens that XTC drops.",
         "--xtc-threshold",
-        low=0, high=1, env="XTC_THRESHOLD", body=("xtc_threshold",),
+        low=0, high=1, body=True,
     )
-    dry_multiplier: float = request_option(
+    dry_multiplier: float = option_field(
         0.0,
-        "Factor of the DRY penalty, which a token gets that would go on a repetition; 0: off.",
+        "Factor of the DRY penalty of tokens that would continue a repetition; 0: off.",
         "--dry-multiplier",
-        low=0, high=100, env="DRY_MULTIPLIER", body=("dry_multiplier",),
+        low=0, high=100, body=True,
     )
-    dry_base: float = request_option(
+    dry_base: float = option_field(
         1.75,
-        "The DRY penalty grows by this factor with each repeated token.",
+        "Base of the DRY penalty, which grows by this factor per repeated token.",
         "--dry-base",
-        low=0, high=100, env="DRY_BASE", body=("dry_base",),
+        low=0, high=100, body=True,
     )
-    dry_allowed_length: int = request_option(
+    dry_allowed_length: int = option_field(
         2,
-        "Repetitions of so many tokens have no DRY penalty.",
+        "Longest repetition, in tokens, without a DRY penalty.",
         "--dry-allowed-length",
-        low=0, high=INT_MAX, env="DRY_ALLOWED_LENGTH", body=("dry_allowed_length",),
+        low=0, high=INT_MAX, body=True,
     )
-    dry_last_n: int = request_option(
+    dry_last_n: int = option_field(
         -1,
-        "Last tokens in which DRY looks for repetitions; -1: the whole context.",
+        "Number of last tokens in which DRY searches for repetitions; -1: the whole context.",
         "--dry-penalty-last-n",
-        low=-1, high=INT_MAX, env="DRY_PENALTY_LAST_N", body=("dry_last_n", "dry_penalty_last_n"),
+        low=-1, high=INT_MAX, body=("dry_last_n", "dry_penalty_last_n"),
     )
-    mirostat: int = request_option(
+    mirostat: int = option_field(
         0,
-        "Version of Mirostat, which holds the entropy of tokens at a target: 1, 2; 0: off.",
+        "Version of Mirostat, which keeps the entropy of the answer at a target: 1 or 2; 0: off.",
         "--mirostat",
-        low=0, high=2, env="MIROSTAT", body=("mirostat",),
+        low=0, high=2, body=True,
     )
-    mirostat_tau: float = request_option(
+    mirostat_tau: float = option_field(
         5.0,
         "Target entropy (tau) of Mirostat, in bits.",
         "--mirostat-ent",
-        low=0, high=100, env="MIROSTAT_ENT", body=("mirostat_tau",),
+        low=0, high=100, body=True,
     )
-    mirostat_eta: float = request_option(
+    mirostat_eta: float = option_field(
         0.1,
         "Learning rate (eta) of Mirostat.",
         "--mirostat-lr",
-        low=0, high=1, env="MIROSTAT_LR", body=("mirostat_eta",),
+        low=0, high=1, body=True,
     )
-    min_tokens: int = request_option(
+    min_tokens: int = option_field(
         0,
-        "No end token comes before so many tokens of the answer.",
-        low=0, high=INT_MAX, body=("min_tokens",),
+        "Fewest tokens of the answer before an end token.",
+        low=0, high=INT_MAX, body=True,
     )
-    samplers: tuple[str, ...] = request_option(
-        ORDER, "Stages in the order in which they run; a stage that is not named does not run."
+    samplers: tuple[str, ...] = option_field(
+        ORDER, "Stages of the sampler chain in the order in which they run; others do not run."
     )
-    dry_breakers: tuple[str, ...] = request_option(BREAKERS, "Texts at which a repetition ends for DRY.")
-    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = request_option(
-        (), "Token to what is added to its logit; -inf bans the token."
+    dry_breakers: tuple[str, ...] = option_field(
+        BREAKERS, "Sequence breakers of DRY: texts that a repetition does not cross."
     )
-    allowed: tuple[int, ...] | None = request_option(
-        None, "Tokens of which alone an answer is made; None: all."
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = option_field(
+        (), "Additions to logits by token id; -inf bans the token."
     )
-    bad_words: tuple[str | tuple[int, ...], ...] = request_option(
-        (), "Token sequences, or texts, that never come whole."
+    allowed: tuple[int, ...] | None = option_field(
+        None, "Tokens that the answer may use; None: all."
+    )
+    bad_words: tuple[str | tuple[int, ...], ...] = option_field(
+        (), "Token sequences, or texts, that the answer never contains."
     )
     # fmt: on
-    # What record.py made of these options, by context: made once, for a step has no time to hash them.
+    # hal_sampling records of these options by context (record.py): hashing the options each step is too slow.
     records: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -219,7 +221,7 @@ class Sampling:
         if self.allowed is not None:
             object.__setattr__(self, "allowed", tuple(self.allowed))
             if not self.allowed:
-                raise RequestError("allowed names no token: leave it out to allow all")
+                raise RequestError("allowed: expected one token or more, got none; leave it out to allow all")
 
     def with_seed(self, seed: int) -> Sampling:
         return replace(self, seed=seed)
@@ -231,17 +233,17 @@ class Sampling:
 
 
 def stages(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of stages as they are called here. RequestError for an unknown or repeated one."""
+    """Names of stages, without aliases. Raises RequestError for an unknown or a repeated one."""
     if isinstance(names, str):
-        raise RequestError(f"samplers are {names!r}: give a list of names")
+        raise RequestError(f"samplers: expected a list of names, got {names!r:.60}")
     known = {alias: name for name in ORDER for alias in (name, *SAMPLERS[name].aliases)}
     found: list[str] = []
     for name in names:
         stage = known.get(name)
         if stage is None:
-            raise RequestError(f"sampler {name!r} is not known: there are {', '.join(ORDER)}")
+            raise RequestError(f"samplers: expected names of {', '.join(ORDER)}, got {name!r:.60}")
         if stage in found:
-            raise RequestError(f"sampler {stage!r} is named twice: each stage runs once")
+            raise RequestError(f"samplers: expected each stage once, got {stage!r} twice; leave one out")
         found.append(stage)
     return tuple(found)
 
@@ -249,29 +251,29 @@ def stages(names: Iterable[str]) -> tuple[str, ...]:
 def biases(
     given: Mapping[int, float] | Iterable[tuple[int, float]],
 ) -> tuple[tuple[int, float], ...]:
-    """Biases by token, in order. RequestError where there are too many, or one is no number."""
+    """Biases sorted by token id. Raises RequestError for too many, or for one that is not a number."""
     pairs = dict(given)
     if len(pairs) > MOST_BIASES:
-        raise RequestError(f"logit_bias names {len(pairs)} tokens: {MOST_BIASES} is the most")
+        raise RequestError(f"logit_bias: expected {MOST_BIASES} tokens at most, got {len(pairs)}")
     for token, amount in pairs.items():
         if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            raise RequestError(f"logit_bias of token {token!r}: a token is a whole number from 0 on")
+            raise RequestError(f"logit_bias: expected token ids from 0 on, got {token!r:.60}")
         if not amount <= 1e9:  # NaN is not
-            raise RequestError(f"logit_bias of token {token} is {amount}: it must be a number up to 1e9")
+            raise RequestError(f"logit_bias of token {token}: expected a number up to 1e9, got {amount}")
     return tuple(sorted((token, float(amount)) for token, amount in pairs.items()))
 
 
 def sequences(words: Iterable[str | Sequence[int]]) -> tuple[str | tuple[int, ...], ...]:
-    """bad_words, each text or tuple of tokens. RequestError where one is empty."""
+    """bad_words as texts and tuples of token ids. Raises RequestError for an empty one."""
     if isinstance(words, str):
-        raise RequestError(f"bad_words are {words!r}: give a list")
+        raise RequestError(f"bad_words: expected a list, got {words!r:.60}")
     found = tuple(w if isinstance(w, str) else tuple(w) for w in words)
     if any(not w for w in found):
-        raise RequestError("bad_words: an empty one would forbid every token")
+        raise RequestError("bad_words: expected a token or more in each, got an empty one; leave it out")
     return found
 
 
 GREEDY = Sampling(temperature=0, seed=0)
-# Options that are numbers, and of those the whole ones.
+# Names of the options with a range, and those of them that are whole numbers.
 NAMES = tuple(name for name, one in options_of(Sampling).items() if one.has_range)
 WHOLE = tuple(name for name in NAMES if options_of(Sampling)[name].kind is int)

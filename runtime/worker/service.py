@@ -383,12 +383,12 @@ class WorkerService:
         self._send_due()
 
     def _note_facts(self, live: LiveRequest, facts: Message) -> None:
-        """Stores the process's report on a sequence. A replayed sequence keeps its first times."""
+        """Stores the process's report on a sequence. A restarted sequence keeps its first times."""
         seq = live.handle.seq
         known = {name: decode(value) for name, value in facts.items()}
         used = known.get("used")
         if used is not None:
-            used.replayed, used.steps = seq.used.replayed, used.steps + seq.used.steps
+            used.restarted, used.steps = seq.used.restarted, used.steps + seq.used.steps
             used.weight_bytes += seq.used.weight_bytes
             used.kv_bytes += seq.used.kv_bytes
         kept = ("started", "first", "cached", "miss") if live.begun else ()
@@ -460,15 +460,15 @@ class WorkerService:
         elif guilty is not None:
             refusal = self._refusal(guilty, died)
             self._calls.pop(guilty).fail(refusal)
-        self._replay()
+        self._resend()
 
-    def _replay(self) -> None:
+    def _resend(self) -> None:
         """Marks everything that the process had not finished for the next one."""
         for number, live in list(self._live.items()):
             finish = self._complete(live)
             if finish:  # all its tokens came, but not its end
                 self._end(number, End(finish))
-            live.handle.seq.used.replayed += live.sent
+            live.handle.seq.used.restarted += live.sent
             live.sent, live.begun = False, live.handle.seq.started >= 0
         for call in self._calls.values():
             call.resend()

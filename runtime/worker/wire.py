@@ -208,7 +208,7 @@ def decode(value: Any, data: Array = NO_BYTES) -> Any:
     """
     try:
         return _decode(value, data)
-    except UNFIT as error:
+    except (*UNFIT, RequestError) as error:  # RequestError: an option out of range
         raise DeviceError(f"the worker process sent a value that cannot be read: {error}") from None
 
 

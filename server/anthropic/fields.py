@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
-from satchel.runtime.request_option import options_of
+from satchel.runtime.option import options_of
 from satchel.runtime.sampling import Sampling
 from satchel.server.anthropic.blocks import Cached, Name, Texts
 from satchel.server.anthropic.conversation import AnthropicMessage, messages_of

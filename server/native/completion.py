@@ -15,7 +15,7 @@ from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.api.async_model import AsyncReply
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.sampling.logprobs import TOP, Logprob
 from satchel.server.answer import MOST, Answer, AnswerDelta
 from satchel.server.bodies import BodyRoute
 from satchel.server.fields import Body, kept
@@ -40,7 +40,7 @@ Mixed = Annotated[str | list[Any], checker(MOST, mixed=True)]
 class NativeFields(TextFields):
     """What /completion and /infill have beside the fields of all texts."""
 
-    n_probs: int = Field(default=0, ge=0, le=20)
+    n_probs: int = Field(default=0, ge=0, le=TOP)
     return_tokens: bool = False
     response_fields: Annotated[list[str], Field(max_length=64)] | None = None
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
+from satchel.runtime.sampling.logprobs import TOP
 from satchel.server.fields import MOST_MESSAGES, Body, kept
 from satchel.server.flavour import JsonObject
 from satchel.server.generation import GenerationRequest, Text, Turn
@@ -28,7 +29,7 @@ class AnswerFields(Body):
     think: bool | Literal["low", "medium", "high", "max"] | None = None
     keep_alive: int | float | str | None = None
     logprobs: bool = False
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=TOP)
     truncate: bool = False
     shift: bool = False
 

@@ -14,6 +14,7 @@ from satchel.formats.chat import Content
 from satchel.formats.template.messages import RESERVED
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.logprobs import TOP
 from satchel.server.answer import Answer, AnswerDelta
 from satchel.server.bodies import BodyRoute
 from satchel.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept
@@ -106,7 +107,7 @@ class TurnBody(ThinkingFields):
 class ChatBody(TurnBody, TextFields):
     max_completion_tokens: Annotated[int, Field(ge=-1, le=MOST_TOKENS)] | None = None
     logprobs: bool = False
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=TOP)
 
     @property
     def limit(self) -> int:

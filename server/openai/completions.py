@@ -13,7 +13,7 @@ from pydantic import Field
 from satchel.formats.chat import Content
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.sampling.logprobs import TOP, Logprob
 from satchel.server.answer import Answer, AnswerDelta
 from satchel.server.bodies import BodyRoute
 from satchel.server.fields import kept
@@ -40,7 +40,7 @@ class CompletionBody(TextFields):
     prompt: Prompts = Field(description="A text, texts, token ids, or lists of them")
     suffix: str | None = None
     echo: bool = False
-    logprobs: int | None = Field(default=None, ge=0, le=20)
+    logprobs: int | None = Field(default=None, ge=0, le=TOP)
     add_special_tokens: bool = True
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=1 << 31)
 

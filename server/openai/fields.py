@@ -8,9 +8,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from satchel.runtime.api.answers import MAX_COMPLETIONS
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.logprobs import TOP
+from satchel.runtime.words import MAX_COMPLETIONS
 from satchel.server.asked import FRESH
 from satchel.server.fields import (
     MOST_TOKENS,
@@ -25,6 +26,7 @@ from satchel.server.fields import (
 from satchel.server.openai.refused import check_refused
 from satchel.server.openai.structured_output import StructuredOutputFields
 from satchel.server.problem import Problem
+from satchel.server.settings import MOST_PRIORITY
 
 STOPS = 64
 MOST_MILLISECONDS = 1 << 40
@@ -74,11 +76,11 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
     logit_bias: Biases | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
-    prompt_logprobs: int | None = Field(default=None, ge=0, le=20)
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=TOP)
     use_beam_search: bool = False
     length_penalty: float = Field(default=1.0, ge=-100, le=100)
     t_max_predict_ms: int | None = Field(default=None, ge=-1, le=MOST_MILLISECONDS)
-    priority: int = Field(default=0, ge=-1000, le=1000)
+    priority: int = Field(default=0, ge=-MOST_PRIORITY, le=MOST_PRIORITY)
     cache_salt: str = Field(default="", max_length=256)
     cache_prompt: bool = True
     id_slot: int = Field(default=-1, ge=-1, le=4095)

@@ -18,6 +18,7 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.logprobs import TOP
 from satchel.server.answer import Answer, AnswerDelta
 from satchel.server.bodies import BodyRoute
 from satchel.server.fields import MOST_TOKENS, Body, kept
@@ -97,7 +98,7 @@ class ResponseBody(TextFields):
     parallel_tool_calls: bool = True
     text: TextField | None = None
     reasoning: ReasoningField | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=TOP)
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     metadata: dict[str, Any] | None = None

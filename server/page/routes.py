@@ -7,7 +7,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from satchel.runtime.request_option import options_of
+from satchel.runtime.option import options_of
 from satchel.runtime.sampling import Sampling
 from satchel.server.flavour import JsonObject
 from satchel.server.page.files import answer, files

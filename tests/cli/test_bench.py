@@ -104,7 +104,7 @@ def test_columns_of_a_batch() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1,,2", "1;2", "0x10", "1.5"])
 def test_numbers_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError, match="-p: expected integers"):
+    with pytest.raises(UsageError, match="-p: expected comma-separated integers"):
         numbers("-p", text, 0)
 
 

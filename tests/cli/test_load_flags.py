@@ -5,34 +5,26 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from math import inf
 from typing import Annotated, Any
 
 import pytest
 
-from satchel.cli.groups import Taking, with_options
-from satchel.cli.load_flags import DEFAULTS, LoadFlags
+from satchel.cli.groups import Group, Taking, with_options
 from satchel.cli.main import UsageError, parsed
 from satchel.cli.options import ModelOptions, loading
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
-from satchel.runtime.load_option import (
-    KEY,
-    PARALLEL,
-    SERVER,
-    WORKER,
-    load_fields,
-    load_option,
-    with_values,
-)
+from satchel.runtime.option import PARALLEL, SERVER, WORKER, option_field, options_of, with_values
 from satchel.runtime.scheduler import SchedulerLimits
 
-FIELDS = {f.name: f for f in load_fields(Options)}
-FLAGGED = {name: f for name, f in FIELDS.items() if f.option.flags}
+FIELDS = options_of(Options)
+FLAGGED = {name: one for name, one in FIELDS.items() if one.flags}
 # A value of each option with bounds, choices or a text that is read, which its declaration refuses.
 WRONG = {
-    **{n: f.option.least - 1 for n, f in FIELDS.items() if f.option.least is not None},
-    **{n: 0.0 for n, f in FIELDS.items() if f.option.above is not None},
-    **{n: 3 if n == "activations" else "none such" for n, f in FIELDS.items() if f.option.choices},
+    **{n: one.low - 1 for n, one in FIELDS.items() if one.low > -inf},
+    **{n: 0.0 for n, one in FIELDS.items() if one.above is not None},
+    **{n: 3 if n == "activations" else "none such" for n, one in FIELDS.items() if one.choices},
     "gpu_layers": "many", "device": "a,a", "override_tensor": ("x",), "tensor_split": "0",
     "expert_cache": "x",
 }  # fmt: skip
@@ -42,24 +34,35 @@ WRONG = {
 class Extended(Options):
     """Options with one more."""
 
-    colour: str = load_option(
-        "red", doc="Its colour.", choices=("red", "blue"), flags=("--colour",), env="COLOUR"
-    )
+    colour: str = option_field("red", "Its colour.", "--colour", choices=("red", "blue"))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtendedGroup:
+    """A group that holds them."""
+
+    load: Extended = dataclasses.field(default_factory=Extended)
 
 
 def made(given: dict[str, Any], taking: Taking | None = None) -> Options:
     """The options of what the flags were given; the others have their defaults."""
-    flags, taking = LoadFlags(), taking or Taking(groups=(PARALLEL, WORKER, SERVER))
-    return flags.made({p.name: p.default for p in flags.parameters(taking)} | given, taking)
+    return group_made(ModelOptions, given, taking or Taking(groups=(PARALLEL, WORKER, SERVER)))
+
+
+def group_made(kind: type, given: dict[str, Any], taking: Taking | None = None) -> Any:
+    """The field `load` of a group of what the flags were given."""
+    group = Group("g", kind, taking or Taking())
+    defaults = {p.name: p.default for p in group.parameters()}
+    return group.made(defaults | {f"g_{name}": value for name, value in given.items()}).load
 
 
 def test_every_field_is_declared_and_documented() -> None:
     for kind in (Options, SchedulerLimits):
         for f in dataclasses.fields(kind):
-            doc = f.metadata[KEY].doc
+            doc = f.metadata["doc"]
             assert doc.endswith(".") and f"    {f.name}: {doc}\n" in f"{kind.__doc__}\n"
-    assert all(f.option.env for f in FLAGGED.values())
-    flags = [name for f in FLAGGED.values() for name in f.option.flags]
+    assert all(one.variable for one in FLAGGED.values())
+    flags = [name for one in FLAGGED.values() for name in one.flags]
     assert len(set(flags)) == len(flags)
 
 
@@ -78,17 +81,17 @@ def test_a_wrong_value_is_refused_by_all_that_take_it(name: str) -> None:
             SchedulerLimits(**{name: value})
     else:
         with pytest.raises(RequestError, match=name):
-            Options(**{name: value}).check()
+            Options(**{name: value})
     if name in FLAGGED:
         given = {"host_cache": -2, "gpu_memory": "x", "threads": -2, "threads_batch": -2}.get(name, value)
-        with pytest.raises(UsageError, match=f"^{FLAGGED[name].option.flags[0]}: "):
+        with pytest.raises(UsageError, match=f"^{FLAGGED[name].flags[0]}: "):
             made({name: list(given) if isinstance(given, tuple) else given})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "60", -(10**400)])
 def test_a_number_is_finite(value: Any) -> None:
     with pytest.raises(RequestError, match=r"step_timeout is .*: expected 0 or more"):
-        Options(step_timeout=value).check()
+        Options(step_timeout=value)
 
 
 @pytest.mark.parametrize(
@@ -123,21 +126,21 @@ def test_options_of_the_command_line_alone_become_load_options() -> None:
     found = loading(options)
     assert found.batch == 32 and found.override_tensor[0] == "a=cpu" and len(found.override_tensor) == 2
     with pytest.raises(UsageError, match="tensor_split has 3 numbers for 2 devices"):
-        ModelOptions(load=Options(device="a,b", tensor_split="1,1,1"))
+        made({"device": "a,b", "tensor_split": "1,1,1"})
 
 
 def test_one_more_field_is_a_flag_a_key_and_a_line_of_the_help() -> None:
     catalog = pytest.importorskip("satchel.server.catalog")
-    table, flags = catalog.model_table(Extended), LoadFlags(Extended())
+    table = catalog.model_table(Extended)
     assert table(path="m", colour="blue").options(Extended()) == Extended(colour="blue")
     with pytest.raises(RequestError, match="colour is 'green': expected one of red, blue"):
         table(path="m", colour="green").options(Extended())
-    (colour,) = (p for p in flags.parameters(Taking()) if p.name == "colour")
-    assert colour.default == "red"
-    given = {p.name: p.default for p in flags.parameters(Taking())}
-    assert flags.made(given | {"colour": "blue"}, Taking()) == Extended(colour="blue")
+    (colour,) = (p for p in Group("g", ExtendedGroup, Taking()).parameters() if p.name == "g_colour")
+    (declared,) = colour.annotation.__metadata__
+    assert colour.default == "red" and declared.envvar == "LLAMA_ARG_COLOUR"
+    assert group_made(ExtendedGroup, {"colour": "blue"}) == Extended(colour="blue")
     with pytest.raises(UsageError, match=r"^--colour: colour is 'green'"):
-        flags.made(given | {"colour": "green"}, Taking())
+        group_made(ExtendedGroup, {"colour": "green"})
 
 
 def test_a_command_says_what_it_takes() -> None:
@@ -156,7 +159,7 @@ def test_a_command_says_what_it_takes() -> None:
     assert "model_slots" in hints and "model_threads" not in hints and "model_worker" not in hints
     defaults = {p.name: p.default for p in command.__signature__.parameters.values()}  # type: ignore[attr-defined]
     command(**defaults)
-    assert seen[0] == ModelOptions(load=dataclasses.replace(DEFAULTS, slots=8))
+    assert seen[0] == ModelOptions(load=Options(slots=8))
 
 
 def test_options_import_no_engine() -> None:

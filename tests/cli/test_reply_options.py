@@ -18,9 +18,7 @@ from fake_model import FakeModel
 from tiny_file import write_model
 
 from satchel.cli.main import main
-from satchel.cli.replies import MAX_COMPLETIONS
 from satchel.cli.reports import drawn, lines, plain_values, report_rows
-from satchel.runtime.api.answers import MAX_COMPLETIONS as MADE_AT_MOST
 from satchel.runtime.api.usage_report import UsageReport
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import Sampling
@@ -52,10 +50,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     return write_model(tmp_path_factory.mktemp("m") / "m.gguf", tokenizer__chat_template=template)
-
-
-def test_the_names_are_the_library_s() -> None:
-    assert MAX_COMPLETIONS == MADE_AT_MOST
 
 
 @pytest.mark.parametrize(
@@ -290,13 +284,13 @@ def report(**changes: Any) -> UsageReport:
 def test_report_rows_say_what_happened_alone() -> None:
     assert drawn(report()) == "seed 4, top_k 7"
     rows = dict(report_rows(report()))
-    assert not {"drafts", "cut", "begun anew"} & set(rows)
-    changes = {"drafted": 9, "accepted": 4, "cut_tokens": 5, "shifts": 1, "replayed": 2, "prompt_tokens": 40}
+    assert not {"drafts", "cut", "restarted"} & set(rows)
+    changes = {"drafted": 9, "accepted": 4, "cut_tokens": 5, "shifts": 1, "restarted": 2, "prompt_tokens": 40}
     rows = dict(report_rows(report(**changes, cached_tokens=32, missed=Miss.NONE.value)))
     assert rows["drafts"] == "4 of 9 tokens were right"
     assert rows["cut"] == "5 tokens; 0 messages, 1 shifts"
     assert rows["in the cache"] == "32 of 40 prompt tokens; the rest is its last block"
-    assert rows["begun anew"] == "0 times for others, 2 times after a crash"
+    assert rows["restarted"] == "0 times for others, 2 times after a crash"
     assert all(line.index(":") < 22 for line in lines(list(rows.items())))
 
 

@@ -187,7 +187,7 @@ def test_environment_and_who_wins(run: Run, fake: FakeModel, monkeypatch: pytest
         (["-tb", "-2", "hi"], "-tb: threads_batch is -2"),
         (["--precision", "half", "hi"], "--precision: precision is 'half': expected one of exact, fast"),
         (["-n", "-3", "hi"], "-n"),
-        (["--temp", "-1", "hi"], "temperature is -1.0: it must lie between 0 and 100"),
+        (["--temp", "-1", "hi"], "temperature is -1.0: expected 0 to 100"),
         (["--temp", "nan", "hi"], "temperature is nan"),
         (["--top-p", "1.01", "hi"], "top_p is 1.01"),
         (["-s", "-2", "hi"], "seed is -2"),

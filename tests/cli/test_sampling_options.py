@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from satchel.cli.groups import Group, Taking
 from satchel.cli.main import UsageError
 from satchel.cli.sampling import SamplingOptions, bias_of
 from satchel.runtime.sampling import ORDER, Sampling
@@ -47,13 +48,25 @@ def test_a_bias(text: str, pair: tuple[int, float]) -> None:
         {"bias": ["x+1"]},
         {"bias": ["5"]},
         {"bias": ["5+nan"]},
-        {"mirostat": 3},
-        {"typical_p": 1.5},
-        {"dry_allowed_length": -1},  # H05
-        {"repeat_last_n": -2},  # H05
-        {"temperature": math.nan},
     ],
 )
 def test_wrong_values_are_wrong_use(given: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         SamplingOptions(**given).sampling()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("mirostat", 3, "--mirostat"),
+        ("typical_p", 1.5, "--typical"),
+        ("dry_allowed_length", -1, "--dry-allowed-length"),  # H05
+        ("repeat_last_n", -2, "--repeat-last-n"),  # H05
+        ("temperature", math.nan, "--temp"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_flag(name: str, value: float, flag: str) -> None:
+    group = Group("g", SamplingOptions, Taking())
+    given = {p.name: p.default for p in group.parameters()}
+    with pytest.raises(UsageError, match=f"^{flag}: {name} is {value}: expected"):
+        group.made(given | {f"g_{name}": value})

@@ -242,9 +242,9 @@ def test_a_recording_is_replayed_by_the_command(tmp_path: Path, capsys: pytest.C
     [
         (["--rate", "2"], 2, "--rate: it goes with --url"),
         (["--url", "x"], 2, "--url: expected http://HOST:PORT"),
-        (["--url", "http://x", "-pg", "1,2"], 2, "-pg: it does not go with --url"),
-        (["--url", "http://x", "-p", "0"], 2, "-p: 0 is below 1"),
-        (["--url", "http://x", "-m", "a", "-m", "b"], 2, "-m: one model at a time"),
+        (["--url", "http://x", "-pg", "1,2"], 2, "-pg: expected no such test with --url"),
+        (["--url", "http://x", "-p", "0"], 2, "-p: expected 1 or more, got 0"),
+        (["--url", "http://x", "-m", "a", "-m", "b"], 2, "-m: expected one model with --url, got 2"),
         (["--url", "http://x", "--load", "f", "--rate", "2"], 2, "--rate: the recorded requests"),
         (["--url", "http://127.0.0.1:9"], 1, "http://127.0.0.1:9/v1/models: no list of models"),
         (["--url", "http://127.0.0.1:9", "-m", "m", "--load", "/none.jsonl"], 1, "/none.jsonl: No such file"),

@@ -66,11 +66,14 @@ def test_options_reach_the_library(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--draft-max", "4"], "--draft-max: nothing drafts tokens"),
-        (["--draft-min", "0"], "--draft-min: nothing drafts tokens"),
-        (["--lookup", "--draft-max", "65"], "--draft-max: 65 tokens"),
-        (["--lookup", "--draft-max", "-1"], "--draft-max: -1 tokens"),
-        (["--lookup", "--draft-max", "3", "--draft-min", "4"], "--draft-min: 4 tokens"),
+        (["--draft-max", "4"], "--draft-max: expected --lookup or --draft-model FILE beside it"),
+        (["--draft-min", "1"], "--draft-min: expected --lookup or --draft-model FILE beside it"),
+        (["--lookup", "--draft-max", "65"], "--draft-max: draft_max is 65: expected 0 to 64"),
+        (["--lookup", "--draft-max", "-1"], "--draft-max: draft_max is -1: expected 0 to 64"),
+        (
+            ["--lookup", "--draft-max", "3", "--draft-min", "4"],
+            "draft_min is 4: expected draft_max, 3",
+        ),
         (["-ngld", "3"], "runs where the model does"),
     ],
 )

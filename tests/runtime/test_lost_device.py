@@ -15,10 +15,9 @@ import tiny_file
 
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.model import Model
-from satchel.runtime.api.options import LoadKwargs
+from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.device.device import libraries
 from satchel.runtime.device.lost import DeviceLost
-from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.sampling import GREEDY
 
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -149,12 +148,14 @@ def test_what_does_not_fit_on_what_is_left_is_said_and_stays_so(
 
 
 def test_what_is_asked_for_without_a_device() -> None:
-    asked = read_placement_options("cuda,hip", 5, ["ffn=hip", "attn=cuda"])
+    asked = Options(
+        device="cuda,hip", gpu_layers=5, override_tensor=["ffn=hip", "attn=cuda"]
+    ).placement_options
     left = asked.without("hip")
     assert left.devices == ("cuda",) and left.layers is None and left.lost == ("hip",)
     assert [rule.device for rule in left.rules] == ["cuda"]
     assert left.without("cuda").devices == ("cpu",) and left.without("cuda").lost == ("hip", "cuda")
-    assert read_placement_options("auto").without("cuda").devices == ()
+    assert Options().placement_options.without("cuda").devices == ()
 
 
 def test_a_closed_model_stays_closed(load: Load) -> None:

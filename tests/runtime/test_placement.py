@@ -25,7 +25,6 @@ from satchel.runtime.placement.options import (
     experts_rule,
     read_devices,
     read_layers,
-    read_placement_options,
     read_rules,
     read_size,
 )
@@ -169,10 +168,10 @@ def test_what_is_chosen_fits_and_is_the_quickest_that_does(
     def judge(placement: Placement) -> Prediction:
         return predict(placement, sizes, speeds)
 
-    candidate = choose(sizes, given, read_placement_options("auto"), judge)
+    candidate = choose(sizes, given, Options().placement_options, judge)
     assert fits(sizes.on(candidate.placement), given)
     assert sum(sizes.on(candidate.placement).values()) >= whole(sizes) * 0.99
-    for other in candidates(sizes, given, read_placement_options("auto")):
+    for other in candidates(sizes, given, Options().placement_options):
         if fits(sizes.on(other.placement), given):
             assert judge(candidate.placement).seconds <= judge(other.placement).seconds
     full = share >= 1.0
@@ -185,11 +184,11 @@ def test_what_is_chosen_fits_and_is_the_quickest_that_does(
 def test_the_embeddings_are_where_the_first_layer_is(sized: dict[str, Sizes], orders: bool) -> None:
     sizes = two_devices(sized["dense"])
     for candidate in candidates(
-        sizes, budgets(LARGE, LARGE, LARGE), read_placement_options("auto"), orders=orders
+        sizes, budgets(LARGE, LARGE, LARGE), Options().placement_options, orders=orders
     ):
         if candidate.embed:
             assert candidate.placement.label("embed") == candidate.placement.label("blk.0")
-    alone = choose(sizes, budgets(LARGE, LARGE, LARGE), read_placement_options("auto"), None)
+    alone = choose(sizes, budgets(LARGE, LARGE, LARGE), Options().placement_options, None)
     assert sizes.used(alone.placement) == {"remote"}
 
 
@@ -199,17 +198,17 @@ def test_a_slow_device_gets_nothing_unless_it_is_named(sized: dict[str, Sizes]) 
     candidate = choose(
         sizes,
         budgets(LARGE),
-        read_placement_options("auto"),
+        Options().placement_options,
         lambda placement: predict(placement, sizes, speeds),
     )
     assert candidate.on == 0 and set(candidate.placement.labels.values()) == {"cpu"}
-    assert choose(sizes, budgets(LARGE), read_placement_options("remote")).on == sizes.layers
+    assert choose(sizes, budgets(LARGE), Options(device="remote").placement_options).on == sizes.layers
 
 
 def test_experts_stay_before_layers_do(sized: dict[str, Sizes]) -> None:
     sizes = sized["mixture"]
     expert = sum(sizes.held["remote"][t.name] for t in sizes.tensors if t.expert)
-    candidate = choose(sizes, budgets(whole(sizes) - expert), read_placement_options("remote"))
+    candidate = choose(sizes, budgets(whole(sizes) - expert), Options(device="remote").placement_options)
     assert candidate.on == sizes.layers and candidate.head and candidate.experts == sizes.layers
     assert {candidate.placement.weight(t.name, t.label) for t in sizes.tensors if t.expert} == {"cpu"}
     assert {candidate.placement.weight(t.name, t.label) for t in sizes.tensors if not t.expert} == {"remote"}
@@ -219,7 +218,7 @@ def test_layers_go_on_to_the_next_device(sized: dict[str, Sizes]) -> None:
     sizes = two_devices(sized["dense"])
     part = whole(sizes) // 2
     made: PlacementCandidate = choose(
-        sizes, budgets(part, LARGE, part), read_placement_options("remote,remote:1")
+        sizes, budgets(part, LARGE, part), Options(device="remote,remote:1").placement_options
     )
     on = [made.placement.label(f"blk.{i}") for i in range(sizes.layers)]
     assert "remote" in on and "remote:1" in on and on == sorted(on, key=["cpu", "remote:1", "remote"].index)
@@ -231,7 +230,9 @@ def test_layers_go_on_to_the_next_device(sized: dict[str, Sizes]) -> None:
 def test_a_number_of_layers_counts_from_the_end(
     sized: dict[str, Sizes], layers: int | str, on: int, head: bool
 ) -> None:
-    candidate = choose(sized["dense"], budgets(LARGE), read_placement_options("remote", layers))
+    candidate = choose(
+        sized["dense"], budgets(LARGE), Options(device="remote", gpu_layers=layers).placement_options
+    )
     assert (candidate.on, candidate.head) == (on, head)
     placed = [candidate.placement.label(f"blk.{i}") for i in range(3)]
     assert placed == ["cpu"] * (3 - on) + ["remote"] * on
@@ -239,7 +240,7 @@ def test_a_number_of_layers_counts_from_the_end(
 
 def test_more_than_fits_is_an_error_that_says_what_is_there(sized: dict[str, Sizes]) -> None:
     with pytest.raises(DeviceError, match=r"remote: all layers need .* MiB and it has"):
-        choose(sized["dense"], budgets(1000), read_placement_options("remote", "all"))
+        choose(sized["dense"], budgets(1000), Options(device="remote", gpu_layers="all").placement_options)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,11 @@ def test_more_than_fits_is_an_error_that_says_what_is_there(sized: dict[str, Siz
 )
 def test_a_rule_for_nothing_is_refused(sized: dict[str, Sizes], rule: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
-        choose(sized["dense"], budgets(LARGE), read_placement_options("remote", "auto", [rule]))
+        choose(
+            sized["dense"],
+            budgets(LARGE),
+            Options(device="remote", gpu_layers="auto", override_tensor=[rule]).placement_options,
+        )
 
 
 def test_crossings_are_counted(sized: dict[str, Sizes]) -> None:
@@ -478,7 +483,9 @@ def test_experts_of_the_first_layers_stay(
     sized: dict[str, Sizes], layers: int | None, stay: set[int]
 ) -> None:
     rule = experts_rule(layers)
-    options = read_placement_options("remote", "auto", [rule] if rule else [])
+    options = Options(
+        device="remote", gpu_layers="auto", override_tensor=[rule] if rule else []
+    ).placement_options
     placement = choose(sized["mixture"], budgets(LARGE), options).placement
     found = {t.label for t in sized["mixture"].tensors if placement.weight(t.name, t.label) == "cpu"}
     assert found == {f"blk.{i}" for i in stay}

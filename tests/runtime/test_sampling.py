@@ -9,8 +9,7 @@ import pytest
 
 from satchel.errors import RequestError
 from satchel.runtime.device.device import SAMPLING
-from satchel.runtime.layers.arch import SAMPLING_BYTES
-from satchel.runtime.request_option import options_of
+from satchel.runtime.option import options_of
 from satchel.runtime.sampling import GREEDY, NAMES, Sampling, penalized, sample_row, uniform
 from satchel.runtime.sampling.record import record
 
@@ -117,7 +116,3 @@ def test_record_is_in_the_order_of_the_struct() -> None:
     }.items():
         assert made[name] == np.float32(value)
     assert (made["presence_penalty"], made["frequency_penalty"], made["repeat_last_n"]) == (6, 7, 64)
-
-
-def test_the_graph_gives_a_row_of_params_the_struct_s_size() -> None:
-    assert SAMPLING.itemsize == SAMPLING_BYTES

@@ -18,12 +18,11 @@ from waiting import SECONDS, until
 from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.model import Model
-from satchel.runtime.api.options import LoadKwargs
+from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.device.device import BackendLibrary, Device, Exec, find_backend, libraries
 from satchel.runtime.placement import devices as placing
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose
 from satchel.runtime.placement.dryrun import dry_run
-from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.placement.predict import Speed, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 
@@ -232,10 +231,10 @@ def test_the_quickest_device_is_filled_first(sizes: Sizes, quick: str, device: s
     def judge(placement: Any) -> Any:
         return predict(placement, sizes, speeds)
 
-    candidate = choose(sizes, budgets(LARGE, LARGE), read_placement_options(device), judge)
+    candidate = choose(sizes, budgets(LARGE, LARGE), Options(device=device).placement_options, judge)
     assert layers_of(candidate, sizes) == [quick] * sizes.layers
     part = sum(sizes.held["remote"].values()) // 2
-    candidate = choose(sizes, budgets(part, part), read_placement_options(device), judge)
+    candidate = choose(sizes, budgets(part, part), Options(device=device).placement_options, judge)
     used = layers_of(candidate, sizes)
     assert (
         used.count(quick) >= used.count({"remote": "other", "other": "remote"}[quick]) and used[-1] == quick
@@ -244,15 +243,19 @@ def test_the_quickest_device_is_filled_first(sizes: Sizes, quick: str, device: s
 
 def test_shares_are_kept(sizes: Sizes) -> None:
     candidate = choose(
-        sizes, budgets(LARGE, LARGE), read_placement_options("remote,other", tensor_split="2,1")
+        sizes, budgets(LARGE, LARGE), Options(device="remote,other", tensor_split="2,1").placement_options
     )
     assert layers_of(candidate, sizes) == ["other", "remote", "remote"]
     candidate = choose(
-        sizes, budgets(LARGE, LARGE), read_placement_options("remote,other,cpu", tensor_split="1,1,1")
+        sizes,
+        budgets(LARGE, LARGE),
+        Options(device="remote,other,cpu", tensor_split="1,1,1").placement_options,
     )
     assert layers_of(candidate, sizes) == ["cpu", "other", "remote"]
     candidate = choose(
-        sizes, budgets(LARGE, LARGE), read_placement_options("remote,other", 2, tensor_split="0,5")
+        sizes,
+        budgets(LARGE, LARGE),
+        Options(device="remote,other", gpu_layers=2, tensor_split="0,5").placement_options,
     )
     assert layers_of(candidate, sizes) == ["cpu", "other", "other"]
 
@@ -260,12 +263,12 @@ def test_shares_are_kept(sizes: Sizes) -> None:
 @pytest.mark.parametrize("text", ["x", "1,", "-1,2", "0,0", "nan,1", "inf,1", "1,2,3"])
 def test_what_is_no_share(text: str) -> None:
     with pytest.raises(RequestError, match="tensor_split"):
-        read_placement_options("remote,other", tensor_split=text)
+        Options(device="remote,other", tensor_split=text)
 
 
 def test_shares_for_devices_that_are_not_there(sizes: Sizes) -> None:
     with pytest.raises(RequestError, match=r"3 numbers, the devices are remote, other: give one for each"):
-        choose(sizes, budgets(LARGE, LARGE), read_placement_options("auto", tensor_split="1,1,1"))
+        choose(sizes, budgets(LARGE, LARGE), Options(tensor_split="1,1,1").placement_options)
 
 
 # --- what a machine has
@@ -301,7 +304,7 @@ def opened_with(
 
         monkeypatch.setattr(placing, "libraries", lambda: tuple(found))
         monkeypatch.setattr(placing, "find_backend", lambda name: Fake(name, cards.get(name, [])))
-        opened = placing.open_devices(replace(read_placement_options("auto"), lost=lost), open)
+        opened = placing.open_devices(replace(Options().placement_options, lost=lost), open)
         return [d.name for d in opened.devices], opened.notes
 
 

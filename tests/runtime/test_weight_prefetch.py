@@ -19,7 +19,6 @@ from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.device.device import Buffer, find_backend, libraries
 from satchel.runtime.placement.choose import MemoryBudget, choose
 from satchel.runtime.placement.dryrun import dry_run
-from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.prefetch import LEAST, min_prefetch_tokens, prefetch_layers, prefetch_of
 from satchel.runtime.placement.sizes import Sizes, sizes_of
@@ -121,7 +120,7 @@ def test_a_wrong_word_is_refused(word: str) -> None:
 
 def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
-    placement = choose(sized, budgets, read_placement_options("remote", 1)).placement
+    placement = choose(sized, budgets, Options(device="remote", gpu_layers=1).placement_options).placement
     layers = prefetch_layers(placement, sized)
     assert list(layers) == [f"blk.{i}" for i in range(sized.layers - 1)]
     at = [
@@ -134,12 +133,12 @@ def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     slow = {"remote": SLOW, "cpu": FAST}
     assert min_prefetch_tokens(placement, sized, "remote", slow, 10**7, 4096) is None
     speeds = {"remote": FAST, "cpu": SLOW}
-    usual = read_placement_options("remote", 1)
+    usual = Options(device="remote", gpu_layers=1).placement_options
     assert prefetch_of(placement, sized, budgets, usual, speeds, 512) is not None
     assert prefetch_of(placement, sized, budgets, usual, None, 512) is None
-    off = read_placement_options("remote", 1, prefetch_weights="off")
+    off = Options(device="remote", gpu_layers=1, prefetch_weights="off").placement_options
     assert prefetch_of(placement, sized, budgets, off, speeds, 512) is None
     held = sized.on(placement)["remote"]
     tight = [MemoryBudget("remote", held - 1000, True), budgets[1]]
-    on = read_placement_options("remote", 1, prefetch_weights="on")
+    on = Options(device="remote", gpu_layers=1, prefetch_weights="on").placement_options
     assert prefetch_of(placement, sized, tight, on, None, 512) is None

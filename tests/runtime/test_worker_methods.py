@@ -257,7 +257,7 @@ def test_a_grammar_goes_on_where_a_worker_was_lost(here: Model, there: WorkerMod
     kill(there)
     reply.read()
     assert (reply.text, reply.ids, reply.stats.finish) == (wanted.text, wanted.ids, wanted.stats.finish)
-    assert reply.report.replayed > 0
+    assert reply.report.restarted > 0
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_mirostat_goes_on_as_it_was(here: Model, there: WorkerModel, kind: int) 
     kill(there)
     reply.read()
     assert reply.ids == wanted.ids and reply.logprobs == wanted.logprobs
-    assert reply.report.replayed == 1
+    assert reply.report.restarted == 1
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])

@@ -137,6 +137,7 @@ def test_unknown_kinds_are_refused(value: object) -> None:
     [
         {"$": "Sampling", "v": {"no_such_field": 1}},
         {"$": "Sampling", "v": {"top_p": "x"}},
+        {"$": "Sampling", "v": {"top_p": 5}},
         {"$": ["list"], "v": 1},
         {"$": "array", "v": []},
         {"$": "array", "v": ["<f4", [2, 3], 0]},

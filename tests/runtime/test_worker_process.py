@@ -97,7 +97,7 @@ def test_answers_logits_and_counts_are_those_of_the_engine_here(here: Model, the
     stats = there.stats()
     assert stats.requests["length"] >= 6 and stats.worker_restarts == 0
     report = found[0].report
-    assert report.steps > 0 and report.kv_bytes > 0 and report.prefill_seconds > 0 and report.replayed == 0
+    assert report.steps > 0 and report.kv_bytes > 0 and report.prefill_seconds > 0 and report.restarted == 0
     with pytest.raises(RequestError, match="worker process"):
         _ = there.engine
 
@@ -114,7 +114,7 @@ def test_a_killed_worker_is_not_noticed(here: Model, fragile: WorkerModel) -> No
     for reply in replies:
         reply.read()
     assert [r.ids for r in replies] == wanted
-    assert fragile.stats().worker_restarts == 1 and sum(r.report.replayed for r in replies) > 0
+    assert fragile.stats().worker_restarts == 1 and sum(r.report.restarted for r in replies) > 0
 
 
 def test_the_request_that_kills_is_named_and_refused_and_the_others_go_on(

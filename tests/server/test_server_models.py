@@ -19,7 +19,7 @@ from waiting import until_async
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.options import Options
-from satchel.runtime.load_option import load_fields
+from satchel.runtime.option import options_of
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import SchedulerLimits
 from satchel.server.alias import Alias
@@ -205,10 +205,10 @@ def test_a_model_of_the_configuration_says_how_devices_share_it(tmp_path: Path) 
         ({"models": {"x": {"path": "m.gguf", "queue": 0}}}, r"\[models.x\] queue is 0: expected 1 or more"),
         ({"models": {"x": {"path": "m.gguf", "device": "a,a"}}}, r"\[models.x\] device 'a,a'"),
         ({"models": {"x": {"path": "m.gguf", "speculation": 1}}}, r"\[models.x\] speculation"),
-        ({"models": {"m": {"path": "p"}}}, "given on the command line"),
-        ({"aliases": {"m": {"versions": {"m": 1}}}}, "a model of this name exists"),
-        ({"aliases": {"x": {"versions": {"y": 1}}}}, "y is no model"),
-        ({"aliases": {"x": {"versions": {"m": -1}}}}, "weights"),
+        ({"models": {"m": {"path": "p"}}}, "the command line names a model so; rename the table"),
+        ({"aliases": {"m": {"versions": {"m": 1}}}}, "expected another name, because a model has this one"),
+        ({"aliases": {"x": {"versions": {"y": 1}}}}, "expected models of m, got y"),
+        ({"aliases": {"x": {"versions": {"m": -1}}}}, "expected weights of 0 or more"),
         ({"aliases": {"x": {"versions": {}}}}, "versions"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_table_takes_every_load_option_that_is_no_value_of_the_library(tmp_pat
         "control_vectors",
         "digests",
     }
-    assert {*ModelTable.model_fields} | lacking == {f.name for f in load_fields(Options)} | lacking
+    assert {*ModelTable.model_fields} | lacking == {*options_of(Options)} | lacking
     asked = {"path": "m.gguf", "dense_attention": True, "cache_type": "q8_0", "gpu_layers": 3, "ageing": 2}
     base = Options(limits=SchedulerLimits(queue=7))
     found = catalog_of({}, {"models": {"x": asked}}, base, 0, tmp_path / "c.toml").models["x"].options

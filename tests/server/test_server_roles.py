@@ -215,7 +215,7 @@ def test_a_key_s_share_is_the_weight_of_its_requests(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("light user 0.5\nplain\nheavy admin 4\n")
     file.chmod(0o600)
-    settings = ServerOptions(api_key=["other"], api_key_file=file).settings()
+    settings = ServerOptions(ServerSettings(api_keys=("other",)), api_key_file=file).settings()
     assert settings.key_shares == {"light": 0.5, "heavy": 4.0}
     guard = RequestGuard(Starlette(), settings, RoleTable([]))
     for key, share in {"light": 0.5, "plain": 1.0, "heavy": 4.0, "other": 1.0}.items():
