@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "limits.h"
-#include "pool.h"
+#include "device/limits.h"
+#include "device/pool.h"
 
 enum { MOST_PHASES = 60, MOST_GRAINS = 300, THREADS = 4, SPIN_US = 100 };
 

@@ -45,7 +45,7 @@ LONG = (
 
 def sources() -> list[Path]:
     """The backend's files; fmaf.c is for one compiler alone, probe.c a program of the build."""
-    found = [path for path in (CEXT / "cpu").glob("*.c") if path.name not in ("fmaf.c", "probe.c")]
+    found = [path for path in (CEXT / "cpu").rglob("*.c") if path.name not in ("fmaf.c", "probe.c")]
     return [*sorted(found), CEXT / "block_format.c", ROOT / "tests" / "cext" / "fuzz_plans.c"]
 
 
