@@ -63,8 +63,8 @@ def write_types(quant: Path, products: Path, include: Path) -> None:
 
 
 def write_products(weights: dict[str, list[str]], products: Path, include: Path) -> None:
-    """What product_<family>.c includes for each folder of cpu/matmul/product/, and product_plain.c for formats
-    that are in none.
+    """What product_<family>.c includes for each folder of cpu/matmul/product/, and product_plain.c for
+    formats that are in none.
     """
     known: set[str] = set()
     families = sorted(p for p in products.iterdir() if p.is_dir())

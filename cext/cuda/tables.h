@@ -1,4 +1,4 @@
-/* tables.h: the CUDA backend's kernel tables, in order of preference. */
+/* tables.h: the CUDA backend's kernel tables; vendor.c orders them. */
 #ifndef SATCHEL_CUDA_TABLES_H
 #define SATCHEL_CUDA_TABLES_H
 
@@ -9,9 +9,5 @@ extern const gpu_kernel cuda_deterministic_products[], cuda_fp8_kernels[], cuda_
 extern const gpu_kernel cuda_small_kernels[], cuda_expert_kernels[], gpu_portable_kernels[];
 extern const gpu_packing cuda_packings[];
 extern const gpu_fusion cuda_fusions[];
-
-#define CUDA_KERNELS                                                                                                   \
-    cuda_fp8_kernels, cuda_column_kernels, cuda_prompt_kernels, cuda_products, cuda_expert_kernels, cuda_small_kernels,
-#define CUDA_PACKINGS cuda_packings
 
 #endif

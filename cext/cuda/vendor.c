@@ -14,7 +14,9 @@ static const char *driver(gpu_api *api) {
     return gpu_look_up(api, libraries, 0);
 }
 
-static const gpu_kernel *const kernels[] = {CUDA_KERNELS gpu_portable_kernels, NULL};
+static const gpu_kernel *const kernels[] = {
+    cuda_fp8_kernels,    cuda_column_kernels, cuda_prompt_kernels,  cuda_products,
+    cuda_expert_kernels, cuda_small_kernels,  gpu_portable_kernels, NULL};
 static const gpu_kernel *const deterministic[] = {cuda_deterministic_products, cuda_expert_kernels, cuda_small_kernels,
                                                   gpu_portable_kernels, NULL};
 
@@ -24,7 +26,7 @@ const gpu_vendor *gpu_vendor_entry(void) {
                                       .images = images,
                                       .kernels = kernels,
                                       .deterministic = deterministic,
-                                      .packings = CUDA_PACKINGS,
+                                      .packings = cuda_packings,
                                       .stacks = 1,
                                       .fusions = cuda_fusions};
     return &vendor;

@@ -2,32 +2,18 @@
  *
  * There is one device index, 0. A device owns its threads. A buffer owns its memory unless it wraps host memory.
  */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device.h"
+#include "limits.h"
 #include "mapped.h"
 #include "os.h"
 #include "weights/panel.h"
 #include "size.h"
 
 enum { LARGE_PAGE = 2 << 20, ALIGN = 64, MAX_THREADS = 1024 };
-
-static _Thread_local char message[512];
-
-int cpu_fail(int code, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
-    va_end(args);
-    return code;
-}
-
-static const char *last_error(void) {
-    return message;
-}
 
 static int score(void) {
     return 1;
@@ -46,21 +32,14 @@ static void close_device(hal_device *d) {
     free(d);
 }
 
-int cpu_check_process(const hal_device *d) {
-    if (!pool_forked(d->pool))
-        return 0;
-    return cpu_fail(HAL_E_INVALID, "the device was opened before this process was forked, and a child has none of its "
-                                   "threads: open a device in the child");
-}
-
 /* Reads the thread counts of the options, with their defaults. */
 static int read_threads(const hal_options *options, int *threads, int *decode) {
     int prompt = options ? options->threads : 0, single = options ? options->threads_decode : 0;
     if (prompt < 0 || prompt > MAX_THREADS)
-        return cpu_fail(HAL_E_INVALID, "threads is %d: it must lie between 1 and %d", prompt, MAX_THREADS);
+        return hal_fail(HAL_E_INVALID, "threads is %d: it must lie between 1 and %d", prompt, MAX_THREADS);
     if (single < 0 || single > MAX_THREADS)
-        return cpu_fail(HAL_E_INVALID, "threads_decode is %d: it must lie between 1 and %d", single, MAX_THREADS);
-    *threads = prompt ? prompt : pool_default_threads();
+        return hal_fail(HAL_E_INVALID, "threads_decode is %d: it must lie between 1 and %d", single, MAX_THREADS);
+    *threads = prompt ? prompt : limits_default_threads();
     *decode = single ? single : *threads;
     return 0;
 }
@@ -71,16 +50,16 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
     hal_device *d;
     int threads = 0, decode = 0, most, code;
     if (index != 0)
-        return cpu_fail(HAL_E_INVALID, "there is no CPU device %d, only 0", index);
+        return hal_fail(HAL_E_INVALID, "there is no CPU device %d, only 0", index);
     if ((code = read_threads(options, &threads, &decode)))
         return code;
     if (!set)
-        return cpu_fail(HAL_E_UNSUPPORTED, "SATCHEL_CPU=%s: no such kernel set runs on this CPU", forced);
+        return hal_fail(HAL_E_UNSUPPORTED, "SATCHEL_CPU=%s: no such kernel set runs on this CPU", forced);
     most = threads > decode ? threads : decode;
     d = calloc(1, sizeof *d);
     if (!d || !(d->pool = pool_open(most))) {
         free(d);
-        return cpu_fail(HAL_E_MEMORY, "cannot start %d threads", most);
+        return hal_fail(HAL_E_MEMORY, "cannot start %d threads", most);
     }
     d->set = set;
     d->flags = options ? options->flags : 0;
@@ -129,7 +108,7 @@ static void info(hal_device *d, hal_info *out) {
 static int new_buffer(hal_device *d, const hal_buffer *made, hal_buffer **out) {
     hal_buffer *b = malloc(sizeof *b);
     if (!b)
-        return cpu_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
+        return hal_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
     *b = *made;
     b->device = d;
     atomic_fetch_add(&d->allocations, 1);
@@ -145,9 +124,9 @@ static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out
     hal_buffer made = {.size = desc->size};
     int code;
     if (align & (align - 1))
-        return cpu_fail(HAL_E_INVALID, "buffer: align is %llu, no power of two", (unsigned long long)align);
+        return hal_fail(HAL_E_INVALID, "buffer: align is %llu, no power of two", (unsigned long long)align);
     if (desc->size > SIZE_MAX - align || !(made.owned = calloc(1, desc->size + align)))
-        return cpu_fail(HAL_E_MEMORY, "cannot reserve %llu bytes", (unsigned long long)desc->size);
+        return hal_fail(HAL_E_MEMORY, "cannot reserve %llu bytes", (unsigned long long)desc->size);
     made.data = (uint8_t *)(((uintptr_t)made.owned + align - 1) & ~(uintptr_t)(align - 1));
     if (large)
         os_want_large_pages(made.data, desc->size);
@@ -160,7 +139,7 @@ static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out
 static int wrap_buffer(hal_device *d, const void *host, uint64_t size, hal_buffer **out) {
     int code;
     if (!host)
-        return cpu_fail(HAL_E_INVALID, "wrap: no host memory given");
+        return hal_fail(HAL_E_INVALID, "wrap: no host memory given");
     if ((code = new_buffer(d, &(hal_buffer){.data = (uint8_t *)(uintptr_t)host, .size = size}, out)))
         return code;
     (*out)->range = mapped_enter(host, size);
@@ -175,35 +154,28 @@ static void free_buffer(hal_buffer *b) {
     free(b);
 }
 
-static int in_bounds(const hal_buffer *b, uint64_t offset, uint64_t size, const char *what) {
-    if (offset <= b->size && size <= b->size - offset)
-        return 0;
-    return cpu_fail(HAL_E_INVALID, "%s: %llu bytes at %llu, but the buffer has %llu", what, (unsigned long long)size,
-                    (unsigned long long)offset, (unsigned long long)b->size);
-}
-
 static int write_buffer(hal_buffer *b, uint64_t offset, const void *from, uint64_t size) {
-    int code = in_bounds(b, offset, size, "write");
+    int code = hal_in_bounds(b->size, offset, size, "write");
     if (!code && !b->owned)
-        return cpu_fail(HAL_E_INVALID, "write: the buffer is the host's own memory");
+        return hal_fail(HAL_E_INVALID, "write: the buffer is the host's own memory");
     if (!code && size)
         memcpy(b->data + offset, from, size);
     return code;
 }
 
 static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) {
-    int code = in_bounds(b, offset, size, "read");
+    int code = hal_in_bounds(b->size, offset, size, "read");
     if (!code && size)
         memcpy(to, b->data + offset, size);
     return code;
 }
 
 static int copy_buffer(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uint64_t from_offset, uint64_t size) {
-    int code = in_bounds(from, from_offset, size, "copy from");
+    int code = hal_in_bounds(from->size, from_offset, size, "copy from");
     if (!code)
-        code = in_bounds(to, to_offset, size, "copy to");
+        code = hal_in_bounds(to->size, to_offset, size, "copy to");
     if (!code && !to->owned)
-        return cpu_fail(HAL_E_INVALID, "copy: the buffer is the host's own memory");
+        return hal_fail(HAL_E_INVALID, "copy: the buffer is the host's own memory");
     if (!code && size)
         memmove(to->data + to_offset, from->data + from_offset, size);
     return code;
@@ -240,7 +212,7 @@ static const hal_backend backend = {
     .run = cpu_run,
     .wait = wait_done,
     .release = cpu_release,
-    .error = last_error,
+    .error = hal_last_error,
     .times = cpu_times,
     .measure = cpu_measure,
     .packed = packed,

@@ -29,11 +29,11 @@ int cpu_add_kernel(hal_device *d, const char *image, const char *entry, uint32_t
     cpu_custom_kernel made = {0}, *more;
     void *found;
     if (!(made.library = os_library(image)))
-        return cpu_fail(HAL_E_INVALID, "kernel %s: its code cannot be loaded: %s", entry, os_library_fault());
+        return hal_fail(HAL_E_INVALID, "kernel %s: its code cannot be loaded: %s", entry, os_library_fault());
     if (!(found = os_function(made.library, entry)) || !(more = realloc(d->custom, (d->n_custom + 1) * sizeof *more))) {
         os_end_library(made.library);
-        return found ? cpu_fail(HAL_E_MEMORY, "no memory for a kernel")
-                     : cpu_fail(HAL_E_INVALID, "kernel %s: its code has no function of this name", entry);
+        return found ? hal_fail(HAL_E_MEMORY, "no memory for a kernel")
+                     : hal_fail(HAL_E_INVALID, "kernel %s: its code has no function of this name", entry);
     }
     *(void **)&made.function = found; /* POSIX and Windows guarantee that a function pointer fits */
     d->custom = more;
@@ -95,15 +95,15 @@ int cpu_use_custom(hal_exec *e, const hal_plan *plan, uint32_t step, exec_step *
     if (!asked)
         return 0;
     if (asked->kernel > e->device->n_custom)
-        return cpu_fail(HAL_E_INVALID,
+        return hal_fail(HAL_E_INVALID,
                         "kernel override of step %u: it names a custom kernel that was not added to this device", step);
     if (!items_of(asked) || s->call.n_in >= GPU_VIEWS)
-        return cpu_fail(HAL_E_INVALID,
+        return hal_fail(HAL_E_INVALID,
                         "kernel override of step %u: on the CPU a kernel has 1 to %d groups, no local and no scratch"
                         " memory, and less than %d inputs",
                         step, INT32_MAX, GPU_VIEWS);
     if (!e->custom_steps && !(e->custom_steps = calloc(plan->n_overrides, sizeof *e->custom_steps)))
-        return cpu_fail(HAL_E_MEMORY, "no memory for a plan's kernels");
+        return hal_fail(HAL_E_MEMORY, "no memory for a plan's kernels");
     b = e->custom_steps + e->n_custom_steps++;
     *b = (cpu_custom_step){.function = e->device->custom[asked->kernel - 1].function,
                            .items = items_of(asked),

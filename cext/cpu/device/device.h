@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "cpu.h"
+#include "error.h"
 #include "pool.h"
 
 /* Of custom.c: a loaded library with a custom kernel, and a step that uses it. */
@@ -66,9 +67,6 @@ struct hal_exec {
     int n_custom_steps;
 };
 
-int cpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int cpu_check_process(
-    const hal_device *); /* 0, or HAL_E_INVALID in a forked child of the process that opened the device */
 int cpu_supports(hal_device *, const hal_plan *, uint32_t step);
 int cpu_compile(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec **);
 int cpu_run(hal_exec *, const void *block, uint64_t size);

@@ -10,7 +10,6 @@
 
 #include "limits.h"
 #include "os.h"
-#include "pool.h"
 
 enum { PATH = 1024, LINE = 1024 };
 
@@ -104,7 +103,7 @@ static int mask_count(void) {
     return n > 0 ? (int)n : 1;
 }
 
-int pool_default_threads(void) {
+int limits_default_threads(void) {
     int n = mask_count(), quota = limits_quota("/proc/self/cgroup", "/sys/fs/cgroup");
     return quota && quota < n ? quota : n;
 }

@@ -60,7 +60,7 @@ static int measure_read(hal_device *d, uint64_t bytes, double *per_second) {
     if (j.part == 0)
         j.part = CPU_READ_UNIT;
     if (bytes > SIZE_MAX / 2 || !(memory = os_alloc(HUGE, (j.part * threads + 2 * HUGE - 1) / HUGE * HUGE)))
-        return cpu_fail(HAL_E_MEMORY, "measure: cannot reserve %llu bytes", (unsigned long long)bytes);
+        return hal_fail(HAL_E_MEMORY, "measure: cannot reserve %llu bytes", (unsigned long long)bytes);
     os_want_large_pages(memory, j.part * threads); /* without huge pages the result is lower */
     j.data = memory;
     pool_share(d->pool, pool_threads(d->pool), fill, &j);
@@ -76,14 +76,14 @@ static int measure_multiply(hal_device *d, uint32_t what, double *per_second) {
     job j = {.set = d->set, .rounds = 1, .what = what};
     uint64_t round = d->set->multiply(what, 1);
     if (!round)
-        return cpu_fail(HAL_E_UNSUPPORTED, "measure: the %s kernels have no instruction for rate %u", d->set->name,
+        return hal_fail(HAL_E_UNSUPPORTED, "measure: the %s kernels have no instruction for rate %u", d->set->name,
                         what);
     *per_second = best_pass(d->pool, &j, (double)round * pool_threads(d->pool), ALL_NS);
     return 0;
 }
 
 int cpu_measure(hal_device *d, uint32_t what, uint64_t bytes, double *per_second) {
-    int code = cpu_check_process(d);
+    int code = pool_check_process(d->pool);
     if (code)
         return code;
     pthread_mutex_lock(&d->busy);

@@ -39,11 +39,11 @@ int cpu_pack(hal_buffer *b, uint64_t offset, uint32_t format, int64_t stack, int
     uint64_t bytes = panel_stack_bytes(f, stack, rows, columns);
     int code, range;
     if (!bytes || !b->owned)
-        return cpu_fail(HAL_E_INVALID, "pack: this format and shape cannot be packed, or not into this buffer");
+        return hal_fail(HAL_E_INVALID, "pack: this format and shape cannot be packed, or not into this buffer");
     if (offset % PANEL_LINE || offset > b->size || bytes > b->size - offset)
-        return cpu_fail(HAL_E_INVALID, "pack: %llu bytes at %llu do not fit, or the place is no multiple of %d",
+        return hal_fail(HAL_E_INVALID, "pack: %llu bytes at %llu do not fit, or the place is no multiple of %d",
                         (unsigned long long)bytes, (unsigned long long)offset, PANEL_LINE);
-    if ((code = cpu_check_process(b->device)))
+    if ((code = pool_check_process(b->device->pool)))
         return code;
     j.all = j.panels * stack;
     j.grain = (j.all + POOL_GRAINS - 1) / POOL_GRAINS;
@@ -52,7 +52,7 @@ int cpu_pack(hal_buffer *b, uint64_t offset, uint32_t format, int64_t stack, int
     pthread_mutex_lock(&b->device->busy);
     pool_share(b->device->pool, (j.all + j.grain - 1) / j.grain, pack_grain, &j);
     pthread_mutex_unlock(&b->device->busy);
-    code = mapped_lost(range) ? cpu_fail(HAL_E_INVALID, "pack: " MAPPED_LOST) : 0;
+    code = mapped_lost(range) ? hal_fail(HAL_E_INVALID, "pack: " MAPPED_LOST) : 0;
     mapped_drop(range);
     return code;
 }

@@ -29,6 +29,7 @@
 #include <sys/syscall.h>
 #endif
 
+#include "error.h"
 #include "os.h"
 #include "pool.h"
 
@@ -78,6 +79,13 @@ int pool_threads(const pool *p) {
 
 int pool_forked(const pool *p) {
     return getpid() != p->process;
+}
+
+int pool_check_process(const pool *p) {
+    if (!pool_forked(p))
+        return 0;
+    return hal_fail(HAL_E_INVALID, "the device was opened before this process was forked, and a child has none of its "
+                                   "threads: open a device in the child");
 }
 
 static uint64_t word(uint32_t phase, int64_t a, int64_t b) {

@@ -17,8 +17,7 @@ typedef struct {
     void *context;
 } pool_job;
 
-int pool_default_threads(void); /* limits.c: number of CPUs that this process may use */
-pool *pool_open(int threads);   /* threads: including the caller's; NULL: out of memory, or a thread did not start */
+pool *pool_open(int threads); /* threads: including the caller's; NULL: out of memory, or a thread did not start */
 void pool_close(pool *);
 int pool_threads(const pool *);
 
@@ -31,6 +30,7 @@ void pool_share(pool *, int64_t grains, void (*run)(void *context, int64_t grain
 
 /* whether this is a forked child of the process that opened the pool; a child has none of its threads */
 int pool_forked(const pool *);
-int64_t pool_now(void); /* nanoseconds */
+int pool_check_process(const pool *); /* 0, or HAL_E_INVALID in such a child */
+int64_t pool_now(void);               /* nanoseconds */
 
 #endif

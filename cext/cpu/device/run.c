@@ -21,7 +21,7 @@ static int set_sizes(hal_exec *e, const int32_t *counts) {
         const exec_dim *d = e->dims + i;
         int32_t n = counts[d->count];
         if (n < 0 || n > d->most)
-            return cpu_fail(HAL_E_INVALID, "step block: counts[%d] is %d, the plan's bucket holds 0 to %d", d->count, n,
+            return hal_fail(HAL_E_INVALID, "step block: counts[%d] is %d, the plan's bucket holds 0 to %d", d->count, n,
                             d->most);
         e->views[d->view].shape[0] = n;
     }
@@ -104,16 +104,16 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
              threads);
     for (int i = 0; i < e->n_ranges; i++)
         if (mapped_lost(e->ranges[i]))
-            return cpu_fail(HAL_E_INVALID, MAPPED_LOST);
+            return hal_fail(HAL_E_INVALID, MAPPED_LOST);
     if (!(fault = atomic_load_explicit(&e->fault, memory_order_relaxed)))
         return 0;
-    return cpu_fail(HAL_E_INVALID, "step %d (%s): a token id, slot, position, block or row is out of range", fault - 1,
+    return hal_fail(HAL_E_INVALID, "step %d (%s): a token id, slot, position, block or row is out of range", fault - 1,
                     e->steps[fault - 1].op);
 }
 
 int cpu_times(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
     if (!e->times || n_steps != (uint32_t)e->n_steps)
-        return cpu_fail(HAL_E_INVALID, "times: the device was not opened to profile, or the plan has %d steps",
+        return hal_fail(HAL_E_INVALID, "times: the device was not opened to profile, or the plan has %d steps",
                         e->n_steps);
     memcpy(ns, e->times, sizeof *ns * n_steps);
     return 0;
@@ -122,9 +122,9 @@ int cpu_times(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
 int cpu_run(hal_exec *e, const void *block, uint64_t size) {
     int code;
     if (size < HAL_COUNTS * sizeof(int32_t) || size > e->block->size)
-        return cpu_fail(HAL_E_INVALID, "step block: %llu bytes, the step buffer has %llu", (unsigned long long)size,
+        return hal_fail(HAL_E_INVALID, "step block: %llu bytes, the step buffer has %llu", (unsigned long long)size,
                         (unsigned long long)e->block->size);
-    if ((code = cpu_check_process(e->device)))
+    if ((code = pool_check_process(e->device->pool)))
         return code;
     pthread_mutex_lock(&e->device->busy);
     code = run_locked(e, block, size);
