@@ -1,5 +1,6 @@
 """No circle in C: of headers that include each other, of sources that call each other, or of the CPU
-backend's folders. All is read from the sources, without a compiler.
+backend's folders; and no entry of hal.h that nobody fills or calls. All is read from the sources, without a
+compiler.
 """
 
 import re
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import PurePosixPath as Path
 
-from test_layers import ROOT, C, text
+from test_layers import PYTHON, ROOT, C, text
 
 Graph = Mapping[str, set[str]]
 HEADERS = {p.relative_to(ROOT).as_posix() for p in (ROOT / "cext").rglob("*.[hc]*")}
@@ -117,3 +118,16 @@ def test_a_circle_is_seen() -> None:
     needs = {"a.c": {"b.c"}, "b.c": {"c.c"}, "c.c": {"a.c", "b.c"}, "d.c": {"b.c"}, "e.c": {"d.c"}}
     assert calls(units) == needs
     assert circles(needs) == [{"a.c", "b.c", "c.c"}]
+
+
+def entries() -> list[str]:
+    """Functions of the struct hal_backend."""
+    return re.findall(r"\(\*(\w+)\)\(", code("cext/include/hal.h").split("hal_backend;")[0])
+
+
+def test_every_entry_of_the_contract_is_filled_and_called() -> None:
+    filled = "".join(text(p) for p in C if p.endswith("backend.c"))
+    called = "".join(text(p) for p in PYTHON if p.startswith(("runtime/device/", "runtime/backends/")))
+    assert len(entries()) > 20
+    assert [n for n in entries() if not re.search(rf"\.{n} =", filled)] == []
+    assert [n for n in entries() if not re.search(rf"table\.{n}\b", called)] == []
