@@ -7,18 +7,27 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import PurePosixPath as Path
-
-from test_layers import PYTHON, ROOT, C, text
+from pathlib import Path
 
 Graph = Mapping[str, set[str]]
-HEADERS = {p.relative_to(ROOT).as_posix() for p in (ROOT / "cext").rglob("*.[hc]*")}
+ROOT = Path(__file__).parent.parent
+FILES = {
+    p.relative_to(ROOT).as_posix()
+    for p in (ROOT / "cext").rglob("*")
+    if p.suffix in (".c", ".h", ".cu", ".cuh", ".cpp")
+}
+SOURCES = sorted(p for p in FILES if p.endswith(".c"))
 NAME = re.compile(r"[A-Za-z_]\w*")
 # A definition that other sources see, at the start of a line: a function with its body, or a variable.
 DEFINED = re.compile(
     r"^(?!static|extern|typedef|#|\})[A-Za-z_][\w *]*[ *](\w+)(?:\([^;{]*\)\s*\{|[\[\] \w]*(?:=|;))", re.M
 )
 STATIC = re.compile(r"^static\b[\w *]*?[ *](\w+)\(", re.M)
+
+
+@cache
+def text(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 @cache
@@ -61,13 +70,13 @@ def includes(path: str) -> Iterator[str]:
     """
     for name in re.findall(r'^\s*#\s*include "([^"]+)"', text(path), re.M):
         beside = (Path(path).parent / name).as_posix()
-        found = [p for p in (beside, f"cext/cpu/{name}") if p in HEADERS]
-        yield from found[:1] or [p for p in HEADERS if Path(p).name == name]
+        found = [p for p in (beside, f"cext/cpu/{name}") if p in FILES]
+        yield from found[:1] or [p for p in FILES if Path(p).name == name]
 
 
 @cache
 def included() -> Graph:
-    return {p: set(includes(p)) for p in HEADERS}
+    return {p: set(includes(p)) for p in FILES}
 
 
 def reached(graph: Graph, start: str) -> set[str]:
@@ -89,8 +98,7 @@ def circles(graph: Graph) -> list[set[str]]:
 
 
 def test_no_sources_call_each_other() -> None:
-    units = {p: unit(p) for p in C if p.startswith("cext/") and p.endswith(".c")}
-    assert circles(calls(units)) == []
+    assert circles(calls({p: unit(p) for p in SOURCES})) == []
 
 
 def test_no_headers_include_each_other() -> None:
@@ -99,7 +107,7 @@ def test_no_headers_include_each_other() -> None:
 
 def test_no_folders_of_the_cpu_include_each_other() -> None:
     needs = defaultdict(set)
-    for path in (p for p in HEADERS if p.startswith("cext/cpu/") and p.count("/") > 2):
+    for path in (p for p in FILES if p.startswith("cext/cpu/") and p.count("/") > 2):
         folder = path.split("/")[2]
         found = (p.split("/") for p in includes(path) if p.startswith("cext/cpu/") and p.count("/") > 2)
         needs[folder] |= {parts[2] for parts in found} - {folder}
@@ -126,8 +134,8 @@ def entries() -> list[str]:
 
 
 def test_every_entry_of_the_contract_is_filled_and_called() -> None:
-    filled = "".join(text(p) for p in C if p.endswith("backend.c"))
-    called = "".join(text(p) for p in PYTHON if p.startswith(("runtime/device/", "runtime/backends/")))
+    filled = "".join(text(p) for p in SOURCES if p.endswith("backend.c"))
+    called = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "runtime/device").glob("*.py"))
     assert len(entries()) > 20
     assert [n for n in entries() if not re.search(rf"\.{n} =", filled)] == []
     assert [n for n in entries() if not re.search(rf"table\.{n}\b", called)] == []
