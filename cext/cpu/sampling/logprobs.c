@@ -45,22 +45,22 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
     int64_t v = c->v[1].shape[1], above = 0, k = ((const arg_logprobs *)c->arg)->k;
     int32_t id = cpu_i32(c->v + 2, row);
     float *out = cpu_f32(c->v, row), mine;
-    set s = set_of(cpu_f32(c->v + 1, row), v, base);
+    set s = set_of(cpu_f32(c->v + 1, row), v, 0, base);
     double log_total;
     memset(out, 0, sizeof *out * (size_t)(2 + 2 * k));
     if (!wanted(c, row))
         return;
-    if (id < NO_TOKEN || id >= v) {
+    if (id < -1 || id >= v) {
         cpu_fault(c);
         return;
     }
     find_best(&s);
-    if (id == NO_TOKEN || is_damaged(&s) || s.all_lost) {
+    if (id < 0 || has_damaged(&s) || s.all_lost) {
         for (int64_t i = 0; i < 2 + 2 * k; i++)
             out[i] = NAN;
         return;
     }
-    log_total = exact_log(total_weight(&s)) - WEIGHT_BITS * LN2;
+    log_total = exact_log(total_weight(ALONE, &s)) - WEIGHT_BITS * LN2;
     mine = distance(&s, id);
     for (int64_t i = 0; i < v; i++)
         above += distance(&s, i) < mine;

@@ -17,7 +17,16 @@
 #include <immintrin.h>
 #endif
 
-enum { NO_TOKEN = -1 }; /* the result of a row without a valid candidate */
+/* The language of the shared stages (cext/kernels/port.h), for a group of one thread. */
+#define FN static inline __attribute__((always_inline))
+#define DEVICE
+#define LOCAL
+#define THREAD
+#define BARRIER(m) (void)(m)
+typedef struct {
+    int thread, threads;
+} self;
+#define ALONE ((self){0, 1})
 
 typedef struct {
     uint32_t key; /* bits of a float >= 0, which sort like the float */
@@ -36,18 +45,22 @@ typedef struct {
     ranked *list, *other;
     int64_t *weights; /* weights of all candidates; valid if `weighed` */
     int weighed;
-    uint64_t *sums; /* BUCKETS */
+    uint64_t *sums;           /* BUCKETS */
+    ranked *history, *sorted; /* for the penalties: as many entries as the ring has positions */
 } set;
 
 enum { WEIGHT_BITS = 40, HEAP = 1024, DIGIT = 11, DIGITS = 1 << DIGIT, BUCKETS = 4096, CHUNK = 64, FEW = 512 };
 static const float FAR = -40.0f, NEAR = 12.0f, MOST = 3.4028234663852886e38f;
 
+/* Bytes for a set of v logits, without its history: a multiple of 64. */
 static inline uint64_t set_scratch(int64_t v) {
-    return (uint64_t)v * (2 * sizeof(float) + sizeof(int32_t) + 2 * sizeof(ranked) + sizeof(int64_t)) +
-           BUCKETS * sizeof(uint64_t) + 64;
+    return ((uint64_t)v * (2 * sizeof(float) + sizeof(int32_t) + 2 * sizeof(ranked) + sizeof(int64_t)) +
+            BUCKETS * sizeof(uint64_t) + 63) &
+           ~(uint64_t)63;
 }
 
-static inline set set_of(const float *logits, int64_t n, uint8_t *scratch) {
+/* width: positions of the ring. */
+static inline set set_of(const float *logits, int64_t n, int64_t width, uint8_t *scratch) {
     set s = {.x = logits, .n = n, .sums = (uint64_t *)(void *)scratch};
     s.weights = (int64_t *)(void *)(s.sums + BUCKETS);
     s.list = (ranked *)(void *)(s.weights + n);
@@ -55,6 +68,8 @@ static inline set set_of(const float *logits, int64_t n, uint8_t *scratch) {
     s.own_x = (float *)(void *)(s.other + n);
     s.keys = s.own_x + n;
     s.own_ids = (int32_t *)(void *)(s.keys + n);
+    s.history = (ranked *)(void *)(scratch + set_scratch(n));
+    s.sorted = s.history + width;
     return s;
 }
 
@@ -85,7 +100,8 @@ static inline int64_t place_of(const set *s, int32_t id) {
     return s->ids[low] == id ? low : -1;
 }
 
-static inline float *writable(set *s) {
+static inline float *writable(self m, set *s) {
+    (void)m;
     if (s->x != s->own_x)
         memcpy(s->own_x, s->x, sizeof(float) * (size_t)s->n);
     s->x = s->own_x;
@@ -94,7 +110,7 @@ static inline float *writable(set *s) {
 }
 
 /* Whether a logit is NaN or +inf, which makes the row invalid. */
-static inline int is_damaged(const set *s) {
+static inline int has_damaged(const set *s) {
     int odd = 0;
     for (int64_t i = 0; i < s->n; i++)
         odd |= !(s->x[i] <= MOST);
@@ -116,6 +132,63 @@ static inline void find_best(set *s) {
     s->best = best[0];
     s->all_lost = best[0] == -INFINITY;
 }
+
+static inline void changed(self m, set *s) {
+    (void)m;
+    find_best(s);
+}
+
+/* A buffer for new logits of all candidates; it may hold the present ones. Call took_all() afterwards. */
+static inline float *room_for_all(self m, set *s) {
+    (void)m;
+    return s->own_x;
+}
+
+static inline void took_all(self m, set *s) {
+    (void)m;
+    s->x = s->own_x;
+    s->weighed = 0;
+}
+
+/* Reductions over the group's threads. */
+FN int64_t sum_of_all(self m, const set *s, int64_t x) {
+    (void)m, (void)s;
+    return x;
+}
+FN float most_of_all(self m, const set *s, float x) {
+    (void)m, (void)s;
+    return x;
+}
+FN int last_of_all(self m, const set *s, int at) {
+    (void)m, (void)s;
+    return at;
+}
+
+/* sum = the sum of `number` over i = 0 .. n - 1 in doubles: eight partial sums, i % 8, each in order, then their sum in order.
+ * The definition fixes this order. */
+#define LANES_SUM(m, s, number, sum)                                                                                   \
+    do {                                                                                                               \
+        double lane[8] = {0};                                                                                          \
+        (void)(m);                                                                                                     \
+        for (int64_t i = 0; i < (s)->n; i++)                                                                           \
+            lane[i & 7] += (number);                                                                                   \
+        (sum) = 0;                                                                                                     \
+        for (int j = 0; j < 8; j++)                                                                                    \
+            (sum) += lane[j];                                                                                          \
+    } while (0)
+
+/* Keeps the candidates i for which the condition holds, in order and in place: it may read candidates from i on. */
+#define KEEP(m, s, condition)                                                                                          \
+    do {                                                                                                               \
+        int64_t kept = 0;                                                                                              \
+        (void)(m);                                                                                                     \
+        for (int64_t i = 0; i < (s)->n; i++)                                                                           \
+            if (condition) {                                                                                           \
+                (s)->own_ids[kept] = id_of(s, i);                                                                      \
+                (s)->own_x[kept++] = (s)->x[i];                                                                        \
+            }                                                                                                          \
+        took_own(s, kept);                                                                                             \
+    } while (0)
 
 /* Distance of a candidate's logit below the largest, >= 0. */
 static inline float distance(const set *s, int64_t at) {
@@ -171,17 +244,23 @@ static inline void weigh(set *s) {
     }
 }
 
-static inline double total_weight(set *s) {
+static inline double total_weight(self m, set *s) {
     int64_t sum = 0;
+    (void)m;
     weigh(s);
     for (int64_t i = 0; i < s->n; i++)
         sum += s->weights[i];
     return (double)sum;
 }
 
+/* total_weight() has run since the candidates changed. */
+static inline int64_t weight(const set *s, int64_t at) {
+    return s->weights[at];
+}
+
 /* --- ranking */
 
-static inline uint32_t key_bits(float key) {
+static inline uint32_t f32_bits(float key) {
     uint32_t bits;
     memcpy(&bits, &key, sizeof bits);
     return bits;
@@ -246,7 +325,7 @@ static inline int any_below(const float *x, float best, float limit) {
 static inline void select_first(const set *s, int64_t k) {
     ranked *heap = s->list;
     for (int64_t i = 0; i < k; i++)
-        heap[i] = (ranked){key_bits(distance(s, i)), (int32_t)i};
+        heap[i] = (ranked){f32_bits(distance(s, i)), (int32_t)i};
     for (int64_t i = k / 2; i-- > 0;)
         sift_down(heap, k, i);
     for (int64_t i = k; i < s->n; i++) {
@@ -257,7 +336,7 @@ static inline void select_first(const set *s, int64_t k) {
             continue;
         }
         for (int64_t end = i + CHUNK < s->n ? i + CHUNK : s->n; i < end; i++) {
-            uint32_t key = key_bits(distance(s, i));
+            uint32_t key = f32_bits(distance(s, i));
             if (key < heap[0].key) { /* indexes ascend, so an equal key ranks after */
                 heap[0] = (ranked){key, (int32_t)i};
                 sift_down(heap, k, 0);
@@ -326,14 +405,15 @@ static inline void keep_lanes(set *s, const float *keys, ranked edge) {
 
 /* Keeps the candidates that rank up to `edge`, inclusive. keys: NULL for distances. A chunk's comparisons
  * are collected as bits first, because a branch per candidate would be mispredicted. */
-static inline void keep_first(set *s, const float *keys, ranked edge) {
+static inline void keep_first(self m, set *s, const float *keys, ranked edge) {
+    (void)m;
 #ifdef __AVX512F__
     if (!s->all_lost || keys) {
         keep_lanes(s, keys, edge);
         return;
     }
 #endif
-    int64_t m = 0, n = s->n;
+    int64_t kept = 0, n = s->n;
     const float *x = s->x;
     const int32_t *ids = s->ids;
     int32_t *own_ids = s->own_ids;
@@ -354,11 +434,11 @@ static inline void keep_first(set *s, const float *keys, ranked edge) {
         stays = pack_flags(flags);
         for (; stays; stays &= stays - 1) {
             int64_t at = i + __builtin_ctzll(stays);
-            own_ids[m] = ids ? ids[at] : (int32_t)at;
-            own_x[m++] = x[at];
+            own_ids[kept] = ids ? ids[at] : (int32_t)at;
+            own_x[kept++] = x[at];
         }
     }
-    took_own(s, m);
+    took_own(s, kept);
 }
 
 static inline int reached(int64_t sum, double goal, int beyond) {
@@ -366,7 +446,7 @@ static inline int reached(int64_t sum, double goal, int beyond) {
 }
 
 static inline int64_t share_of(const set *s, int64_t at, int unit) {
-    return unit ? 1 : s->weights[at];
+    return unit ? 1 : weight(s, at);
 }
 
 /* Bucket of each key: buckets have equal width, the last is unbounded, and their order is that of the keys. */
@@ -427,17 +507,18 @@ static inline int64_t gather(set *s, const float *keys, int bucket) {
             any |= of[j] == bucket;
         for (int64_t j = 0; any && j < count; j++)
             if (of[j] == bucket || bucket == BUCKETS)
-                s->list[m++] = (ranked){key_bits(key[j]), (int32_t)(i + j)};
+                s->list[m++] = (ranked){f32_bits(key[j]), (int32_t)(i + j)};
     }
     return m;
 }
 
 /* The candidate at which the cumulative weight in order of rank reaches the goal (beyond 1: exceeds it); the last-ranked one if
  * none does. unit 1: each candidate weighs 1. */
-static inline ranked cross(set *s, const float *keys, double goal, int beyond, int unit) {
+static inline ranked cross(self alone, set *s, const float *keys, double goal, int beyond, int unit) {
     int64_t sum = 0, i, m;
     int bucket = BUCKETS;
     ranked *list;
+    (void)alone;
     if (!unit)
         weigh(s);
     if (s->n > FEW)
@@ -450,6 +531,26 @@ static inline ranked cross(set *s, const float *keys, double goal, int beyond, i
         if (reached(sum += share_of(s, list[i].at, unit), goal, beyond))
             break;
     return list[i];
+}
+
+static inline void keep_count(self m, set *s, int64_t k) {
+    if (k >= s->n)
+        return;
+    if (k > HEAP) {
+        keep_first(m, s, NULL, cross(m, s, NULL, (double)k, 0, 1));
+        return;
+    }
+    select_first(s, k);
+    keep_first(m, s, NULL, s->list[k - 1]);
+}
+
+/* Distances of the n first-ranked candidates, in order; n <= HEAP. */
+static inline const float *first_distances(self m, set *s, int n) {
+    (void)m;
+    select_first(s, n);
+    for (int i = 0; i < n; i++)
+        s->keys[i] = distance(s, s->list[i].at);
+    return s->keys;
 }
 
 #endif
