@@ -303,8 +303,7 @@ FN int equal_at(self m, THREAD const set *s, DEVICE const float *keys, uint32_t 
 FN ranked cross(self m, THREAD const set *s, DEVICE const float *keys, double goal, int beyond, int unit) {
     ranked edge = {0, 0};
     int64_t before, all;
-    /* kept: other threads may still read the room; today's callers need only one of this and the last barrier of cross() */
-    BARRIER(m);
+    BARRIER(m); /* kept: other threads may still read the room; today's callers need one of this and the last */
     if (m.thread == 0)
         s->room->before = 0;
     for (int shift = 24; shift >= 0; shift -= 8)
