@@ -45,9 +45,10 @@ typedef struct {
 } cpu_split;
 
 typedef struct {
-    const char *(*check)(const cpu_call *); /* NULL, or what is wrong with shapes and formats */
-    uint64_t (*scratch)(const cpu_call *);  /* bytes of scratch per thread; NULL: none */
-    cpu_split (*split)(const cpu_call *);   /* items at the shapes of this run; NULL: one item */
+    /* NULL, or what the kernel needs beyond the op's rules (shapes.h); a NULL pointer: nothing */
+    const char *(*check)(const cpu_call *);
+    uint64_t (*scratch)(const cpu_call *); /* bytes of scratch per thread; NULL: none */
+    cpu_split (*split)(const cpu_call *);  /* items at the shapes of this run; NULL: one item */
     void (*run)(const cpu_call *, int64_t from, int64_t to,
                 int thread);              /* computes items from .. to - 1, in any order */
     int takes_packed;                     /* 1: its weights may be packed */

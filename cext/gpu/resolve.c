@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "override.h"
+#include "shapes.h"
 #include "step.h"
 
 /* Fills *out from a plan's view; NULL, or what is wrong with it. buffers is NULL for supports(). */
@@ -70,6 +71,8 @@ int gpu_resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *cons
             return fail_view(plan, step, (int)i, fault);
     if (broadcasts(op, s->n_in) &&
         (fault = align_broadcast(plan->views + s->view + 1, plan->views + s->view + 2, out->v + 2)))
+        return fail_step(plan, step, fault);
+    if ((fault = shape_fault(op, plan->views + s->view, (int)s->n_in, plan->args + s->arg)))
         return fail_step(plan, step, fault);
     usage = plan->buffers[plan->views[s->view].buffer].usage;
     if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST))

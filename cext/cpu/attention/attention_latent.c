@@ -6,6 +6,7 @@
  * tiles of LONG_TILE tokens. sparse_attention attends to a given list of positions per token; a list of all positions gives the
  * bits of dense attention.
  */
+#include "shapes.h"
 #include "attention_run.h"
 
 enum { LONG_TILE = 512 };
@@ -118,6 +119,6 @@ static const char *check_expanded_attention(const cpu_call *c) {
     return a->least < 1 ? "least must be 1 or more" : NULL;
 }
 
-ATTENTION_KERNEL(absorbed_attention, 0);
-ATTENTION_KERNEL(sparse_attention, 0);
-ATTENTION_KERNEL(expanded_attention, 1);
+ATTENTION_KERNEL(absorbed_attention, check_absorbed_attention, 0);
+ATTENTION_KERNEL(sparse_attention, check_sparse_attention, 0);
+ATTENTION_KERNEL(expanded_attention, check_expanded_attention, 1);

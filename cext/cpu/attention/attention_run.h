@@ -385,8 +385,8 @@ static void run_items(setup s, int64_t from, int64_t to, int thread) {
     tiles_end(&s);
 }
 
-/* Defines the kernel of an op from setup_<op>() and check_<op>(). */
-#define ATTENTION_KERNEL(op, packed)                                                                                   \
+/* Defines the kernel of an op from setup_<op>() and its check. */
+#define ATTENTION_KERNEL(op, check, packed)                                                                            \
     static cpu_split split_##op(const cpu_call *c) {                                                                   \
         return split_of(setup_##op(c));                                                                                \
     }                                                                                                                  \
@@ -399,6 +399,6 @@ static void run_items(setup s, int64_t from, int64_t to, int thread) {
     static void run_##op(const cpu_call *c, int64_t from, int64_t to, int thread) {                                    \
         run_items(setup_##op(c), from, to, thread);                                                                    \
     }                                                                                                                  \
-    CPU_KERNEL(op) = {check_##op, scratch_##op, split_##op, run_##op, .takes_packed = packed, .shared = shared_##op}
+    CPU_KERNEL(op) = {check, scratch_##op, split_##op, run_##op, .takes_packed = packed, .shared = shared_##op}
 
 #endif

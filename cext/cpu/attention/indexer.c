@@ -4,6 +4,7 @@
  * position alone. The k best positions are written in ascending order; the lower of two equal ones wins, and NaN is the least. A
  * token with a past of at most k positions takes them all without reading the cache. One work item per token.
  */
+#include "shapes.h"
 #include "cpu.h"
 #include "kv_rows.h"
 

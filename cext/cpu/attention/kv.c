@@ -8,30 +8,6 @@
 #include "kv_rows.h"
 #include "rope.h"
 
-/* slot: the input slot; pos and table follow it. */
-static const char *check_cache(const cpu_call *c, const cpu_view *slot) {
-    const cpu_view *cache = c->v, *x = c->v + 2, *table = slot + 2;
-    if (cache->ndim != 4 || !kv_bytes(cache->format, KV_BLOCK))
-        return "the cache must be " KV_FORMATS " (blocks, H, block, D)";
-    if (cache->data != c->v[1].data || !cpu_same_shape(cache, c->v + 1) || cache->format != c->v[1].format)
-        return "the output must be the cache itself";
-    if (!cpu_is(x, F32, 3) || x->shape[1] != cache->shape[1] || x->shape[2] != cache->shape[3])
-        return "x must be f32 (T, H, D) with the cache's H and D";
-    for (int i = 0; i < 2; i++)
-        if (!cpu_is(slot + i, I32, 1) || slot[i].shape[0] != x->shape[0])
-            return "slot and pos must be i32 (T)";
-    return cpu_is(table, I32, 2) ? NULL : "table must be i32 (S, B)";
-}
-
-static const char *check_write(const cpu_call *c) {
-    return c->n_in == 5 ? check_cache(c, c->v + 3) : "it takes cache, x, slot, pos and table";
-}
-
-static const char *check_rope_write(const cpu_call *c) {
-    const char *fault = c->n_in == 6 ? check_cache(c, c->v + 4) : "it takes cache, x, cos_sin, slot, pos and table";
-    return fault ? fault : check_cos_sin(c->v + 2, c->v + 3, ((const arg_rope_kv_write *)c->arg)->style);
-}
-
 static cpu_split split(const cpu_call *c) {
     return cpu_grains(c->v[2].shape[0], (int64_t)c->v[2].width);
 }
@@ -79,5 +55,5 @@ static void run_rope_write(const cpu_call *c, int64_t from, int64_t to, int thre
         write_token(c, from, (float *)cpu_scratch(c, thread));
 }
 
-CPU_KERNEL(kv_write) = {check_write, NULL, split, run_write};
-CPU_KERNEL(rope_kv_write) = {check_rope_write, scratch_rope_write, split, run_rope_write};
+CPU_KERNEL(kv_write) = {NULL, NULL, split, run_write};
+CPU_KERNEL(rope_kv_write) = {NULL, scratch_rope_write, split, run_rope_write};

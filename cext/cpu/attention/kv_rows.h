@@ -12,7 +12,6 @@
 #include "simd/simd.h"
 
 enum { KV_F32 = 0, KV_F16 = 1, KV_Q4_0 = 2, KV_Q8_0 = 8, KV_BF16 = 30, KV_FP8 = 1008, KV_BLOCK = 32 };
-#define KV_FORMATS "f32, f16, bf16, fp8, q8_0 or q4_0"
 
 /* Vectors of LANES small integers. */
 typedef int8_t kv_i8 __attribute__((vector_size(LANES)));

@@ -29,13 +29,4 @@ static inline void rope_head(int32_t style, const float *x, float *y, int d, con
         memcpy(y + n_rot, x + n_rot, sizeof(float) * (size_t)(d - n_rot));
 }
 
-/* Checks cos_sin for x (T, H, D): NULL, or what is wrong. */
-static inline const char *check_cos_sin(const cpu_view *x, const cpu_view *cos_sin, int32_t style) {
-    if (!cpu_is(x, F32, 3) || !cpu_is(cos_sin, F32, 2) || cos_sin->shape[0] != x->shape[0])
-        return "x must be f32 (T, H, D) and cos_sin f32 (T, n_rot)";
-    if (cos_sin->shape[1] < 2 || cos_sin->shape[1] % 2 || cos_sin->shape[1] > x->shape[2])
-        return "n_rot must be even and no more than D";
-    return style == HAL_ROPE_INTERLEAVED || style == HAL_ROPE_HALVES ? NULL : "style must be 0 or 1";
-}
-
 #endif

@@ -12,6 +12,7 @@
 #include "os.h"
 #include "weights/panel.h"
 #include "size.h"
+#include "shapes.h"
 #include "step.h"
 
 enum { MAX_STEPS = 1 << 20, LINE = 64 };
@@ -88,7 +89,8 @@ static int resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *c
                            .step = (int)step,
                            .flags = d->flags,
                            .set = d->set};
-    if ((fault = kernel->check(&out->call)))
+    fault = shape_fault(op, plan->views + s->view, s->n_in, out->call.arg);
+    if (fault || (kernel->check && (fault = kernel->check(&out->call))))
         return fail_step(plan, step, fault);
     return 0;
 }

@@ -9,32 +9,6 @@
 
 #include "weight.h"
 
-static const char *check_weights(const cpu_call *c, int n_weights) {
-    const cpu_view *y = c->v, *x = c->v + 1;
-    int64_t columns = 0;
-    if (y->format != F32 || y->ndim != 2 || x->ndim != 2 || x->shape[0] != y->shape[0])
-        return "x must be (T, K) and the output f32 (T, N)";
-    for (int i = 2; i < 2 + n_weights; i++) {
-        const char *fault = check_weight(c, c->v + i);
-        if (fault)
-            return fault;
-        columns += c->v[i].shape[0];
-    }
-    return columns == y->shape[1] ? NULL : "the output must be as wide as all weights have rows";
-}
-
-static const char *check_linear(const cpu_call *c) {
-    return c->n_in < 2 ? "it takes x and one weight or more" : check_weights(c, c->n_in - 1);
-}
-
-static const char *check_add(const cpu_call *c) {
-    if (c->n_in != 3)
-        return "it takes x, a weight and a residual";
-    if (c->v[3].format != F32 || !cpu_same_shape(c->v, c->v + 3))
-        return "the residual must be f32 with the output's shape";
-    return check_weights(c, 1);
-}
-
 static cpu_split split(const cpu_call *c, int n_weights) {
     int64_t panels = 0;
     for (int i = 0; i < n_weights; i++)
@@ -111,5 +85,13 @@ static void run_add(const cpu_call *c, int64_t from, int64_t to, int thread) {
     run_items(c, 1, c->v + 3, from, to, thread);
 }
 
-CPU_KERNEL(linear) = {check_linear, scratch, split_linear, run_linear, .takes_packed = 1};
+static const char *check(const cpu_call *c) {
+    return check_weights(c, c->n_in - 1);
+}
+
+static const char *check_add(const cpu_call *c) {
+    return check_weights(c, 1);
+}
+
+CPU_KERNEL(linear) = {check, scratch, split_linear, run_linear, .takes_packed = 1};
 CPU_KERNEL(linear_add) = {check_add, scratch, split_add, run_add, .takes_packed = 1};

@@ -15,21 +15,7 @@ enum { CHUNK = 256, CHUNK_PANELS = CHUNK / PANEL_ROWS };
 enum { PITCH = CHUNK + 16 };
 
 static const char *check(const cpu_call *c) {
-    const cpu_view *y = c->v, *x = c->v + 1, *gate = c->v + 2, *up = c->v + 3;
-    const char *fault;
-    if (c->n_in != 3)
-        return "it takes x, a gate and an up";
-    if (x->ndim != 2 || y->ndim != 2 || x->shape[0] != y->shape[0])
-        return "x must be (T, K) and the output (T, N)";
-    if ((fault = check_weight(c, gate)) || (fault = check_weight(c, up)))
-        return fault;
-    return gate->shape[0] == up->shape[0] && gate->shape[0] == y->shape[1]
-               ? NULL
-               : "gate and up must be (N, K) and the output (T, N)";
-}
-
-static const char *check_float(const cpu_call *c) {
-    return c->v[0].format == F32 ? check(c) : "the output must be f32";
+    return c->v->format == F32 ? check_weights(c, 2) : "the output must be f32";
 }
 
 static const char *check_quantized(const cpu_call *c) {
@@ -37,7 +23,7 @@ static const char *check_quantized(const cpu_call *c) {
         return "the output must be a8_32, a8_256, bf16x2, f16 or bf16";
     if (c->v[0].shape[1] > CHUNK * CPU_COUNTERS)
         return "the weights have too many rows";
-    return check(c);
+    return check_weights(c, 2);
 }
 
 static cpu_split split(const cpu_call *c) {
@@ -120,6 +106,6 @@ static void run_quantized(const cpu_call *c, int64_t from, int64_t to, int threa
     }
 }
 
-CPU_KERNEL(linear_swiglu) = {check_float, scratch, split, run_float, .takes_packed = 1};
+CPU_KERNEL(linear_swiglu) = {check, scratch, split, run_float, .takes_packed = 1};
 CPU_KERNEL(linear_swiglu_quantize) = {check_quantized, scratch,           split,
                                       run_quantized,   .takes_packed = 1, .shared = shared};

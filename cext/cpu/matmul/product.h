@@ -10,6 +10,7 @@
 #define SATCHEL_CPU_PRODUCT_H
 
 #include "cpu.h"
+#include "weights/panel.h"
 
 enum { PRODUCT_PANELS = 16 /* most panels of one product */ };
 
@@ -44,6 +45,18 @@ struct product_kernel {
 
 /* The product of a set for these formats; NULL: none that the flags allow. */
 const product_kernel *product_find(const cpu_set *, uint32_t format, uint32_t act, uint32_t flags);
+
+/* Checks the formats of n weights, the inputs from the second on, and of x: NULL, or what is wrong. */
+static inline const char *check_weights(const cpu_call *c, int n) {
+    for (const cpu_view *w = c->v + 2; w < c->v + 2 + n; w++) {
+        const panel_format *f = panel_format_find(w->format);
+        if (!f || w->shape[w->ndim - 1] % f->block)
+            return "each weight must have a format that has a product";
+        if (!product_find(c->set, w->format, c->v[1].format, c->flags))
+            return "x must have the activation format of the weight's product";
+    }
+    return NULL;
+}
 
 /* Products for many columns loop over K outside and over pairs of panels inside: a slice of K of all columns stays in the
  * cache for all panels, and each panel is unpacked once. Their scratch: unpacked weights of two panels; tile results; sums

@@ -9,17 +9,6 @@
 
 enum { BYTES_A_GRAIN = 65536, MANY_COLUMNS = 64, PANELS_FOR_MANY = 8 };
 
-/* Checks a weight against the call's first input x (T, K): NULL, or what is wrong. */
-static inline const char *check_weight(const cpu_call *c, const cpu_view *w) {
-    const cpu_view *x = c->v + 1;
-    const panel_format *f = panel_format_find(w->format);
-    if (!f || w->ndim != 2 || w->shape[1] != x->shape[1] || w->shape[1] % f->block)
-        return "each weight must be (N, K) with x's K, in a format that has a product";
-    if (!product_find(c->set, w->format, x->format, c->flags))
-        return "x must have the activation format of the weight's product";
-    return NULL;
-}
-
 static inline int64_t panels_of(const cpu_view *w) {
     return ((int64_t)w->shape[0] + PANEL_ROWS - 1) / PANEL_ROWS;
 }

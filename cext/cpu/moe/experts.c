@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "ops/elementwise.h"
-#include "weights/panel.h"
 #include "matmul/product.h"
 #include "size.h"
 
@@ -251,50 +250,11 @@ static cpu_split split(const cpu_call *c) {
     return s;
 }
 
-static const char *check_products(const cpu_call *c, int weights) {
-    const cpu_view *y = c->v, *x = c->v + 1;
-    for (int i = 0; i < weights; i++) {
-        const cpu_view *w = c->v + 2 + i;
-        const panel_format *f = panel_format_find(w->format);
-        if (w->ndim != 3 || w->shape[0] != c->v[2].shape[0] || w->shape[1] != y->shape[2] ||
-            w->shape[2] != x->shape[x->ndim - 1] || !f || w->shape[2] % f->block)
-            return "each weight must be (E, N, K) with x's K, in a format that has a product";
-        if (!product_find(c->set, w->format, x->format, c->flags))
-            return "x must have the activation format of the weight's product";
-    }
-    return NULL;
+static const char *check(const cpu_call *c) {
+    return (int64_t)c->v->shape[0] * c->v->shape[1] > INT32_MAX ? "ids are too many"
+                                                                : check_weights(c, c->n_in == 4 ? 2 : 1);
 }
 
-static const char *check_heads(const cpu_call *c) {
-    const cpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
-    if (c->n_in != 2 || x->ndim != 3 || w->ndim != 3 || x->shape[1] != w->shape[0])
-        return "it takes x (T, H, K) and a weight (H, N, K)";
-    return cpu_is(y, F32, 3) && y->shape[0] == x->shape[0] && y->shape[1] == x->shape[1]
-               ? check_products(c, 1)
-               : "the output must be f32 (T, H, N)";
-}
-
-static const char *check(const cpu_call *c, int weights) {
-    const cpu_view *y = c->v, *x = c->v + 1, *ids = c->v + c->n_in;
-    if (c->n_in != weights + 2)
-        return "it takes x, one weight or a gate and an up, and ids";
-    if (!cpu_is(ids, I32, 2) || !cpu_is(y, F32, 3) || y->shape[0] != ids->shape[0] || y->shape[1] != ids->shape[1])
-        return "ids must be i32 (T, k) and the output f32 (T, k, N)";
-    if ((x->ndim != 2 && x->ndim != 3) || x->shape[0] != y->shape[0] || (x->ndim == 3 && x->shape[1] != y->shape[1]))
-        return "x must be (T, K) or (T, k, K)";
-    if ((int64_t)ids->shape[0] * ids->shape[1] > INT32_MAX)
-        return "ids are too many";
-    return check_products(c, weights);
-}
-
-static const char *check_linear(const cpu_call *c) {
-    return check(c, 1);
-}
-
-static const char *check_swiglu(const cpu_call *c) {
-    return check(c, 2);
-}
-
-CPU_KERNEL(head_linear) = {check_heads, scratch, split, run, .takes_packed = 1};
-CPU_KERNEL(expert_linear) = {check_linear, scratch, split, run, .takes_packed = 1};
-CPU_KERNEL(expert_swiglu) = {check_swiglu, scratch, split, run, .takes_packed = 1};
+CPU_KERNEL(head_linear) = {check, scratch, split, run, .takes_packed = 1};
+CPU_KERNEL(expert_linear) = {check, scratch, split, run, .takes_packed = 1};
+CPU_KERNEL(expert_swiglu) = {check, scratch, split, run, .takes_packed = 1};

@@ -6,25 +6,6 @@
  */
 #include "sample_set.h"
 
-static const char *check(const cpu_call *c) {
-    const cpu_view *y = c->v, *logits = c->v + 1, *ids = c->v + 2;
-    int32_t k = ((const arg_logprobs *)c->arg)->k;
-    if (c->n_in != 2 && c->n_in != 3)
-        return "it takes logits and ids, and may take params";
-    if (!cpu_is(logits, F32, 2) || !cpu_is(y, F32, 2) || y->shape[0] != logits->shape[0])
-        return "logits must be f32 (R, V) and the output f32 of as many rows";
-    if (k < 1 || k > HEAP || k > logits->shape[1] || y->shape[1] != 2 + 2 * k)
-        return "k must be 1 to 1024, no more than tokens, and the output (R, 2 + 2 k)";
-    if (!cpu_is(ids, I32, 1) || ids->shape[0] != y->shape[0])
-        return "ids must be i32 (R)";
-    if (c->n_in == 3) {
-        const block_format *f = block_format_find(c->v[3].format);
-        if (c->v[3].shape[0] != y->shape[0] || c->v[3].width / f->block * f->bytes != sizeof(hal_sampling))
-            return "params must be one hal_sampling per row";
-    }
-    return NULL;
-}
-
 static uint64_t scratch(const cpu_call *c) {
     return set_scratch(c->v[1].shape[1]);
 }
@@ -78,4 +59,4 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
         run_row(c, from, cpu_scratch(c, thread));
 }
 
-CPU_KERNEL(logprobs) = {check, scratch, split, run};
+CPU_KERNEL(logprobs) = {NULL, scratch, split, run};

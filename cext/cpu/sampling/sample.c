@@ -12,44 +12,6 @@
 
 #include "../../kernels/sample_stages.k.h"
 
-static const char *check_row(const cpu_call *c) {
-    const cpu_view *y = c->v, *logits = c->v + 1, *ring = c->v + 2, *params = c->v + 5;
-    const block_format *f;
-    if (!cpu_is(logits, F32, 2) || y->shape[0] != logits->shape[0])
-        return "logits must be f32 (R, V) and the output of as many rows";
-    if (!cpu_is(ring, I32, 2))
-        return "the ring must be i32 (S, W)";
-    for (int i = 3; i < 5; i++)
-        if (!cpu_is(c->v + i, I32, 1) || c->v[i].shape[0] != y->shape[0])
-            return "slot and pos must be i32 (R)";
-    f = block_format_find(params->format);
-    if (params->shape[0] != y->shape[0] || params->width / f->block * f->bytes != sizeof(hal_sampling))
-        return "params must be one hal_sampling per row";
-    return NULL;
-}
-
-static const char *check(const cpu_call *c) {
-    if (c->n_in != 5)
-        return "it takes logits, ring, slot, pos and params";
-    if (!cpu_is(c->v, I32, 1))
-        return "the output must be i32 (R)";
-    return check_row(c);
-}
-
-static const char *check_masked(const cpu_call *c) {
-    const cpu_view *y = c->v, *bitmask = c->v + 6, *edits = c->v + 7;
-    if (c->n_in != 7)
-        return "it takes logits, ring, slot, pos, params, token bitmask and edits";
-    if (!cpu_is(y, I32, 2) || y->shape[1] != 2)
-        return "the output must be i32 (R, 2)";
-    if (!cpu_is(bitmask, I32, 2) || bitmask->shape[0] != y->shape[0] ||
-        bitmask->shape[1] < (c->v[1].shape[1] + 31) / 32)
-        return "the token bitmask must be i32 (R, V / 32)";
-    if (!cpu_is(edits, I32, 3) || edits->shape[0] != y->shape[0] || edits->shape[2] != 2)
-        return "edits must be i32 (R, E, 2)";
-    return check_row(c);
-}
-
 static uint64_t scratch(const cpu_call *c) {
     return set_scratch(c->v[1].shape[1]) + 2 * sizeof(ranked) * (uint64_t)c->v[2].shape[1];
 }
@@ -126,5 +88,5 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
         run_row(c, from, cpu_scratch(c, thread));
 }
 
-CPU_KERNEL(sample) = {check, scratch, split, run};
-CPU_KERNEL(sample_masked) = {check_masked, scratch, split, run};
+CPU_KERNEL(sample) = {NULL, scratch, split, run};
+CPU_KERNEL(sample_masked) = {NULL, scratch, split, run};

@@ -3,32 +3,6 @@
  */
 #include "cpu.h"
 
-static const char *check_table(const cpu_view *table, const cpu_view *slot, const cpu_view *pos) {
-    if (!cpu_is(table, I32, 2))
-        return "the table must be i32 (S, W)";
-    if (!cpu_is(slot, I32, 1) || !cpu_is(pos, I32, 1) || slot->shape[0] != pos->shape[0])
-        return "slot and pos must be i32 of one length";
-    return NULL;
-}
-
-static const char *check_put(const cpu_call *c) {
-    if (c->n_in != 4)
-        return "it takes the table, ids, slot and pos";
-    if (c->v[0].data != c->v[1].data || !cpu_same_shape(c->v, c->v + 1) || c->v[0].format != I32)
-        return "the output must be the table itself";
-    if (!cpu_is(c->v + 2, I32, 1) || c->v[2].shape[0] != c->v[4].shape[0])
-        return "ids must be i32 and as long as pos";
-    return check_table(c->v + 1, c->v + 3, c->v + 4);
-}
-
-static const char *check_get(const cpu_call *c) {
-    if (c->n_in != 3)
-        return "it takes the table, slot and pos";
-    if (!cpu_is(c->v, I32, 1) || c->v[0].shape[0] != c->v[3].shape[0])
-        return "the output must be i32 and as long as pos";
-    return check_table(c->v + 1, c->v + 2, c->v + 3);
-}
-
 /* The table entry of a slot and position; NULL, and a fault, if they are out of range. */
 static int32_t *word(const cpu_call *c, const cpu_view *table, int32_t slot, int64_t pos) {
     if (slot >= 0 && slot < table->shape[0] && pos >= 0)
@@ -57,5 +31,5 @@ static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {
     }
 }
 
-CPU_KERNEL(tokens_put) = {check_put, NULL, NULL, run_put};
-CPU_KERNEL(tokens_get) = {check_get, NULL, NULL, run_get};
+CPU_KERNEL(tokens_put) = {NULL, NULL, NULL, run_put};
+CPU_KERNEL(tokens_get) = {NULL, NULL, NULL, run_get};
