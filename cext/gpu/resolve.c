@@ -72,7 +72,7 @@ int gpu_resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *cons
     if (broadcasts(op, s->n_in) &&
         (fault = align_broadcast(plan->views + s->view + 1, plan->views + s->view + 2, out->v + 2)))
         return fail_step(plan, step, fault);
-    if ((fault = shape_fault(op, plan->views + s->view, (int)s->n_in, plan->args + s->arg)))
+    if ((fault = shape_fault(op, plan->views + s->view, (int)s->n_in, plan->args + s->arg, buffers != NULL)))
         return fail_step(plan, step, fault);
     usage = plan->buffers[plan->views[s->view].buffer].usage;
     if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST))

@@ -5,11 +5,11 @@
 
 enum { F32 = 0, I32 = HAL_FORMAT_I32, MOST_TAPS = 64, MOST_LOGPROBS = 1024 };
 
-/* A call: v[0] is the output, v[1] .. v[n] are the inputs. */
+/* A call: v[0] is the output, v[1] .. v[n] are the inputs. placed 0: where they lie is not known yet. */
 typedef struct {
     const hal_view *v;
     const void *arg;
-    int n;
+    int n, placed;
 } call;
 
 static int is(const hal_view *v, uint32_t format, uint32_t ndim) {
@@ -32,7 +32,8 @@ static int same_shape(const hal_view *a, const hal_view *b) {
 /* Whether the output is the first input's memory. */
 static int in_place(const call *c) {
     const hal_view *y = c->v, *x = c->v + 1;
-    return y->buffer == x->buffer && y->offset == x->offset && same_shape(y, x) && y->format == x->format;
+    int there = !c->placed || (y->buffer == x->buffer && y->offset == x->offset);
+    return there && same_shape(y, x) && y->format == x->format;
 }
 
 /* --- elementwise */
@@ -578,6 +579,6 @@ static const char *(*const rules[HAL_N_OPS])(const call *) = {
     [HAL_OP_LOGPROBS] = logprobs,
 };
 
-const char *shape_fault(int op, const hal_view *v, int n_in, const void *arg) {
-    return rules[op] ? rules[op](&(call){v, arg, n_in}) : NULL;
+const char *shape_fault(int op, const hal_view *v, int n_in, const void *arg, int placed) {
+    return rules[op] ? rules[op](&(call){v, arg, n_in, placed}) : NULL;
 }

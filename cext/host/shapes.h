@@ -9,7 +9,8 @@
 #define KV_FORMATS "f32, f16, bf16, fp8, q8_0 or q4_0"
 
 /* NULL, or which rule a call breaks. op: a HAL_OP_ value; v: the output, then the n_in inputs, at their maximum shapes, each of
- * which lies in its buffer. Of an op that this file does not know, nothing is checked. */
-const char *shape_fault(int op, const hal_view *v, int n_in, const void *arg);
+ * which lies in its buffer. placed 0: as supports() asks, when it is not known yet where a state and the output that must be that
+ * state lie. Of an op that this file does not know, nothing is checked. */
+const char *shape_fault(int op, const hal_view *v, int n_in, const void *arg, int placed);
 
 #endif

@@ -89,7 +89,7 @@ static int resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *c
                            .step = (int)step,
                            .flags = d->flags,
                            .set = d->set};
-    fault = shape_fault(op, plan->views + s->view, s->n_in, out->call.arg);
+    fault = shape_fault(op, plan->views + s->view, s->n_in, out->call.arg, buffers != NULL);
     if (fault || (kernel->check && (fault = kernel->check(&out->call))))
         return fail_step(plan, step, fault);
     return 0;
