@@ -5,8 +5,8 @@
 hal_abi.h: HAL_ABI_HASH. hal_ops.inc: HAL_OP(NAME, name, argument bytes) per op. formats.h: includes every
 header of quant/. types.inc: CPU_WEIGHT(stem, number, block, activations) and CPU_ONLY_ACT(stem, number,
 block) as the headers' SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same
-numbers as an enum. families.inc: OWN_PRODUCTS(name) for each folder of cpu/product/, and for "plain", the
-weights that are in none. products_<family>.inc: includes every file of that folder;
+numbers as an enum. families.inc: OWN_PRODUCTS(name) for each folder of cpu/matmul/product/, and for
+"plain", the weights that are in none. products_<family>.inc: includes every file of that folder;
 products_<family>_table.inc: its products. panel_defaults.inc: TAIL_, SPLIT_HALVES_, PACK_WORD_
 and UNPACK_WORD_<format> where a header does not define them. points.h: the codebooks of quant/grids.py as
 tables points_<format>, a word for a point.
@@ -63,8 +63,8 @@ def write_types(quant: Path, products: Path, include: Path) -> None:
 
 
 def write_products(weights: dict[str, list[str]], products: Path, include: Path) -> None:
-    """What product_<family>.c includes for each folder of cpu/product/, and product_plain.c for formats that
-    are in none.
+    """What product_<family>.c includes for each folder of cpu/matmul/product/, and product_plain.c for
+    formats that are in none.
     """
     known: set[str] = set()
     families = sorted(p for p in products.iterdir() if p.is_dir())
@@ -73,7 +73,7 @@ def write_products(weights: dict[str, list[str]], products: Path, include: Path)
     for family in families:
         stems = sorted(p.stem for p in family.glob("*.h"))
         known.update(stems)
-        lines = "".join(f'#include "product/{family.name}/{s}.h"\n' for s in stems)
+        lines = "".join(f'#include "matmul/product/{family.name}/{s}.h"\n' for s in stems)
         write(include / f"products_{family.name}.inc", lines)
         table = "".join(f"PRODUCT_{s},\n" for s in stems)
         write(include / f"products_{family.name}_table.inc", table + "{0}\n")
@@ -83,7 +83,8 @@ def write_products(weights: dict[str, list[str]], products: Path, include: Path)
     write(include / "products_plain_table.inc", table + "{0}\n")
 
 
-IN_PLANES = ("iq2_xxs", "iq3_xxs", "iq3_s")  # codebooks that permutations look up too, see cpu/points_at.h
+# Codebooks that permutations look up too, see cpu/matmul/points_at.h.
+IN_PLANES = ("iq2_xxs", "iq3_xxs", "iq3_s")
 
 
 def point_word(values: tuple[int, ...], point: tuple[int, ...]) -> int:
@@ -147,7 +148,7 @@ def main(header: Path, quant: Path, module: Path, include: Path) -> None:
     stems = sorted(p.stem for p in quant.glob("*.h") if p.stem != "half")
     write(include / "formats.h", "".join(f'#include "{s}.h"\n' for s in stems))
     write_points(quant.resolve().parents[1] / "quant" / "grids.py", include)
-    write_types(quant, quant.parent / "cpu" / "product", include)
+    write_types(quant, quant.parent / "cpu" / "matmul" / "product", include)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """KV cache quantization: the codes of keys and values. Every step quantizes rows of each layer, so there is
-no search for scales. The kernels compute the same bits (cext/cpu/kv_rows.h).
+no search for scales. The kernels compute the same bits (cext/cpu/attention/kv_rows.h).
 """
 
 from __future__ import annotations

@@ -45,9 +45,10 @@ typedef struct {
 } cpu_split;
 
 typedef struct {
-    const char *(*check)(const cpu_call *); /* NULL, or what is wrong with shapes and formats */
-    uint64_t (*scratch)(const cpu_call *);  /* bytes of scratch per thread; NULL: none */
-    cpu_split (*split)(const cpu_call *);   /* items at the shapes of this run; NULL: one item */
+    /* NULL, or what the kernel needs beyond the op's rules (shapes.h); a NULL pointer: nothing */
+    const char *(*check)(const cpu_call *);
+    uint64_t (*scratch)(const cpu_call *); /* bytes of scratch per thread; NULL: none */
+    cpu_split (*split)(const cpu_call *);  /* items at the shapes of this run; NULL: one item */
     void (*run)(const cpu_call *, int64_t from, int64_t to,
                 int thread);              /* computes items from .. to - 1, in any order */
     int takes_packed;                     /* 1: its weights may be packed */
@@ -61,7 +62,7 @@ enum { CPU_READ_UNIT = 1024, CPU_READ_WAYS = 5 };
 enum { CPU_FAMILIES = 8 };
 
 /* The kernels of one instruction set. A set with a base (an older set) has entries for the source files that are compiled for
- * it; the functions below take the others from the base. */
+ * it; the two functions below take the others from the base. */
 struct cpu_set {
     const char *name;
     const cpu_set *base;
@@ -74,10 +75,22 @@ struct cpu_set {
     void (*read)(const uint8_t *, uint64_t bytes, int way);
 };
 
-const cpu_set *cpu_set_best(const char *forced);             /* NULL: no set named `forced` runs on this CPU */
-const cpu_kernel *cpu_kernel_of(const cpu_set *, int op);    /* op: a HAL_OP_ value */
-cpu_unpack *cpu_unpack_of(const cpu_set *, uint32_t format); /* NULL: unknown format */
+const cpu_set *cpu_set_best(const char *forced); /* NULL: no set named `forced` runs on this CPU */
 const hal_backend *cpu_backend(void);
+
+/* op: a HAL_OP_ value */
+static inline const cpu_kernel *cpu_kernel_of(const cpu_set *set, int op) {
+    while (!set->kernels[op])
+        set = set->base;
+    return set->kernels[op];
+}
+
+/* NULL: unknown format */
+static inline cpu_unpack *cpu_unpack_of(const cpu_set *set, uint32_t format) {
+    while (!set->unpack)
+        set = set->base;
+    return set->unpack(format);
+}
 
 /* Kernel sources are compiled once per instruction set; CPU_NAME(x) is x's name in the set being compiled. A source file calls
  * functions of another one through cpu_call.set, because the two may be compiled for different sets. */

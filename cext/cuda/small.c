@@ -1,5 +1,4 @@
 /* small.c: kernel tables of small.cu and attention_heads.cu. */
-#include <stddef.h>
 #include <string.h>
 
 #include "check_tokens.h"
@@ -89,22 +88,15 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d
     const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
     int32_t block = k->shape[2], n_rot = c->v[7].shape[1];
     arg_rope_qkv_attention a;
-    arg_rope_qkv_write inputs;
-    const char *fault;
     memcpy(&a, c->arg, sizeof a);
-    memcpy(&inputs, (const char *)c->arg + offsetof(arg_rope_qkv_attention, style), sizeof inputs);
-    if ((fault = check_rope_qkv(c, &inputs)))
-        return fault;
     if (t->arch != EARLY_ARCH || q->shape[0] != 1)
         return "it is made for sm_90 and one token";
-    if (c->v[0].format != F32 || width(c->v) != width(q) || c->v[0].shape[0] != 1)
-        return "the output must be f32 (T, H * D)";
     if (k->shape[3] != d || v->shape[3] != d || q->shape[2] != d || k->format != v->format || !cached(k->format) ||
         v->shape[2] != block || block < LEAST_BLOCK || (block & (block - 1)))
         return "keys and values must be of one format, in blocks of 16, 32, 64 ... positions";
-    if (!(a.scale > 0) || a.window < 0)
-        return "scale must be above 0, and window not negative";
-    if (k->shape[1] > COUNTERS || q->shape[1] % k->shape[1] || q->shape[1] / k->shape[1] > HEADS_MOST || n_rot > d)
+    if (!(a.scale > 0))
+        return "scale must be above 0";
+    if (k->shape[1] > COUNTERS || q->shape[1] / k->shape[1] > HEADS_MOST || n_rot > d)
         return "a KV head may have 8 heads at most";
     if (!whole(q) || !whole(c->v + 8) || !whole(c->v + 9) || !whole(k) || !whole(v))
         return "rows must begin at whole words";

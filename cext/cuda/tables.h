@@ -1,4 +1,4 @@
-/* tables.h: the CUDA backend's kernel tables, in order of preference. */
+/* tables.h: the CUDA backend's kernel tables; vendor.c orders them. */
 #ifndef SATCHEL_CUDA_TABLES_H
 #define SATCHEL_CUDA_TABLES_H
 

@@ -1,93 +1,14 @@
 /* backend.c: opens, describes and closes the devices of a GPU backend (CUDA, HIP, SYCL, Metal). The vendor's folder supplies
  * the driver and the kernels (vendor.h); all other host code is common. Nothing here links against a vendor's library.
  */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device.h"
 
-static _Thread_local char message[512];
-
-int gpu_fail(int code, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
-    va_end(arguments);
-    return code;
-}
-
-const char *gpu_last_error(void) {
-    return message;
-}
-
-/* Error numbers that CUDA and HIP share. init() gives the latter two on a machine without a GPU. */
-enum { OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101 };
-
-/* Sticky errors: after one, the driver fails every call of this process. The numbers are CUDA's, which HIP shares. */
-static int is_final(int code) {
-    static const int numbers[] = {
-        214, 220,      /* uncorrectable ECC error, uncorrectable NVLink error */
-        700, 716, 717, /* illegal address, misaligned address, invalid address space */
-        702, 709, 710, 714,
-        715, 718, 719, /* timeout, context destroyed, assert, stack, instruction, program counter, other */
-    };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i] == code)
-            return 1;
-    return 0;
-}
-
-/* The driver's message of its last error, or "". */
-static const char *words_of(const gpu_api *api) {
-    const char *said = NULL;
-    return api->said && !api->said(&said) && said ? said : "";
-}
-
-int gpu_check(const hal_device *d, int code, const char *what) {
-    const char *said;
-    int kind = is_final(code) ? HAL_E_LOST : code == OUT_OF_MEMORY ? HAL_E_MEMORY : HAL_E_DEVICE;
-    if (!code)
-        return 0;
-    if (*(said = words_of(&d->api)))
-        return gpu_fail(kind, "%s: %s", what, said);
-    if (kind == HAL_E_LOST)
-        return gpu_fail(kind, "%s: the driver gave error %d and fails every further call", what, code);
-    if (kind == HAL_E_MEMORY)
-        return gpu_fail(kind, "%s: the device is out of memory", what);
-    return gpu_fail(kind, "%s: the driver gave error %d", what, code);
-}
-
-int gpu_lock(hal_device *d) {
-    int code;
-    pthread_mutex_lock(&d->busy);
-    if ((code = gpu_check(d, d->api.enter(d->context), "taking the device's context")))
-        pthread_mutex_unlock(&d->busy);
-    return code;
-}
-
-void gpu_unlock(hal_device *d) {
-    pthread_mutex_unlock(&d->busy);
-}
-
-int gpu_settle(hal_device *d) {
-    int code = 0;
-    if (!d->loading)
-        return 0;
-    code = gpu_check(d, d->api.record(d->loaded, d->side), "an event");
-    if (!code)
-        code = gpu_check(d, d->api.await(d->main, d->loaded, 0), "waiting for weights");
-    d->loading = code != 0;
-    return code;
-}
-
-int gpu_function_find(hal_device *d, const char *name, gpu_function *out) {
-    for (int i = 0; i < GPU_MODULES && d->modules[i]; i++)
-        if (!d->api.function(out, d->modules[i], name))
-            return 0;
-    return gpu_fail(HAL_E_UNSUPPORTED, "kernel %s: it was not built for this device", name);
-}
+/* Error numbers that CUDA and HIP share; init() gives them on a machine without a GPU. */
+enum { NO_DEVICE = 100, NO_SUCH_DEVICE = 101 };
 
 /* Loads the driver once for all devices of the process. NULL, or why it cannot be used; *broken: it is installed but fails. */
 static const char *driver(gpu_api *out, int *broken) {
@@ -104,7 +25,8 @@ static const char *driver(gpu_api *out, int *broken) {
             bad = api.init != NULL; /* an installed driver that lacks a function */
         } else if ((code = api.init(0))) {
             bad = code != NO_DEVICE && code != NO_SUCH_DEVICE;
-            snprintf(failed, sizeof failed, "the driver could not be started: error %d %.400s", code, words_of(&api));
+            snprintf(failed, sizeof failed, "the driver could not be started: error %d %.400s", code,
+                     gpu_words_of(&api));
             why = bad ? failed : "the driver sees no device";
         }
     }
@@ -119,9 +41,9 @@ static int count(void) {
     int n = 0, broken;
     const char *why = driver(&api, &broken);
     if (why)
-        return gpu_fail(0, "%s", why);
+        return hal_fail(0, "%s", why);
     if (api.count(&n) || !n)
-        return gpu_fail(0, "the driver sees no device");
+        return hal_fail(0, "the driver sees no device");
     return n;
 }
 
@@ -162,7 +84,7 @@ static int load_images(hal_device *d) {
     }
     made = d->vendor->compile ? d->vendor->compile(&d->traits, &why) : NULL;
     if (!made)
-        return gpu_fail(HAL_E_UNSUPPORTED, "no kernels were built for this device (compute capability %d.%d)%s%s",
+        return hal_fail(HAL_E_UNSUPPORTED, "no kernels were built for this device (compute capability %d.%d)%s%s",
                         d->traits.arch / 10, d->traits.arch % 10, why ? ", and none can be made: " : "",
                         why ? why : "");
     code = gpu_check(d, d->api.load(d->modules, made), "loading kernels that were made for this device");
@@ -238,12 +160,12 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
     const char *why = driver(&api, &broken);
     hal_device *d;
     if (why)
-        return gpu_fail(HAL_E_UNSUPPORTED, "%s", why);
+        return hal_fail(HAL_E_UNSUPPORTED, "%s", why);
     n = count();
     if (index < 0 || index >= n)
-        return gpu_fail(HAL_E_INVALID, "there is no device %d, the driver sees %d", index, n);
+        return hal_fail(HAL_E_INVALID, "there is no device %d, the driver sees %d", index, n);
     if (!(d = calloc(1, sizeof *d)))
-        return gpu_fail(HAL_E_MEMORY, "no memory for a device");
+        return hal_fail(HAL_E_MEMORY, "no memory for a device");
     d->vendor = gpu_vendor_entry();
     d->api = api;
     d->traits.flags = options ? options->flags : 0;
@@ -293,7 +215,7 @@ const hal_backend *GPU_BACKEND(void) {
         .run = gpu_run,
         .wait = gpu_wait,
         .release = gpu_release,
-        .error = gpu_last_error,
+        .error = hal_last_error,
         .packed = gpu_packed,
         .pack = gpu_pack,
         .times = gpu_times,

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "error.h"
 #include "vendor.h"
 
 enum { GPU_MODULES = 24, GPU_PIECES = 2, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 16 };
@@ -105,8 +106,7 @@ struct hal_exec {
 };
 
 int gpu_measure(hal_device *, uint32_t what, uint64_t bytes, double *per_second);
-int gpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-const char *gpu_last_error(void);
+const char *gpu_words_of(const gpu_api *); /* the driver's message of its last error, or "" */
 /* Turns a driver's result into a HAL code: 0, HAL_E_MEMORY for out of memory, HAL_E_LOST for a sticky error, else HAL_E_DEVICE.
  * The error text says what was attempted (`what`). */
 int gpu_check(const hal_device *, int code, const char *what);

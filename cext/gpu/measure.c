@@ -46,7 +46,7 @@ int gpu_measure(hal_device *d, uint32_t what, uint64_t bytes, double *per_second
     gpu_address at = 0;
     int code;
     if (what != HAL_MEASURE_READ)
-        return gpu_fail(HAL_E_UNSUPPORTED, "measure: a GPU's multiply-adds are not measured");
+        return hal_fail(HAL_E_UNSUPPORTED, "measure: a GPU's multiply-adds are not measured");
     if ((code = gpu_lock(d)))
         return code;
     code = gpu_settle(d);

@@ -13,7 +13,7 @@
 
 int gpu_alloc(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     hal_buffer *b = calloc(1, sizeof *b);
-    int code = b ? gpu_lock(d) : gpu_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
+    int code = b ? gpu_lock(d) : hal_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
     if (code) {
         free(b);
         return code;
@@ -37,7 +37,7 @@ int gpu_alloc(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
 
 int gpu_wrap(hal_device *d, const void *host, uint64_t size, hal_buffer **out) {
     hal_buffer *b = calloc(1, sizeof *b);
-    int code = b ? gpu_lock(d) : gpu_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
+    int code = b ? gpu_lock(d) : hal_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
     if (!code) {
         *b = (hal_buffer){.device = d, .size = size, .usage = HAL_WEIGHT, .wrapped = 1};
         code = gpu_check(d, d->api.wrap(&b->at, host, size), "taking memory in place");
@@ -66,13 +66,6 @@ void gpu_free(hal_buffer *b) {
         gpu_unlock(b->device);
     }
     free(b);
-}
-
-static int in_bounds(const hal_buffer *b, uint64_t offset, uint64_t size, const char *what) {
-    if (offset <= b->size && size <= b->size - offset)
-        return 0;
-    return gpu_fail(HAL_E_INVALID, "%s: %llu bytes at %llu, but the buffer has %llu", what, (unsigned long long)size,
-                    (unsigned long long)offset, (unsigned long long)b->size);
 }
 
 /* The next staging piece; waits until the device has copied its contents. */
@@ -106,9 +99,9 @@ static int send(hal_device *d, gpu_address to, const uint8_t *from, uint64_t siz
 
 int gpu_write(hal_buffer *b, uint64_t offset, const void *from, uint64_t size) {
     hal_device *d = b->device;
-    int code = in_bounds(b, offset, size, "write");
+    int code = hal_in_bounds(b->size, offset, size, "write");
     if (!code && b->wrapped)
-        code = gpu_fail(HAL_E_INVALID, "write: the buffer is host memory, which is only read");
+        code = hal_fail(HAL_E_INVALID, "write: the buffer is host memory, which is only read");
     if (code || !size || (code = gpu_lock(d)))
         return code;
     if (b->usage != HAL_WEIGHT)
@@ -121,7 +114,7 @@ int gpu_write(hal_buffer *b, uint64_t offset, const void *from, uint64_t size) {
 
 int gpu_read(hal_buffer *b, uint64_t offset, void *to, uint64_t size) {
     hal_device *d = b->device;
-    int code = in_bounds(b, offset, size, "read");
+    int code = hal_in_bounds(b->size, offset, size, "read");
     if (code || !size)
         return code;
     if (b->writer) {
@@ -142,11 +135,11 @@ int gpu_read(hal_buffer *b, uint64_t offset, void *to, uint64_t size) {
 
 int gpu_copy(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uint64_t from_offset, uint64_t size) {
     hal_device *d = to->device;
-    int code = in_bounds(from, from_offset, size, "copy from");
+    int code = hal_in_bounds(from->size, from_offset, size, "copy from");
     if (!code)
-        code = in_bounds(to, to_offset, size, "copy to");
+        code = hal_in_bounds(to->size, to_offset, size, "copy to");
     if (!code && from->device != d)
-        code = gpu_fail(HAL_E_INVALID, "copy: the buffers are on two devices");
+        code = hal_fail(HAL_E_INVALID, "copy: the buffers are on two devices");
     if (code || !size || (code = gpu_lock(d)))
         return code;
     if (!(code = gpu_settle(d)))
@@ -222,9 +215,9 @@ int gpu_pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, in
     int64_t shape[2] = {rows, columns};
     int code;
     if (!p || !size || !row || row > GPU_PIECE / 256)
-        return gpu_fail(HAL_E_INVALID, "pack: format %u of %lld columns has no order of its own here", format,
+        return hal_fail(HAL_E_INVALID, "pack: format %u of %lld columns has no order of its own here", format,
                         (long long)columns);
-    if ((code = in_bounds(to, offset, size, "pack")) || (code = gpu_lock(d)))
+    if ((code = hal_in_bounds(to->size, offset, size, "pack")) || (code = gpu_lock(d)))
         return code;
     for (int64_t i = 0; !code && i < stack; i++)
         code = pack_rows(d, p, to->at + offset + size / (uint64_t)stack * (uint64_t)i, shape,
@@ -232,34 +225,4 @@ int gpu_pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, in
     d->loading = 1;
     gpu_unlock(d);
     return code;
-}
-
-/* Execs share scratch, because they run one at a time. An exec that needs more allocates a larger one, which later execs
- * use. */
-int gpu_scratch_take(hal_device *d, uint64_t size, gpu_scratch **out) {
-    gpu_scratch *s = d->scratch;
-    int code = 0;
-    if (!s || s->size < size) {
-        if (!(s = calloc(1, sizeof *s)))
-            return gpu_fail(HAL_E_MEMORY, "no memory for a handle");
-        if ((code = gpu_take(d, 0, size, &s->at, "scratch memory"))) {
-            free(s);
-            return code;
-        }
-        s->size = size;
-        s->users = 1; /* the device's own use */
-        if (d->scratch)
-            gpu_scratch_leave(d, d->scratch);
-        d->scratch = s;
-    }
-    s->users++;
-    *out = s;
-    return 0;
-}
-
-void gpu_scratch_leave(hal_device *d, gpu_scratch *s) {
-    if (!s || --s->users)
-        return;
-    gpu_give(d, s->at);
-    free(s);
 }

@@ -21,8 +21,7 @@ void gpu_kernel_name(const gpu_kernel *k, int i, const gpu_call *c, char out[GPU
         snprintf(out, GPU_NAME, "%s", k->launch[i].kernel);
 }
 
-/* An entry's name in overrides and listings: its kernels' names, joined by "+". */
-static void entry_name(const gpu_kernel *k, const gpu_call *c, char out[HAL_NAME]) {
+void gpu_entry_name(const gpu_kernel *k, const gpu_call *c, char out[HAL_NAME]) {
     size_t used = 0;
     *out = 0;
     for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel && used < HAL_NAME; i++) {
@@ -49,7 +48,7 @@ static int number_of(const gpu_kernel *k, const char *at, uint32_t *config) {
 int gpu_is_named(const gpu_kernel *k, const gpu_call *c, const hal_kernel_override *asked, uint32_t *config) {
     char name[HAL_NAME];
     size_t n;
-    entry_name(k, c, name);
+    gpu_entry_name(k, c, name);
     n = strlen(name);
     return strncmp(name, asked->name, n) == 0 && number_of(k, asked->name + n, config);
 }
@@ -79,7 +78,7 @@ int gpu_check_overrides(const hal_device *d, const hal_plan *plan) {
         if (c->step >= plan->n_steps || (i && c->step <= c[-1].step))
             fault = "overrides must be in the order of the plan's steps";
         if (fault)
-            return gpu_fail(HAL_E_INVALID, "kernel override %u, of step %u: %s", i, c->step, fault);
+            return hal_fail(HAL_E_INVALID, "kernel override %u, of step %u: %s", i, c->step, fault);
     }
     return 0;
 }
@@ -94,50 +93,15 @@ int gpu_custom_launch(hal_device *d, const hal_kernel_override *asked, uint32_t 
     return gpu_check(d, d->api.allow(out->function, GPU_ALLOW_SHARED, (int)asked->local), "local memory of a kernel");
 }
 
-static void tell(const gpu_kernel *k, const gpu_call *c, uint32_t config, char out[HAL_NAME]) {
-    size_t n;
-    entry_name(k, c, out);
-    n = strlen(out);
-    if (config)
-        snprintf(out + n, HAL_NAME - n, "@%u", config);
-}
-
-int gpu_kernels(hal_device *d, const hal_plan *plan, uint32_t step, char *names, uint32_t most) {
-    const char *op =
-        step < plan->n_steps && plan->steps[step].op < plan->n_ops ? plan->ops[plan->steps[step].op].name : "";
-    uint32_t found = 0, own = UINT32_MAX;
-    gpu_call call;
-    int code = gpu_resolve_step(d, plan, NULL, step, &call);
-    if (code || (code = gpu_lock(d)))
-        return code;
-    for (const gpu_kernel *const *table = gpu_tables(d); *table; table++)
-        for (const gpu_kernel *k = *table; k->op; k++) {
-            if (!gpu_can(d, k, op, &call))
-                continue;
-            own = own == UINT32_MAX && !k->check(&call, &d->traits) ? found : own;
-            for (int i = -1; i < GPU_CONFIGS && (i < 0 || k->configs[i]); i++, found++)
-                if (found < most)
-                    tell(k, &call, i < 0 ? 0 : k->configs[i], names + (size_t)HAL_NAME * found);
-        }
-    gpu_unlock(d);
-    if (own != UINT32_MAX && own && own < most) {
-        char first[HAL_NAME];
-        memcpy(first, names + (size_t)HAL_NAME * own, HAL_NAME);
-        memmove(names + HAL_NAME, names, (size_t)HAL_NAME * own);
-        memcpy(names, first, HAL_NAME);
-    }
-    return (int)found;
-}
-
 /* The lock is held. */
 static int load(hal_device *d, const char *image, const char *entry, gpu_custom *out) {
     int code = d->api.load(&out->module, image);
     if (code)
-        return gpu_fail(HAL_E_INVALID, "kernel %s: the driver cannot load its code: error %d", entry, code);
+        return hal_fail(HAL_E_INVALID, "kernel %s: the driver cannot load its code: error %d", entry, code);
     if (!(code = d->api.function(&out->function, out->module, entry)))
         return 0;
     d->api.unload(out->module);
-    return gpu_fail(HAL_E_INVALID, "kernel %s: its code has no function of this name", entry);
+    return hal_fail(HAL_E_INVALID, "kernel %s: its code has no function of this name", entry);
 }
 
 int gpu_add_kernel(hal_device *d, const char *image, const char *entry, uint32_t *kernel) {
@@ -147,7 +111,7 @@ int gpu_add_kernel(hal_device *d, const char *image, const char *entry, uint32_t
         return code;
     if (d->n_custom < UINT32_MAX - 1 && (more = realloc(d->custom, (d->n_custom + 1) * sizeof *more)))
         d->custom = more;
-    code = more ? load(d, image, entry, more + d->n_custom) : gpu_fail(HAL_E_MEMORY, "no memory for a kernel");
+    code = more ? load(d, image, entry, more + d->n_custom) : hal_fail(HAL_E_MEMORY, "no memory for a kernel");
     if (!code)
         *kernel = ++d->n_custom;
     gpu_unlock(d);

@@ -1,4 +1,4 @@
-/* override.h: the interface between override.c and plan.c: kernels by name, custom kernels. Owns nothing. */
+/* override.h: what plan.c uses of override.c (kernels by name, custom kernels) and of resolve.c. Owns nothing. */
 #ifndef SATCHEL_GPU_OVERRIDE_H
 #define SATCHEL_GPU_OVERRIDE_H
 
@@ -10,14 +10,13 @@ const hal_kernel_override *gpu_override_at(const hal_plan *, uint32_t step); /* 
 int gpu_check_overrides(const hal_device *, const hal_plan *);
 /* Whether the override's name, "name" or "name@config", means this entry; *config becomes the number, 0 without "@". */
 int gpu_is_named(const gpu_kernel *, const gpu_call *, const hal_kernel_override *, uint32_t *config);
+/* An entry's name in overrides and listings: its kernels' names, joined by "+". */
+void gpu_entry_name(const gpu_kernel *, const gpu_call *, char out[HAL_NAME]);
 void gpu_kernel_name(const gpu_kernel *, int launch, const gpu_call *, char out[GPU_NAME]);
 /* Fills the launch of the override's custom kernel for this call. */
 int gpu_custom_launch(hal_device *, const hal_kernel_override *, uint32_t call, gpu_launch *);
 
-/* Of plan.c: checks the numbers of a step and fills its call. */
+/* resolve.c: checks the numbers of a step and fills its call. */
 int gpu_resolve_step(const hal_device *, const hal_plan *, hal_buffer *const *, uint32_t step, gpu_call *);
-/* The kernel tables of the device, in order of preference. */
-const gpu_kernel *const *gpu_tables(const hal_device *);
-int gpu_can(hal_device *, const gpu_kernel *, const char *op, const gpu_call *);
 
 #endif

@@ -1,7 +1,7 @@
-/* plan.c: compile() of GPU backends: checks a plan's tables, selects kernels and makes the launches of an exec.
+/* plan.c: compile() of GPU backends: selects a plan's kernels and makes the launches of an exec.
  *
- * Every number of the tables is checked here, at the maximum shapes, before a kernel's own check sees the call. Kernels check
- * the values that come with a step (ids, slots, positions, blocks). The exec copies all it keeps.
+ * resolve.c checks every number of the tables first. Kernels check the values that come with a step (ids, slots, positions,
+ * blocks). The exec copies all it keeps.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,136 +9,10 @@
 
 #include "block_format.h"
 #include "override.h"
+#include "step.h"
 #include "table.h"
-#include "views.h"
 
 enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof((hal_op *)0)->name };
-
-/* Fills *out from a packed weight (N, K), or a stack (E, N, K); NULL, or what is wrong with it. */
-static const char *resolve_packed(const hal_device *d, const hal_view *v, uint64_t most, gpu_view *out) {
-    const gpu_packing *p = gpu_packing_of(d, v->format & ~(uint32_t)HAL_PACKED);
-    int matrix = v->ndim == 3; /* index of the dimension of rows */
-    uint64_t bytes, stack = matrix ? (uint64_t)v->shape[0] : 1;
-    if (!p || v->ndim < 2 || v->ndim > 3 || v->count >= 0)
-        return "only a weight (N, K) or a stack (E, N, K) can be packed";
-    bytes = p->bytes(v->shape[matrix], v->shape[matrix + 1], &d->traits);
-    if (!bytes || v->offset > most || stack > (most - v->offset) / bytes)
-        return "it ends outside of its buffer";
-    out->stride = bytes;
-    return NULL;
-}
-
-/* Fills *out from a plan's view; NULL, or what is wrong with it. buffers is NULL for supports(). */
-static const char *resolve_view(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers,
-                                const hal_view *v, gpu_view *out) {
-    const block_format *f = block_format_find(v->format & ~(uint32_t)HAL_PACKED);
-    const char *fault = view_shape_fault(v);
-    uint64_t most;
-    if (fault)
-        return fault;
-    if (!f)
-        return "its format is unknown to this backend";
-    if (v->buffer >= plan->n_buffers)
-        return "it names no buffer of the plan";
-    most = buffers ? buffers[v->buffer]->size : plan->buffers[v->buffer].size;
-    *out = (gpu_view){.stride = v->stride, .count = v->count, .format = v->format};
-    memcpy(out->shape, v->shape, sizeof out->shape);
-    if (v->format & HAL_PACKED)
-        fault = resolve_packed(d, v, most, out);
-    else
-        fault = view_bounds_fault(v, f->block, f->bytes, most);
-    if (fault)
-        return fault;
-    if ((v->offset | (v->shape[0] > 1 ? v->stride : 0)) % f->align)
-        return "its address or stride is not aligned for its format";
-    if (buffers)
-        out->data = buffers[v->buffer]->at + v->offset;
-    return NULL;
-}
-
-static int fail_step(const hal_plan *plan, uint32_t step, const char *fault) {
-    const hal_step *s = plan->steps + step;
-    int named = s->op < plan->n_ops;
-    return gpu_fail(HAL_E_INVALID, "step %u (%.28s): %s", step, named ? plan->ops[s->op].name : "?", fault);
-}
-
-static uint32_t argument_size(const char *op) {
-    static const struct {
-        const char *name;
-        uint32_t size;
-    } sizes[] = {
-#define HAL_OP(NAME, name, size) {#name, size},
-#include "hal_ops.inc"
-#undef HAL_OP
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (strncmp(sizes[i].name, op, OP_NAME) == 0)
-            return sizes[i].size;
-    return UINT32_MAX;
-}
-
-/* A gpu_view has no number of dimensions, so the second input of add and mul gets as many as the first here: it lies under the
- * last ones of that. */
-static const char *align_broadcast(const hal_view *a, const hal_view *b, gpu_view *out) {
-    int lead = (int)a->ndim - (int)b->ndim;
-    uint64_t row = view_width(b) * (uint64_t)b->shape[0] * sizeof(float);
-    if (lead <= 0)
-        return NULL;
-    if (b->count >= 0 || (b->shape[0] > 1 && b->stride * (uint64_t)b->shape[0] != row))
-        return "it has fewer dimensions than input 1, and is not dense or changes with the step";
-    for (int i = 0; i < 4; i++)
-        out->shape[i] = i < lead ? 1 : b->shape[i - lead];
-    out->stride = row;
-    return NULL;
-}
-
-static int broadcasts(const char *op, uint32_t n_in) {
-    return n_in == 2 && (strncmp(op, "add", OP_NAME) == 0 || strncmp(op, "mul", OP_NAME) == 0);
-}
-
-int gpu_resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, uint32_t step,
-                     gpu_call *out) {
-    const hal_step *s = plan->steps + step;
-    uint32_t size, usage;
-    const char *fault;
-    memset(out, 0, sizeof *out);
-    if (step >= plan->n_steps)
-        return gpu_fail(HAL_E_INVALID, "the plan has no step %u", step);
-    if (s->op >= plan->n_ops)
-        return fail_step(plan, step, "it names no op of the plan");
-    if ((size = argument_size(plan->ops[s->op].name)) == UINT32_MAX) {
-        fail_step(plan, step, "this backend has no such op");
-        return HAL_E_UNSUPPORTED;
-    }
-    if (plan->ops[s->op].arg_size != size || size > sizeof out->arg)
-        return fail_step(plan, step, "its arguments have another size than this backend's");
-    if (size && (s->arg % 8 || s->arg > plan->n_args || size > plan->n_args - s->arg))
-        return fail_step(plan, step, "its arguments lie outside of the table, or not at a multiple of 8");
-    if (s->view >= plan->n_views || s->n_in >= plan->n_views - s->view)
-        return fail_step(plan, step, "its views lie outside of the table");
-    if (s->n_in >= GPU_VIEWS) {
-        fail_step(plan, step, "it has more inputs than a kernel of this backend takes");
-        return HAL_E_UNSUPPORTED;
-    }
-    for (uint32_t i = 0; i <= s->n_in; i++)
-        if ((fault = resolve_view(d, plan, buffers, plan->views + s->view + i, out->v + i))) {
-            char text[128];
-            snprintf(text, sizeof text, "%s %u: %s", i ? "input" : "output", i, fault);
-            return fail_step(plan, step, text);
-        }
-    if (broadcasts(plan->ops[s->op].name, s->n_in) &&
-        (fault = align_broadcast(plan->views + s->view + 1, plan->views + s->view + 2, out->v + 2)))
-        return fail_step(plan, step, fault);
-    usage = plan->buffers[plan->views[s->view].buffer].usage;
-    if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST))
-        return fail_step(plan, step, "its output lies in memory that is only read");
-    if (size)
-        memcpy(out->arg, plan->args + s->arg, size);
-    out->n_in = s->n_in;
-    out->step = step;
-    out->flags = d->traits.flags;
-    return 0;
-}
 
 static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, gpu_function found[GPU_LAUNCHES]) {
     for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel; i++) {
@@ -150,12 +24,12 @@ static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, 
     return 1;
 }
 
-const gpu_kernel *const *gpu_tables(const hal_device *d) {
+static const gpu_kernel *const *tables_of(const hal_device *d) {
     return d->traits.flags & HAL_DETERMINISTIC && d->vendor->deterministic ? d->vendor->deterministic
                                                                            : d->vendor->kernels;
 }
 
-int gpu_can(hal_device *d, const gpu_kernel *k, const char *op, const gpu_call *c) {
+static int can(hal_device *d, const gpu_kernel *k, const char *op, const gpu_call *c) {
     gpu_function found[GPU_LAUNCHES];
     return strncmp(k->op, op, OP_NAME) == 0 && k->format_of <= (int)c->n_in &&
            !(k->able ? k->able : k->check)(c, &d->traits) && has_functions(d, k, c, found);
@@ -168,7 +42,7 @@ static const char *choose(hal_device *d, const char *op, const hal_kernel_overri
     uint32_t config = 0;
     const char *fault =
         asked ? "this backend has no such kernel as is asked for" : "this backend has no kernel for the op";
-    for (const gpu_kernel *const *table = gpu_tables(d); *table; table++)
+    for (const gpu_kernel *const *table = tables_of(d); *table; table++)
         for (const gpu_kernel *k = *table; k->op; k++) {
             const char *why;
             if (strncmp(k->op, op, OP_NAME) != 0 || k->format_of > (int)c->n_in ||
@@ -207,6 +81,41 @@ int gpu_supports(hal_device *d, const hal_plan *plan, uint32_t step) {
     return HAL_E_UNSUPPORTED;
 }
 
+static void tell(const gpu_kernel *k, const gpu_call *c, uint32_t config, char out[HAL_NAME]) {
+    size_t n;
+    gpu_entry_name(k, c, out);
+    n = strlen(out);
+    if (config)
+        snprintf(out + n, HAL_NAME - n, "@%u", config);
+}
+
+int gpu_kernels(hal_device *d, const hal_plan *plan, uint32_t step, char *names, uint32_t most) {
+    const char *op =
+        step < plan->n_steps && plan->steps[step].op < plan->n_ops ? plan->ops[plan->steps[step].op].name : "";
+    uint32_t found = 0, own = UINT32_MAX;
+    gpu_call call;
+    int code = gpu_resolve_step(d, plan, NULL, step, &call);
+    if (code || (code = gpu_lock(d)))
+        return code;
+    for (const gpu_kernel *const *table = tables_of(d); *table; table++)
+        for (const gpu_kernel *k = *table; k->op; k++) {
+            if (!can(d, k, op, &call))
+                continue;
+            own = own == UINT32_MAX && !k->check(&call, &d->traits) ? found : own;
+            for (int i = -1; i < GPU_CONFIGS && (i < 0 || k->configs[i]); i++, found++)
+                if (found < most)
+                    tell(k, &call, i < 0 ? 0 : k->configs[i], names + (size_t)HAL_NAME * found);
+        }
+    gpu_unlock(d);
+    if (own != UINT32_MAX && own && own < most) {
+        char first[HAL_NAME];
+        memcpy(first, names + (size_t)HAL_NAME * own, HAL_NAME);
+        memmove(names + HAL_NAME, names, (size_t)HAL_NAME * own);
+        memcpy(names, first, HAL_NAME);
+    }
+    return (int)found;
+}
+
 static int reserve(const hal_plan *plan, hal_exec *e) {
     uint32_t n = plan->n_steps, timed = e->device->traits.flags & HAL_PROFILE;
     e->calls = calloc(n + 1, sizeof *e->calls);
@@ -217,7 +126,7 @@ static int reserve(const hal_plan *plan, hal_exec *e) {
     e->times = timed ? calloc(n + 1, sizeof *e->times) : NULL;
     if (e->calls && e->ops && e->launches && e->outs && (!timed || (e->marks && e->times)))
         return 0;
-    return gpu_fail(HAL_E_MEMORY, "no memory for a plan");
+    return hal_fail(HAL_E_MEMORY, "no memory for a plan");
 }
 
 /* Allocates the exec's host memory (copies of step blocks, the fault word) and its events. The lock is held. */
@@ -353,17 +262,17 @@ int gpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers,
     hal_exec *e = calloc(1, sizeof *e);
     int code = 0;
     if (!e)
-        return gpu_fail(HAL_E_MEMORY, "no memory for a plan");
+        return hal_fail(HAL_E_MEMORY, "no memory for a plan");
     e->device = d;
     if (plan->step_buffer >= plan->n_buffers)
-        code = gpu_fail(HAL_E_INVALID, "plan: its step buffer is none of its buffers");
+        code = hal_fail(HAL_E_INVALID, "plan: its step buffer is none of its buffers");
     else if (plan->n_steps > MAX_STEPS)
-        code = gpu_fail(HAL_E_INVALID, "plan: %u steps are too many", plan->n_steps);
+        code = hal_fail(HAL_E_INVALID, "plan: %u steps are too many", plan->n_steps);
     for (uint32_t i = 0; !code && i < plan->n_buffers; i++)
         if (buffers[i]->device != d)
-            code = gpu_fail(HAL_E_INVALID, "plan: buffer %u is another device's", i);
+            code = hal_fail(HAL_E_INVALID, "plan: buffer %u is another device's", i);
     if (!code && buffers[plan->step_buffer]->size < HAL_COUNTS * sizeof(int32_t))
-        code = gpu_fail(HAL_E_INVALID, "plan: its step buffer is too small");
+        code = hal_fail(HAL_E_INVALID, "plan: its step buffer is too small");
     if (!code && !(code = gpu_lock(d))) {
         e->block = buffers[plan->step_buffer];
         code = build(d, plan, buffers, e);

@@ -61,7 +61,7 @@ int gpu_take(hal_device *d, int host, uint64_t size, uint64_t *at, const char *w
     int code;
     if (!b) {
         if (!(b = calloc(1, sizeof *b)))
-            return gpu_fail(HAL_E_MEMORY, "no memory for a handle");
+            return hal_fail(HAL_E_MEMORY, "no memory for a handle");
         *b = (gpu_block){.next = d->blocks, .size = size, .host = host};
         code = reserve(d, host, size, &b->at);
         if (code && drop(d, 0)) {
@@ -101,4 +101,34 @@ uint64_t gpu_spare(const hal_device *d) {
 
 void gpu_drop(hal_device *d) {
     drop(d, 1);
+}
+
+void gpu_scratch_leave(hal_device *d, gpu_scratch *s) {
+    if (!s || --s->users)
+        return;
+    gpu_give(d, s->at);
+    free(s);
+}
+
+/* Execs share scratch, because they run one at a time. An exec that needs more allocates a larger one, which later execs
+ * use. */
+int gpu_scratch_take(hal_device *d, uint64_t size, gpu_scratch **out) {
+    gpu_scratch *s = d->scratch;
+    int code = 0;
+    if (!s || s->size < size) {
+        if (!(s = calloc(1, sizeof *s)))
+            return hal_fail(HAL_E_MEMORY, "no memory for a handle");
+        if ((code = gpu_take(d, 0, size, &s->at, "scratch memory"))) {
+            free(s);
+            return code;
+        }
+        s->size = size;
+        s->users = 1; /* the device's own use */
+        if (d->scratch)
+            gpu_scratch_leave(d, d->scratch);
+        d->scratch = s;
+    }
+    s->users++;
+    *out = s;
+    return 0;
 }

@@ -12,27 +12,6 @@
 
 enum { CAPTURE_MINE = 1, POLL_NS = 20000 };
 
-int gpu_start(hal_device *d, const gpu_launch *l, const gpu_call *call, gpu_stream stream) {
-    const gpu_grid *g = &l->grid;
-    void *arguments[] = {(void *)(uintptr_t)call};
-    gpu_launch_attribute with[2];
-    gpu_launch_config config = {.grid = {g->groups[0], g->groups[1], g->groups[2]},
-                                .block = {g->threads, 1, 1},
-                                .shared = g->shared,
-                                .stream = stream,
-                                .attributes = with};
-    if (d->api.launch_with && l->early)
-        with[config.n_attributes++] = (gpu_launch_attribute){.id = GPU_LAUNCH_EARLY, .is.value = 1};
-    if (d->api.launch_with && g->cluster)
-        with[config.n_attributes++] = (gpu_launch_attribute){.id = GPU_LAUNCH_CLUSTER, .is.dim = {g->cluster, 1, 1}};
-    if (config.n_attributes)
-        return gpu_check(d, d->api.launch_with(&config, l->function, arguments, NULL), "starting a kernel");
-    return gpu_check(d,
-                     d->api.launch(l->function, g->groups[0], g->groups[1], g->groups[2], g->threads, 1, 1, g->shared,
-                                   stream, arguments, NULL),
-                     "starting a kernel");
-}
-
 static int start_all(hal_exec *e) {
     hal_device *d = e->device;
     int code = 0, before = -1;
@@ -113,12 +92,12 @@ int gpu_run(hal_exec *e, const void *block, uint64_t size) {
     int32_t counts[HAL_COUNTS];
     int code;
     if (size < sizeof counts || size > e->block->size)
-        return gpu_fail(HAL_E_INVALID, "step block: %llu bytes, the step buffer has %llu", (unsigned long long)size,
+        return hal_fail(HAL_E_INVALID, "step block: %llu bytes, the step buffer has %llu", (unsigned long long)size,
                         (unsigned long long)e->block->size);
     memcpy(counts, block, sizeof counts);
     for (int i = 0; i < HAL_COUNTS; i++)
         if (e->most[i] != INT32_MAX && (counts[i] < 0 || counts[i] > e->most[i]))
-            return gpu_fail(HAL_E_INVALID, "step block: counts[%d] is %d, the plan takes up to %d", i, counts[i],
+            return hal_fail(HAL_E_INVALID, "step block: counts[%d] is %d, the plan takes up to %d", i, counts[i],
                             e->most[i]);
     if ((code = gpu_lock(e->device)))
         return code;
@@ -137,7 +116,7 @@ static int wait_until(hal_exec *e, uint32_t timeout_ms) {
         if (state != d->api.is.not_ready)
             return gpu_check(d, state, "waiting for a step");
         if (waited >= (uint64_t)timeout_ms * 1000000)
-            return gpu_fail(HAL_E_TIMEOUT, "the last run is not done yet");
+            return hal_fail(HAL_E_TIMEOUT, "the last run is not done yet");
         nanosleep(&pause, NULL);
     }
 }
@@ -152,14 +131,14 @@ int gpu_wait(hal_exec *e, uint32_t timeout_ms) {
     if (!fault)
         return 0;
     *e->fault = 0;
-    return gpu_fail(HAL_E_INVALID, "step %u (%.28s): a token id, slot, position, block or row is out of range",
+    return hal_fail(HAL_E_INVALID, "step %u (%.28s): a token id, slot, position, block or row is out of range",
                     fault - 1, fault <= (uint32_t)e->n_calls ? e->ops[fault - 1] : "?");
 }
 
 int gpu_times(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
     int code;
     if (!e->times || n_steps != (uint32_t)e->n_calls)
-        return gpu_fail(HAL_E_INVALID, "times: the device was not opened to profile, or the plan has %d steps",
+        return hal_fail(HAL_E_INVALID, "times: the device was not opened to profile, or the plan has %d steps",
                         e->n_calls);
     if ((code = gpu_wait(e, UINT32_MAX)) || (code = gpu_lock(e->device)))
         return code;

@@ -156,13 +156,6 @@ typedef struct {
     /* optional: loads a custom kernel. `image` is zero-terminated code in the form that docs/user-kernels.md gives for the
      * backend; `entry` is the function's name. *kernel becomes its number (> 0), valid until the device is closed. */
     int (*add_kernel)(hal_device *, const char *image, const char *entry, uint32_t *kernel);
-    /* optional: signal and await order work between devices by a counter; the rest are collectives over a group of devices */
-    int (*signal)(hal_device *, uint64_t value);
-    int (*await)(hal_device *, uint64_t value);
-    int (*all_reduce)(hal_device *, hal_buffer *, uint64_t offset, uint64_t elements);
-    int (*all_gather)(hal_device *, hal_buffer *, uint64_t offset, uint64_t elements);
-    int (*send)(hal_device *, int peer, hal_buffer *, uint64_t offset, uint64_t size);
-    int (*recv)(hal_device *, int peer, hal_buffer *, uint64_t offset, uint64_t size);
 } hal_backend;
 
 const hal_backend *hal_backend_entry(void);

@@ -44,6 +44,22 @@ static inline int block_of(uint32_t format) {
     return 0;
 }
 
+/* Checks of kernels: what a kernel needs beyond the op's rules (shapes.h), which hold already. */
+static inline const char *any_shape(const gpu_call *c, const gpu_traits *t) {
+    (void)c, (void)t;
+    return NULL;
+}
+
+static inline const char *few_tokens(int64_t tokens) {
+    return tokens <= MOST_TOKENS ? NULL : "tokens must be no more than 65535";
+}
+
+/* The output has a row a token. */
+static inline const char *few_rows(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return few_tokens(c->v[0].shape[0]);
+}
+
 static inline uint32_t parts(int64_t n, int64_t of) {
     return (uint32_t)((n + of - 1) / of);
 }

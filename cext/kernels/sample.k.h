@@ -7,9 +7,7 @@
 #ifndef SATCHEL_SAMPLE_K_H
 #define SATCHEL_SAMPLE_K_H
 
-#include "sample_stages.k.h"
-
-enum { NO_TOKEN = -1, BAD_INDEX = -2 };
+#include "sample_edits.k.h"
 
 /* The largest logit of a part of a row, and its index; of equal ones the first. A damaged logit wins: see judged(). */
 typedef struct {
@@ -122,58 +120,18 @@ FN int fill_set(self m, THREAD set *s, DEVICE const float *logits) {
     return group_sum_i64(m, damaged, s->room->sums) == 0;
 }
 
-/* Token bitmask: sets logits of tokens whose bit is clear to -INFINITY. */
-FN void mask(self m, THREAD set *s, DEVICE const uint32_t *bitmask) {
-    DEVICE float *x = writable(m, s);
-    for (int i = m.thread; i < s->n; i += m.threads)
-        x[i] = bitmask[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
-    changed(m, s);
-}
-
-/* Steps before the chain (edits, token bitmask): 0, or why there is no token. */
-FN int start_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r) {
-    int n_edits = c->mode == SAMPLE_MASKED ? c->v[7].shape[1] : 0;
-    if (!fill_set(m, s, ROW(const float, c->v + 1, row)))
-        return NO_TOKEN;
-    if (!r->edits)
-        return s->all_lost ? NO_TOKEN : 0;
-    if (r->p.biases < 0 || r->p.dry_penalties < 0 || r->p.biases > n_edits ||
-        r->p.dry_penalties > n_edits - r->p.biases || !add_edits(m, s, r->edits, r->p.biases, r->vocabulary))
-        return BAD_INDEX;
-    changed(m, s);
-    if (r->p.masked)
-        mask(m, s, ROW(const uint32_t, c->v + 6, row));
-    return s->all_lost ? NO_TOKEN : 0;
-}
-
-FN int draw(self m, THREAD set *s, THREAD const row_facts *r, THREAD float *nll_bits) {
-    shares t = shares_of(m, s);
-    int at = s->n > 1 ? cross(m, s, NULL, uniform(r->p.seed, r->pos) * t.total, 1, 0).at : 0;
-    *nll_bits = (float)((t.log_total + (double)distance(s, at)) / LN2);
-    return id_of(s, at);
-}
-
-/* The row's token, NO_TOKEN or BAD_INDEX. */
-FN int sample_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r,
-                  THREAD float *nll_bits) {
-    int why = start_row(m, s, c, row, r);
-    *nll_bits = 0;
-    if (why)
-        return why;
-    for (int i = 0; i < HAL_STAGES && r->p.chain[i] != HAL_STAGE_END; i++)
-        if (!run_stage(m, r->p.chain[i], s, r))
-            return BAD_INDEX;
-    return draw(m, s, r, nll_bits);
-}
-
 KERNEL(sample, SAMPLE_THREADS) {
     int n = c->v[1].shape[1], rows = rows_of(c, c->v);
     for (int row = m.group[0]; row < rows; row += SAMPLE_GROUPS) {
         row_facts r = facts_of(c, row);
         set s = set_of(c, m, m.group[0], n);
         float nll_bits = 0;
-        int token = c->mode == SAMPLE_TOKEN && is_greedy(&r.p) ? greedy_token(m, c, row, n)
-                                                               : sample_row(m, &s, c, row, &r, &nll_bits);
+        int token = NO_TOKEN;
+        if (c->mode == SAMPLE_TOKEN && is_greedy(&r.p))
+            token = greedy_token(m, c, row, n);
+        else if (fill_set(m, &s, ROW(const float, c->v + 1, row)))
+            token = sample_row(m, &s, &r, r.edits ? c->v[7].shape[1] : 0,
+                               r.edits ? ROW(const uint32_t, c->v + 6, row) : NULL, &nll_bits);
         BARRIER(m);
         if (m.thread)
             continue;

@@ -164,6 +164,48 @@ FN void changed(self m, THREAD set *s) {
     s->all_lost = s->best == -INFINITY;
 }
 
+/* A buffer for new logits of all candidates, of which each thread writes its own; call took_all() afterwards. */
+FN DEVICE float *room_for_all(self m, THREAD set *s) {
+    for (int i = m.thread; i < s->n; i += m.threads)
+        s->own_ids[s->turn][i] = id_of(s, i);
+    return s->own_x[s->turn];
+}
+
+FN void took_all(self m, THREAD set *s) {
+    took_own(m, s, s->n);
+}
+
+/* Sum, maximum and largest index over all threads. */
+FN int64_t sum_of_all(self m, THREAD const set *s, int64_t x) {
+    return group_sum_i64(m, x, s->room->sums);
+}
+
+FN float most_of_all(self m, THREAD const set *s, float x) {
+    return group_most(m, x, s->room->floats);
+}
+
+FN int last_of_all(self m, THREAD const set *s, int at) {
+    return (int)group_most(m, (float)at, s->room->floats); /* a float is exact up to 2^24; vocabularies are smaller */
+}
+
+/* sum = the sum of `number` over i = 0 .. n - 1 in doubles: eight partial sums, i % 8, each in order, then their sum in order.
+ * The definition fixes this order. */
+#define LANES_SUM(m, s, number, sum)                                                                                   \
+    do {                                                                                                               \
+        BARRIER(m); /* kept: of this and the last one, today's uses need one */                                        \
+        if (m.thread < 8) {                                                                                            \
+            double lane = 0;                                                                                           \
+            for (int i = m.thread; i < (s)->n; i += 8)                                                                 \
+                lane += (number);                                                                                      \
+            (s)->room->lanes[m.thread] = f64_bits(lane);                                                               \
+        }                                                                                                              \
+        BARRIER(m);                                                                                                    \
+        (sum) = 0;                                                                                                     \
+        for (int j = 0; j < 8; j++)                                                                                    \
+            (sum) += f64_from_bits((s)->room->lanes[j]);                                                               \
+        BARRIER(m); /* kept: see the first */                                                                          \
+    } while (0)
+
 /* Index of a token in the set; -1 if it is not a candidate. */
 FN int place_of(THREAD const set *s, int id) {
     int low = 0, high = s->n - 1;
@@ -261,8 +303,7 @@ FN int equal_at(self m, THREAD const set *s, DEVICE const float *keys, uint32_t 
 FN ranked cross(self m, THREAD const set *s, DEVICE const float *keys, double goal, int beyond, int unit) {
     ranked edge = {0, 0};
     int64_t before, all;
-    /* kept: other threads may still read the room; today's callers need only one of this and the last barrier of cross() */
-    BARRIER(m);
+    BARRIER(m); /* kept: other threads may still read the room; today's callers need one of this and the last */
     if (m.thread == 0)
         s->room->before = 0;
     for (int shift = 24; shift >= 0; shift -= 8)
@@ -288,6 +329,26 @@ FN void keep_first(self m, THREAD set *s, DEVICE const float *keys, ranked edge)
 FN void keep_count(self m, THREAD set *s, int k) {
     if (k < s->n)
         keep_first(m, s, NULL, cross(m, s, NULL, (double)k, 0, 1));
+}
+
+/* Number of candidates that rank before this one. */
+FN int rank_in(THREAD const set *s, int at) {
+    float d = distance(s, at);
+    int n = 0;
+    for (int i = 0; i < s->n; i++)
+        n += distance(s, i) < d || (distance(s, i) == d && i < at);
+    return n;
+}
+
+/* Distances of the n first-ranked candidates, in order. */
+FN LOCAL const float *first_distances(self m, THREAD const set *s, int n) {
+    LOCAL float *first = (LOCAL float *)(s->room + 1);
+    set top = *s;
+    keep_count(m, &top, n);
+    for (int i = m.thread; i < top.n; i += m.threads)
+        first[rank_in(&top, i)] = distance(&top, i);
+    BARRIER(m);
+    return first;
 }
 
 #endif

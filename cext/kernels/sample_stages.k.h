@@ -1,12 +1,14 @@
 /* sample_stages.k.h: the stages of a sampling chain, one function each, on the candidates of one row; all threads of the group
  * call them. runtime/sampling/chain.py defines each stage and names its source; the sets here are bit-identical.
+ *
+ * GPUs and the CPU share this file: each includes it after its own `set` of candidates (sample_set.k.h, for a group of threads;
+ * cext/cpu/sampling/sample_set.h, for one) and before its own add_edits() and stage_penalties(). A CPU's group is one thread.
  */
 #ifndef SATCHEL_SAMPLE_STAGES_K_H
 #define SATCHEL_SAMPLE_STAGES_K_H
 
-#include "sample_set.k.h"
-
 enum { MIROSTAT_TOP = 100 };
+enum { NO_TOKEN = -1, BAD_INDEX = -2 }; /* results of a row without a valid candidate, and with a bad history or edit */
 
 /* Inputs of a row. ring: the slot's tokens by position, NULL if slot or position is out of range. */
 typedef struct {
@@ -19,30 +21,12 @@ typedef struct {
     double total, log_total; /* sum of weights; its logarithm relative to the largest weight */
 } shares;
 
-FN shares shares_of(self m, THREAD const set *s) {
+FN shares shares_of(self m, THREAD set *s) {
     shares t;
     t.total = total_weight(m, s);
     t.log_total = exact_log(t.total) - WEIGHT_BITS * LN2;
     return t;
 }
-
-/* sum = the sum of `number` over i = 0 .. n - 1 in doubles: eight partial sums, i % 8, each in order, then their sum in order.
- * The definition fixes this order. */
-#define LANES_SUM(m, s, number, sum)                                                                                   \
-    do {                                                                                                               \
-        BARRIER(m); /* kept: of this and the last one, today's uses need one */                                        \
-        if (m.thread < 8) {                                                                                            \
-            double lane = 0;                                                                                           \
-            for (int i = m.thread; i < (s)->n; i += 8)                                                                 \
-                lane += (number);                                                                                      \
-            (s)->room->lanes[m.thread] = f64_bits(lane);                                                               \
-        }                                                                                                              \
-        BARRIER(m);                                                                                                    \
-        (sum) = 0;                                                                                                     \
-        for (int j = 0; j < 8; j++)                                                                                    \
-            (sum) += f64_from_bits((s)->room->lanes[j]);                                                               \
-        BARRIER(m); /* kept: see the first */                                                                          \
-    } while (0)
 
 FN double product_of(THREAD const set *s, int i) {
     int64_t w = weight(s, i);
@@ -61,68 +45,26 @@ FN float lifted(float x, float amount) {
     return x < MOST ? x : MOST;
 }
 
-/* Whether `good` holds in all threads. */
-FN int all_say(self m, THREAD const set *s, int good) {
-    int64_t bad = group_sum_i64(m, !good, s->room->sums);
-    return bad == 0;
-}
-
-/* Adds n edits (logit biases) to the logits, those of one token in order; 0 if a token is out of range. */
-FN int add_edits(self m, THREAD set *s, DEVICE const int32_t *edits, int n, int vocabulary) {
-    DEVICE float *x;
-    int good = 1;
-    if (n == 0)
-        return 1;
-    x = writable(m, s);
-    for (int i = m.thread; i < n; i += m.threads) {
-        int token = edits[2 * i], at, before = 0;
-        float amount = f32_from_bits((uint32_t)edits[2 * i + 1]);
-        if (!inside(token, vocabulary) || amount != amount) {
-            good = 0;
-            continue;
-        }
-        for (int j = 0; j < i && !before; j++)
-            before = edits[2 * j] == token;
-        at = before ? -1 : place_of(s, token);
-        for (int j = i; j < n && at >= 0; j++)
-            if (edits[2 * j] == token)
-                x[at] = lifted(x[at], f32_from_bits((uint32_t)edits[2 * j + 1]));
-    }
-    return all_say(m, s, good);
-}
-
-FN int stage_dry(self m, THREAD set *s, THREAD const row_facts *r) {
-    int good = add_edits(m, s, r->edits + 2 * r->p.biases, r->edits ? r->p.dry_penalties : 0, r->vocabulary);
-    changed(m, s);
-    return good;
-}
-
 FN float penalized(float x, int count, THREAD const hal_sampling *p) {
     x = x > 0 ? x / p->repeat_penalty : x * p->repeat_penalty;
     x = x - (float)count * p->frequency_penalty - p->presence_penalty;
     return x < MOST ? x : MOST;
 }
 
-FN int stage_penalties(self m, THREAD set *s, THREAD const row_facts *r) {
-    int64_t reach = (int64_t)r->pos + 1 < r->p.repeat_last_n ? (int64_t)r->pos + 1 : r->p.repeat_last_n;
-    int n = reach < 0 ? 0 : reach > r->width ? r->width : (int)reach; /* older tokens are overwritten */
+/* Number of positions of the row's history, this one the last; older tokens are overwritten. */
+FN int history_of(THREAD const row_facts *r) {
+    int64_t n = (int64_t)r->pos + 1 < r->p.repeat_last_n ? (int64_t)r->pos + 1 : r->p.repeat_last_n;
+    return n < 0 ? 0 : n > r->width ? r->width : (int)n;
+}
+
+/* Adds n edits (logit biases) to the logits, those of one token in order; 0 if a token is out of range. */
+FN int add_edits(self m, THREAD set *s, DEVICE const int32_t *edits, int n, int vocabulary);
+FN int stage_penalties(self m, THREAD set *s, THREAD const row_facts *r);
+
+FN int stage_dry(self m, THREAD set *s, THREAD const row_facts *r) {
     int good = 1;
-    DEVICE float *x;
-    if (!r->ring)
-        return 0;
-    x = writable(m, s);
-    for (int i = m.thread; i < n; i += m.threads) {
-        int token = r->ring[(r->pos - i) % r->width], count = 0, before = 0, at;
-        good = good && inside(token, r->vocabulary);
-        for (int j = 0; j < n && !before; j++) {
-            int same = r->ring[(r->pos - j) % r->width] == token;
-            before = same && j < i;
-            count += same;
-        }
-        if (good && !before && (at = place_of(s, token)) >= 0)
-            x[at] = penalized(x[at], count, &r->p);
-    }
-    good = all_say(m, s, good);
+    if (r->edits)
+        good = add_edits(m, s, r->edits + 2 * r->p.biases, r->p.dry_penalties, r->vocabulary);
     changed(m, s);
     return good;
 }
@@ -138,7 +80,7 @@ FN void stage_top_n_sigma(self m, THREAD set *s, THREAD const row_facts *r) {
         return;
     for (int i = m.thread; i < s->n; i += m.threads)
         real += s->x[i] > -INFINITY;
-    count = (double)group_sum_i64(m, real, s->room->sums);
+    count = (double)sum_of_all(m, s, real);
     LANES_SUM(m, s, s->x[i] > -INFINITY ? (double)s->x[i] : 0.0, sum);
     mean = sum / count;
     LANES_SUM(m, s, s->x[i] > -INFINITY ? square((double)s->x[i] - mean) : 0.0, sum);
@@ -172,22 +114,22 @@ FN void stage_xtc(self m, THREAD set *s, THREAD const row_facts *r) {
     double least = (double)r->p.xtc_threshold * total_weight(m, s);
     double drawn = uniform(r->p.seed ^ 0x9FB21C651E98DF25u, r->pos);
     int64_t count = 0;
-    float far = -1, place = -1;
-    int last;
+    float far = -1;
+    int last = -1;
     if (r->p.xtc_threshold > 0.5f || drawn >= (double)r->p.xtc_probability)
         return;
     for (int i = m.thread; i < s->n; i += m.threads)
         if ((double)weight(s, i) >= least) {
             count++;
-            far = fmaxf(far, distance(s, i));
+            far = distance(s, i) > far ? distance(s, i) : far;
         }
-    if (group_sum_i64(m, count, s->room->sums) < 2)
+    if (sum_of_all(m, s, count) < 2)
         return;
-    far = group_most(m, far, s->room->floats);
+    far = most_of_all(m, s, far);
     for (int i = m.thread; i < s->n; i += m.threads)
         if ((double)weight(s, i) >= least && distance(s, i) == far)
-            place = (float)i;
-    last = (int)group_most(m, place, s->room->floats); /* a float is exact up to 2^24; vocabularies are smaller */
+            last = i;
+    last = last_of_all(m, s, last);
     KEEP(m, s, i == last || !((double)weight(s, i) >= least));
     changed(m, s);
 }
@@ -195,6 +137,7 @@ FN void stage_xtc(self m, THREAD set *s, THREAD const row_facts *r) {
 FN void stage_temperature(self m, THREAD set *s, THREAD const row_facts *r) {
     double by = (double)r->p.temperature, spread = (double)r->p.dynatemp_range;
     DEVICE float *x;
+    float divisor;
     if (spread > 0 && s->n > 1) {
         double low = by - spread > 0 ? by - spread : 0, high = by + spread;
         double share = entropy(m, s, shares_of(m, s)) / exact_log((double)s->n);
@@ -204,13 +147,13 @@ FN void stage_temperature(self m, THREAD set *s, THREAD const row_facts *r) {
         keep_count(m, s, 1);
         return;
     }
-    x = s->own_x[s->turn];
+    divisor = (float)by;
+    x = room_for_all(m, s);
     for (int i = m.thread; i < s->n; i += m.threads) {
         float d = distance(s, i);
-        s->own_ids[s->turn][i] = id_of(s, i);
-        x[i] = d == 0 ? 0 : -d / (float)by;
+        x[i] = d == 0 ? 0 : -d / divisor;
     }
-    took_own(m, s, s->n);
+    took_all(m, s);
     s->best = 0;
     s->all_lost = 0;
 }
@@ -234,25 +177,10 @@ FN double mirostat_count(LOCAL const float *d, int n, THREAD const set *s, THREA
     return k < (double)s->n ? k : (double)s->n;
 }
 
-/* Number of candidates that rank before this one. */
-FN int rank_in(THREAD const set *s, int at) {
-    float d = distance(s, at);
-    int n = 0;
-    for (int i = 0; i < s->n; i++)
-        n += distance(s, i) < d || (distance(s, i) == d && i < at);
-    return n;
-}
-
 FN void stage_mirostat_1(self m, THREAD set *s, THREAD const row_facts *r) {
-    LOCAL float *first = (LOCAL float *)(s->room + 1);
-    set top = *s;
-    double k;
-    keep_count(m, &top, MIROSTAT_TOP);
-    for (int i = m.thread; i < top.n; i += m.threads)
-        first[rank_in(&top, i)] = distance(&top, i);
-    BARRIER(m);
-    k = mirostat_count(first, top.n, s, r);
-    BARRIER(m); /* kept: with today's stages, another barrier comes before `first` is written again */
+    int n = (int)(s->n < MIROSTAT_TOP ? s->n : MIROSTAT_TOP);
+    double k = mirostat_count(first_distances(m, s, n), n, s, r);
+    BARRIER(m); /* kept: with today's stages, another barrier comes before the distances are written again */
     keep_count(m, s, (int)k);
 }
 
@@ -262,7 +190,7 @@ FN void stage_mirostat_2(self m, THREAD set *s, THREAD const row_facts *r) {
     int64_t some = 0;
     for (int i = m.thread; i < s->n; i += m.threads)
         some += t.log_total + (double)distance(s, i) <= most;
-    if (group_sum_i64(m, some, s->room->sums) == 0)
+    if (sum_of_all(m, s, some) == 0)
         keep_count(m, s, 1);
     else
         KEEP(m, s, t.log_total + (double)distance(s, i) <= most);
@@ -294,6 +222,47 @@ FN int run_stage(self m, uint8_t stage, THREAD set *s, THREAD const row_facts *r
 #undef STAGE
     }
     return 0;
+}
+
+/* Token bitmask: sets logits of tokens whose bit is clear to -INFINITY. */
+FN void mask(self m, THREAD set *s, DEVICE const uint32_t *bitmask) {
+    DEVICE float *x = writable(m, s);
+    for (int i = m.thread; i < s->n; i += m.threads)
+        x[i] = bitmask[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
+}
+
+/* Steps before the chain (edits, of at most n_edits, and the token bitmask): 0, or why there is no token. Of a row without edits
+ * the largest logit is known. */
+FN int start_row(self m, THREAD set *s, THREAD const row_facts *r, int n_edits, DEVICE const uint32_t *bitmask) {
+    if (!r->edits)
+        return s->all_lost ? NO_TOKEN : 0;
+    if (r->p.biases < 0 || r->p.dry_penalties < 0 || r->p.biases > n_edits ||
+        r->p.dry_penalties > n_edits - r->p.biases || !add_edits(m, s, r->edits, r->p.biases, r->vocabulary))
+        return BAD_INDEX;
+    if (r->p.masked)
+        mask(m, s, bitmask);
+    changed(m, s);
+    return s->all_lost ? NO_TOKEN : 0;
+}
+
+FN int draw(self m, THREAD set *s, THREAD const row_facts *r, THREAD float *nll_bits) {
+    shares t = shares_of(m, s);
+    int at = s->n > 1 ? cross(m, s, NULL, uniform(r->p.seed, r->pos) * t.total, 1, 0).at : 0;
+    *nll_bits = (float)((t.log_total + (double)distance(s, at)) / LN2);
+    return id_of(s, at);
+}
+
+/* The row's token, NO_TOKEN or BAD_INDEX. No logit is damaged. */
+FN int sample_row(self m, THREAD set *s, THREAD const row_facts *r, int n_edits, DEVICE const uint32_t *bitmask,
+                  THREAD float *nll_bits) {
+    int why = start_row(m, s, r, n_edits, bitmask);
+    *nll_bits = 0;
+    if (why)
+        return why;
+    for (int i = 0; i < HAL_STAGES && r->p.chain[i] != HAL_STAGE_END; i++)
+        if (!run_stage(m, r->p.chain[i], s, r))
+            return BAD_INDEX;
+    return draw(m, s, r, nll_bits);
 }
 
 #endif

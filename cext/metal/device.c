@@ -260,10 +260,7 @@ static int wrap(gpu_address *out, const void *host, size_t size) {
     return code;
 }
 
-const char *metal_driver(gpu_api *out) {
-    const char *why = objc_open();
-    if (why && !objc.send) /* not a Mac: leaves the table empty, because a partly filled one means a broken driver */
-        return why;
+void metal_devices(gpu_api *out) {
     *out = (gpu_api){
         .init = init,
         .count = count,
@@ -281,9 +278,6 @@ const char *metal_driver(gpu_api *out) {
         .seen = seen,
         .wrap = wrap,
         .said = metal_said,
-        .load = metal_load,
-        .unload = metal_unload,
-        .function = metal_function_of,
         .is = {.major = MAJOR,
                .minor = MINOR,
                .units = UNITS,
@@ -291,7 +285,4 @@ const char *metal_driver(gpu_api *out) {
                .wave = WAVE,
                .not_ready = METAL_NOT_READY},
     };
-    metal_streams(out);
-    metal_graphs(out);
-    return why;
 }

@@ -101,10 +101,8 @@ int metal_function_of(gpu_function *, gpu_module, const char *name);
 objc_id metal_encoder(metal_stream *);
 int metal_put(metal_stream *, const metal_launch *);
 int metal_launch_fits(const metal_device *, const metal_launch *);
+void metal_devices(gpu_api *); /* makes a table of the functions of device.c alone */
 void metal_streams(gpu_api *); /* fills in the functions of stream.c */
 void metal_graphs(gpu_api *);  /* fills in the functions of graph.c */
-
-/* Fills the table; NULL, or why there is no Metal. */
-const char *metal_driver(gpu_api *);
 
 #endif

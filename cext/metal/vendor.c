@@ -20,8 +20,20 @@ static const gpu_image plain_images[] = {{satchel_image_portable_text, 0}, {NULL
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
 static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL}, *const *const plain = kernels + 1;
 
+/* Fills the table; NULL, or why there is no Metal. */
+static const char *driver(gpu_api *out) {
+    const char *why = objc_open();
+    if (why && !objc.send) /* not a Mac: leaves the table empty, because a partly filled one means a broken driver */
+        return why;
+    metal_devices(out);
+    out->load = metal_load, out->unload = metal_unload, out->function = metal_function_of;
+    metal_streams(out);
+    metal_graphs(out);
+    return why;
+}
+
 const gpu_vendor *gpu_vendor_entry(void) {
-    static gpu_vendor vendor = {.name = "metal", .driver = metal_driver, .deterministic = plain, .wraps = 1};
+    static gpu_vendor vendor = {.name = "metal", .driver = driver, .deterministic = plain, .wraps = 1};
     int wanted = matrix_wanted();
     vendor.images = wanted ? images : plain_images;
     vendor.kernels = wanted ? kernels : plain;

@@ -92,4 +92,30 @@ static inline float a8_256_add(const int8_t *code, const int8_t *scale, float d,
     return fmaf((float)isum, d * a->d, sum);
 }
 
+/* The functions of such a format, from its <stem>_part_codes(b, g, code, scale), which gives codes 32 g .. 32 g + 31 and the
+ * scales of each 16, and from the step d of a block b. */
+#define A8_256_FORMAT(stem, step)                                                                                      \
+    static inline void stem##_part(DEVICE const block_##stem *b, int g, THREAD float *out) {                           \
+        int8_t code[32], scale[2];                                                                                     \
+        stem##_part_codes(b, g, code, scale);                                                                          \
+        a8_256_weights(code, scale, step, out);                                                                        \
+    }                                                                                                                  \
+    static inline void stem##_unpack(DEVICE const block_##stem *b, THREAD float *out) {                                \
+        int g;                                                                                                         \
+        for (g = 0; g < 8; g++)                                                                                        \
+            stem##_part(b, g, out + 32 * g);                                                                           \
+    }                                                                                                                  \
+    static inline float stem##_dot(const block_##stem *w, const block_a8_256 *a, int n_blocks) {                       \
+        float sum = 0.0f;                                                                                              \
+        int n, g;                                                                                                      \
+        for (n = 0; n < n_blocks; n++) {                                                                               \
+            const block_##stem *b = w + n;                                                                             \
+            int8_t code[256], scale[16];                                                                               \
+            for (g = 0; g < 8; g++)                                                                                    \
+                stem##_part_codes(b, g, code + 32 * g, scale + 2 * g);                                                 \
+            sum = a8_256_add(code, scale, step, a + n, sum);                                                           \
+        }                                                                                                              \
+        return sum;                                                                                                    \
+    }
+
 #endif

@@ -28,42 +28,42 @@ static inline float f8_e4m3_value(uint8_t q) {
     return f32_from_bits(sign | (bits == 0x07F00000u ? 0x7FC00000u : f32_bits(f32_from_bits(bits) * 0x1p120f)));
 }
 
-/* Numbers 32 g .. 32 g + 31. */
-static inline void f8_e4m3_part(DEVICE const block_f8_e4m3 *b, int g, THREAD float *out) {
-    int i;
-    for (i = 0; i < 32; i++)
-        out[i] = b->d * f8_e4m3_value(b->qs[32 * g + i]);
-}
-
-static inline void f8_e4m3_unpack(DEVICE const block_f8_e4m3 *b, THREAD float *out) {
-    int g;
-    for (g = 0; g < 4; g++)
-        f8_e4m3_part(b, g, out + 32 * g);
-}
-
-static inline float f8_e4m3_dot(const block_f8_e4m3 *w, const block_bf16x2 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n, i;
-    for (n = 0; n < n_blocks; n++) {
-        float block = 0.0f;
-        for (i = 0; i < 128; i++)
-            block = fmaf(f8_e4m3_value(w[n].qs[i]), bf16x2_at(a, 128 * n + i), block);
-        sum = fmaf(block, w[n].d, sum);
+/* The functions of a format of eight-bit floats, from its <stem>_value(code). */
+#define F8_FORMAT(stem)                                                                                                \
+    static inline void stem##_part(DEVICE const block_##stem *b, int g, THREAD float *out) {                           \
+        int i;                                                                                                         \
+        for (i = 0; i < 32; i++)                                                                                       \
+            out[i] = b->d * stem##_value(b->qs[32 * g + i]);                                                           \
+    }                                                                                                                  \
+    static inline void stem##_unpack(DEVICE const block_##stem *b, THREAD float *out) {                                \
+        int g;                                                                                                         \
+        for (g = 0; g < 4; g++)                                                                                        \
+            stem##_part(b, g, out + 32 * g);                                                                           \
+    }                                                                                                                  \
+    static inline float stem##_dot(const block_##stem *w, const block_bf16x2 *a, int n_blocks) {                       \
+        float sum = 0.0f;                                                                                              \
+        int n, i;                                                                                                      \
+        for (n = 0; n < n_blocks; n++) {                                                                               \
+            float block = 0.0f;                                                                                        \
+            for (i = 0; i < 128; i++)                                                                                  \
+                block = fmaf(stem##_value(w[n].qs[i]), bf16x2_at(a, 128 * n + i), block);                              \
+            sum = fmaf(block, w[n].d, sum);                                                                            \
+        }                                                                                                              \
+        return sum;                                                                                                    \
+    }                                                                                                                  \
+    static inline float stem##_dot_f32(const block_##stem *w, const block_f32 *a, int n_blocks) {                      \
+        float sum = 0.0f;                                                                                              \
+        int n, i;                                                                                                      \
+        for (n = 0; n < 2 * n_blocks; n++) {                                                                           \
+            const block_##stem *b = w + n / 2;                                                                         \
+            float run = 0.0f;                                                                                          \
+            for (i = 0; i < 64; i++)                                                                                   \
+                run = fmaf(b->d * stem##_value(b->qs[64 * (n % 2) + i]), a[64 * n + i].x, run);                        \
+            sum += run;                                                                                                \
+        }                                                                                                              \
+        return sum;                                                                                                    \
     }
-    return sum;
-}
 
-static inline float f8_e4m3_dot_f32(const block_f8_e4m3 *w, const block_f32 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n, i;
-    for (n = 0; n < 2 * n_blocks; n++) {
-        const block_f8_e4m3 *b = w + n / 2;
-        float run = 0.0f;
-        for (i = 0; i < 64; i++)
-            run = fmaf(b->d * f8_e4m3_value(b->qs[64 * (n % 2) + i]), a[64 * n + i].x, run);
-        sum += run;
-    }
-    return sum;
-}
+F8_FORMAT(f8_e4m3)
 
 #endif

@@ -7,8 +7,7 @@
 #ifndef SATCHEL_QUANT_F8_E5M2_H
 #define SATCHEL_QUANT_F8_E5M2_H
 
-#include "bf16x2.h"
-#include "f32.h"
+#include "f8_e4m3.h"
 
 typedef struct {
     float d;
@@ -22,42 +21,6 @@ static inline float f8_e5m2_value(uint8_t q) {
     return f16_to_f32((uint16_t)(q << 8));
 }
 
-/* Numbers 32 g .. 32 g + 31. */
-static inline void f8_e5m2_part(DEVICE const block_f8_e5m2 *b, int g, THREAD float *out) {
-    int i;
-    for (i = 0; i < 32; i++)
-        out[i] = b->d * f8_e5m2_value(b->qs[32 * g + i]);
-}
-
-static inline void f8_e5m2_unpack(DEVICE const block_f8_e5m2 *b, THREAD float *out) {
-    int g;
-    for (g = 0; g < 4; g++)
-        f8_e5m2_part(b, g, out + 32 * g);
-}
-
-static inline float f8_e5m2_dot(const block_f8_e5m2 *w, const block_bf16x2 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n, i;
-    for (n = 0; n < n_blocks; n++) {
-        float block = 0.0f;
-        for (i = 0; i < 128; i++)
-            block = fmaf(f8_e5m2_value(w[n].qs[i]), bf16x2_at(a, 128 * n + i), block);
-        sum = fmaf(block, w[n].d, sum);
-    }
-    return sum;
-}
-
-static inline float f8_e5m2_dot_f32(const block_f8_e5m2 *w, const block_f32 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n, i;
-    for (n = 0; n < 2 * n_blocks; n++) {
-        const block_f8_e5m2 *b = w + n / 2;
-        float run = 0.0f;
-        for (i = 0; i < 64; i++)
-            run = fmaf(b->d * f8_e5m2_value(b->qs[64 * (n % 2) + i]), a[64 * n + i].x, run);
-        sum += run;
-    }
-    return sum;
-}
+F8_FORMAT(f8_e5m2)
 
 #endif

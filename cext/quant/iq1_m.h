@@ -36,33 +36,6 @@ static inline void iq1_m_part_codes(DEVICE const block_iq1_m *b, int g, THREAD i
     }
 }
 
-static inline void iq1_m_codes(DEVICE const block_iq1_m *b, THREAD int8_t *code, THREAD int8_t *scale) {
-    int g;
-    for (g = 0; g < 8; g++)
-        iq1_m_part_codes(b, g, code + 32 * g, scale + 2 * g);
-}
-
-static inline void iq1_m_part(DEVICE const block_iq1_m *b, int g, THREAD float *out) {
-    int8_t code[32], scale[2];
-    iq1_m_part_codes(b, g, code, scale);
-    a8_256_weights(code, scale, iq1_m_scale(b) * 0.125f, out);
-}
-
-static inline void iq1_m_unpack(DEVICE const block_iq1_m *b, THREAD float *out) {
-    int g;
-    for (g = 0; g < 8; g++)
-        iq1_m_part(b, g, out + 32 * g);
-}
-
-static inline float iq1_m_dot(const block_iq1_m *w, const block_a8_256 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n;
-    for (n = 0; n < n_blocks; n++) {
-        int8_t code[256], scale[16];
-        iq1_m_codes(w + n, code, scale);
-        sum = a8_256_add(code, scale, iq1_m_scale(w + n) * 0.125f, a + n, sum);
-    }
-    return sum;
-}
+A8_256_FORMAT(iq1_m, iq1_m_scale(b) * 0.125f)
 
 #endif

@@ -45,33 +45,6 @@ static inline void iq2_s_part_codes(DEVICE const block_iq2_s *b, int g, THREAD i
     }
 }
 
-static inline void iq2_s_codes(DEVICE const block_iq2_s *b, THREAD int8_t *code, THREAD int8_t *scale) {
-    int g;
-    for (g = 0; g < 8; g++)
-        iq2_s_part_codes(b, g, code + 32 * g, scale + 2 * g);
-}
-
-static inline void iq2_s_part(DEVICE const block_iq2_s *b, int g, THREAD float *out) {
-    int8_t code[32], scale[2];
-    iq2_s_part_codes(b, g, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
-}
-
-static inline void iq2_s_unpack(DEVICE const block_iq2_s *b, THREAD float *out) {
-    int g;
-    for (g = 0; g < 8; g++)
-        iq2_s_part(b, g, out + 32 * g);
-}
-
-static inline float iq2_s_dot(const block_iq2_s *w, const block_a8_256 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n;
-    for (n = 0; n < n_blocks; n++) {
-        int8_t code[256], scale[16];
-        iq2_s_codes(w + n, code, scale);
-        sum = a8_256_add(code, scale, f16_to_f32(w[n].d) * 0.125f, a + n, sum);
-    }
-    return sum;
-}
+A8_256_FORMAT(iq2_s, f16_to_f32(b->d) * 0.125f)
 
 #endif

@@ -53,33 +53,6 @@ static inline void iq3_xxs_part_codes(DEVICE const block_iq3_xxs *b, int g, THRE
                   code + 4 * i);
 }
 
-static inline void iq3_xxs_codes(DEVICE const block_iq3_xxs *b, THREAD int8_t *code, THREAD int8_t *scale) {
-    int g;
-    for (g = 0; g < 8; g++)
-        iq3_xxs_part_codes(b, g, code + 32 * g, scale + 2 * g);
-}
-
-static inline void iq3_xxs_part(DEVICE const block_iq3_xxs *b, int g, THREAD float *out) {
-    int8_t code[32], scale[2];
-    iq3_xxs_part_codes(b, g, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.25f, out);
-}
-
-static inline void iq3_xxs_unpack(DEVICE const block_iq3_xxs *b, THREAD float *out) {
-    int g;
-    for (g = 0; g < 8; g++)
-        iq3_xxs_part(b, g, out + 32 * g);
-}
-
-static inline float iq3_xxs_dot(const block_iq3_xxs *w, const block_a8_256 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n;
-    for (n = 0; n < n_blocks; n++) {
-        int8_t code[256], scale[16];
-        iq3_xxs_codes(w + n, code, scale);
-        sum = a8_256_add(code, scale, f16_to_f32(w[n].d) * 0.25f, a + n, sum);
-    }
-    return sum;
-}
+A8_256_FORMAT(iq3_xxs, f16_to_f32(b->d) * 0.25f)
 
 #endif

@@ -29,33 +29,6 @@ static inline void iq4_xs_part_codes(DEVICE const block_iq4_xs *b, int g, THREAD
         code[i] = iq4_nl_table((b->qs[16 * g + i % 16] >> (4 * (i / 16))) & 15);
 }
 
-static inline void iq4_xs_codes(DEVICE const block_iq4_xs *b, THREAD int8_t *code, THREAD int8_t *scale) {
-    int g;
-    for (g = 0; g < 8; g++)
-        iq4_xs_part_codes(b, g, code + 32 * g, scale + 2 * g);
-}
-
-static inline void iq4_xs_part(DEVICE const block_iq4_xs *b, int g, THREAD float *out) {
-    int8_t code[32], scale[2];
-    iq4_xs_part_codes(b, g, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d), out);
-}
-
-static inline void iq4_xs_unpack(DEVICE const block_iq4_xs *b, THREAD float *out) {
-    int g;
-    for (g = 0; g < 8; g++)
-        iq4_xs_part(b, g, out + 32 * g);
-}
-
-static inline float iq4_xs_dot(const block_iq4_xs *w, const block_a8_256 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n;
-    for (n = 0; n < n_blocks; n++) {
-        int8_t code[256], scale[16];
-        iq4_xs_codes(w + n, code, scale);
-        sum = a8_256_add(code, scale, f16_to_f32(w[n].d), a + n, sum);
-    }
-    return sum;
-}
+A8_256_FORMAT(iq4_xs, f16_to_f32(b->d))
 
 #endif

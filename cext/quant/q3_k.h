@@ -22,8 +22,7 @@ _Static_assert(sizeof(block_q3_k) == 110, "block_q3_k is 32 bytes of top bits, 6
 #define TAIL_q3_k 108                       /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_q3_k 11, 256, a8_256 /* GGUF number, elements of a block, activations */
 
-/* Codes without their offset of 4, and the sixteen scales without theirs of 32. */
-/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+/* Codes 32 g .. 32 g + 31 without their offset of 4, and the scales of each 16 without theirs of 32. */
 static inline void q3_k_part_codes(DEVICE const block_q3_k *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int i;
     for (i = 0; i < 2; i++) {
@@ -35,33 +34,6 @@ static inline void q3_k_part_codes(DEVICE const block_q3_k *b, int g, THREAD int
         code[i] = (int8_t)((q2_k_part_code(b->qs, g, i) | ((b->hmask[i] >> g) & 1) << 2) - 4);
 }
 
-static inline void q3_k_codes(DEVICE const block_q3_k *b, THREAD int8_t *code, THREAD int8_t *scale) {
-    int g;
-    for (g = 0; g < 8; g++)
-        q3_k_part_codes(b, g, code + 32 * g, scale + 2 * g);
-}
-
-static inline void q3_k_part(DEVICE const block_q3_k *b, int g, THREAD float *out) {
-    int8_t code[32], scale[2];
-    q3_k_part_codes(b, g, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d), out);
-}
-
-static inline void q3_k_unpack(DEVICE const block_q3_k *b, THREAD float *out) {
-    int g;
-    for (g = 0; g < 8; g++)
-        q3_k_part(b, g, out + 32 * g);
-}
-
-static inline float q3_k_dot(const block_q3_k *w, const block_a8_256 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n;
-    for (n = 0; n < n_blocks; n++) {
-        int8_t code[256], scale[16];
-        q3_k_codes(w + n, code, scale);
-        sum = a8_256_add(code, scale, f16_to_f32(w[n].d), a + n, sum);
-    }
-    return sum;
-}
+A8_256_FORMAT(q3_k, f16_to_f32(b->d))
 
 #endif

@@ -42,42 +42,43 @@ static inline int q4_k_code(DEVICE const block_q4_k *b, int g, int i) {
     return (b->qs[32 * (g / 2) + i] >> (4 * (g % 2))) & 15;
 }
 
-/* Numbers 32 g .. 32 g + 31. */
-static inline void q4_k_part(DEVICE const block_q4_k *b, int g, THREAD float *out) {
-    uint8_t scale, min;
-    float step, low;
-    int i;
-    q4_k_scale(b->scales, g, &scale, &min);
-    step = f16_to_f32(b->d) * (float)scale;
-    low = f16_to_f32(b->dmin) * (float)min;
-    for (i = 0; i < 32; i++)
-        out[i] = step * (float)q4_k_code(b, g, i) - low;
-}
-
-static inline void q4_k_unpack(DEVICE const block_q4_k *b, THREAD float *out) {
-    int g;
-    for (g = 0; g < 8; g++)
-        q4_k_part(b, g, out + 32 * g);
-}
-
-static inline float q4_k_dot(const block_q4_k *w, const block_a8_256 *a, int n_blocks) {
-    float sum = 0.0f;
-    int n, g, i;
-    for (n = 0; n < n_blocks; n++) {
-        int32_t isum = 0, msum = 0;
-        uint8_t scale[8], min[8];
-        q4_k_scales(w[n].scales, scale, min);
-        for (g = 0; g < 8; g++) {
-            int32_t part = 0;
-            for (i = 0; i < 32; i++)
-                part += q4_k_code(w + n, g, i) * a[n].qs[32 * g + i];
-            isum += scale[g] * part;
-            msum += min[g] * a[n].sums32[g];
-        }
-        sum = fmaf((float)isum, f16_to_f32(w[n].d) * a[n].d, sum);
-        sum = fmaf(-(float)msum, f16_to_f32(w[n].dmin) * a[n].d, sum);
+/* The functions of a format that is packed as q4_k is, from its <stem>_code(b, g, i). */
+#define Q4_K_FORMAT(stem)                                                                                              \
+    static inline void stem##_part(DEVICE const block_##stem *b, int g, THREAD float *out) {                           \
+        uint8_t scale, min;                                                                                            \
+        float step, low;                                                                                               \
+        int i;                                                                                                         \
+        q4_k_scale(b->scales, g, &scale, &min);                                                                        \
+        step = f16_to_f32(b->d) * (float)scale;                                                                        \
+        low = f16_to_f32(b->dmin) * (float)min;                                                                        \
+        for (i = 0; i < 32; i++)                                                                                       \
+            out[i] = step * (float)stem##_code(b, g, i) - low;                                                         \
+    }                                                                                                                  \
+    static inline void stem##_unpack(DEVICE const block_##stem *b, THREAD float *out) {                                \
+        int g;                                                                                                         \
+        for (g = 0; g < 8; g++)                                                                                        \
+            stem##_part(b, g, out + 32 * g);                                                                           \
+    }                                                                                                                  \
+    static inline float stem##_dot(const block_##stem *w, const block_a8_256 *a, int n_blocks) {                       \
+        float sum = 0.0f;                                                                                              \
+        int n, g, i;                                                                                                   \
+        for (n = 0; n < n_blocks; n++) {                                                                               \
+            int32_t isum = 0, msum = 0;                                                                                \
+            uint8_t scale[8], min[8];                                                                                  \
+            q4_k_scales(w[n].scales, scale, min);                                                                      \
+            for (g = 0; g < 8; g++) {                                                                                  \
+                int32_t part = 0;                                                                                      \
+                for (i = 0; i < 32; i++)                                                                               \
+                    part += stem##_code(w + n, g, i) * a[n].qs[32 * g + i];                                            \
+                isum += scale[g] * part;                                                                               \
+                msum += min[g] * a[n].sums32[g];                                                                       \
+            }                                                                                                          \
+            sum = fmaf((float)isum, f16_to_f32(w[n].d) * a[n].d, sum);                                                 \
+            sum = fmaf(-(float)msum, f16_to_f32(w[n].dmin) * a[n].d, sum);                                             \
+        }                                                                                                              \
+        return sum;                                                                                                    \
     }
-    return sum;
-}
+
+Q4_K_FORMAT(q4_k)
 
 #endif

@@ -167,7 +167,7 @@ class GGUF:
     file is already shorter. Reading a view after a truncation that no check has seen gives SIGBUS, which
     Python can't turn into an error. So code that copies weights uses read_into or copy, and code that
     computes on views either calls check() before each step or runs on a device that handles SIGBUS
-    (cext/cpu/mapped.c).
+    (cext/cpu/device/mapped.c).
     """
 
     def __init__(self, path: Path, parts: tuple[Part, ...], judge: Judge = STRICT) -> None:

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "limits.h"
-#include "pool.h"
+#include "device/limits.h"
+#include "device/pool.h"
 
 enum { MOST_PHASES = 60, MOST_GRAINS = 300, THREADS = 4, SPIN_US = 100 };
 
@@ -221,7 +221,7 @@ void test_limits(void) {
         CHECK(cpus == c->cpus, "limits: %s: %d CPUs, want %d", c->what, cpus, c->cpus);
     }
     CHECK(limits_quota("/no/such/file", root) == 0, "limits: no file of groups");
-    CHECK(pool_default_threads() >= 1, "limits: there is a CPU");
+    CHECK(limits_default_threads() >= 1, "limits: there is a CPU");
     snprintf(command, sizeof command, "rm -r %s", root);
     CHECK(system(command) == 0, "limits: cleaned up");
 }

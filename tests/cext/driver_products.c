@@ -5,7 +5,7 @@
 
 #include "formats.h"
 #include "harness.h"
-#include "simd.h"
+#include "simd/simd.h"
 
 enum { ROWS = 21, COLUMNS = 33, LONG = 8192 };
 

@@ -45,8 +45,8 @@ LONG = (
 
 def sources() -> list[Path]:
     """The backend's files; fmaf.c is for one compiler alone, probe.c a program of the build."""
-    found = [path for path in (CEXT / "cpu").glob("*.c") if path.name not in ("fmaf.c", "probe.c")]
-    return [*sorted(found), CEXT / "block_format.c", ROOT / "tests" / "cext" / "fuzz_plans.c"]
+    found = [path for path in (CEXT / "cpu").rglob("*.c") if path.name not in ("fmaf.c", "probe.c")]
+    return [*sorted(found), *sorted((CEXT / "host").glob("*.c")), ROOT / "tests" / "cext" / "fuzz_plans.c"]
 
 
 def newest() -> float:
@@ -65,7 +65,7 @@ def build(folder: Path, level: str) -> Path:
     made = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
     subprocess.run([*made, include / "_hal.py", include], check=True, stdout=subprocess.DEVNULL)
     (include / "cpu_sets.inc").write_text("CPU_SET(scalar)\n", encoding="ascii")
-    places = [include, CEXT / "include", CEXT / "quant", CEXT / "cpu"]
+    places = [include, CEXT / "include", CEXT / "host", CEXT / "quant", CEXT / "cpu"]
     common = [*OPTIONS, level, *(f"-I{place}" for place in places)]
 
     def compiled(source: Path) -> str:

@@ -50,6 +50,7 @@ FAR_CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
     (("top_k",), {"top_k": 5000}),
     (("typical",), {"typical_p": 0.97}),
     (("typical", "temperature"), {"typical_p": 0.3, "temperature": 2.0}),
+    (("typical", "min_p"), {"typical_p": 0.3, "min_p": 0.5}),  # typical drops the best, by which min_p judges
 ]
 USUAL = {
     "temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "repeat_penalty": 1.0, "repeat_last_n": 64,

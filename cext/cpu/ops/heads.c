@@ -1,0 +1,30 @@
+/* heads.c: slices (take) and concatenates (concat) float32 heads (T, H, D) along D. Rows may have any stride; heads are dense
+ * within a row.
+ */
+#include <string.h>
+
+#include "cpu.h"
+
+static void run_take(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    const arg_take *a = c->arg;
+    int64_t d = c->v[1].shape[2];
+    (void)thread;
+    for (; from < to; from++)
+        for (int h = 0; h < c->v[0].shape[1]; h++)
+            memcpy(cpu_f32(c->v, from) + (int64_t)h * a->size, cpu_f32(c->v + 1, from) + h * d + a->start,
+                   sizeof(float) * (size_t)a->size);
+}
+
+static void run_concat(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    int64_t a = c->v[1].shape[2], b = c->v[2].shape[2];
+    (void)thread;
+    for (; from < to; from++)
+        for (int h = 0; h < c->v[0].shape[1]; h++) {
+            float *y = cpu_f32(c->v, from) + h * (a + b);
+            memcpy(y, cpu_f32(c->v + 1, from) + h * a, sizeof(float) * (size_t)a);
+            memcpy(y + a, cpu_f32(c->v + 2, from) + (c->v[2].shape[1] == 1 ? 0 : h * b), sizeof(float) * (size_t)b);
+        }
+}
+
+CPU_KERNEL(take) = {NULL, NULL, cpu_by_row, run_take};
+CPU_KERNEL(concat) = {NULL, NULL, cpu_by_row, run_concat};

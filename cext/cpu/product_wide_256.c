@@ -1,8 +1,0 @@
-/* product_wide_256.c: products of super-blocks of 256 whose codes are unpacked once for all columns. */
-#include "wide_256.h"
-#include "panel.h"
-#include "products_wide_256.inc"
-
-PRODUCT_FAMILY(wide_256) = {
-#include "products_wide_256_table.inc"
-};
