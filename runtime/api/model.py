@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 import numpy as np
@@ -20,6 +19,7 @@ from satchel.errors import ModelError, RequestError
 from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.gguf.digest import Expected, check_digests
+from satchel.formats.resource import Resource
 from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
@@ -68,7 +68,7 @@ Message = Mapping[str, Any]
 TAIL = 8  # tokens at the end of a prompt that are searched for the marker that opens reasoning
 
 
-class Model(Recovering, Readings):
+class Model(Recovering, Readings, Resource):
     """A loaded model: one file, its tokenizer and template, and an engine. Thread-safe: requests of all
     threads run together, `slots` of them per step.
     """
@@ -511,11 +511,3 @@ class Model(Recovering, Readings):
             device.close()
         if self._draft_file is not None:
             self._draft_file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
