@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
 ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # errors without a GPU
 LOW = 2 << 30  # bytes of free memory below which a small model may not fit
-PACKAGES = ("numpy", "numba", "cffi", "gguf", "tokenizers", "sentencepiece", "jinja2")
+PACKAGES = ("numpy", "numba", "cffi", "tokenizers", "sentencepiece", "jinja2")
 
 
 @dataclass(frozen=True, slots=True)
