@@ -44,10 +44,12 @@ def counted(label: str) -> Iterator[Counted]:
         yield line
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(24), MofNCompleteColumn())
+    text = TextColumn("{task.description}", markup=False, table_column=Column())  # wraps where it is narrow
+    columns = (text, BarColumn(24), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(plain(label))
+        task = bar.add_task(plain(label), total=None)
         yield lambda done, total, what: bar.update(
             task, completed=done, total=total, description=plain(f"{label}: {what}" if what else label)
         )

@@ -35,7 +35,7 @@ def test_another_total_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=60)
+    console = Console(file=stream, force_terminal=True, width=100)
     monkeypatch.setattr(progress, "err", lambda: console)
     with counted("measuring") as show:
         show(1, 4, "errors of a\x1b[2Jb")
