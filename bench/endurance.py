@@ -29,7 +29,7 @@ from endurance_hostile import ACTS, Hostile
 from engine_rows import Finding
 from findings import tell
 from serving_load import GRACE, Mix, crowd, fault, key, questions
-from serving_process import Process, satchel
+from serving_process import Process, Watch, satchel
 
 from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
 from satchel.cli.load.requests import LoadRequest
@@ -82,34 +82,21 @@ def slope(at: Sequence[float], values: Sequence[float], warm: float = WARM) -> f
     return float(3600 * (x @ (y - y.mean())) / (x @ x))
 
 
-class Watch:
+class ProcessWatch(Watch):
     """Samples the server and its engine's process while the block runs. An engine that was begun anew is
     another row.
     """
 
     def __init__(self, process: Process) -> None:
-        self.process = process
+        super().__init__(EVERY)
+        self.process, self.start = process, time.monotonic()
         self.found: dict[int, Samples] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _run(self) -> None:
-        start = time.monotonic()
-        while True:
-            engine, server = self.process.engine(), self.process.child.pid
-            for name, pid in (("server", server), ("engine", engine)):
-                if pid is not None:
-                    self.found.setdefault(pid, Samples(name, pid)).take(time.monotonic() - start)
-            if self._over.wait(EVERY):
-                return
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
+    def sample(self) -> None:
+        engine, server = self.process.engine(), self.process.child.pid
+        for name, pid in (("server", server), ("engine", engine)):
+            if pid is not None:
+                self.found.setdefault(pid, Samples(name, pid)).take(time.monotonic() - self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +180,7 @@ def endure(process: Process, keys: Sequence[str], options: argparse.Namespace) -
 
     hostile = [Hostile(process.url, own, seed, acts) for seed, own in enumerate(keys[1:])]
     bounds = Bounds(seconds=options.seconds, concurrency=mix.clients, grace=GRACE)
-    with Watch(process) as watch, beside(hostile):
+    with ProcessWatch(process) as watch, beside(hostile):
         driven = asyncio.run(drive(server, crowd(asked, mix), bounds, told))
     after = alone(server, asked)  # it still answers, and as before
     return Run(driven, compared, hostile, list(watch.found.values()), after == answers)

@@ -9,8 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from compare_engines import main, matrices, overrides
+from compare_engines import main
 from compare_seats import cores
+from serving_peer import repacked
 
 
 class Peer:
@@ -22,16 +23,9 @@ class Peer:
         """Opens the file as bench/compare.py finds it fastest: repacked, without the AMX buffers, which end
         some files' processes by a signal.
         """
-        from llama_cpp import Llama, llama_cpp
+        from llama_cpp import Llama
 
-        defaults, (table, *self.kept) = llama_cpp.llama_model_default_params, overrides(matrices(path))
-
-        def repacked() -> Any:
-            options = defaults()
-            options.use_extra_bufts, options.tensor_buft_overrides = False, table
-            return options
-
-        llama_cpp.llama_model_default_params = repacked
+        self.kept = repacked(path)
         self.model = Llama(path, n_ctx=2048, n_threads=cores(), n_threads_batch=cores(), verbose=False)
         self.lock = threading.Lock()
         return "ready"

@@ -24,7 +24,7 @@ from pathlib import Path
 from engine_rows import Finding
 from findings import tell
 from serving_load import Mix, alone, faults, questions, together
-from serving_process import Process, Watch, peer, satchel
+from serving_process import MemoryWatch, Process, peer, satchel
 
 from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
 from satchel.cli.load.summary import summary
@@ -62,7 +62,7 @@ def under(process: Process, ready: str, mix: Mix, seconds: float) -> Run:
     server = LoadTarget(process.url, first_model(server))
     asked = questions(mix.seed)
     answers = alone(server, asked)
-    with Watch(process) as watch:
+    with MemoryWatch(process) as watch:
         driven = together(server, asked, mix, seconds)
     return Run(driven, faults(driven.outcomes, answers), watch.growth())
 

@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from satchel.errors import RequestError
 
@@ -113,25 +114,38 @@ def spent(pid: int, thread: int) -> float:
 
 
 class Watch:
-    """Notes a process' memory every so often while the block runs."""
+    """Calls sample() at once and then every so many seconds, in a thread, while the block runs."""
 
-    def __init__(self, process: Process, every: float = 0.5) -> None:
-        self.process, self.every = process, every
-        self.samples: list[int] = []
-        self._over = threading.Event()
+    def __init__(self, every: float) -> None:
+        self.every, self._over = every, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _run(self) -> None:
-        while not self._over.wait(self.every):
-            self.samples.append(self.process.memory())
+    def sample(self) -> None:
+        raise NotImplementedError
 
-    def __enter__(self) -> Watch:
+    def _run(self) -> None:
+        self.sample()
+        while not self._over.wait(self.every):
+            self.sample()
+
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
+
+
+class MemoryWatch(Watch):
+    """Notes a process' memory while the block runs."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(0.5)
+        self.process, self.samples = process, list[int]()
+
+    def sample(self) -> None:
+        self.samples.append(self.process.memory())
 
     def growth(self) -> int:
         """Bytes by which the last quarter lies above the second: the first is warming up."""

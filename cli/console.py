@@ -49,16 +49,16 @@ def plain(text: str) -> str:
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr for the block, which calls the yielded function with the bytes done so far.
+    """A progress bar on stderr for the block, which calls the yielded function with the bytes of each write.
 
     Where stderr is not a terminal there is no bar, and rich is not imported.
     """
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda count: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err(), transient=True) as bar:
         task = bar.add_task(plain(label), total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda count: bar.advance(task, count)

@@ -9,10 +9,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 SECONDS = 60  # for a probe
 REFUSALS = ("EACCES", "EPERM", "ENOSYS")  # answers of a sandbox, or of a system that lacks the call

@@ -8,12 +8,9 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from satchel.cli.console import plain
-
-if TYPE_CHECKING:
-    pass
 
 OUTPUTS = ("md", "json", "jsonl", "csv")
 NUMBERS = ("int8", "bf16", "f32")  # what a device's peaks of multiply-adds are measured for

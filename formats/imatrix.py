@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import IO
 
 import numpy as np
@@ -23,6 +22,7 @@ from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF, Metadata, TensorSource, open_gguf, write_gguf
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.gguf.values import StringArray, Typed, Value
+from satchel.formats.resource import Resource
 from satchel.quant.format import F32
 from satchel.quant.gptq import Hessian, prepare
 
@@ -53,7 +53,7 @@ class Origin:
     chunk_size: int  # tokens per window
 
 
-class Importance:
+class Importance(Resource):
     """An open importance matrix. Products are read on demand. Thread-safe.
 
     weights: names of the matrices with data, in order.
@@ -125,14 +125,6 @@ class Importance:
         self._made.clear()
         if self._gguf is not None:
             self._gguf.close()
-
-    def __enter__(self) -> Importance:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def pack_upper(matrix: F32) -> Iterator[F32]:

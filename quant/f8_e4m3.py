@@ -32,6 +32,15 @@ def decode(blocks: Blocks) -> F32:
     return flat(blocks["d"][..., None] * values()[blocks["qs"]])
 
 
+def nearest(size: F32, values: F32) -> U8:
+    """Indexes into the ascending values of those nearest to `size`, ties to even."""
+    borders = (values[1:] + values[:-1]) / 2
+    below = np.searchsorted(borders, size)
+    tie = (below % 2 == 1) & (size == borders[np.minimum(below, len(borders) - 1)])
+    codes: U8 = (below + tie).astype(np.uint8)
+    return codes
+
+
 def nearest_codes(x: F32, values: F32) -> tuple[F32, U8]:
     """(..., 128) -> d (...) that puts the largest |x| on the last of `values`, and codes: indexes into the
     ascending values, ties to even, with the sign in the top bit. What is not finite makes d NaN and codes 0.
@@ -42,11 +51,8 @@ def nearest_codes(x: F32, values: F32) -> tuple[F32, U8]:
     size = np.where(
         usable[..., None], np.abs(x) / np.where(usable, d, np.float32(1))[..., None], np.float32(0)
     )
-    borders = (values[1:] + values[:-1]) / 2
-    below = np.searchsorted(borders, size)
-    tie = (below % 2 == 1) & (size == borders[np.minimum(below, len(borders) - 1)])
     sign = np.where(np.signbit(x) & usable[..., None], np.uint8(128), np.uint8(0))
-    return np.where(np.isfinite(most), d, np.float32(np.nan)), (below + tie).astype(np.uint8) | sign
+    return np.where(np.isfinite(most), d, np.float32(np.nan)), nearest(size, values) | sign
 
 
 @quietly

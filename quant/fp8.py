@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from satchel.quant.f8_e4m3 import values
+from satchel.quant.f8_e4m3 import nearest, values
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import quietly
 
@@ -21,12 +21,7 @@ def decode(blocks: Blocks) -> F32:
 @quietly
 def encode(x: F32, importance: F32 | None = None) -> Blocks:
     x = np.ascontiguousarray(x, np.float32)
-    known = values()[:0x7F]
-    borders = (known[1:] + known[:-1]) / 2
-    size = np.abs(x)
-    below = np.searchsorted(borders, size)
-    tie = (below % 2 == 1) & (size == borders[np.minimum(below, len(borders) - 1)])
-    codes = np.where(np.isfinite(x), (below + tie).astype(np.uint8), np.uint8(0x7F))
+    codes = np.where(np.isfinite(x), nearest(np.abs(x), values()[:0x7F]), np.uint8(0x7F))
     return codes | np.where(np.signbit(x), np.uint8(128), np.uint8(0))
 
 

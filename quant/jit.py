@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 SETTINGS = Path(".numba_config.yaml")
+IMPORTING = threading.Lock()
 
 
 def import_numba() -> Any:
-    """The module numba. ImportError where it cannot be imported."""
-    if sys.modules.get("numba"):
-        return sys.modules["numba"]
-    numba = _import_without_yaml() if SETTINGS.exists() else importlib.import_module("numba")
-    config: Any = sys.modules.get("numba.core.config")
-    if hasattr(config, "_config_fname"):
-        config._config_fname = ""  # no file has this name: none is read before a compilation either
-    return numba
+    """The module numba, whole for several threads at once. ImportError where it cannot be imported."""
+    with IMPORTING:
+        there = sys.modules.get("numba") or not SETTINGS.exists()
+        # import_module waits for a thread that is in the middle of the import; sys.modules has half of it.
+        numba = importlib.import_module("numba") if there else _import_without_yaml()
+        config: Any = sys.modules.get("numba.core.config")
+        if hasattr(config, "_config_fname"):
+            config._config_fname = ""  # no file has this name: none is read before a compilation either
+        return numba
 
 
 def _import_without_yaml() -> ModuleType:

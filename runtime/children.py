@@ -55,7 +55,7 @@ SWITCHES = frozenset(
 )
 FOLDERS = frozenset({"PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE"})
 # Satchel and the libraries that it computes with: their folders must stay on the module path.
-NEEDED = ("satchel", "numpy", "gguf", "numba", "llvmlite", "cffi", "_cffi_backend", "tokenizers", "jinja2")
+NEEDED = ("satchel", "numpy", "numba", "llvmlite", "cffi", "_cffi_backend", "tokenizers", "jinja2")
 
 
 def interpreter() -> list[str]:

@@ -40,7 +40,7 @@ class ServedModel:
         self.error, self.tried = "", False
         self.adapters: Mapping[int, float] | None = None
         self.slots: dict[tuple[str, int], tuple[list[int], str]] = {}
-        self.used, self.load_seconds = time.monotonic(), 0.0
+        self.used = time.monotonic()
         self._lock = asyncio.Lock()
 
     @property
@@ -75,7 +75,7 @@ class ServedModel:
         """The model; the first request for it loads it."""
         async with self._lock:
             if self.model is None:
-                self.state, self.error, began = LOADING, "", time.monotonic()
+                self.state, self.error = LOADING, ""
                 try:
                     self.model = await AsyncModel.load(self.path, self.options, progress=self._tell)
                 except (SatchelError, OSError) as error:
@@ -85,7 +85,6 @@ class ServedModel:
                     self.state = UNLOADED
                     raise
                 self.state, self.tried, self.used = READY, True, time.monotonic()
-                self.load_seconds = self.used - began
             return self.model
 
     def _tell(self, done: int, total: int) -> None:

@@ -10,8 +10,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from satchel.formats.tokenizer import at_most
+from satchel.runtime.api.chat import ChatPrompt, Thinking
 from satchel.runtime.api.model import Model
 from satchel.server.asked import CUT
+from satchel.server.generation import Turn
 from satchel.server.route import caller_of, in_pool, models_of
 from satchel.server.stream import unless_gone
 
@@ -49,3 +51,27 @@ async def with_model(
             return lease.name, await in_pool(request, kind, asked)
 
     return await unless_gone(request, run())
+
+
+def chat_prompt(model: Model, turn: Turn) -> ChatPrompt:
+    return ChatPrompt(
+        model.template,
+        model.tokenizer,
+        model.style,
+        turn.messages,
+        tools=turn.tools,
+        thinking=Thinking.of(turn.reasoning, turn.reasoning_end),
+        prefill=turn.prefill,
+        variables=turn.variables,
+    )
+
+
+def prompt_ids(model: Model, turn: Turn) -> list[int]:
+    """The token ids of the turn's prompt."""
+    prompt = chat_prompt(model, turn)
+    return prompt.render(prompt.messages)
+
+
+async def count_tokens(request: Request, name: str, turn: Turn) -> int:
+    """The number of tokens of the turn's prompt."""
+    return (await with_model(request, name, lambda model, salt: len(prompt_ids(model, turn))))[1]

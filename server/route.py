@@ -63,10 +63,6 @@ def connections_of(request: Request) -> Connections:
     return cast(Connections, request.app.state.connections)
 
 
-def id_of(request: Request) -> str:
-    return cast(str, request.scope["state"]["request_id"])
-
-
 def unknown_fields(request: Request, body: Body) -> list[str]:
     """A warning for each unknown field of the body; a Problem instead with --strict-fields."""
     if body.unknown and settings_of(request).strict_fields:

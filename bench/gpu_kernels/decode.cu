@@ -17,15 +17,7 @@
 #include "../../cext/cuda/columns.cu"
 #include "../../cext/cuda/tile_rows.cu"
 #include "../../cext/cuda/dense.cu"
-
-#define OK(x)                                                                                                          \
-    do {                                                                                                               \
-        cudaError_t e_ = (x);                                                                                          \
-        if (e_ != cudaSuccess) {                                                                                       \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                                 \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "bench.cuh"
 
 typedef void (*kernel)(const gpu_call);
 static int units = 132, columns_from = 5;
@@ -308,8 +300,6 @@ static void run(const planned &p, cudaStream_t st, bool pdl) {
            p.shared, p.c, st, false);
     launch(batch_finish, dim3((s.tiles + 15) / 16, columns), 256, 0, p.c, st, false);
 }
-
-static int failures;
 
 static void check(const std::vector<weight> &ws, int mode, int columns, float scale, const char *what) {
     int k = ws[0].k, rows = 0;

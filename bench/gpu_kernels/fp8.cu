@@ -23,31 +23,11 @@ extern const gpu_kernel cuda_fp8_kernels[], cuda_prompt_kernels[], gpu_portable_
 }
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
-
-#define OK(x)                                                                                                          \
-    do {                                                                                                               \
-        cudaError_t e_ = (x);                                                                                          \
-        if (e_ != cudaSuccess) {                                                                                       \
-            printf("%s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                                  \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "bench.cuh"
 
 static cudaStream_t stream;
 static std::vector<cudaLibrary_t> libraries;
 static gpu_traits traits = {90, 132, 232448, 32, 0};
-static int failures;
-
-__device__ static uint32_t noise(uint32_t s, uint64_t i) {
-    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull + s * 0xD1B54A32D192ED03ull;
-    x ^= x >> 32, x *= 0xD6E8FEB86659FD93ull, x ^= x >> 32, x *= 0xD6E8FEB86659FD93ull, x ^= x >> 32;
-    return (uint32_t)x;
-}
-
-__device__ static float normal(uint32_t s, uint64_t i) {
-    float u = (noise(s, 2 * i) + 1.0f) * 2.3283064e-10f, v = noise(s, 2 * i + 1) * 2.3283064e-10f;
-    return sqrtf(-2 * logf(fminf(u, 1.0f))) * cospif(2 * v);
-}
 
 /* outliers: some columns of a token are `outliers` times as large, others tiny or zero. */
 __global__ void fill_x(float *x, size_t n, int k, uint32_t s, float outliers) {

@@ -16,19 +16,10 @@
 #include "../../cext/cuda/attention_wide.cu"
 #include "../../cext/cuda/wide.cu"
 #include "../../cext/cuda/wide_tiles.cu"
-
-#define OK(x)                                                                                                          \
-    do {                                                                                                               \
-        cudaError_t e_ = (x);                                                                                          \
-        if (e_ != cudaSuccess) {                                                                                       \
-            printf("%s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                                  \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "bench.cuh"
 
 static cudaStream_t stream;
 static uint32_t seed = 1;
-static int failures;
 static bool in_order; /* blocks of a slot follow each other */
 
 struct memory {
@@ -44,17 +35,6 @@ struct memory {
         cudaFree(at);
     }
 };
-
-__device__ static uint32_t noise(uint32_t s, uint64_t i) {
-    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull + s * 0xD1B54A32D192ED03ull;
-    x ^= x >> 32, x *= 0xD6E8FEB86659FD93ull, x ^= x >> 32, x *= 0xD6E8FEB86659FD93ull, x ^= x >> 32;
-    return (uint32_t)x;
-}
-
-__device__ static float normal(uint32_t s, uint64_t i) {
-    float u = (noise(s, 2 * i) + 1.0f) * 2.3283064e-10f, v = noise(s, 2 * i + 1) * 2.3283064e-10f;
-    return sqrtf(-2 * logf(fminf(u, 1.0f))) * cospif(2 * v);
-}
 
 __global__ void fill_f32(float *x, size_t n, uint32_t s, float scale, int extreme) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {

@@ -91,14 +91,7 @@ def write(made: Checkpoint | Adapter, path: Path, total: int, size: int | None) 
     """Writes the files, with a progress bar on a terminal, and returns their paths."""
     from satchel.formats.convert.write import write_source
 
-    done = 0
-    with progress(f"writing {path.name}", total) as show:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            show(done)
-
+    with progress(f"writing {path.name}", total) as advance:
         return write_source(made, path, max_size=size, progress=advance)
 
 

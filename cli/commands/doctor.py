@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
 ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # errors without a GPU
 LOW = 2 << 30  # bytes of free memory below which a small model may not fit
-PACKAGES = ("numpy", "numba", "cffi", "gguf", "tokenizers", "sentencepiece", "jinja2")
+PACKAGES = ("numpy", "numba", "cffi", "tokenizers", "sentencepiece", "jinja2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ def show(check: CheckResult) -> None:
 
 def machine() -> dict[str, str]:
     """The system's facts by name: versions, processor, memory."""
+    from satchel.runtime.backends.numba import cores
+
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     total, free = memory()
     low = "; that is little" if 0 < free < LOW else ""
@@ -101,10 +103,6 @@ def proc(name: str) -> dict[str, str]:
     path = Path("/proc", name)
     pairs = (line.partition(":") for line in path.read_text().splitlines()) if path.exists() else ()
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def backends() -> Iterator[CheckResult]:

@@ -70,14 +70,8 @@ def edit(
             note(line)
         if dry_run:
             return
-        done = [0]
-
-        def count(size: int) -> None:
-            done[0] += size
-            advance(done[0])
-
         with progress("writing", sum(i.nbytes for i in gguf.tensors.values() if i.part == 0)) as advance:
-            write_edited(gguf, changed, target, count)
+            write_edited(gguf, changed, target, advance)
 
 
 def worsened(gguf: GGUF, changed: Metadata) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,14 +36,13 @@ def hash(
     The model's own line stays the same when its tensors are stored in another order, in parts or aligned
     otherwise. With --check the exit code is 1 where something differs.
     """
-    from satchel.cli.console import progress
+    from satchel.cli.chat.bar import late_bar
     from satchel.formats.gguf import open_gguf
     from satchel.formats.gguf.digest import digest
 
     with open_gguf(model) as gguf:
-        total = sum(part.size for part in gguf.parts) + sum(t.nbytes for t in gguf.tensors.values())
-        with progress("hashing", total) as advance:
-            found = digest(gguf, algorithm, progress=lambda done, _: advance(done))
+        with late_bar("hashing", sys.stderr, in_bytes=True) as progress:
+            found = digest(gguf, algorithm, progress=progress)
         wrong = None if check is None else _differences(gguf, found, check)
     if as_json:
         typer.echo(json.dumps(asdict(found) | ({} if wrong is None else {"differences": wrong}), indent=2))

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +13,7 @@ from satchel.cli.commands.perplexity import WINDOW, begin, read_text, show_notes
 from satchel.cli.console import note
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.options import ModelOptions, open_as
+from satchel.cli.progress import counted
 
 TEXT = "The text to run, of the kind that the model is used for; - is stdin."
 MEMORY = "Most MB for what --hessian keeps, half of the free memory by default; the widest inputs go without."
@@ -63,7 +62,10 @@ def imatrix(
             note(
                 f"satchel: note: --hessian-memory {memory} leaves {len(refused)} inputs out: {_few(refused)}"
             )
-        sums = collect(observed, cut, begin(observed), wanted, ProgressLine(len(cut)))
+        with counted("running the text") as show:
+            sums = collect(
+                observed, cut, begin(observed), wanted, lambda done, total: show(done, total, "windows")
+            )
     write = write_importance if output_format == "gguf" else write_dat
     write(output, sums, Origin((file.name,), len(cut), context))
     note(f"{output}: {output.stat().st_size:,} bytes, {len(cut)} windows of {context} tokens")
@@ -71,19 +73,3 @@ def imatrix(
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-class ProgressLine:
-    """Shows progress: one redrawn line on a terminal, else a line per tenth of the text."""
-
-    def __init__(self, total: int) -> None:
-        self.started, self.terminal = time.perf_counter(), sys.stderr.isatty()
-        self.every = 1 if self.terminal else max(1, total // 10)
-
-    def __call__(self, done: int, total: int) -> None:
-        if done % self.every and done != total:
-            return
-        left = (time.perf_counter() - self.started) / done * (total - done)
-        over = "\r\x1b[K" if self.terminal else ""
-        end = "" if self.terminal and done < total else "\n"
-        print(f"{over}window {done}/{total}, {left:.0f} s left", end=end, file=sys.stderr, flush=True)

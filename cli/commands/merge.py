@@ -21,13 +21,7 @@ def merge(
     with open_gguf(source) as gguf:
         if any(target.exists() and target.samefile(part.path) for part in gguf.parts):
             raise RequestError(f"{target}: expected another file than the one that is read")
-        done = [0]
-
-        def note(count: int) -> None:
-            done[0] += count
-            advance(done[0])
-
         with progress("merging", sum(info.nbytes for info in gguf.tensors.values())) as advance:
-            write_gguf(target, gguf.metadata, sources(gguf), alignment=gguf.alignment, progress=note)
+            write_gguf(target, gguf.metadata, sources(gguf), alignment=gguf.alignment, progress=advance)
         text = f"{target}: {len(gguf.tensors)} tensors, {target.stat().st_size:,} bytes"
     typer.echo(f"{text}, from {len(gguf.parts)} part{'s' * (len(gguf.parts) > 1)}")

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from satchel.cli.console import note, plain, warn
+from satchel.cli.console import note, warn
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, default_model, open_model
+from satchel.cli.progress import Counted, counted
 from satchel.formats.gguf.labels import parameters
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def perplexity(
         check_plot(score.plot)
     text = None if score.file is None else read_text(score.file)
     started = time.perf_counter()
-    found = Measuring(model, score, text, len(paths)).run(paths)
+    found = Measuring(model, score, text).run(paths)
     if as_json:
         print(json_text(found, len(paths) > 1))
     else:
@@ -129,8 +130,10 @@ def begin(model: Model) -> int | None:
 class Measuring:
     """Scores models one after the other; each is loaded once."""
 
-    def __init__(self, options: ModelOptions, score: ScoreOptions, text: str | None, count: int) -> None:
-        self.options, self.score, self.text, self.several = options, score, text, count > 1
+    show: Counted
+
+    def __init__(self, options: ModelOptions, score: ScoreOptions, text: str | None) -> None:
+        self.options, self.score, self.text = options, score, text
         self.tasks: list[Task] = []
         if score.choice is not None:
             from satchel.runtime.tasks.choices import read_tasks
@@ -157,11 +160,12 @@ class Measuring:
             show_notes(model)
             ppl: Perplexity | None = None
             kld: Divergence | None = None
-            if compare and base is not None:
-                ppl, kld = self.diverge(model, base)
-            elif self.text is not None:
-                ppl = self.measure(model, context, base)
-            choices = self.choose(model) if self.tasks else None
+            with counted(path.name) as self.show:
+                if compare and base is not None:
+                    ppl, kld = self.diverge(model, base)
+                elif self.text is not None:
+                    ppl = self.measure(model, context, base)
+                choices = self.choose(model) if self.tasks else None
             size = sum(part.size for part in model.gguf.parts)
             bits = 8 * sum(t.nbytes for t in model.gguf.tensors.values()) / max(1, parameters(model.gguf))
         return Scored(path, size, bits, context, time.perf_counter() - started, ppl, kld, choices)
@@ -184,10 +188,10 @@ class Measuring:
         from satchel.runtime.tasks.perplexity import measure, windows, write_base
 
         cut = windows(model.tokenize(self.text or ""), context, self.score.chunks)
-        vocab, bos, show = model.arch.vocab, begin(model), PerplexityLine(len(cut), self.label(model))
+        vocab, bos = model.arch.vocab, begin(model)
         if base is None:
-            return measure(model.engine, cut, vocab, bos, progress=show)
-        return write_base(base, model.engine, cut, vocab, bos, show)
+            return measure(model.engine, cut, vocab, bos, progress=self.show_perplexity)
+        return write_base(base, model.engine, cut, vocab, bos, self.show_perplexity)
 
     def diverge(self, model: Model, path: Path) -> tuple[Perplexity, Divergence]:
         """Measures the divergence from a base file."""
@@ -197,18 +201,20 @@ class Measuring:
         base = open_logits(path)
         if self.text is not None:
             check_text(model, self.text, base.tokens.reshape(-1), path)
-        count = len(base.tokens) if self.score.chunks < 0 else min(self.score.chunks, len(base.tokens))
-        show = PerplexityLine(count, self.label(model))
-        return diverge(model.engine, base, model.arch.vocab, begin(model), self.score.chunks, show)
+        vocab, bos, chunks = model.arch.vocab, begin(model), self.score.chunks
+        return diverge(model.engine, base, vocab, bos, chunks, self.show_perplexity)
 
     def choose(self, model: Model) -> Accuracy:
         from satchel.runtime.tasks.choices import score
 
-        show = Answering(len(self.tasks), self.label(model))
-        return score(model.engine, self.tasks, model.tokenize, show)
+        return score(model.engine, self.tasks, model.tokenize, self.show_accuracy)
 
-    def label(self, model: Model) -> str:
-        return f"{model.path.name}: " if self.several else ""
+    def show_perplexity(self, done: int, total: int, so_far: Perplexity) -> None:
+        self.show(done, total, f"windows: PPL {so_far.ppl:.4f} +/- {so_far.ppl_error:.4f}")
+
+    def show_accuracy(self, done: int, total: int, so_far: Accuracy) -> None:
+        found = f"{100 * so_far.raw:.2f} %, {100 * so_far.normalised:.2f} % normalised"
+        self.show(done, total, f"tasks: {found}")
 
 
 def show_notes(model: Model) -> None:
@@ -222,37 +228,3 @@ def check_text(model: Model, text: str, tokens: Window, base: Path) -> None:
 
     if model.tokenize(text)[: len(tokens)] != tokens.tolist():
         raise RequestError(f"{base}: made from another text than -f gives; leave -f out, or make it again")
-
-
-class StatusLine:
-    """Shows intermediate results: one redrawn line on a terminal, else a line per tenth."""
-
-    def __init__(self, total: int, label: str = "") -> None:
-        self.started, self.terminal = time.perf_counter(), sys.stderr.isatty()
-        self.every = 1 if self.terminal else max(1, total // 10)
-        self.label = plain(label)
-
-    def show(self, done: int, total: int, what: str, so_far: str) -> None:
-        if done % self.every and done != total:
-            return
-        left = (time.perf_counter() - self.started) / done * (total - done)
-        over = "\r\x1b[K" if self.terminal else ""
-        end = "" if self.terminal and done < total else "\n"
-        line = f"{over}{self.label}{what} {done}/{total}: {so_far}, {left:.0f} s left"
-        print(line, end=end, file=sys.stderr, flush=True)
-
-
-class PerplexityLine(StatusLine):
-    """Progress of the perplexity of one text: exp of the mean negative log-likelihood over its tokens."""
-
-    def __call__(self, done: int, total: int, so_far: Perplexity) -> None:
-        self.show(done, total, "window", f"PPL {so_far.ppl:.4f} +/- {so_far.ppl_error:.4f}")
-
-
-class Answering(StatusLine):
-    """Progress of multiple-choice tasks: accuracy so far, raw and length-normalised."""
-
-    def __call__(self, done: int, total: int, so_far: Accuracy) -> None:
-        self.show(
-            done, total, "task", f"{100 * so_far.raw:.2f} %, {100 * so_far.normalised:.2f} % normalised"
-        )

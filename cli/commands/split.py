@@ -47,15 +47,9 @@ def split(
         if len(layouts) < 2:
             raise RequestError(f"{source}: fits into one part of this size; give a smaller one")
         _check_targets(layouts, [part.path for part in gguf.parts])
-        done = [0]
-
-        def note(count: int) -> None:
-            done[0] += count
-            advance(done[0])
-
         if not dry_run:
             with progress("splitting", sum(layout.size for layout in layouts)) as advance:
-                write_layouts(layouts, note)
+                write_layouts(layouts, advance)
     for layout in layouts:
         typer.echo(f"{layout.path}: {len(layout.tensors)} tensors, {layout.size:,} bytes")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -31,13 +32,11 @@ def verify(
 
     Exit codes: 0 nothing is wrong, 1 something is, 2 the file can't be opened.
     """
-    from satchel.cli.console import progress
+    from satchel.cli.chat.bar import late_bar
     from satchel.runtime.tasks.verify import verify as check
 
-    size = model.stat().st_size if model.is_file() else 0
-    with progress("reading weights", size) as advance:
-        # Of a split set only one part's size is known here, so the bar shows the share that was read.
-        report = check(model, values=values, progress=lambda done, total: advance(size * done // total))
+    with late_bar("reading weights", sys.stderr, in_bytes=True) as progress:
+        report = check(model, values=values, progress=progress)
     if as_json:
         typer.echo(json.dumps(described(report), indent=2, allow_nan=False))
     else:

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from satchel.cli.console import err, note, plain
+from satchel.cli.console import note
 from satchel.cli.groups import wrong
+from satchel.cli.progress import counted
 from satchel.cli.quantizing.options import BudgetOptions, MixOptions, parse_size
 from satchel.cli.quantizing.quantize_job import QuantizeJob
 from satchel.errors import RequestError
@@ -115,7 +114,7 @@ def _search(
     held = find_overrides(shapes, mix.overrides())
     if mix.leave_output:
         held[head_of(shapes)] = gguf.tensors[head_of(shapes)].format
-    with _bar("measuring") as progress:
+    with counted("measuring") as progress:
         search = FormatSearch(
             gguf,
             prober,
@@ -200,37 +199,3 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
     replace_files([(path, fill)])
-
-
-@contextmanager
-def _bar(label: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar with the current task and the time left; without a terminal, a line per tenth."""
-    console = err()
-    if not console.is_terminal:
-        yield _Lines()
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(24), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(label)
-        yield lambda done, total, what: bar.update(
-            task, completed=done, total=total, description=plain(what or label)
-        )
-
-
-class _Lines:
-    """Progress counts on stderr, with the time left."""
-
-    def __init__(self) -> None:
-        self.total = self.tenth = 0
-        self.begun = 0.0
-
-    def __call__(self, done: int, total: int, what: str) -> None:
-        if done == 0 or total != self.total:
-            self.total, self.tenth, self.begun = total, 0, time.monotonic()
-        tenth = 10 * done // max(1, total)
-        if tenth > self.tenth:
-            self.tenth = tenth
-            left = (time.monotonic() - self.begun) / done * (total - done)
-            note(f"{done}/{total} {what or 'done'}, {left:.0f} s left")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from satchel.cli.console import plain
+from satchel.cli.console import note, plain
+from satchel.cli.progress import Tenths
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,16 +58,14 @@ def shown(console: Console, total: int, tensors: int) -> Iterator[tuple[Advance,
 
 
 def _lines(total: int) -> tuple[Advance, Started]:
-    begun, state = time.monotonic(), [0, 0]
+    tenths, done = Tenths(), 0
 
     def advance(n: int) -> None:
-        state[0] += n
-        tenth = 10 * state[0] // max(1, total)
-        if tenth > state[1] and tenth < 10:
-            state[1] = tenth
-            took = time.monotonic() - begun
-            left = took / state[0] * (total - state[0])
-            print(f"{10 * tenth} % written, {left:.0f} s left", file=sys.stderr, flush=True)
+        nonlocal done
+        done += n
+        left = tenths.left(done, total)
+        if left is not None and done < total:
+            note(f"{10 * tenths.tenth} % written, {left:.0f} s left")
 
     return advance, lambda choice: None
 

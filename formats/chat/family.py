@@ -21,7 +21,8 @@ class Family:
     """One format of tool calls."""
 
     begins: tuple[str, ...]  # markers that open calls
-    calls: Grammar  # (reader, begin): parses the calls after the marker `begin`
+    # (reader, begin): parses the calls after the marker `begin`; None where `whole` parses them.
+    calls: Grammar | None = None
     marks: tuple[str, ...] = ()  # further markers that may be tokens
     bare: bool = False  # calls may begin an answer without a marker
     opens: str = "{"  # characters with which such a call begins; "": any

@@ -102,13 +102,13 @@ def _answer(reader: AnswerReader, style: Style, opening: str) -> Steps[None]:
     if opening == "reasoning" or (not opening and (yield from _opens(reader, style))):
         yield from _thought(reader, style)
     unmarked = families()["spoken"] if family and style.spoken else family
-    if unmarked and unmarked.bare and opening != "content":
+    if unmarked and unmarked.calls and unmarked.bare and opening != "content":
         yield from _bare(reader, unmarked.calls, unmarked.opens)
     begins = family.begins if family else ()
     # Ordinary text cannot contain a marker's token, so the token opens reasoning anywhere.
     later = (style.open,) if reader.is_token(style.open) else ()
     while (marker := (yield from reader.until((*begins, *later), Content))) is not None:
-        if marker in begins and family:
+        if marker in begins and family and family.calls:
             yield from _calls(reader, family.calls, marker)
         else:
             yield from _thought(reader, style)

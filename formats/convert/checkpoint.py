@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from satchel.formats.convert.codes import EXTENSIONS
 from satchel.formats.convert.config import ModelConfig, read_config
@@ -23,6 +22,7 @@ from satchel.formats.convert.shaping import Shaping, assemble
 from satchel.formats.convert.vocabulary import read_vocabulary
 from satchel.formats.gguf import Metadata, Typed, ValueType
 from satchel.formats.gguf.types import DEFAULT_ALIGNMENT
+from satchel.formats.resource import Resource
 
 # general.file_type: ggml's number of the format that most matrices of a file have.
 FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "bf16": 32}
@@ -41,7 +41,7 @@ class Shaped:
     note: str
 
 
-class Checkpoint:
+class Checkpoint(Resource):
     """An open checkpoint folder; a satchel.formats.source.Source. notes: lines about oddities and changes."""
 
     alignment = DEFAULT_ALIGNMENT
@@ -107,11 +107,3 @@ class Checkpoint:
         if self._container is not None:
             self._container.closer.__exit__(None, None, None)
             self._container = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

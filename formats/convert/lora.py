@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from satchel.errors import ModelError
 from satchel.formats.convert.checkpoint import Shaped
@@ -27,6 +26,7 @@ from satchel.formats.convert.stored import Stored
 from satchel.formats.gguf import Metadata
 from satchel.formats.gguf.check import quote
 from satchel.formats.gguf.types import DEFAULT_ALIGNMENT
+from satchel.formats.resource import Resource
 
 NAME = re.compile(
     r"(?:base_model\.model\.)?(?P<base>.+)\.lora_(?P<embedding>embedding_)?(?P<part>[AB])(?:\.\w+)?(?:\.weight)?"
@@ -67,7 +67,7 @@ class Pair:
     embedding: bool
 
 
-class Adapter:
+class Adapter(Resource):
     """An open adapter folder; a satchel.formats.source.Source."""
 
     alignment = DEFAULT_ALIGNMENT
@@ -189,11 +189,3 @@ class Adapter:
 
     def close(self) -> None:
         self._container.closer.__exit__(None, None, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -21,9 +21,7 @@ from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
 AGAIN = "the file is damaged: download it again"
 
 
-def read_tokenizer_json(
-    path: Path, settings: Mapping[str, Any], notes: list[str]
-) -> tuple[Table, dict[str, Any]]:
+def read_tokenizer_json(path: Path, notes: list[str]) -> tuple[Table, dict[str, Any]]:
     """Tokens and GGUF keys. notes gets a line for what can't be carried over."""
     data = read_json(path)
     model = data.get("model")
@@ -31,7 +29,7 @@ def read_tokenizer_json(
         return _wordpiece(path, data, model)
     if isinstance(model, dict) and model.get("type") == "Unigram":
         table, values = read_unigram(path, data, model)
-        return table, values | _adds(path, data, _load(path), table)
+        return table, values | _adds(_load(path))
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:
         kind = model.get("type") if isinstance(model, dict) else None
         raise ModelError(
@@ -42,7 +40,7 @@ def read_tokenizer_json(
     merges = _merges(path, model.get("merges"))
     put_added(table, added_entries(data.get("added_tokens")))
     tokenizer = _load(path)
-    values = _adds(path, data, tokenizer, table)
+    values = _adds(tokenizer)
     if model.get("byte_fallback"):
         return table, values | _spaced(path, data, table, merges)
     name = find_pretokenizer(path, tokenizer, data, bool(model.get("ignore_merges")))
@@ -123,7 +121,7 @@ def _load(path: Path) -> Any:
         ) from None
 
 
-def _adds(path: Path, data: Mapping[str, Any], tokenizer: Any, table: Table) -> dict[str, Any]:
+def _adds(tokenizer: Any) -> dict[str, Any]:
     """Whether a text gets special tokens around it, and which: seen on one. What ends a text that is read
     need not be what ends one that is written.
     """

@@ -105,7 +105,7 @@ def _read_table(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> 
         put_added(table, added_tokens(folder, settings))
         return table, values
     if tokens.is_file():
-        return read_tokenizer_json(tokens, settings, notes)
+        return read_tokenizer_json(tokens, notes)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         raise ModelError(
             f"{folder}: expected tokenizer.json or tokenizer.model, got vocab.json and merges.txt; write the"

@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from satchel.formats.gguf.metadata import Metadata
 from satchel.formats.gguf.opened import OpenFile, open_file, unreadable
 from satchel.formats.gguf.splits import list_parts, merge_headers, warn_of_name
 from satchel.formats.gguf.types import PLAIN_DTYPES, TENSOR_TYPES
+from satchel.formats.resource import Resource
 from satchel.quant import BY_ID
 
 Bytes = npt.NDArray[np.uint8]
@@ -155,7 +155,7 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a special file")
 
 
-class GGUF:
+class GGUF(Resource):
     """An open model file, made by open_gguf.
 
     metadata: of the first part.
@@ -275,14 +275,6 @@ class GGUF:
         """Closes the files. Views stay valid."""
         for part in self.parts:
             part.close()
-
-    def __enter__(self) -> GGUF:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_gguf(file: str | Path | OpenFile, judge: Judge = STRICT) -> GGUF:

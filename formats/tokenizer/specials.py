@@ -174,7 +174,7 @@ class Splitter:
 
     def __init__(self, vocab: Vocab, pre: str, name: str) -> None:
         ids = vocab.ids_of(Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
-        stripping = _stripping(vocab, pre, name.lower())
+        stripping = _stripping(pre, name.lower())
         specials = [
             Special(
                 i,
@@ -202,7 +202,7 @@ class Splitter:
         return cutter.cut(text)
 
 
-def _stripping(vocab: Vocab, pre: str, name: str) -> dict[str, tuple[bool, bool]]:
+def _stripping(pre: str, name: str) -> dict[str, tuple[bool, bool]]:
     """(lstrip, rstrip) by token text, "*" for all others. GGUF has no such attributes, so they are chosen by
     the model's name.
     """

@@ -13,6 +13,7 @@ from typing import Any
 from satchel.errors import RequestError
 from satchel.formats.chat import Style, continued, fit, guard_of, parted
 from satchel.formats.template import ChatTemplate
+from satchel.formats.template.spoken import text_of
 from satchel.formats.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
@@ -118,7 +119,7 @@ class ChatPrompt:
                 return ""
             self.opening = ""
             return self.style.prefill("", "", opened)
-        content, thought = _text(last.get("content")), last.get("reasoning_content")
+        content, thought = text_of(last.get("content")), last.get("reasoning_content")
         if not content and not thought:
             return ""
         self.opening = "content" if content else "reasoning"
@@ -133,9 +134,3 @@ class ChatPrompt:
         if not self._before:
             return ids
         return [*self._before, *(ids[1:] if ids and ids[0] == self._tokenizer.bos else ids)]
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return "\n".join(part["text"] for part in content)
-    return content or ""

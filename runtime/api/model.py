@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self, TypeVar, Unpack, cast
 
 import numpy as np
@@ -24,6 +23,7 @@ from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
 from satchel.formats.gguf import GGUF, OpenFile, open_file, open_gguf
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.gguf.digest import Expected, check_digests
+from satchel.formats.resource import Resource
 from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
@@ -77,7 +77,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 TAIL = 8  # tokens at the end of a prompt that are searched for the marker that opens reasoning
 
 
-class Model(Recovering, Readings):
+class Model(Recovering, Readings, Resource):
     """A loaded model: one file, its tokenizer and template, and an engine. Thread-safe: requests of all
     threads run together, `slots` of them per step.
     """
@@ -525,14 +525,6 @@ class Model(Recovering, Readings):
             device.close()
         if self._draft_file is not None:
             self._draft_file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def remote(method: F) -> F:

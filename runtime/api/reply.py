@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from queue import Empty
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
+from satchel.formats.resource import Resource
 from satchel.formats.tokenizer import Detokenizer, StopStrings, Tokenizer
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted, shifted
@@ -82,7 +82,7 @@ class Stats:
         )
 
 
-class Reply:
+class Reply(Resource):
     """One answer. Iterate for text pieces; `ids`, `text`, `stats` and `report` grow meanwhile. The request
     starts with the first piece. Closing it, leaving its `with` block, or dropping the last reference ends the
     request.
@@ -168,14 +168,6 @@ class Reply:
             if piece:
                 return piece
         raise StopIteration
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if not getattr(self, "over", True):

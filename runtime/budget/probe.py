@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
 from satchel.formats.logits import LogitsFile, open_logits
+from satchel.formats.resource import Resource
 from satchel.quant.format import Blocks
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler import optimize
@@ -69,7 +69,7 @@ class _Exchanging(Over):
         return {d.name: found[d.name].overlaid(upload(d, self._blocks, packed[d.name])) for d in devices}
 
 
-class Prober:
+class Prober(Resource):
     """An open model, and its own log-probabilities, `base`, as the reference of every measurement."""
 
     def __init__(
@@ -143,14 +143,6 @@ class Prober:
 
     def close(self) -> None:
         self.device.close()
-
-    def __enter__(self) -> Prober:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def measure_file(path: Path, base: LogitsFile, bos: int | None, threads: int = 0) -> Divergence:

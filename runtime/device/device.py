@@ -13,13 +13,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from satchel import cext
 from satchel.errors import DeviceError, RequestError
+from satchel.formats.resource import Resource
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.graph import Array
 from satchel.runtime.plan import Segment
@@ -209,7 +209,7 @@ def device_name(backend: str, index: int) -> str:
     return f"{backend}:{index}" if index else backend
 
 
-class Device:
+class Device(Resource):
     """An open device. It makes buffers and execs, which must be closed before it; close() closes those that
     are left.
     """
@@ -331,14 +331,6 @@ class Device:
             child.close()
         self._open = False
         self.backend.table.close(self.handle)
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Buffer:

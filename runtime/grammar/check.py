@@ -40,13 +40,6 @@ def json_check(schema: Any) -> Check:
     return check
 
 
-def value_errors(schema: Any, value: Any) -> str:
-    """The first error of a value (with numbers of `parse_exact`), with its JSON pointer; "" if it
-    is valid.
-    """
-    return Validator(schema).error(value)
-
-
 def parse_exact(text: str) -> Any:
     """Parses JSON with exact numbers: int, and Decimal for a number with a point, an exponent or
     many digits.

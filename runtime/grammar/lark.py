@@ -146,13 +146,13 @@ class _LarkReader:
         if depth > MAX_DEPTH:
             raise self.fail(f"over {MAX_DEPTH} nested groups", self.peek().at)
         parts = [self.sequence(depth)]
-        while self.goes_on(depth):
+        while self.goes_on():
             self.skip_lines()
             self.next()
             parts.append(self.sequence(depth))
         return parts[0] if len(parts) == 1 else OneOf(tuple(parts))
 
-    def goes_on(self, depth: int) -> bool:
+    def goes_on(self) -> bool:
         """Whether a | follows, on this line or at the start of the next."""
         at = self.i
         while self.tokens[at].kind == "line":

@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import GGUF, OpenFile, TensorSource, fill_gguf, open_gguf
 from satchel.formats.gguf.writer import lay_out, write_layouts
+from satchel.formats.resource import Resource
 from satchel.quant import FORMATS
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import first_needed
@@ -116,7 +116,7 @@ def _metadata(shape: SavedShape, ids: Sequence[int]) -> dict[str, Any]:
     }
 
 
-class Saved:
+class Saved(Resource):
     """An open file of blocks that fit `shape`. open_saved makes it and checks everything except the blocks'
     bytes.
 
@@ -187,12 +187,7 @@ class Saved:
         """Whether the file has this block."""
         return self.shape.first(group, self.length) <= place < self.length
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.gguf.close()
 
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from satchel.errors import DeviceError, RequestError
+from satchel.formats.resource import Resource
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import (
     HOST_MEMORY,
@@ -31,7 +31,7 @@ DRIVER = 256 << 20  # bytes that a driver takes: 237 to 290 MB on an H200, for a
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Resource):
     """Devices, fastest first, and notes for the user on those that were left out."""
 
     devices: tuple[Device, ...]
@@ -40,14 +40,6 @@ class Opened:
     def close(self) -> None:
         for device in self.devices:
             device.close()
-
-    def __enter__(self) -> Opened:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_for(options: Options, placement_options: PlacementOptions | None = None) -> Opened:

@@ -8,15 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from satchel.runtime.api.chat import ChatPrompt, Thinking
-from satchel.runtime.api.model import Model
+from satchel.server import reading
 from satchel.server.answer import Answer
 from satchel.server.anthropic.fields import MessagesBody, PromptBody
 from satchel.server.anthropic.shapes import Blocks, ending, head, usage
 from satchel.server.bodies import BodyRoute
 from satchel.server.flavour import JsonObject
-from satchel.server.generation import Turn
-from satchel.server.reading import with_model
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
 from satchel.server.stream import Stream, event, unless_gone
@@ -79,21 +76,6 @@ async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
 @router.post("/v1/messages/count_tokens")
 @needs(USER)
 async def count_tokens(request: Request, body: PromptBody) -> JsonObject:
-    warnings, turn = unknown_fields(request, body), body.turn
-    _, count = await with_model(request, body.model, lambda model, salt: _count(model, turn))
+    warnings = unknown_fields(request, body)
+    count = await reading.count_tokens(request, body.model, body.turn)
     return {"input_tokens": count, **({"warnings": warnings} if warnings else {})}
-
-
-def _count(model: Model, turn: Turn) -> int:
-    """The number of tokens of the turn's prompt."""
-    prompt = ChatPrompt(
-        model.template,
-        model.tokenizer,
-        model.style,
-        turn.messages,
-        tools=turn.tools,
-        thinking=Thinking.of(turn.reasoning),
-        prefill=turn.prefill,
-        variables=turn.variables,
-    )
-    return len(prompt.render(prompt.messages))

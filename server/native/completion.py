@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from pydantic import Field
 
 from satchel.formats.chat import Content
@@ -22,15 +22,14 @@ from satchel.server.fields import Body, kept
 from satchel.server.flavour import JsonObject
 from satchel.server.generation import GenerationRequest, Text
 from satchel.server.native.settings import generation_settings
-from satchel.server.openai.chat import silence
 from satchel.server.openai.fields import TextFields
-from satchel.server.openai.progress import reporting
 from satchel.server.openai.prompts import checker, several
+from satchel.server.openai.respond import respond
 from satchel.server.openai.shapes import LEAST, timings
 from satchel.server.problem import Problem
 from satchel.server.roles import USER, needs
-from satchel.server.route import caller_of, models_of, unknown_fields
-from satchel.server.stream import event, stream_of, unless_gone
+from satchel.server.route import unknown_fields
+from satchel.server.stream import event
 
 router = APIRouter(route_class=BodyRoute)
 STOP_TYPES = {"length": "limit", "deadline": "limit", "cancelled": "none"}
@@ -109,30 +108,16 @@ async def infill(request: Request, body: InfillBody) -> Response:
 
 
 async def _respond(request: Request, body: NativeFields, wanted: GenerationRequest) -> Response:
-    warnings, early = unknown_fields(request, body), None
-    if not body.stream:
-        made = whole(Answer.begin(models_of(request), wanted, caller_of(request)), body, warnings)
-        return await unless_gone(request, made)
-    if body.return_progress:
-        wanted, early = reporting(wanted, "completion")
-    work = Answer.begin(models_of(request), wanted, caller_of(request))
+    warnings = unknown_fields(request, body)
+    made = partial(whole, body=body, warnings=warnings)
     bits = partial(events, body=body, warnings=warnings)
-    return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
+    return await respond(request, body, wanted, made, bits, progress="completion")
 
 
-async def whole(work: Coroutine[Any, Any, Answer], body: NativeFields, warnings: list[str]) -> JSONResponse:
+def whole(answer: Answer, body: NativeFields, warnings: list[str]) -> JsonObject | list[JsonObject]:
     """The completion as one JSON object; several completions as a list."""
-    answer = await work
-
-    def made() -> JsonObject | list[JsonObject]:
-        each = [_whole(answer, i, body, warnings) for i in range(len(answer.replies))]
-        return each[0] if len(each) == 1 else each
-
-    try:
-        await answer.read()
-        return await answer.response(made)
-    finally:
-        await answer.close()
+    each = [_whole(answer, i, body, warnings) for i in range(len(answer.replies))]
+    return each[0] if len(each) == 1 else each
 
 
 def _whole(answer: Answer, index: int, body: NativeFields, warnings: list[str]) -> JsonObject:

@@ -12,10 +12,9 @@ from satchel.runtime.api.model import Model
 from satchel.server.bodies import BodyRoute
 from satchel.server.fields import MOST_MESSAGES, Body, TokenId
 from satchel.server.flavour import JsonObject
-from satchel.server.native.turns import prompt_ids
 from satchel.server.openai.chat import OpenAIMessage, TurnBody
 from satchel.server.problem import Problem
-from satchel.server.reading import with_model, written
+from satchel.server.reading import prompt_ids, with_model, written
 from satchel.server.roles import USER, needs
 from satchel.server.route import unknown_fields
 

@@ -5,35 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from satchel.runtime.api.chat import ChatPrompt, Thinking
 from satchel.runtime.api.model import Model
 from satchel.server.bodies import BodyRoute
-from satchel.server.generation import Turn
 from satchel.server.openai.chat import ChatBody
-from satchel.server.reading import with_model
+from satchel.server.reading import chat_prompt, count_tokens, with_model
 from satchel.server.roles import USER, needs
 from satchel.server.route import unknown_fields
 
 router = APIRouter(route_class=BodyRoute)
-
-
-def chat_prompt(model: Model, turn: Turn) -> ChatPrompt:
-    return ChatPrompt(
-        model.template,
-        model.tokenizer,
-        model.style,
-        turn.messages,
-        tools=turn.tools,
-        thinking=Thinking.of(turn.reasoning, turn.reasoning_end),
-        prefill=turn.prefill,
-        variables=turn.variables,
-    )
-
-
-def prompt_ids(model: Model, turn: Turn) -> list[int]:
-    """The token ids of the turn's prompt."""
-    prompt = chat_prompt(model, turn)
-    return prompt.render(prompt.messages)
 
 
 @router.post("/apply-template")
@@ -58,10 +37,5 @@ async def apply_template(request: Request, body: ChatBody) -> JSONResponse:
 @needs(USER)
 async def input_tokens(request: Request, body: ChatBody) -> JSONResponse:
     unknown_fields(request, body)
-    turn = body.turn
-
-    def work(model: Model, salt: str) -> int:
-        return len(prompt_ids(model, turn))
-
-    counted = (await with_model(request, body.model, work))[1]
+    counted = await count_tokens(request, body.model, body.turn)
     return JSONResponse({"object": "chat.completion.input_tokens", "input_tokens": counted})

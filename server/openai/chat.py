@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,7 @@ from satchel.server.generation import GenerationRequest, Turn
 from satchel.server.openai.beams import beamed_chat
 from satchel.server.openai.chunks import DONE, Chunks
 from satchel.server.openai.fields import TextFields
-from satchel.server.openai.progress import reporting
+from satchel.server.openai.respond import closing, completion, respond
 from satchel.server.openai.shapes import (
     FINISH,
     call,
@@ -40,7 +40,7 @@ from satchel.server.openai.tools import ToolChoice, Tools, must_call, offered
 from satchel.server.problem import Problem
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
-from satchel.server.stream import PING_SECONDS, stream_of, unless_gone
+from satchel.server.stream import unless_gone
 
 router = APIRouter(route_class=BodyRoute)
 
@@ -152,48 +152,23 @@ class ChatBody(TurnBody, TextFields):
 @needs(USER)
 async def chat(request: Request, body: ChatBody) -> Response:
     warnings = unknown_fields(request, body)
-    models, wanted, caller = models_of(request), body.wanted, caller_of(request)
     if body.use_beam_search:
-        return JSONResponse(await unless_gone(request, beamed_chat(models, wanted, caller, body)))
-    if not body.stream:
-        made = whole(Answer.begin(models, wanted, caller), body, warnings)
-        return await unless_gone(request, made)
-    early = None
-    if body.return_progress:
-        wanted, early = reporting(wanted, "chat.completion.chunk")
+        beams = beamed_chat(models_of(request), body.wanted, caller_of(request), body)
+        return JSONResponse(await unless_gone(request, beams))
+    made = partial(whole, body=body, warnings=warnings)
     bits = partial(chunks, body=body, warnings=warnings)
-    work = Answer.begin(models, wanted, caller)
-    return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
+    return await respond(request, body, body.wanted, made, bits, progress="chat.completion.chunk")
 
 
-def silence(body: TextFields) -> float:
-    """Seconds of silence after which the stream sends a ping."""
-    asked = body.sse_ping_interval
-    return PING_SECONDS if asked is None else float(asked) if asked > 0 else 1e9
-
-
-async def whole(work: Coroutine[Any, Any, Answer], body: ChatBody, warnings: list[str]) -> JSONResponse:
+def whole(answer: Answer, body: ChatBody, warnings: list[str]) -> JsonObject:
     """The whole chat completion as JSON."""
-    answer = await work
-    try:
-        await answer.read()
-        return await answer.response(lambda: _whole(answer, body, warnings))
-    finally:
-        await answer.close()
-
-
-def _whole(answer: Answer, body: ChatBody, warnings: list[str]) -> JsonObject:
-    made = head(answer, "chat.completion", new_id("chatcmpl"))
-    made["choices"] = [choice(answer, i, place, body) for place, i in enumerate(answer.given)]
-    made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
+    made = completion(answer, "chat.completion", "chatcmpl", partial(choice, answer, body), warnings)
     if answer.scored:
-        tokenizer = answer.model.model.tokenizer
-        made["prompt_logprobs"] = prompt_logprobs(tokenizer, answer.scored[0])
-    told = [*warnings, *answer.notes]
-    return {**made, "warnings": told} if told else made
+        made["prompt_logprobs"] = prompt_logprobs(answer.model.model.tokenizer, answer.scored[0])
+    return made
 
 
-def choice(answer: Answer, index: int, place: int, body: ChatBody) -> JsonObject:
+def choice(answer: Answer, body: ChatBody, index: int, place: int) -> JsonObject:
     reply = answer.chat(index)
     content, reasoning = Placed(body.where, body.include_reasoning).whole(reply.content, reply.reasoning)
     message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
@@ -237,9 +212,7 @@ async def chunks(answer: Answer, body: ChatBody, warnings: list[str]) -> AsyncIt
             yield bit
         if said.finish:
             left -= 1
-            told = [*warnings, *answer.notes]
-            more: JsonObject = {"timings": timings(answer.replies[said.index])} if not left else {}
-            more |= {"warnings": told} if told and not left else {}
+            more = closing(answer, said.index, warnings) if not left else None
             yield made.delta(said.index, {}, finish(answer, said.index), more)
     if body.with_usage:
         yield made.last({"usage": usage(answer), "timings": timings(answer.replies[0])})

@@ -31,18 +31,19 @@ class Chunks:
 
     def content(self, index: int, text: str) -> bytes:
         """A chat chunk with text only, which most chunks are."""
-        said = quoted(text)
-        if not said.isascii():
-            said = said.translate(LINE_ENDS)
-        return f'{self._lead}{index},"delta":{{"content":{said}}},"finish_reason":null}}]}}\n\n'.encode()
+        said = f'"delta":{{"content":{_json(text)}}}'
+        return f'{self._lead}{index},{said},"finish_reason":null}}]}}\n\n'.encode()
 
     def text(self, index: int, text: str) -> bytes:
         """A text completion's chunk with text only."""
-        said = quoted(text)
-        if not said.isascii():
-            said = said.translate(LINE_ENDS)
-        return f'{self._lead}{index},"text":{said},"logprobs":null,"finish_reason":null}}]}}\n\n'.encode()
+        said = f'"text":{_json(text)},"logprobs":null'
+        return f'{self._lead}{index},{said},"finish_reason":null}}]}}\n\n'.encode()
 
     def last(self, more: JsonObject) -> bytes:
         """A chunk without a choice, such as the final usage."""
         return event({**self._head, "choices": [], **more})
+
+
+def _json(text: str) -> str:
+    said = quoted(text)
+    return said if said.isascii() else said.translate(LINE_ENDS)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -20,17 +19,16 @@ from satchel.server.fields import kept
 from satchel.server.flavour import JsonObject
 from satchel.server.generation import GenerationRequest, Text
 from satchel.server.openai.beams import beamed_texts
-from satchel.server.openai.chat import silence
 from satchel.server.openai.chunks import DONE, Chunks
 from satchel.server.openai.fields import TextFields
 from satchel.server.openai.legacy import Legacy
-from satchel.server.openai.progress import reporting
 from satchel.server.openai.prompts import Prompts, several
+from satchel.server.openai.respond import closing, completion, respond
 from satchel.server.openai.shapes import FINISH, head, new_id, prompt_logprobs, timings, usage
 from satchel.server.problem import Problem
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
-from satchel.server.stream import stream_of, unless_gone
+from satchel.server.stream import unless_gone
 
 router = APIRouter(route_class=BodyRoute)
 USUAL_LIMIT = 16  # OpenAI's, for requests that name none
@@ -96,39 +94,21 @@ class CompletionBody(TextFields):
 @needs(USER)
 async def complete(request: Request, body: CompletionBody) -> Response:
     warnings = unknown_fields(request, body)
-    models, wanted, caller = models_of(request), body.wanted, caller_of(request)
     if body.use_beam_search:
-        return JSONResponse(await unless_gone(request, beamed_texts(models, wanted, caller, body)))
-    if not body.stream:
-        made = whole(Answer.begin(models, wanted, caller), body, warnings)
-        return await unless_gone(request, made)
-    early = None
-    if body.return_progress:
-        wanted, early = reporting(wanted, "text_completion")
+        beams = beamed_texts(models_of(request), body.wanted, caller_of(request), body)
+        return JSONResponse(await unless_gone(request, beams))
+    made = partial(whole, body=body, warnings=warnings)
     bits = partial(chunks, body=body, warnings=warnings)
-    work = Answer.begin(models, wanted, caller)
-    return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
+    return await respond(request, body, body.wanted, made, bits, progress="text_completion")
 
 
-async def whole(work: Coroutine[Any, Any, Answer], body: CompletionBody, warnings: list[str]) -> JSONResponse:
+def whole(answer: Answer, body: CompletionBody, warnings: list[str]) -> JsonObject:
     """All completions as one JSON object."""
-    answer = await work
-    try:
-        await answer.read()
-        return await answer.response(lambda: _whole(answer, body, warnings))
-    finally:
-        await answer.close()
+    choice = partial(_choice, answer, body)
+    return completion(answer, "text_completion", "cmpl", choice, warnings)
 
 
-def _whole(answer: Answer, body: CompletionBody, warnings: list[str]) -> JsonObject:
-    made = head(answer, "text_completion", new_id("cmpl"))
-    made["choices"] = [_choice(answer, i, place, body) for place, i in enumerate(answer.given)]
-    made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
-    told = [*warnings, *answer.notes]
-    return {**made, "warnings": told} if told else made
-
-
-def _choice(answer: Answer, index: int, place: int, body: CompletionBody) -> JsonObject:
+def _choice(answer: Answer, body: CompletionBody, index: int, place: int) -> JsonObject:
     reply = answer.replies[index]
     echoed = _echoed(answer, index) if body.echo else ""
     told = None
@@ -193,7 +173,7 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
             yield made.choice(
                 said.index,
                 {"text": "", "logprobs": None, "finish_reason": FINISH[said.finish]},
-                _ending(answer, said.index, warnings) if not left else None,
+                closing(answer, said.index, warnings) if not left else None,
             )
     if body.with_usage:
         yield made.last({"usage": usage(answer), "timings": timings(answer.replies[0])})
@@ -206,9 +186,3 @@ def _said(
     told = legacy.told(said.logprobs) if body.logprobs is not None else None
     more = {"timings": timings(answer.replies[said.index])} if body.timings_per_token else {}
     return {"text": text, "logprobs": told, "finish_reason": None}, more
-
-
-def _ending(answer: Answer, index: int, warnings: list[str]) -> JsonObject:
-    told = [*warnings, *answer.notes]
-    more: JsonObject = {"timings": timings(answer.replies[index])}
-    return {**more, "warnings": told} if told else more

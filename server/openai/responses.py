@@ -14,7 +14,6 @@ from pydantic import Field
 from satchel.errors import SatchelError
 from satchel.formats.chat import Content
 from satchel.runtime.api.generate_options import GenerateKwargs
-from satchel.runtime.api.model import Model
 from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 from satchel.runtime.sampling import Sampling
@@ -24,16 +23,15 @@ from satchel.server.bodies import BodyRoute
 from satchel.server.fields import MOST_TOKENS, Body, kept
 from satchel.server.flavour import JsonObject
 from satchel.server.generation import GenerationRequest, Turn
-from satchel.server.native.turns import prompt_ids
-from satchel.server.openai.chat import silence
 from satchel.server.openai.fields import TextFields
+from satchel.server.openai.respond import silence
 from satchel.server.openai.response_input import messages_of
 from satchel.server.openai.response_output import ResponseOutput
 from satchel.server.openai.shapes import FINISH, logprobs, new_id, usage
 from satchel.server.openai.structured_output import Schema
 from satchel.server.openai.tools import Function, NamedTool, ToolField, ToolName, must_call, offered
 from satchel.server.problem import Problem, problem_of
-from satchel.server.reading import with_model
+from satchel.server.reading import count_tokens
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
 from satchel.server.stream import event, stream_of, unless_gone
@@ -306,10 +304,5 @@ def _written(told: tuple[str, JsonObject]) -> bytes:
 @needs(USER)
 async def input_tokens(request: Request, body: ResponseBody) -> JSONResponse:
     unknown_fields(request, body)
-    turn = body.turn
-
-    def work(model: Model, salt: str) -> int:
-        return len(prompt_ids(model, turn))
-
-    counted = (await with_model(request, body.model, work))[1]
+    counted = await count_tokens(request, body.model, body.turn)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": counted})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -12,7 +11,6 @@ from satchel.server.fields import Body
 from satchel.server.problem import Problem
 
 Schema = dict[str, Any] | bool
-Choices = Sequence[str]
 
 
 class SchemaFormat(Body):

@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn")
 import serving
 from canned_server import KEY, Reply, canned
 from serving_load import Mix, alone, crowd, faults, key, questions
-from serving_process import Watch
+from serving_process import MemoryWatch
 
 from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive
 from satchel.cli.load.requests import LoadRequest
@@ -83,7 +83,7 @@ def test_a_lost_or_mixed_token_is_a_fault(spoil: Any, text: str) -> None:
 
 
 def test_memory_grows_from_its_second_quarter_to_its_last() -> None:
-    watch = Watch(None)  # type: ignore[arg-type]
+    watch = MemoryWatch(None)  # type: ignore[arg-type]
     watch.samples = [0, 50, 100, 100, 100, 101, 140, 141]
     assert watch.growth() == 40
     watch.samples = [7]

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from accuracy import nmse
 from attention_cases import BLOCK, attention_case, latent_case
-from one_step import SETS, Case, define, generator, i32, nmse, open_set, run
+from one_step import SETS, Case, define, generator, i32, open_set, run
 
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import Device

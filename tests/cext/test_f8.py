@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from one_step import Case, define, encode, f32, generator, nmse, open_set, random_blocks, run
+from accuracy import nmse
+from one_step import Case, define, encode, f32, generator, open_set, random_blocks, run
 
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accuracy import nmse
 
 from satchel.quant import FORMATS
 from satchel.quant.f8_e4m3 import values
@@ -39,10 +40,6 @@ def halves(x: np.ndarray, n: int) -> np.ndarray:
         first = codes(left)
         kept = first + codes(left - first) if n == 2 else first
         return (kept * scale).reshape(x.shape)
-
-
-def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
 def activations(kind: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_cases import nmse
+from accuracy import nmse
 from one_step import (
     MORE_WEIGHTS,
     WEIGHTS,

@@ -10,6 +10,7 @@ import pytest
 import tiny_file
 
 from satchel.cli.main import main
+from satchel.cli.progress import Tenths
 from satchel.formats.imatrix import Origin, open_importance
 from satchel.runtime.device.device import libraries
 
@@ -39,7 +40,7 @@ def test_gguf(
     out = tmp_path / "i.gguf"
     assert run(folder, "-o", str(out), "--chunks", "2", *extra) == 0
     said = capsys.readouterr()
-    assert said.out == "" and "window 2/2" in said.err and str(out) in said.err
+    assert said.out == "" and "2/2 windows" in said.err and str(out) in said.err
     assert ("--hessian-memory" in said.err) == (extra[:1] == ("--hessian-memory",))
     with open_importance(out) as found:
         assert found.origin == Origin(("t.txt",), 2, 32)
@@ -86,12 +87,10 @@ def test_no_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_that_is_cut_leaves_no_file(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from satchel.cli.commands import imatrix
-
     def stop(self: object, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(imatrix.ProgressLine, "__call__", stop)
+    monkeypatch.setattr(Tenths, "left", stop)
     out = tmp_path / "i.gguf"
     assert run(folder, "-o", str(out)) == 130
     assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from accuracy import nmse
 from kernel_cases import cases_of, check
-from one_step import define, nmse, plan_of, run
+from one_step import define, plan_of, run
 
 from satchel.errors import DeviceError
 from satchel.runtime.api.model import Model

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import tiny
+from accuracy import nmse
 
 from satchel.errors import RequestError
 from satchel.quant import FORMATS
@@ -36,10 +37,6 @@ LOSS = {
     "fp8": (0.02, 2e-3),
     "q4_0": (0.05, 0.02),
 }
-
-
-def nmse(got: Array, wanted: Array) -> float:
-    return float(np.mean((got - wanted) ** 2) / np.mean(wanted**2))
 
 
 def cache_of(kind: str) -> Cache:

@@ -24,7 +24,7 @@ SATCHEL = Path(sys.executable).with_name("satchel")
 # Modules that an interpreter, Satchel or one of its libraries imports, and hooks of Python's start.
 MODULES = (
     "json", "typing", "ctypes", "re", "struct", "threading", "logging", "socket", "sitecustomize",
-    "usercustomize", "numpy", "numba", "llvmlite", "cffi", "gguf", "tokenizers", "jinja2", "typer", "fastapi",
+    "usercustomize", "numpy", "numba", "llvmlite", "cffi", "tokenizers", "jinja2", "typer", "fastapi",
     "uvicorn", "yaml", "uvloop", "httptools", "orjson", "readline", "pyreadline",
 )  # fmt: skip
 MARK = "import os; open({!r}, 'a').write(__name__ + ' '); raise SystemExit(77)\n"
@@ -185,8 +185,8 @@ def test_the_module_path_of_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     before = children.module_path()
     monkeypatch.setattr(sys, "path", ["", str(script), "relative", str(mine), str(tmp_path), *sys.path])
     assert children.module_path() == [str(mine), *before]
-    monkeypatch.setitem(sys.modules, "gguf", type(sys)("gguf"))
-    sys.modules["gguf"].__file__ = str(script / "gguf" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "tokenizers", type(sys)("tokenizers"))
+    sys.modules["tokenizers"].__file__ = str(script / "tokenizers" / "__init__.py")
     assert children.module_path() == [str(mine), *before, str(script)], "the last place: it is needed"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+from accuracy import nmse
 from tiny_grown import SPECS
 
 from satchel.errors import DeviceError, RequestError
@@ -27,10 +28,6 @@ DECODERS = [name for name in architectures() if find_arch(name).causal]
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="no compiled backend is installed")
 
 WIDTHS = {"f16": np.float16, "f32": np.float32, "i32": np.int32}
-
-
-def nmse(got: Array, wanted: Array) -> float:
-    return float(np.mean((got - wanted) ** 2) / np.mean(wanted**2))
 
 
 def open_engine(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import tiny_file
+from accuracy import nmse
 from waiting import happened
 
 from satchel.errors import DeviceError, RequestError
@@ -57,10 +58,6 @@ def experts_of(model: Model) -> ExpertCache:
     return found
 
 
-def error(got: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.square(got - wanted).sum() / np.square(wanted).sum())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_answers_stay_whatever_is_held(files: dict[str, Path], kind: str) -> None:
     with load(files[kind], "off") as model:
@@ -70,14 +67,14 @@ def test_the_answers_stay_whatever_is_held(files: dict[str, Path], kind: str) ->
         cache = experts_of(model)
         cache.step_bytes = 0  # nothing moves by itself
         first, bound = next(iter(cache.usage.values())), 1e-9 if KINDS[kind] == "f32" else 1e-4
-        assert error(model.logits(IDS), wanted) < bound
+        assert nmse(model.logits(IDS), wanted) < bound
         everything = set(range(len(first.slots)))
         while everything:  # each expert is held once
             chosen = sorted(everything)[:2]
             everything -= set(chosen)
             hold(cache, [*chosen, *(e for e in range(len(first.slots)) if e not in chosen)][:2])
-            assert error(model.logits(IDS), wanted) < bound, chosen
-            assert error(np.stack([model.logits(IDS[: n + 1])[-1] for n in (0, 1)]), wanted[:2]) < bound
+            assert nmse(model.logits(IDS), wanted) < bound, chosen
+            assert nmse(np.stack([model.logits(IDS[: n + 1])[-1] for n in (0, 1)]), wanted[:2]) < bound
 
 
 def hold(cache: ExpertCache, experts: list[int]) -> None:
@@ -113,8 +110,8 @@ def test_the_kernels_of_gpus_have_their_part(files: dict[str, Path]) -> None:
         wanted = model.logits(ids)
     with load(files["qwen3moe"], 2, "emulated") as model:
         assert len(experts_of(model).layout.layers) == 3
-        assert error(model.logits(ids), wanted) < 1e-4
-        assert error(model.logits(ids), wanted) < 1e-4  # after what moved
+        assert nmse(model.logits(ids), wanted) < 1e-4
+        assert nmse(model.logits(ids), wanted) < 1e-4  # after what moved
 
 
 def skewed(weights: tiny.TinyWeights) -> None:
@@ -134,7 +131,7 @@ def test_what_is_held_follows_what_is_picked(tmp_path: Path) -> None:
         cache = experts_of(model)
         assert all(list(p.holders) == [0, 1] for p in cache.usage.values())
         for _ in range(12):
-            assert error(model.logits(IDS * 3), wanted) < 1e-9
+            assert nmse(model.logits(IDS * 3), wanted) < 1e-9
             cache.wait()
         for usage in cache.usage.values():
             assert usage.swap() is None and usage.favourites(1)[0] in usage.holders
@@ -181,12 +178,12 @@ def test_steps_go_on_while_an_expert_is_on_its_way(
         for usage in cache.usage.values():
             usage.counts[-1] = 1e4
         for _ in range(3):
-            assert error(model.logits(IDS), wanted) < 1e-9
+            assert nmse(model.logits(IDS), wanted) < 1e-9
         assert sent.is_set() and all(p.slots[-1] < 0 for p in cache.usage.values())
         go.set()
         for _ in range(4):
             cache.wait()
-            assert error(model.logits(IDS), wanted) < 1e-9
+            assert nmse(model.logits(IDS), wanted) < 1e-9
         assert any(p.slots[-1] >= 0 for p in cache.usage.values())
 
 
@@ -206,7 +203,7 @@ def test_a_move_that_fails_leaves_the_cpu_the_expert(
             model.logits(IDS[:2])
             cache.wait()
         for _ in range(2):
-            assert error(model.logits(IDS), wanted) < 1e-9
+            assert nmse(model.logits(IDS), wanted) < 1e-9
 
 
 def test_a_step_sends_no_more_than_it_may(files: dict[str, Path]) -> None:

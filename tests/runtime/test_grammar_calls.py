@@ -20,9 +20,10 @@ from satchel.formats.chat.families.pythonic import FENCE, LINES, LISTS
 from satchel.formats.chat.family import families
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.runtime.grammar import Grammar, ToolCallGrammar, ToolSchema, compile_grammar
-from satchel.runtime.grammar.check import fits, value_errors
+from satchel.runtime.grammar.check import fits
 from satchel.runtime.grammar.styles import STYLES
 from satchel.runtime.grammar.texts import FORMATS, searched, slashed
+from satchel.runtime.grammar.validate import Validator
 
 MARKERS = (
     "<tool_call> </tool_call> <arg_key> </arg_key> <arg_value> </arg_value> </parameter> </function> ｜DSML｜"
@@ -314,7 +315,7 @@ def test_random_answers_are_calls_of_the_tools(style: str, begin: str, kind: int
         ended += 1
         calls = read(style, text, TOOLS)
         assert len(calls) == 1, text
-        assert value_errors(schemas[calls[0][0]], calls[0][1]) == "", text
+        assert Validator(schemas[calls[0][0]]).error(calls[0][1]) == "", text
         assert grammar.check(text) == "", text
     assert ended
 
@@ -438,7 +439,7 @@ def test_formats_of_text_are_those_of_json(name: str) -> None:
     }[name]
     for text in examples:
         assert fits(grammar, text), text
-        assert value_errors({"type": "string", "format": name}, text) == "", text
+        assert Validator({"type": "string", "format": name}).error(text) == "", text
     assert not fits(grammar, "") and not fits(grammar, "x y")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tiny
-from one_step import nmse
+from accuracy import nmse
 
 from satchel.errors import ModelError, RequestError
 from satchel.runtime.device.device import find_backend, libraries

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from accuracy import nmse
 
 from satchel.errors import RequestError
 from satchel.quant import FORMATS
@@ -81,10 +82,6 @@ def oracle(kind: str, ids: list[int]) -> Array:
         if name.startswith("table"):
             values[name] = np.arange(c.table_width, dtype=np.int32)[None]
     return evaluate(roots[:1], values)[0]
-
-
-def nmse(got: Array, wanted: Array) -> float:
-    return float(np.mean((got - wanted) ** 2) / np.mean(wanted**2))
 
 
 def fed(engine: Engine, slot: int, ids: list[int], size: Callable[[], int]) -> Array:

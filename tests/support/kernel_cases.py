@@ -13,6 +13,7 @@ import fused_cases
 import latent_cases
 import numpy as np
 import recurrent_cases
+from accuracy import nmse
 from one_step import (
     ACTIVATIONS,
     CASES,
@@ -25,7 +26,6 @@ from one_step import (
     extremes,
     f32,
     i32,
-    nmse,
     random_blocks,
 )
 from sampling_cases import masked_cases, report_cases, sample_cases

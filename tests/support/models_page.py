@@ -16,6 +16,7 @@ import families
 import mixed_families as mixed
 import numpy as np
 import numpy.typing as npt
+from accuracy import nmse
 
 from satchel.formats.convert.write import write_source
 from satchel.formats.gguf import open_gguf
@@ -67,10 +68,6 @@ def cases() -> Iterator[tuple[str, Path, Logits]]:
     yield from plain_cases()
     yield from family_cases(families, families.CASES, families.DATA / "families.json")
     yield from family_cases(mixed, (*mixed.CASES, *mixed.ENCODERS), mixed.STEM.with_suffix(".json"))
-
-
-def nmse(got: Logits, want: Logits) -> float:
-    return float(np.square(got - want.astype(np.float64)).sum() / np.square(want.astype(np.float64)).sum())
 
 
 def logits_of(path: Path, case: str = "") -> Logits:

@@ -198,12 +198,6 @@ def wanted(op: str) -> list[Array]:
     return [define(op, one) for one in cases_of(op)]
 
 
-def nmse(got: Array, want: Array) -> float:
-    got64, want64 = got.astype(np.float64), want.astype(np.float64)
-    power = float(np.sum(want64**2))
-    return float(np.sum((got64 - want64) ** 2)) / (power or 1.0)
-
-
 def open_set(name: str, monkeypatch: pytest.MonkeyPatch, threads: int) -> Iterator[Device]:
     monkeypatch.setenv("SATCHEL_CPU", name)
     try:

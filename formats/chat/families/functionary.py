@@ -10,12 +10,6 @@ from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 MARK = ">>>"
 
 
-def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
-    """Never called: `whole` parses complete answers."""
-    raise Malformed
-    yield
-
-
 def whole(reader: AnswerReader, opening: str) -> Steps[None]:
     """Parses a complete answer. The prompt ends after the first mark, or inside a text where `opening` is
     set.
@@ -52,4 +46,4 @@ def prefill(reasoning: str | None, content: str) -> str:
     return f"all\n{content}"
 
 
-FAMILY = Family((MARK,), grammar, whole=whole, prefill=prefill, order=3)
+FAMILY = Family((MARK,), whole=whole, prefill=prefill, order=3)

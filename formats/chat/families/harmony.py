@@ -13,12 +13,6 @@ BORDERS = (START, CHANNEL, *ENDS)
 HEADER_MOST = 1000
 
 
-def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
-    """Never called: `whole` parses complete answers."""
-    raise Malformed
-    yield
-
-
 def whole(reader: AnswerReader, opening: str) -> Steps[None]:
     """Parses a complete answer, message by message. opening: "reasoning" or "content" where the prompt began
     one.
@@ -91,7 +85,6 @@ def prefill(reasoning: str | None, content: str) -> str:
 
 FAMILY = Family(
     (START, CHANNEL),
-    grammar,
     marks=(MESSAGE, CONSTRAIN, *ENDS),
     whole=whole,
     prefill=prefill,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import toy_checkpoint as toy
+from accuracy import nmse
 
 from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.shaping import Shaping
@@ -66,10 +67,6 @@ def converted(folder: Path, shaping: Shaping | None = None) -> Path:
 def logits(path: Path) -> npt.NDArray[np.float32]:
     with Model.load(path, cache_type="f32", threads=1) as model:
         return np.asarray(model.logits(IDS))
-
-
-def nmse(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> float:
-    return float(np.square(got - want).sum() / np.square(want).sum())
 
 
 @pytest.mark.parametrize("case", CASES)

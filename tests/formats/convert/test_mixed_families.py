@@ -12,6 +12,7 @@ import mixed_families as mixed
 import numpy as np
 import pytest
 import toy_checkpoint as toy
+from accuracy import nmse
 from peer import peer_rows
 
 from satchel.errors import RequestError
@@ -28,10 +29,6 @@ def converted(folder: Path, case: str, **changes: object) -> Path:
     source = families.write(folder / case, mixed.config(case) | changes, families.values_of(SHAPES[case]))
     with open_checkpoint(source) as opened:
         return write_source(opened, folder / f"{case}.gguf")[0]
-
-
-def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    return float(np.square(got - want).sum() / np.square(want).sum())
 
 
 @pytest.mark.parametrize("case", mixed.CASES)

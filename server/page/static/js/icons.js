@@ -3,10 +3,6 @@
 import { el, svg } from "./dom.js";
 
 const PATHS = {
-  plus: "M12 5v14M5 12h14",
-  search: "M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14zM16 16l4.5 4.5",
-  menu: "M4 7h16M4 12h16M4 17h16",
-  sliders: "M4 8h9M17 8h3M4 16h3M11 16h9M15 5.5v5M9 13.5v5",
   send: "M12 19V5M6 11l6-6 6 6",
   stop: "M7.5 7.5h9v9h-9z",
   copy: "M9 9h10v11H9zM6 15H5V4h10v2",
@@ -16,16 +12,12 @@ const PATHS = {
   onward: "M5 12h13M13 7l5 5-5 5",
   trash: "M5 7h14M10 7V4.5h4V7M7 7l.8 12.5h8.4L17 7M10.5 11v5M13.5 11v5",
   close: "M6 6l12 12M18 6L6 18",
-  down: "M12 5v13M6.5 12.5L12 18l5.5-5.5",
   export: "M12 15V4M8 8l4-4 4 4M5 14v5.5h14V14",
-  import: "M12 4v11M8 11l4 4 4-4M5 14v5.5h14V14",
   system: "M4 5h16v11H4zM9 20h6M12 16v4",
   light:
     "M12 16a4 4 0 1 0 0-8 4 4 0 0 0 0 8zM12 3v2M12 19v2M3 12h2M19 12h2M5.6 5.6L7 7M17 17l1.4 1.4M5.6 18.4L7 17M17 7l1.4-1.4",
   dark: "M19.5 14.5A8 8 0 0 1 9.5 4.5a8 8 0 1 0 10 10z",
-  chart: "M4 19.5h16M6.5 16v-4M11 16V6M15.5 16V9M20 16v-5",
   tool: "M14.5 6.5a4 4 0 0 1 5-1l-3 3 .5 2 2 .5 3-3a4 4 0 0 1-5.5 5L9 20.5a2 2 0 0 1-3-3l7.5-7.5a4 4 0 0 1 1-3.5z",
-  key: "M15 14a5 5 0 1 0-4.8-3.6L4 16.6V20h3.4v-2.4h2.4v-2.4l1.6-1.6A5 5 0 0 0 15 14zM16 8.5h.01",
 };
 
 export function icon(name) {

@@ -6,7 +6,7 @@ import { icon } from "../icons.js";
 const TOLD_MS = 1500;
 
 /** Puts a text on the clipboard; browsers give the clipboard itself to https and this machine only. */
-export async function copyText(text) {
+async function copyText(text) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);
     return;

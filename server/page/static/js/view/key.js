@@ -1,23 +1,47 @@
 // Asks for the API key.
 
-import { the } from "../dom.js";
+import { el } from "../dom.js";
 import { getKey, setKey } from "../store/prefs.js";
+
+let shown = null; // the last dialog
 
 /** Opens the dialog; done() runs once a key was given. */
 export function askKey(done) {
-  const dialog = the("key-dialog");
-  if (dialog.open) return;
-  const field = the("key-field");
-  field.value = "";
-  the("key-wrong").hidden = !getKey();
-  the("key-form").onsubmit = (event) => {
+  if (shown?.open) return;
+  const field = el("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false" });
+  const lasting = el("input", { id: "key-lasting", type: "checkbox" });
+  const onsubmit = (event) => {
     event.preventDefault();
     if (!field.value.trim()) return;
-    setKey(field.value.trim(), the("key-lasting").checked);
-    dialog.close();
+    setKey(field.value.trim(), lasting.checked);
+    shown.close();
     done();
   };
-  the("key-cancel").onclick = () => dialog.close();
-  dialog.showModal();
+  const form = el(
+    "form",
+    { id: "key-form", onsubmit },
+    el("h2", { id: "key-title" }, "This server asks for an API key"),
+    el(
+      "p",
+      {},
+      "It is the one that was given to ",
+      el("code", {}, "satchel serve --api-key"),
+      ". It is sent to this server only.",
+    ),
+    getKey() && el("p", { id: "key-wrong", class: "wrong" }, "The key that was given before is not valid."),
+    el("label", { for: "key-field" }, "API key"),
+    field,
+    el("label", { class: "check" }, lasting, " Keep it in this browser"),
+    el(
+      "div",
+      { class: "edit-buttons" },
+      el("button", { type: "button", class: "quiet", onclick: () => shown.close() }, "Cancel"),
+      el("button", { type: "submit", class: "strong" }, "Use the key"),
+    ),
+  );
+  const onclose = (event) => event.target.remove();
+  shown = el("dialog", { id: "key-dialog", "aria-labelledby": "key-title", onclose }, form);
+  document.body.append(shown);
+  shown.showModal();
   field.focus();
 }

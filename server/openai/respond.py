@@ -1,0 +1,74 @@
+"""How a route of completions replies: one JSON object, or a stream with the progress of its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+
+from satchel.server.answer import Answer
+from satchel.server.flavour import JsonObject
+from satchel.server.generation import GenerationRequest
+from satchel.server.openai.fields import TextFields
+from satchel.server.openai.progress import reporting
+from satchel.server.openai.shapes import head, new_id, timings, usage
+from satchel.server.route import caller_of, models_of
+from satchel.server.stream import PING_SECONDS, stream_of, unless_gone
+
+
+async def respond(
+    request: Request,
+    body: TextFields,
+    wanted: GenerationRequest,
+    whole: Callable[[Answer], object],
+    chunks: Callable[[Answer], AsyncIterator[bytes]],
+    *,
+    progress: str,
+) -> Response:
+    """The response to a request. whole: makes the JSON of a finished answer; chunks: the events of an answer
+    while it is generated. progress: the `object` field of the events of its prefill.
+    """
+    early = None
+    if body.return_progress:
+        wanted, early = reporting(wanted, progress)
+    work = Answer.begin(models_of(request), wanted, caller_of(request))
+    if body.stream:
+        return await stream_of(request, work, chunks, early=early, ping_seconds=silence(body))
+
+    async def read() -> JSONResponse:
+        answer = await work
+        try:
+            await answer.read()
+            return await answer.response(lambda: whole(answer))
+        finally:
+            await answer.close()
+
+    return await unless_gone(request, read())
+
+
+def silence(body: TextFields) -> float:
+    """Seconds of silence after which the stream sends a ping."""
+    asked = body.sse_ping_interval
+    return PING_SECONDS if asked is None else float(asked) if asked > 0 else 1e9
+
+
+def completion(
+    answer: Answer,
+    kind: str,
+    number: str,
+    choice: Callable[[int, int], JsonObject],
+    warnings: list[str],
+) -> JsonObject:
+    """A whole completion. kind: its `object` field. number: the prefix of its id. choice: makes the choice of
+    (reply, place in the list).
+    """
+    made = head(answer, kind, new_id(number))
+    made["choices"] = [choice(index, place) for place, index in enumerate(answer.given)]
+    return {**made, "usage": usage(answer), **closing(answer, 0, warnings)}
+
+
+def closing(answer: Answer, index: int, warnings: list[str]) -> JsonObject:
+    """The timings of a reply, and the warnings of all."""
+    told = [*warnings, *answer.notes]
+    return {"timings": timings(answer.replies[index]), **({"warnings": told} if told else {})}
