@@ -1,4 +1,4 @@
-/* tables.h: the CUDA backend's kernel tables; vendor.c orders them. */
+/* tables.h: the CUDA backend's kernel tables. */
 #ifndef SATCHEL_CUDA_TABLES_H
 #define SATCHEL_CUDA_TABLES_H
 
@@ -8,11 +8,7 @@ extern const gpu_kernel cuda_deterministic_products[], cuda_fp8_kernels[], cuda_
     cuda_column_kernels[], cuda_heads_kernels[];
 extern const gpu_kernel cuda_small_kernels[], cuda_expert_kernels[], gpu_portable_kernels[];
 extern const gpu_packing cuda_packings[];
-
-#define CUDA_KERNELS                                                                                                   \
-    cuda_fp8_kernels, cuda_column_kernels, cuda_prompt_kernels, cuda_products, cuda_expert_kernels,                    \
-        cuda_small_kernels, cuda_heads_kernels,
-#define CUDA_DETERMINISTIC_KERNELS cuda_deterministic_products, cuda_expert_kernels, cuda_small_kernels,
-#define CUDA_PACKINGS cuda_packings
+/* All of them in order of preference, and those of HAL_DETERMINISTIC. */
+extern const gpu_kernel *const cuda_tables[], *const cuda_deterministic_tables[];
 
 #endif

@@ -14,16 +14,13 @@ static const char *driver(gpu_api *api) {
     return gpu_look_up(api, libraries, 0);
 }
 
-static const gpu_kernel *const kernels[] = {CUDA_KERNELS gpu_portable_kernels, NULL};
-static const gpu_kernel *const deterministic[] = {CUDA_DETERMINISTIC_KERNELS gpu_portable_kernels, NULL};
-
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor vendor = {.name = "cuda",
                                       .driver = driver,
                                       .images = images,
-                                      .kernels = kernels,
-                                      .deterministic = deterministic,
-                                      .packings = CUDA_PACKINGS,
+                                      .kernels = cuda_tables,
+                                      .deterministic = cuda_deterministic_tables,
+                                      .packings = cuda_packings,
                                       .stacks = 1};
     return &vendor;
 }

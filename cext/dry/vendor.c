@@ -7,16 +7,14 @@
 #include "tables.h"
 
 static const gpu_image images[] = {{"kernels are names alone", 0}, {NULL, 0}};
-static const gpu_kernel *const kernels[] = {CUDA_KERNELS gpu_portable_kernels, NULL};
-static const gpu_kernel *const deterministic[] = {CUDA_DETERMINISTIC_KERNELS gpu_portable_kernels, NULL};
 
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor vendor = {.name = "dry",
                                       .driver = dry_driver,
                                       .images = images,
-                                      .kernels = kernels,
-                                      .deterministic = deterministic,
-                                      .packings = CUDA_PACKINGS,
+                                      .kernels = cuda_tables,
+                                      .deterministic = cuda_deterministic_tables,
+                                      .packings = cuda_packings,
                                       .stacks = 1,
                                       .flags = HAL_TEST_ONLY};
     return &vendor;

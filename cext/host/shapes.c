@@ -294,7 +294,7 @@ static const char *expert_add(const call *c) {
 static const char *expert_gate_limited(const call *c) {
     const hal_view *v = c->v;
     const char *fault;
-    if (c->n != 5)
+    if (c->n != 5 || v[2].shape[0] != v[4].shape[0])
         return "it takes gate and up f32 (T, k, N), each with its bias f32 (E, N), and ids i32 (T, k)";
     fault = expert_add(&(call){(const hal_view[]){v[0], v[1], v[2], v[5]}, NULL, 3, c->placed});
     return fault ? fault : expert_add(&(call){(const hal_view[]){v[0], v[3], v[4], v[5]}, NULL, 3, c->placed});
@@ -392,16 +392,19 @@ static const char *rope_qkv_write(const call *c) {
 }
 
 static const char *rope_qkv_attention(const call *c) {
-    const hal_view *y = c->v, *q = c->v + 1;
+    const hal_view *y = c->v, *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *table = c->v + 6;
     const arg_rope_qkv_attention *a = c->arg;
     const arg_rope_qkv_write inputs = {a->style, a->biases, a->norms, a->eps};
     const char *fault = rope_qkv(c, &inputs);
     if (fault)
         return fault;
-    if (!is(y, F32, 2) || y->shape[0] != q->shape[0] || y->shape[1] != (int64_t)q->shape[1] * c->v[3].shape[3])
+    if (!is(y, F32, 2) || y->shape[0] != q->shape[0] || y->shape[1] != (int64_t)q->shape[1] * v->shape[3])
         return "the output must be f32 (T, H * D)";
-    if (c->v[2].shape[3] != q->shape[2] || q->shape[1] % c->v[2].shape[1])
+    if (memcmp(k->shape, v->shape, 3 * sizeof *k->shape) != 0 || k->shape[3] != q->shape[2] ||
+        q->shape[1] % k->shape[1])
         return "q must have the keys' D, and a multiple of KV heads";
+    if ((int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
+        return "the table holds more positions than 32 bits can count";
     return a->window < 0 ? "window must not be negative" : NULL;
 }
 

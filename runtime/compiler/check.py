@@ -225,19 +225,17 @@ def run_alone(
         try:
             program.run(step, COUNTS_BYTES)
             program.wait()
-            found: Values = {}
-            for i, written in enumerate((node, *node.src)):
-                if written is node or (OPS[node.op].update and written in OPS[node.op].written(node)):
-                    found[written] = np.empty(
-                        stored(written.type, bucket), FORMATS[written.type.format].dtype
-                    )
-                    buffers[int(segment.view_table[i]["buffer"])].read_into(0, found[written])
+            written: Values = {}
+            for i, one in enumerate((node, *node.src)):
+                if one is node or (OPS[node.op].update and one in OPS[node.op].written(node)):
+                    written[one] = np.empty(stored(one.type, bucket), FORMATS[one.type.format].dtype)
+                    buffers[int(segment.view_table[i]["buffer"])].read_into(0, written[one])
         finally:
             program.close()
     finally:
         for buffer in buffers:
             buffer.close()
-    return found
+    return written
 
 
 def place(described: BufferSpec, device: Device, value: Array | None, packed: PackedWeight | None) -> Buffer:

@@ -24,6 +24,7 @@ from satchel.runtime.kernels import image, native, nvrtc, trial
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.kernels.registry import NOT_ALONE
 from satchel.runtime.layers.arch import Cache
+from satchel.runtime.ops import OPS
 from satchel.runtime.plan import Bucket
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "kernel.py"
@@ -230,7 +231,9 @@ def test_the_check_lets_every_step_of_a_mixture_pass(backend: str, tokens: int) 
         segment = engine.plan(Bucket(tokens, 2)).segments[0]
         calls = [call_of(segment, i) for i in range(len(segment.step_table))]
         steps = {call.op: i for i, call in enumerate(calls) if call.op not in NOT_ALONE}
-        assert {"rms_norm", "linear", "attention", "kv_write", "expert_linear", "top_experts"} <= set(steps)
+        assert {"rms_norm", "linear", "expert_linear", "top_experts"} <= set(steps)
+        assert {"rope_qkv_write", "rope_qkv_attention"} & set(steps)
+        assert any(OPS[op].attends for op in steps)
         for op, i in steps.items():
             tried = trial.trial_of(segment, i, calls[i], device)
             assert tried.call.output.shape[0] <= max(trial.TOKENS, trial.BLOCKS)

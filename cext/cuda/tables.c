@@ -1,0 +1,12 @@
+/* tables.c: the order of the CUDA backend's kernel tables: specialized kernels stand before general ones. */
+#include "tables.h"
+
+#include <stddef.h>
+
+const gpu_kernel *const cuda_tables[] = {
+    cuda_fp8_kernels,   cuda_column_kernels, cuda_prompt_kernels,  cuda_products, cuda_expert_kernels,
+    cuda_small_kernels, cuda_heads_kernels,  gpu_portable_kernels, NULL,
+};
+const gpu_kernel *const cuda_deterministic_tables[] = {
+    cuda_deterministic_products, cuda_expert_kernels, cuda_small_kernels, gpu_portable_kernels, NULL,
+};
