@@ -106,7 +106,7 @@ def test_no_headers_include_each_other() -> None:
 
 
 def test_no_folders_of_the_cpu_include_each_other() -> None:
-    needs = defaultdict(set)
+    needs: dict[str, set[str]] = defaultdict(set)
     for path in (p for p in FILES if p.startswith("cext/cpu/") and p.count("/") > 2):
         folder = path.split("/")[2]
         found = (p.split("/") for p in includes(path) if p.startswith("cext/cpu/") and p.count("/") > 2)

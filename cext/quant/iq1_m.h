@@ -1,10 +1,10 @@
 /*
- * IQ1_M: iq1_s's codebook with a three-bit scale for each 16 numbers and a shift for each eight: x = d *
- * (2 scale + 1) * (point + shift).
+ * IQ1_M: 256 numbers as 32 points of iq1_s's codebook, x = d * (2 scale + 1) * (point + shift): a three-bit scale for each 16
+ * numbers, and the sign of the shift, an eighth, for each eight.
  *
- * A nibble of qh is the upper three bits of a point and the sign of its shift. A half of scales serves 64
- * numbers: four scales, and on top four bits of d, the lowest in the first. In integers a code is 8 point
- * + 1 or 8 point - 1, with d / 8. Nothing rounds.
+ * A nibble of qh holds the upper three bits of a point's index and the sign of its shift. A half of scales serves 64 numbers: it
+ * holds four scales and, in its top four bits, four bits of d, the lowest in the first half. Integer codes are 8 point + 1 or
+ * 8 point - 1, with the step d / 8. Decoding is exact.
  */
 #ifndef SATCHEL_QUANT_IQ1_M_H
 #define SATCHEL_QUANT_IQ1_M_H

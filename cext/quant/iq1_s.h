@@ -1,9 +1,9 @@
 /*
- * IQ1_S: 256 numbers as 32 points of a codebook of 2048 in eight dimensions, coordinates -1, 0 and 1, all
- * moved by an eighth: x = d * (2 scale + 1) * (point + shift).
+ * IQ1_S: 256 numbers as 32 points, x = d * (2 scale + 1) * (point + shift). The codebook has 2048 points of eight coordinates -1,
+ * 0 or 1; the shift is an eighth, up or down.
  *
- * A half of qh serves 32 numbers: the upper three bits of four points, the three-bit scale, and the sign
- * of the shift on top. In integers a code is 8 point + 1 or 8 point - 1, with d / 8. Nothing rounds.
+ * A half of qh serves 32 numbers: it holds the upper three bits of four indexes, the three-bit scale and, in its top bit, the sign
+ * of the shift. Integer codes are 8 point + 1 or 8 point - 1, with the step d / 8. Decoding is exact.
  */
 #ifndef SATCHEL_QUANT_IQ1_S_H
 #define SATCHEL_QUANT_IQ1_S_H

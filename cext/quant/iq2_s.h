@@ -1,10 +1,10 @@
 /*
- * IQ2_S: 256 numbers as 32 points of a codebook of 1024 in eight dimensions with free signs: x = d *
- * (scale + 1/2) / 4 * sign * point, four-bit scales for each 16 numbers.
+ * IQ2_S: 256 numbers as 32 points with a sign for each coordinate, x = d * (scale + 1/2) / 4 * sign * point. The codebook has 1024
+ * points of eight coordinates; a four-bit scale serves 16 numbers.
  *
- * A point's lower eight bits are a byte of qs, its upper two lie in qh, four points to a byte; each byte
- * of signs serves one point. In integers the scale is 2 scale + 1, with d / 8. Nothing rounds. In panels
- * the words of signs are as q5_0's top bits.
+ * A byte of qs holds the lower eight bits of an index; a byte of qh holds the upper two bits of four; a byte of signs serves one
+ * point. The integer scale is 2 scale + 1, with the step d / 8. Decoding is exact. In panels, words of signs have q5_0's order of
+ * bits.
  */
 #ifndef SATCHEL_QUANT_IQ2_S_H
 #define SATCHEL_QUANT_IQ2_S_H

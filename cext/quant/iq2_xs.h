@@ -1,10 +1,10 @@
 /*
- * IQ2_XS: 256 numbers as 32 points of a codebook of 512 in eight dimensions, each with its signs: x = d *
- * (scale + 1/2) / 4 * sign * point, four-bit scales for each 16 numbers.
+ * IQ2_XS: 256 numbers as 32 points with signs, x = d * (scale + 1/2) / 4 * sign * point. The codebook has 512 points of eight
+ * coordinates; a four-bit scale serves 16 numbers.
  *
- * A half of qs is a point (nine bits) and seven sign bits; the eighth makes the number of minus signs
- * even. In integers the scale is 2 scale + 1, with d / 8. Nothing rounds. In panels the bits of two points
- * and their signs stand in another order.
+ * A half of qs holds an index of nine bits and seven signs; the eighth sign makes the number of minus signs even. The integer
+ * scale is 2 scale + 1, with the step d / 8. Decoding is exact. In panels, a word of two points has its own order of bits, see
+ * iq2_xs_place().
  */
 #ifndef SATCHEL_QUANT_IQ2_XS_H
 #define SATCHEL_QUANT_IQ2_XS_H

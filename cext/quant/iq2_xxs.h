@@ -1,11 +1,10 @@
 /*
- * IQ2_XXS: 256 numbers in eight groups of 32: four points of a codebook of 256 in eight dimensions, each
- * with its signs: x = d * (scale + 1/2) / 4 * sign * point.
+ * IQ2_XXS: 256 numbers in eight groups of 32, a group as four points with signs, x = d * (scale + 1/2) / 4 * sign * point. The
+ * codebook has 256 points of eight coordinates.
  *
- * A group is eight bytes: four points, then a word of four fields of seven sign bits and, on top, the
- * four-bit scale. A field's eighth sign makes the number of minus signs even. In integers the scale is 2
- * scale + 1, with d / 8. Nothing rounds. In panels the bits of the sign words stand in another order, see
- * iq_signs_pack().
+ * A group is eight bytes: four indexes, then a word of four fields of seven signs and, in its top four bits, the scale. The eighth
+ * sign of a field makes the number of minus signs even. The integer scale is 2 scale + 1, with the step d / 8. Decoding is exact.
+ * In panels, words of signs have another order of bits, see iq_signs_pack().
  */
 #ifndef SATCHEL_QUANT_IQ2_XXS_H
 #define SATCHEL_QUANT_IQ2_XXS_H

@@ -1,9 +1,9 @@
 /*
- * IQ3_S: 256 numbers as 64 points of a codebook of 512 in four dimensions with free signs: x = d * (2
- * scale + 1) * sign * point, four-bit scales for each 32 numbers.
+ * IQ3_S: 256 numbers as 64 points with a sign for each coordinate, x = d * (2 scale + 1) * sign * point. The codebook has 512
+ * points of four coordinates; a four-bit scale serves 32 numbers.
  *
- * A point's ninth bit lies in qh, eight points to a byte; each byte of signs serves eight numbers. Nothing
- * rounds. In panels the words of signs are as q5_0's top bits.
+ * A byte of qs holds the lower eight bits of an index; a byte of qh holds the ninth bits of eight; a byte of signs serves eight
+ * numbers. Decoding is exact. In panels, words of signs have q5_0's order of bits.
  */
 #ifndef SATCHEL_QUANT_IQ3_S_H
 #define SATCHEL_QUANT_IQ3_S_H

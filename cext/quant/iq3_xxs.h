@@ -1,10 +1,10 @@
 /*
- * IQ3_XXS: 256 numbers in eight groups of 32: eight points of a codebook of 256 in four dimensions, signs
- * for each eight numbers: x = d * (scale + 1/2) / 2 * sign * point.
+ * IQ3_XXS: 256 numbers in eight groups of 32, a group as eight points with signs, x = d * (scale + 1/2) / 2 * sign * point. The
+ * codebook has 256 points of four coordinates.
  *
- * A group's word of signs holds four fields of seven bits (the eighth makes the number of minus signs
- * even) and, on top, the four-bit scale. In integers the scale is 2 scale + 1, with d / 4. Nothing rounds.
- * In panels the bits of the sign words stand as in iq2_xxs.
+ * A group's word of signs holds four fields of seven signs, each for eight numbers, and in its top four bits the scale. The eighth
+ * sign of a field makes the number of minus signs even. The integer scale is 2 scale + 1, with the step d / 4. Decoding is exact.
+ * In panels, words of signs have iq2_xxs's order of bits.
  */
 #ifndef SATCHEL_QUANT_IQ3_XXS_H
 #define SATCHEL_QUANT_IQ3_XXS_H

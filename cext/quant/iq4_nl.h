@@ -1,6 +1,6 @@
 /*
- * IQ4_NL: 32 four-bit codes under one f16 scale, x = d * table[q], with a table that is denser near zero; nibbles
- * as in q4_0. The product is exact in float32.
+ * IQ4_NL: 32 four-bit codes under one f16 scale, x = d * table[q]; the table is denser near zero. Nibbles lie as in q4_0. The
+ * product is exact in float32.
  */
 #ifndef SATCHEL_QUANT_IQ4_NL_H
 #define SATCHEL_QUANT_IQ4_NL_H

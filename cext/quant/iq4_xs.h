@@ -1,9 +1,8 @@
 /*
- * IQ4_XS: 256 numbers in eight groups of 32, iq4_nl's table under six-bit group scales: x = (d * (scale[g]
- * - 32)) * table[q].
+ * IQ4_XS: 256 numbers in eight groups of 32, x = (d * (scale[g] - 32)) * table[q], with iq4_nl's table and six-bit scales.
  *
- * Of scale g the low nibble is half g % 2 of scales_l[g / 2], the upper two bits are bits 2 g and up of
- * scales_h; the nibbles of a group are its 16 bytes of qs, as in q4_0. Nothing rounds.
+ * The low nibble of scale g is nibble g % 2 of scales_l[g / 2]; its upper two bits are bits 2 g and 2 g + 1 of scales_h. The codes
+ * of a group are the nibbles of 16 bytes of qs, as in q4_0. Decoding is exact.
  */
 #ifndef SATCHEL_QUANT_IQ4_XS_H
 #define SATCHEL_QUANT_IQ4_XS_H

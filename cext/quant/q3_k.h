@@ -1,10 +1,9 @@
 /*
- * Q3_K: 256 numbers in sixteen groups of 16, three bits each, signed 6-bit group scales: x = (d *
- * (scale[g] - 32)) * (q - 4).
+ * Q3_K: 256 numbers in sixteen groups of 16, three bits each, with signed six-bit scales: x = (d * (scale[g] - 32)) * (q - 4).
  *
- * The lower two bits of q lie in qs as in q2_k; bit g of hmask[i] is the third of number i of run g of 32.
- * Of scale g the low nibble is half g / 8 of byte g % 8, the upper two bits are bits 2 (g / 4) and up of
- * byte 8 + g % 4. Nothing rounds.
+ * The lower two bits of q lie in qs as in q2_k; bit g of hmask[i] is the third bit of number i of run g of 32. The low nibble of
+ * scale g is nibble g / 8 of byte g % 8 of scales; its upper two bits are bits 2 (g / 4) and up of byte 8 + g % 4. Decoding is
+ * exact.
  */
 #ifndef SATCHEL_QUANT_Q3_K_H
 #define SATCHEL_QUANT_Q3_K_H

@@ -1,9 +1,9 @@
 /*
- * TQ1_0: 256 digits of base three under one f16 scale, x = d * (digit - 1), five digits to a byte.
+ * TQ1_0: 256 ternary digits under one f16 scale, x = d * (digit - 1), five digits to a byte.
  *
- * A byte is the fraction of its digits, rounded up to 1/256: times 3^k (modulo 256), then times 3, the
- * part above 256 is digit k. The first 32 bytes hold 160 numbers, byte i those at i, i + 32 and so on; the
- * next 16 hold 80 likewise, the four bytes of qh the last 16 with four digits each.
+ * A byte is the fraction that its digits write in base three, times 256, rounded up. Digit k is the part above 256 of 3 * (byte *
+ * 3^k modulo 256). The first 32 bytes hold 160 numbers: byte i those at i, i + 32 and so on. The next 16 bytes hold 80 in the same
+ * way; the four bytes of qh hold the last 16, four digits each.
  */
 #ifndef SATCHEL_QUANT_TQ1_0_H
 #define SATCHEL_QUANT_TQ1_0_H

@@ -1,6 +1,5 @@
 /*
- * TQ2_0: 256 codes of two bits under one f16 scale, x = d * (q - 1), for weights that are -1, 0 or 1; laid
- * out as q2_k's codes. Nothing rounds.
+ * TQ2_0: 256 two-bit codes under one f16 scale, x = d * (q - 1), for weights -1, 0 and 1. Codes lie as in q2_k. Decoding is exact.
  */
 #ifndef SATCHEL_QUANT_TQ2_0_H
 #define SATCHEL_QUANT_TQ2_0_H

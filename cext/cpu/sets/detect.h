@@ -2,6 +2,9 @@
 #ifndef SATCHEL_CPU_DETECT_H
 #define SATCHEL_CPU_DETECT_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
