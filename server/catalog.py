@@ -1,12 +1,12 @@
-"""What a server serves: [models.NAME] and [aliases.NAME] of the configuration file, checked, the models named
-on the command line, and those of the store.
+"""The model catalog of a server: the models of the command line, of [models.NAME] and [aliases.NAME] in the
+configuration file, and of the store.
 
     [models."chat@1"]
-    path = "chat-q4.gguf"   # a file, beside the configuration file or not, or a name that the store knows
-    context = 4096          # options of the library by their names; the others are as the command line says
+    path = "chat-q4.gguf"   # a file, relative to the configuration file, or a name in the store
+    context = 4096          # a load option; options that are not set keep the command line's value
     [models."chat@2"]
     path = "chat-q6.gguf"
-    idle = 600              # seconds without a request until it is unloaded; 0: never
+    idle = 600              # the model is unloaded after so many seconds without a request; 0: never
     [aliases.chat]
     versions = {"chat@1" = 90, "chat@2" = 10}
 """
@@ -26,20 +26,23 @@ from satchel.runtime.load_option import load_fields, value_types, with_values
 from satchel.store.resolve import model_path
 
 T = TypeVar("T", bound=BaseModel)
-VALUELESS = ("missing", "extra_forbidden")  # pydantic's errors of a key, not of its value
+VALUELESS = ("missing", "extra_forbidden")  # pydantic's error types that concern a key, not its value
 
 
 class TableBase(BaseModel):
-    """The keys of [models.NAME] that are no load options."""
+    """The keys of [models.NAME] that are not load options."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    # A file, relative to the configuration file, or a name in the store.
     path: str = Field(min_length=1)
+    # Seconds without a request until the model is unloaded; 0: never, None: as the command line says.
     idle: float | None = Field(default=None, ge=0)
+    # The server loads the model when it starts, not at the first request.
     preload: bool = False
 
     def options(self, base: Options) -> Options:
-        """The base with what the table says. RequestError for a value that no model can be loaded with."""
+        """`base` with the options that the table sets. RequestError for a value out of an option's bounds."""
         own = self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True)
         made = with_values(base, own)
         made.check()
@@ -47,8 +50,8 @@ class TableBase(BaseModel):
 
 
 def model_table(kind: type) -> type[TableBase]:
-    """The model of [models.NAME], with a key for each load option of `kind` that a table takes. Its type is
-    checked here, its bounds by the option itself.
+    """The pydantic model of [models.NAME], with a key for each load option of `kind` that a table may set. It
+    checks a value's type; the option checks the value's bounds.
     """
     types = value_types(kind)
     keys = {f.name: (types[f.name] | None, None) for f in load_fields(kind) if f.option.in_table}
@@ -60,38 +63,38 @@ ModelTable = model_table(Options)
 
 
 class AliasTable(BaseModel):
-    """[aliases.NAME]: a name that stands for versions of a model. versions: model and weight. shadow: a model
-    that gets a share of the requests too, for comparison; its answers go nowhere. rollback_errors: a version
-    of which more than this share of the last `window` requests failed gets no more.
-    """
+    """[aliases.NAME]: one name for weighted versions of a model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    # Model name -> weight: a version gets requests in proportion to its weight.
     versions: dict[str, float] = Field(min_length=1)
+    # A model that gets copies of requests; its answers are compared and dropped. "": none.
     shadow: str = ""
+    # The share of requests that are copied to the shadow.
     shadow_share: float = Field(default=1.0, gt=0, le=1)
+    # A version is rolled back when more than this share of its last `window` requests failed.
     rollback_errors: float = Field(default=0.5, gt=0, le=1)
+    # Requests of a version over which its error share is measured.
     window: int = Field(default=20, ge=1, le=10_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model by name, before it is loaded. idle: seconds, 0: it stays. added: by a request while the server
-    ran, so that no configuration file names it. stored: by the store, which has checked its file.
-    """
+    """An entry of the catalog: a model's name, file and load options."""
 
     name: str
     path: Path
     options: Options
-    idle: float = 0.0
-    preload: bool = False
-    added: bool = False
-    stored: bool = False
+    idle: float = 0.0  # seconds without a request until the model is unloaded; 0: never
+    preload: bool = False  # the server loads the model when it starts
+    added: bool = False  # a request added the model while the server ran; no configuration file names it
+    stored: bool = False  # the file comes from the store, which has verified it
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All that a server serves. The first model is the default."""
+    """All models and aliases of a server, by name. The first model is the default."""
 
     models: Mapping[str, Served]
     aliases: Mapping[str, AliasTable]
@@ -105,8 +108,10 @@ def catalog_of(
     where: Path | None,
     stored: Mapping[str, Path] | None = None,
 ) -> Catalog:
-    """The models of the command line, by name, those of the configuration file `where`, and those of the
-    store whose names are free. RequestError for what cannot be.
+    """The catalog of a server. RequestError where a table is invalid or two models have the same name.
+
+    files: models of the command line. tables: the parsed configuration file, whose path is `where`. base:
+    load options of the command line. stored: models of the store; a name that is taken already wins.
     """
     models = {
         name: Served(name, path, base, idle, preload=not i) for i, (name, path) in enumerate(files.items())
@@ -147,7 +152,7 @@ def _check_alias(name: str, alias: AliasTable, models: Mapping[str, Served], whe
 
 
 def _beside(where: Path | None, text: str) -> Path:
-    """The file of a path, taken from the configuration file's folder if there is such a one, or of a name."""
+    """The file of a path or a store name. A path relative to the configuration file's folder comes first."""
     path = Path(text).expanduser()
     beside = where.parent / path if where else path
     return beside if beside.exists() else model_path(str(path) if path.exists() else text)

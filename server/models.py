@@ -25,11 +25,9 @@ LOOK = 0.5  # seconds between two checks for idle models
 class ServedModel:
     """A model by name, loaded or not.
 
+    keep: idle seconds until the model is unloaded; 0: never.
     done, total: bytes read so far, and in all, of a load in progress.
     users: the number of requests that use it now.
-    keep: idle seconds until it is unloaded; 0: never.
-    adapters: LoRA scales by index for requests that name none; None: as they were loaded.
-    slots: (caller's salt, slot id) -> (tokens, salt) of the last request in that slot; a caller sees its own.
     """
 
     def __init__(self, served: Served) -> None:
@@ -38,7 +36,9 @@ class ServedModel:
         self.model: AsyncModel | None = None
         self.state, self.done, self.total, self.users = UNLOADED, 0, 0, 0
         self.error, self.tried = "", False
+        # LoRA scales by adapter index, for requests that name none; None: as they were loaded.
         self.adapters: Mapping[int, float] | None = None
+        # (caller's salt, slot id) -> (tokens, salt) of the last request in that slot. A caller sees its own.
         self.slots: dict[tuple[str, int], tuple[list[int], str]] = {}
         self.used, self.load_seconds = time.monotonic(), 0.0
         self._lock = asyncio.Lock()
@@ -104,7 +104,9 @@ class ServedModel:
 class Lease:
     """The use of a model by one request.
 
-    name: as GET /models lists it. wanted: as the request named it. failed: set where the engine failed.
+    name: the model's name in GET /models.
+    wanted: the name in the request.
+    failed: whether the engine failed.
     """
 
     def __init__(self, entry: ServedModel, model: AsyncModel, wanted: str, alias: Alias | None) -> None:

@@ -38,7 +38,7 @@ Mixed = Annotated[str | list[Any], checker(MOST, mixed=True)]
 
 
 class NativeFields(TextFields):
-    """What /completion and /infill have beside the fields of all texts."""
+    """Body fields of /completion and /infill."""
 
     n_probs: int = Field(default=0, ge=0, le=20)
     return_tokens: bool = False
@@ -82,7 +82,7 @@ class Chunk(Body):
 
 
 class InfillBody(NativeFields):
-    """The answer stands between input_prefix and input_suffix, and begins with the prompt."""
+    """The body of /infill: the model fills in between input_prefix + prompt and input_suffix."""
 
     input_prefix: str = ""
     input_suffix: str = ""

@@ -23,7 +23,7 @@ router = APIRouter(route_class=BodyRoute)
 
 
 class TokenizeBody(TurnBody):
-    """content: llama-server's; prompt or messages: vLLM's."""
+    """The body of /tokenize: `content` asks for llama-server's shape, `prompt` or `messages` for vLLM's."""
 
     model: str = Field(default="", max_length=1000)
     messages: list[OpenAIMessage] = Field(default_factory=list, max_length=MOST_MESSAGES)
@@ -80,7 +80,7 @@ def _piece(model: Model, token: int) -> JsonObject:
 
 
 class DetokenizeBody(Body):
-    """tokens: the answer is as llama-server's, and has vLLM's name for the text beside it."""
+    """The body of /detokenize. The response has the text by llama-server's and by vLLM's name."""
 
     model: str = Field(default="", max_length=1000)
     tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]

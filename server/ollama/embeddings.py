@@ -37,9 +37,10 @@ class EmbedFields(Body):
 
 
 class EmbedBody(EmbedFields):
-    """truncate: a text that is too long is cut, and the answer says so; otherwise it is an error."""
+    """The body of /api/embed."""
 
     input: Annotated[list[str], BeforeValidator(_listed), Field(max_length=MOST)]
+    # A text longer than the context is cut with a warning; False: it is an error.
     truncate: bool = True
     dimensions: int | None = Field(default=None, ge=1, le=1 << 20)
 

@@ -17,9 +17,7 @@ from satchel.server.problem import Problem
 
 
 class AnswerFields(Body):
-    """Both for conversations and for texts. truncate, shift: what a full context means; by default it is an
-    error, and nothing is cut.
-    """
+    """Body fields of /api/generate and /api/chat."""
 
     model: str = Field(min_length=1, max_length=1000)
     stream: bool = True
@@ -29,6 +27,7 @@ class AnswerFields(Body):
     keep_alive: int | float | str | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    # What happens in a full context: truncate the prompt, shift it, or, by default, an error.
     truncate: bool = False
     shift: bool = False
 
@@ -59,13 +58,14 @@ class AnswerFields(Body):
 
 
 class GenerateBody(AnswerFields):
-    """context: tokens of what was said before, as an earlier answer gave them."""
+    """The body of /api/generate."""
 
     prompt: str = ""
     suffix: str = ""
     system: str = ""
     raw: bool = False
     template: str = ""
+    # Token ids of the earlier turns, as the last answer returned them.
     context: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     images: list[Any] = Field(default_factory=list)
 

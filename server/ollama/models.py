@@ -26,9 +26,10 @@ TOLD = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last
 
 
 class ShowBody(Body):
-    """name: as the model was called before."""
+    """The body of /api/show."""
 
     model: str = Field(default="", max_length=1000)
+    # The older name of `model`.
     name: str = Field(default="", max_length=1000)
     verbose: bool = False
 

@@ -35,9 +35,10 @@ SUCCESS: JsonObject = {"status": "success"}
 
 
 class ModelNameBody(Body):
-    """name: as the model was called before."""
+    """A body that names a model."""
 
     model: str = Field(default="", max_length=1000)
+    # The older name of `model`.
     name: str = Field(default="", max_length=1000)
 
     @property

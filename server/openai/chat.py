@@ -65,7 +65,7 @@ class OpenAIMessage(Body):
 
 
 class TurnBody(ThinkingFields):
-    """What makes the prompt of a conversation."""
+    """Body fields that determine a conversation's prompt."""
 
     messages: Annotated[list[OpenAIMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     tools: Tools | None = None

@@ -33,7 +33,7 @@ from satchel.server.route import caller_of, models_of, unknown_fields
 from satchel.server.stream import stream_of, unless_gone
 
 router = APIRouter(route_class=BodyRoute)
-USUAL_LIMIT = 16  # OpenAI's, for requests that name none
+USUAL_LIMIT = 16  # OpenAI's max_tokens for requests that name none
 
 
 class CompletionBody(TextFields):

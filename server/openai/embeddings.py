@@ -29,14 +29,14 @@ UNSCALED, EUCLIDEAN = -1, 2  # of embd_normalize
 
 
 class EmbeddingBody(Body):
-    """input: as OpenAI has it; content is llama-server's name. embd_normalize: 2, the length is made 1, or
-    -1, it is as it comes.
-    """
+    """The body of /v1/embeddings and /embedding."""
 
     model: str = Field(default="", max_length=1000)
+    # OpenAI's `input`, llama-server's `content`.
     input: Inputs = Field(validation_alias=AliasChoices("input", "content"))
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, ge=1, le=1 << 20)
+    # 2: vectors of length 1 (L2 norm); -1: as the model computes them.
     embd_normalize: int = EUCLIDEAN
     pooling: Literal["mean", "cls", "last"] | None = None
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=1 << 31)

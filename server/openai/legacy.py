@@ -13,7 +13,9 @@ from satchel.server.openai.shapes import LEAST
 class Legacy:
     """Writes the log-probabilities of one completion, in order.
 
-    top: alternatives per token. at: text offset of the first token. by_id: tokens are named by their ids.
+    top: the number of alternatives per token.
+    at: the text offset of the first token.
+    by_id: tokens are named by their ids.
     """
 
     def __init__(self, tokenizer: Tokenizer, top: int, at: int = 0, by_id: bool = False) -> None:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from satchel.server.answer import MOST
 from satchel.server.fields import MOST_TOKENS
 
-MOST_INPUTS = 2048  # texts of one request that is no prompt
+MOST_INPUTS = 2048  # texts of one embedding or scoring request
 Several = list[str | list[int]]
 
 

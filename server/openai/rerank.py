@@ -35,7 +35,7 @@ Texts = Annotated[list[str], Field(max_length=MOST_INPUTS)]
 
 
 class RerankBody(Body):
-    """texts instead of documents asks for TEI's shape."""
+    """The body of /v1/rerank: `documents` asks for Jina's and Cohere's shape, `texts` for TEI's."""
 
     model: str = Field(default="", max_length=1000)
     query: str = Field(min_length=1)
@@ -101,7 +101,7 @@ def _count(model: Model, pairs: Sequence[tuple[str, str]], instruction: str) -> 
 
 
 class ScoreBody(Body):
-    """One text and others, or as many of both."""
+    """The body of /score: one text_1 for all text_2, or as many of both."""
 
     model: str = Field(default="", max_length=1000)
     text_1: str | Texts

@@ -16,12 +16,10 @@ PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 class ResponseOutput:
-    """Builds output items from chat events. items: the complete ones, then the open one. Events hold copies
-    of an item, because the open one still changes.
-    """
+    """Builds output items from chat events. Events hold copies of items, because the open item changes."""
 
     def __init__(self) -> None:
-        self.items: list[JsonObject] = []
+        self.items: list[JsonObject] = []  # the complete items, then the open one
         self._open: dict[str, int] = {}  # index of the open item by its type, "call 0" for calls
         self._number = 0
 

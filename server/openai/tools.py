@@ -37,7 +37,7 @@ class NamedTool(Body):
 
 
 class AllowedTools(Body):
-    """A part of the tools, of which one may or must be called."""
+    """A subset of the tools, of which the model may ("auto") or must ("required") call one."""
 
     mode: Literal["auto", "required"] = "auto"
     tools: list[NamedTool]

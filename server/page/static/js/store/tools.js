@@ -2,7 +2,7 @@
 
 const NAME = /^[A-Za-z0-9_.-]{1,128}$/;
 
-/** {tools, fault}: the list as the server takes it, and what is wrong with the text, "" for nothing. */
+/** {tools, fault}: the list for the request, and an error message for the text, "" for none. */
 export function readTools(text) {
   if (!text.trim()) return { tools: [], fault: "" };
   let found;

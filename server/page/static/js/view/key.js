@@ -3,7 +3,7 @@
 import { the } from "../dom.js";
 import { getKey, setKey } from "../store/prefs.js";
 
-/** Opens the dialog; done() runs once a key was given. */
+/** Opens the dialog; done() runs after the user has entered a key. */
 export function askKey(done) {
   const dialog = the("key-dialog");
   if (dialog.open) return;
