@@ -1,6 +1,6 @@
-"""Options of the commands that load a model and draw text: names, defaults and meaning are llama.cpp's.
+"""Options of the commands that load a model and generate text: names, defaults and meaning are llama.cpp's.
 
-What cannot hold is wrong use (exit code 2), said before a file is opened.
+An invalid combination is a usage error (exit code 2), reported before a file is opened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\":
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which model, and how it is loaded."""
+    """The model and its load options."""
 
     model: Annotated[
         Path | None,
@@ -92,18 +92,18 @@ class ModelOptions:
     def __post_init__(self) -> None:
         try:
             _ = self.load.placement_options
-        except RequestError as error:  # of several flags that do not go together
+        except RequestError as error:  # flags that contradict each other
             raise UsageError(str(error)) from None
 
     def with_load(self, **changes: Unpack[LoadKwargs]) -> ModelOptions:
-        """The same with these load options."""
+        """A copy with these load options."""
         return replace(self, load=replace(self.load, **changes))
 
 
 @dataclass(frozen=True, slots=True)
 @flags_of(GenerateOptions)
 class TextOptions:
-    """What is asked, and where the answer ends: the flags of GenerateOptions' fields among them."""
+    """The prompt and the flags of GenerateOptions' fields."""
 
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None
     file: Annotated[
@@ -138,18 +138,18 @@ class TextOptions:
             raise wrong("-r", "an empty text would end every answer at once")
 
     def generate_kwargs(self) -> GenerateKwargs:
-        """As fields of GenerateOptions: those that have a flag, and where the answer ends."""
+        """The fields of GenerateOptions that have a flag, and the stop texts."""
         kwargs = cast(GenerateKwargs, flag_values(self, GenerateOptions))
         return {**kwargs, "stop": tuple(self._read(text, "-r") for text in self.reverse or ())}
 
     def system_text(self) -> str:
-        """The system prompt, "" for none."""
+        """The system prompt; "" for none."""
         if self.system_file is not None:
             return read_text(self.system_file)
         return self._read(self.system or "", "-sys")
 
     def prompt_text(self, argument: str | None = None) -> str | None:
-        """The files of -f and then -p or the argument, a line end between them; None where none is given."""
+        """The files of -f and then -p or the argument, joined by newlines; None where none is given."""
         if self.prompt is not None and argument is not None:
             raise wrong("prompt", "the prompt is given by -p already")
         last = self._read(self.prompt, "-p") if self.prompt is not None else argument
@@ -167,7 +167,9 @@ class TextOptions:
 
 
 def typed(text: str, name: str, escapes: bool) -> str:
-    r"""Text of the command line; `escapes`: \n, \r, \t, \', \", \\ and bytes \xHH are read, others stay."""
+    r"""A text of the command line. escapes: \n, \r, \t, \', \", \\ and bytes \xHH are replaced; other
+    backslashes stay.
+    """
     data = text.encode("utf-8", "surrogateescape")
     if escapes:
         data = ESCAPE.sub(lambda m: bytes.fromhex(m[1].decode()) if m[1] else ESCAPES[m[2]], data)
@@ -180,12 +182,14 @@ def typed(text: str, name: str, escapes: bool) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A text file without its last line end. RequestError where it is no UTF-8 text."""
+    """The text of a file without its last line end. RequestError where it is not UTF-8."""
     return decoded(path.read_bytes(), str(path))
 
 
 def decoded(data: bytes, source: str) -> str:
-    """Bytes from outside as text, the last line end taken off."""
+    """Bytes of a file or of stdin as text, without the last line end. RequestError where they are not
+    UTF-8.
+    """
     try:
         return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -205,13 +209,13 @@ def default_model() -> Path:
 
 
 def loading(options: ModelOptions, files: AdapterOptions | None = None) -> Options:
-    """The load options as the library has them: those that the command line alone has become others."""
+    """The load options: those of the flags, with the command line's own options translated."""
     load = options.load
     experts = experts_rule(None if options.cpu_moe else options.n_cpu_moe)
     return replace(
         load,
         batch=min(filter(None, (load.batch, options.micro_batch)), default=0),
-        # The first rule that fits a tensor counts, so that of the experts stands last.
+        # The first rule that matches a tensor wins, so the experts' rule comes last.
         override_tensor=(*load.override_tensor, *([experts] if experts else [])),
         adapters=files.lora_files() if files else load.adapters,
         control_vectors=files.control_vector_files() if files else load.control_vectors,
@@ -221,8 +225,8 @@ def loading(options: ModelOptions, files: AdapterOptions | None = None) -> Optio
 def open_model(
     options: ModelOptions, files: AdapterOptions | None = None, **changes: Unpack[LoadKwargs]
 ) -> Model:
-    """Loads the model with a bar where that takes long. files: of adapters. changes: load options that stand
-    above the command line's.
+    """Loads the model, with a progress bar where that takes long. files: adapter options. changes: load
+    options that override the command line's.
     """
     from satchel.runtime.api.model import Model
 
@@ -232,7 +236,7 @@ def open_model(
 def open_as(
     kind: type[M], options: ModelOptions, files: AdapterOptions | None = None, **changes: Unpack[LoadKwargs]
 ) -> M:
-    """The same for a class that is made from Model."""
+    """Loads a subclass of Model in the same way."""
     from satchel.cli.chat.bar import late_bar
 
     path = options.model or default_model()
@@ -250,7 +254,7 @@ def open_as(
 
 
 def check_weights(options: ModelOptions, gguf: GGUF) -> None:
-    """With --check-tensors, ModelError where a weight is no number."""
+    """With --check-tensors, raises ModelError where a weight is NaN or infinite."""
     if not options.check_tensors:
         return
     from satchel.cli.chat.bar import late_bar

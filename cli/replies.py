@@ -1,5 +1,6 @@
-"""Options of an answer beyond its drawing: thinking, a context that is full, what is told of it, and how
-many answers there are. What cannot hold is wrong use, said before a file is opened.
+"""Options of an answer beside its sampling: reasoning, context overflow, usage report, number of completions.
+
+An invalid combination is a usage error, reported before a file is opened.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_COMPLETIONS, TOGETHER, MOST_TOLD = 128, 8, 20
 
 @dataclass(frozen=True, slots=True)
 class ReplyOptions:
-    """How much is thought, what a full context means, what is told."""
+    """Reasoning, context overflow and usage report."""
 
     reasoning: Annotated[
         str,
@@ -84,7 +85,7 @@ class ReplyOptions:
             raise wrong("--context-shift", "--on-overflow is given already")
 
     def check(self, *, raw: bool, structured: bool) -> None:
-        """Wrong use of options that raw text or structured output cannot have."""
+        """Raises a usage error for options that raw text or structured output does not support."""
         if raw and self.thinking is not None:
             raise wrong("--reasoning", "raw completion (-no-cnv) has no thinking that is told apart")
         if structured and self.overflow == "shift":
@@ -92,7 +93,7 @@ class ReplyOptions:
 
     @property
     def thinking(self) -> bool | int | str | None:
-        """As Model.chat has it; None: as the model is used to."""
+        """The `reasoning` argument of Model.chat; None: the model's default."""
         if self.effort is not None:
             return self.effort
         if self.budget is not None:
@@ -103,13 +104,13 @@ class ReplyOptions:
 
     @property
     def overflow(self) -> str:
-        """As GenerateOptions.on_overflow."""
+        """The value of GenerateOptions.on_overflow."""
         return self.on_overflow or ("shift" if self.shift else "error")
 
 
 @dataclass(frozen=True, slots=True)
 class CountOptions:
-    """How many answers are made and shown, and what is told of their tokens."""
+    """The number of completions, and their log-probabilities."""
 
     n_completions: Annotated[
         int,
@@ -159,11 +160,11 @@ class CountOptions:
 
     @property
     def slots(self) -> int:
-        """Sequences that the engine needs room for."""
+        """The number of engine slots that the completions need."""
         return min(self.made, self.parallel or TOGETHER)
 
     def check(self, sampling: Sampling, as_json: bool) -> None:
-        """Wrong use where the other options leave nothing to tell or to choose from."""
+        """Raises a usage error where the other options leave nothing to print or to choose from."""
         if self.logprobs >= 0 and not as_json:
             raise wrong("--logprobs", "log probabilities are printed with --json: give that as well")
         if self.made > 1 and sampling.temperature == 0:

@@ -16,7 +16,7 @@ KNOWN = "".join(LETTERS)
 @dataclass(frozen=True, slots=True)
 @flags_of(Sampling)
 class SamplingOptions:
-    """How tokens are drawn: the flags of Sampling's fields, and options that only the command line has."""
+    """How tokens are sampled: the flags of Sampling's fields, and options of the command line alone."""
 
     dry_breakers: Annotated[
         list[str] | None,
@@ -49,7 +49,7 @@ class SamplingOptions:
     ] = None
 
     def sampling(self) -> Sampling:
-        """These options as the library has them."""
+        """The options as a Sampling."""
         values = flag_values(self, Sampling) | {"samplers": self._stages()}
         values["logit_bias"] = dict(bias_of(text) for text in self.bias or ())
         if self.dry_breakers:

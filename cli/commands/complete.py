@@ -1,4 +1,4 @@
-"""`satchel complete [PROMPT]`: a text goes on, without a chat's template; the prompt is printed before it."""
+"""`satchel complete [PROMPT]`: completes a text without a chat template; the prompt is printed before it."""
 
 from __future__ import annotations
 

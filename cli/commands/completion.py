@@ -1,4 +1,4 @@
-"""`satchel completion SHELL`: the script by which a shell completes commands, options and models."""
+"""`satchel completion SHELL`: prints the script by which a shell completes commands, options and models."""
 
 from __future__ import annotations
 

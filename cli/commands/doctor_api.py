@@ -1,4 +1,4 @@
-"""`satchel doctor api URL`: does a server do what the clients of OpenAI, Anthropic and Ollama need?"""
+"""`satchel doctor api URL`: checks that a server behaves as clients of OpenAI, Anthropic and Ollama need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from satchel.cli.console import plain
 from satchel.cli.groups import option, wrong
 from satchel.errors import RequestError
 
-WIDTH = 110  # of a line that tells why a check failed
+WIDTH = 110  # characters of a line that says why a check failed
 
 
 def doctor_api(
@@ -57,7 +57,7 @@ def doctor_api(
 
 
 def show(verdict: Verdict) -> None:
-    """One line; what went wrong stands below."""
+    """Prints a check's line, with the reason of a failure below."""
     print(f"{verdict.result}  {verdict.name:<32}  {verdict.proves}", flush=True)
     if verdict.text:
         print(f"      {plain(verdict.text)[: 4 * WIDTH]}", flush=True)

@@ -1,4 +1,6 @@
-"""`satchel hash FILE`: digests of a model's file, of each tensor, and of the model however it is stored."""
+"""`satchel hash FILE`: digests of a model file, of each tensor, and of the model independent of storage
+order.
+"""
 
 from __future__ import annotations
 

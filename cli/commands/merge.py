@@ -1,4 +1,4 @@
-"""`satchel merge PART OUT`: the parts of a model in one file."""
+"""`satchel merge PART OUT`: joins the parts of a split model in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`satchel rm NAME`: takes models out of the store."""
+"""`satchel rm NAME`: removes models from the store."""
 
 from __future__ import annotations
 

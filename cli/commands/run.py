@@ -1,4 +1,4 @@
-"""`satchel run [PROMPT]`: one prompt, one answer on stdout; whatever is said about it goes to stderr."""
+"""`satchel run [PROMPT]`: one prompt, one answer on stdout; notes and timings go to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`satchel stop NAME`: makes a running server unload models."""
+"""`satchel stop NAME`: tells a running server to unload models."""
 
 from __future__ import annotations
 
