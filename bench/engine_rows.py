@@ -35,20 +35,20 @@ QUESTIONS = ("Why is the sky blue?", "Name three rivers.", "What is a verb?", "H
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The model files. small: a chat model. large: a model of the 1.2B shape."""
+    """The model files."""
 
-    small: Path
-    large: Path
+    small: Path  # a chat model
+    large: Path  # a model of the 1.2B shape
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row's result. met: whether it meets its target; None: it has none."""
+    """A row's result."""
 
     row: str
     measured: str
     wanted: str
-    met: bool | None
+    met: bool | None  # whether the row meets its target; None: it has none
 
     @property
     def word(self) -> str:

@@ -44,7 +44,7 @@ SCALES: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a model with tied embeddings. biased: Q, K and V have biases."""
+    """The sizes of a model with tied embeddings."""
 
     arch: str
     layers: int
@@ -56,7 +56,7 @@ class Shape:
     vocab: int
     rope_base: float
     epsilon: float
-    biased: bool = False
+    biased: bool = False  # Q, K and V have biases
 
 
 SHAPES: Mapping[str, Shape] = {

@@ -40,11 +40,11 @@ LONG = 60.0  # seconds: growth in shorter runs is not judged, because caches sti
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A server under the load. growth: bytes by which its memory has grown at the end."""
+    """A server under the load."""
 
     driven: Driven
     faults: list[str]
-    growth: int
+    growth: int  # bytes by which its memory has grown at the end
 
     @property
     def tokens(self) -> int:

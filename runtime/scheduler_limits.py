@@ -1,4 +1,4 @@
-"""What a scheduler may take in, and what it aims at."""
+"""Limits and targets of the scheduler, as options of a load."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from satchel.runtime.load_option import SERVER, check_options, documented, load_option
 
-SMALL = 512  # tokens of a step that need no aim
+SMALL = 512  # steps of at most so many tokens need no time limit
 
 
 @documented
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """How many requests wait, and how the scheduler shares out the steps.
+    """How many requests may wait, and how the scheduler divides a step among prompts and decoding.
 
-    step_seconds stands above prefill_seconds: prompts get what it leaves, and where so many requests decode
-    that a step takes longer, they take turns. alone_seconds holds once the times of steps are known, and for
+    step_seconds wins over prefill_seconds: prompts get the time that it leaves, and where so many requests
+    decode that a step takes longer, they take turns. alone_seconds applies once step times are known, to
     steps of more than SMALL tokens.
     """
 

@@ -38,19 +38,17 @@ SALTS = ("", "", "a", "b")
 
 @dataclass
 class Soak:
-    """What the users share. end: when they may leave; least: what must have happened before that; begun: when
-    each of them began what it does now; wrong: what was found.
-    """
+    """State that the users share."""
 
     model: Model
     folder: Path
     stems: list[list[int]]
     known: list[list[int]]
-    end: float
-    least: dict[str, int] = field(default_factory=dict)
+    end: float  # time from which users may leave
+    least: dict[str, int] = field(default_factory=dict)  # what must have happened before
     counts: Counter[str] = field(default_factory=Counter)
-    begun: dict[str, float] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
+    begun: dict[str, float] = field(default_factory=dict)  # when each user began its current action
+    wrong: list[str] = field(default_factory=list)  # errors found
 
     def going(self) -> bool:
         """Until the time is over, and as much has happened as has to."""

@@ -23,14 +23,12 @@ SHARED_OUT = ("-n", "2", "--dist", "loadfile", "--max-worker-restart=0")
 
 @dataclass(frozen=True)
 class Run:
-    """name: as it is reported. options: of pytest. cores: how many the tests may use, 0: all. busy: programs
-    beside it.
-    """
+    """One run of all tests."""
 
-    name: str
-    options: tuple[str, ...]
-    cores: int = 0
-    busy: int = 0
+    name: str  # in the report
+    options: tuple[str, ...]  # of pytest
+    cores: int = 0  # cores that the tests may use; 0: all
+    busy: int = 0  # busy processes beside the tests
 
 
 def runs(seed: int) -> dict[str, Run]:

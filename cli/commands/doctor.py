@@ -33,15 +33,13 @@ PACKAGES = ("numpy", "numba", "cffi", "gguf", "tokenizers", "sentencepiece", "ji
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check. NONE: the thing is absent, and no model needs it. mend: the command that
-    repairs it, always given for FAIL.
-    """
+    """The result of one check. NONE: the thing is absent, and no model needs it."""
 
     kind: str
     name: str
     result: str
     text: str
-    mend: str = ""
+    mend: str = ""  # the command that repairs it; never empty for FAIL
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> int:

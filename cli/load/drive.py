@@ -22,10 +22,10 @@ PATIENCE = 600.0  # seconds without a byte after which a response fails
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """The server under load. url: with or without /v1 at its end. model: the server's name of it."""
+    """The server under load."""
 
-    url: str
-    model: str = ""
+    url: str  # with or without /v1 at its end
+    model: str = ""  # the server's name of the model
     key: str = ""
 
     @property
@@ -41,38 +41,30 @@ class LoadTarget:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a load. 0 means no bound.
+    """The bounds of a load. 0 means no bound."""
 
-    requests: the number of requests to send.
-    seconds: after which no request is sent; those in flight finish.
-    concurrency: the largest number of requests in flight.
-    grace: seconds after the last request is sent in which responses must end.
-    """
-
-    requests: int = 0
-    seconds: float = 0.0
-    concurrency: int = 0
-    grace: float = 0.0
+    requests: int = 0  # the number of requests to send
+    seconds: float = 0.0  # after so long no request is sent; those in flight finish
+    concurrency: int = 0  # the largest number of requests in flight
+    grace: float = 0.0  # seconds after the last request is sent within which responses must end
 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """The result of a load. most: requests in flight at once, at the peak. given_up: requests that did not
-    end within the grace period.
-    """
+    """The result of a load."""
 
     outcomes: list[Outcome]
     seconds: float
-    most: int
-    given_up: int = 0
+    most: int  # the largest number of requests in flight
+    given_up: int = 0  # requests that did not end within the grace period
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clock of a load, which tests simulate. now: monotonic seconds. sleep: waits for seconds."""
+    """The clock of a load, which tests simulate."""
 
-    now: Callable[[], float] = time.perf_counter
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    now: Callable[[], float] = time.perf_counter  # monotonic seconds
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep  # waits for so many seconds
 
 
 async def drive(

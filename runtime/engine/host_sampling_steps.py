@@ -61,15 +61,13 @@ class HostSampledRow:
 
 @dataclass(slots=True)
 class HostSampledStep:
-    """A step in flight. count: rows that it samples; rows: those of them that wait for the host. sampled: the
-    sampling was launched; inside: seconds from there on, as Launched has them.
-    """
+    """A step in flight whose rows wait for the host."""
 
     program: Program
-    rows: list[HostSampledRow]
-    count: int
-    sampled: bool = False
-    inside: float = 0.0
+    rows: list[HostSampledRow]  # sampled rows that wait for the host
+    count: int  # all rows that the step samples
+    sampled: bool = False  # the sampling was launched
+    inside: float = 0.0  # seconds since then, as in Launched
 
 
 class HostSamplingSteps:

@@ -41,21 +41,18 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """prepare(folder): its inputs. begin(folder): what comes before the part that is looked at, and gives
-    that part. outputs: files that it writes, which are as they were, or whole and new; check: what else must
-    hold of them. warm: whether modules are imported before. program: whether it gives an exit code. most:
-    points of one kind above which a sample is tried. slow: not in a short run.
-    """
+    """An operation that is run with faults."""
 
     name: str
-    prepare: Callable[[Path], None]
-    begin: Callable[[Path], Run]
+    prepare: Callable[[Path], None]  # prepare(folder): writes its inputs
+    begin: Callable[[Path], Run]  # begin(folder): runs what precedes the tested part, and returns that part
+    # Files that it writes; after a fault each is unchanged, or new and complete.
     outputs: tuple[str, ...] = ()
-    check: Callable[[Path], None] | None = None
-    warm: bool = True
-    program: bool = False
-    most: int = 2000
-    slow: bool = False
+    check: Callable[[Path], None] | None = None  # further conditions on the outputs
+    warm: bool = True  # modules are imported before
+    program: bool = False  # the result is an exit code
+    most: int = 2000  # number of points of one kind above which only a sample is tried
+    slow: bool = False  # not part of a short run
 
 
 def command(*args: str) -> Run:

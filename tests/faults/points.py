@@ -33,11 +33,11 @@ BAD = (WRONG, CORRUPT, LEFT, HANG, TRACEBACK, CRASH)
 
 @dataclass(slots=True)
 class Ending:
-    """How a forked process ended. value: what its function gave; text: what it printed or raised."""
+    """How a forked process ended."""
 
     kind: str
-    value: Any = None
-    text: str = ""
+    value: Any = None  # the function's result
+    text: str = ""  # what it printed or raised
     calls: int = 0
     fired: int = 0
 
@@ -116,13 +116,12 @@ def _tail(log: Path) -> str:
 
 @dataclass
 class Row:
-    """A line of a table: how many points of one kind ended how; bad: those that must not be, with their
-    text.
-    """
+    """A row of a table: outcomes of one kind of point."""
 
     name: str
     points: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    # Outcomes that must not be, with their text.
     bad: list[tuple[str, str, str]] = field(default_factory=list)
     note: str = ""
 

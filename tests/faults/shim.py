@@ -24,13 +24,11 @@ SYSTEM_CALLS = sum(number for name, number in FAMILIES.items() if name not in ("
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How the n-th call of a family goes wrong. error: a name of errno, or "short" for half of the bytes.
-    lasting: so does every later one, as on a full disk.
-    """
+    """How the n-th call of a family fails."""
 
     family: str
-    error: str
-    lasting: bool = False
+    error: str  # a name of errno, or "short" for half of the bytes
+    lasting: bool = False  # every later call fails too, as on a full disk
 
     @property
     def flags(self) -> int:

@@ -28,7 +28,7 @@ X = RNG.standard_normal((T, WIDTH)).astype(np.float32)
 
 @dataclass(frozen=True)
 class Flags:
-    """What a family asks of attention. norm: the shape of the weights on queries and keys, without heads."""
+    """The kind of attention of a family."""
 
     window: int = 0
     chunk: int = 0
@@ -42,7 +42,7 @@ class Flags:
     scale: float = 0.0
     bias: bool = False
     joined: bool = False
-    norm: str = ""
+    norm: str = ""  # shape of the weights on queries and keys, without heads
     centered: bool = False
     heads: int = HEADS
     kv: int = KV
