@@ -67,7 +67,7 @@ class HostSampledStep:
     rows: list[HostSampledRow]  # sampled rows that wait for the host
     count: int  # all rows that the step samples
     sampled: bool = False  # the sampling was launched
-    inside: float = 0.0  # seconds since then, as in Launched
+    inside: float = 0.0  # seconds of the C calls, as in Launched
 
 
 class HostSamplingSteps:
