@@ -57,11 +57,11 @@ class ModelOptions:
             "--ubatch-size",
             env="UBATCH",
             min=0,
-            help="Most tokens of one step; 0: as -b, else 512, or 4096 where all layers are on a GPU.",
+            help="Most tokens per step; 0: as -b, else 512, or 4096 where all layers are on a GPU.",
         ),
     ] = 0
     cpu_moe: Annotated[
-        bool, option("-cmoe", "--cpu-moe", env="CPU_MOE", help="Leave all experts of a mixture with the CPU.")
+        bool, option("-cmoe", "--cpu-moe", env="CPU_MOE", help="Keep all experts of a mixture on the CPU.")
     ] = False
     n_cpu_moe: Annotated[
         int,
@@ -71,18 +71,18 @@ class ModelOptions:
             env="N_CPU_MOE",
             min=0,
             metavar="N",
-            help="Leave the experts of the first N layers with the CPU.",
+            help="Keep the experts of the first N layers on the CPU.",
         ),
     ] = 0
     check_tensors: Annotated[
-        bool, option("--check-tensors", help="Read every weight first and refuse NaN and infinity.")
+        bool, option("--check-tensors", help="Read every weight first; refuse NaN and infinity.")
     ] = False
     verify_weights: Annotated[
         str,
         option(
             "--verify-weights",
             metavar="FILE",
-            help="Compare digests first, with a manifest of `satchel hash` or, `store`, what was pulled.",
+            help="Verify digests first: a manifest of `satchel hash`, or `store` for those of the pull.",
         ),
     ] = ""
     offline: Annotated[
@@ -108,7 +108,7 @@ class TextOptions:
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None
     file: Annotated[
         list[Path] | None,
-        option("-f", "--file", metavar="FILE", help="A file that goes before the prompt; may be repeated."),
+        option("-f", "--file", metavar="FILE", help="A file that is put before the prompt; may be repeated."),
     ] = None
     system: Annotated[
         str | None,
@@ -120,12 +120,17 @@ class TextOptions:
     ] = None
     escape: Annotated[
         bool | None,
-        option("-e", "--escape/--no-escape", help=r"Read \n, \t, \\ and the like; default: in -p, -sys, -r."),
+        option(
+            "-e", "--escape/--no-escape", help=r"Replace \n, \t, \\ and the like; default: in -p, -sys, -r."
+        ),
     ] = None
     reverse: Annotated[
         list[str] | None,
         option(
-            "-r", "--reverse-prompt", metavar="TEXT", help="An answer ends before this text; may be repeated."
+            "-r",
+            "--reverse-prompt",
+            metavar="TEXT",
+            help="Stop text: an answer ends before it; may be repeated.",
         ),
     ] = None
     jinja: Annotated[bool, typer.Option("--jinja", hidden=True)] = True

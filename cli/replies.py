@@ -29,7 +29,7 @@ class ReplyOptions:
             "--reasoning",
             env="REASONING",
             metavar="HOW",
-            help="auto, on, off, an effort such as low, or so many tokens of thinking at most.",
+            help="auto, on, off, an effort such as low, or the most tokens of thinking.",
         ),
     ] = "auto"
     effort: Annotated[
@@ -51,12 +51,14 @@ class ReplyOptions:
             "--on-overflow",
             env="ON_OVERFLOW",
             metavar="POLICY",
-            help="In a full context: error, shift (forget the oldest), truncate-middle (of a prompt).",
+            help="In a full context: error, shift (drop the oldest tokens), truncate-middle (of a prompt).",
         ),
     ] = None
     shift: Annotated[
         bool | None,
-        option("--context-shift/--no-context-shift", env="CONTEXT_SHIFT", help="As --on-overflow shift."),
+        option(
+            "--context-shift/--no-context-shift", env="CONTEXT_SHIFT", help="The same as --on-overflow shift."
+        ),
     ] = None
     report: Annotated[
         bool, option("--report", help="Print the usage report: cache, drafts, devices, bytes read.")
@@ -73,7 +75,7 @@ class ReplyOptions:
             if is_given
         ]
         if len(given) > 1:
-            raise wrong(given[1], f"{given[0]} is given already, and both say how much to think")
+            raise wrong(given[1], f"{given[0]} is given already, and both set the thinking")
         if not self.reasoning or not (self.reasoning.isalpha() or self.reasoning.isdecimal()):
             expected = "expected auto, on, off, a word or a number of tokens"
             raise wrong("--reasoning", f"{expected}, got {self.reasoning!r}")
@@ -87,7 +89,7 @@ class ReplyOptions:
     def check(self, *, raw: bool, structured: bool) -> None:
         """Raises a usage error for options that raw text or structured output does not support."""
         if raw and self.thinking is not None:
-            raise wrong("--reasoning", "raw completion (-no-cnv) has no thinking that is told apart")
+            raise wrong("--reasoning", "raw completion (-no-cnv) does not separate thinking")
         if structured and self.overflow == "shift":
             raise wrong("--on-overflow", "structured output cannot shift: its grammar would begin anew")
 
@@ -118,7 +120,7 @@ class CountOptions:
             "--n-completions",
             min=1,
             max=MAX_COMPLETIONS,
-            help="Completions of the prompt, which is computed once.",
+            help="Completions of the prompt, which is prefilled once.",
         ),
     ] = 1
     best_of: Annotated[
@@ -127,7 +129,7 @@ class CountOptions:
             "--best-of",
             min=1,
             max=MAX_COMPLETIONS,
-            help="Sample so many, show the --n-completions likeliest.",
+            help="Sample N completions, print the --n-completions likeliest.",
         ),
     ] = None
     parallel: Annotated[
@@ -137,7 +139,7 @@ class CountOptions:
             "--parallel",
             env="N_PARALLEL",
             min=1,
-            help=f"Answers that are made together; default: all, {TOGETHER} at most.",
+            help=f"Completions that run at once; default: all, at most {TOGETHER}.",
         ),
     ] = None
     logprobs: Annotated[

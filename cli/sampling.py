@@ -44,7 +44,7 @@ class SamplingOptions:
             "-l",
             "--logit-bias",
             metavar="ID+N",
-            help="Added to a token's logit, as in 15043+1 or 15043-inf; may be repeated.",
+            help="Add N to a token's logit, as in 15043+1 or 15043-inf; may be repeated.",
         ),
     ] = None
 

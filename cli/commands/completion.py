@@ -14,9 +14,9 @@ def completion(
     *,
     asked: Annotated[bool, typer.Option("--words", hidden=True)] = False,
 ) -> None:
-    """Print the script that completes satchel's command lines in a shell.
+    """Print a script that completes satchel's command lines in a shell.
 
-    bash: eval "$(satchel completion bash)" in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, behind compinit.
+    bash: eval "$(satchel completion bash)" in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, after compinit.
     fish: satchel completion fish > ~/.config/fish/completions/satchel.fish.
     """
     if asked:

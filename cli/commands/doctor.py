@@ -43,7 +43,7 @@ class CheckResult:
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> int:
-    """Try each backend and the bundled model; say what works and what mends the rest."""
+    """Test each backend and the bundled model; print what works and how to repair the rest."""
     system, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in system.items()))

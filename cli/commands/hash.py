@@ -32,10 +32,10 @@ def hash(
     tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every tensor.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Print digests of a model: of its tensors, its files, and of the model in any order.
+    """Print digests of a model: of each tensor, of its files, and one independent of storage order.
 
-    The model's own line stays the same when its tensors are stored in another order, in parts or aligned
-    otherwise. With --check the exit code is 1 where something differs.
+    The model's own digest does not change when its tensors are stored in another order, in parts, or with
+    another alignment. With --check the exit code is 1 where something differs.
     """
     from satchel.cli.console import progress
     from satchel.formats.gguf import open_gguf
