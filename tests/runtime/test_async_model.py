@@ -109,7 +109,7 @@ def test_every_verb_is_there(path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("way", ["aclose", "with", "task", "wait_for", "del"])
+@pytest.mark.parametrize("way", ["aclose", "with", "task", "timeout", "del"])
 def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
     async def run() -> None:
         reply = await AsyncModel(model).generate(PROMPTS[0], ignore_eos=True, sampling=GREEDY)
@@ -126,9 +126,12 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-        elif way == "wait_for":
+        elif way == "timeout":
+            loop = asyncio.get_running_loop()
             with held(model), pytest.raises(TimeoutError):
-                await asyncio.wait_for(reply.read(), 0.001)
+                async with asyncio.timeout(None) as patience:
+                    loop.call_soon(patience.reschedule, loop.time())  # it ends once read() waits
+                    await reply.read()
         kept = reply.reply if way != "del" else None
         del reply
         assert kept is None or (kept.over and kept.stats.finish == "cancelled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hub_server import QUICK, Hub, Served, sha
@@ -17,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import SECONDS, until
 
+import satchel.store.download
 from satchel.errors import RequestError
 from satchel.store.download import download, journal_of
 from satchel.store.journal import ByteRanges, Identity, Journal, read_journal
@@ -152,10 +155,13 @@ def test_a_wrong_digest_leaves_nothing(hub: Hub, target: Path) -> None:
     assert not target.exists() and not journal_of(target).exists()
 
 
-def test_a_slow_drip_is_dropped(hub: Hub, target: Path) -> None:
-    hub.files["/a"] = Served(DATA, step=1, pause=0.02)
+def test_a_slow_drip_is_dropped(hub: Hub, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is simulated: 100 seconds pass between two looks, in which too few bytes come."""
+    seconds = itertools.count(step=100)
+    monkeypatch.setattr(satchel.store.download, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    hub.files["/a"] = Served(DATA, cut=500)
     with pytest.raises(RequestError, match=r"only \d+ bytes came in \d+ s; \d+ bytes are kept"):
-        get(hub, target, patience=0.2, tries=2)
+        get(hub, target, tries=2)
 
 
 def test_silence_is_dropped(hub: Hub, target: Path) -> None:
@@ -171,10 +177,11 @@ def test_silence_is_dropped(hub: Hub, target: Path) -> None:
 
 
 def test_a_caller_that_leaves_can_go_on(hub: Hub, target: Path) -> None:
-    hub.files["/a"] = Served(DATA, step=500, pause=0.001)
+    held = hub.files["/a"] = Served(DATA, step=500, free=45_000)
 
     def leave(progress: object) -> None:
         if progress.done > 20_000:  # type: ignore[attr-defined]
+            held.go.set()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

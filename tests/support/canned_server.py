@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -141,15 +140,16 @@ class Handler(BaseHTTPRequestHandler):
         kind, data = reply.packed()
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.headers.get("Content-Type", kind))
-        parts = data.splitlines(keepends=True) if reply.events else [data]
-        self.send_header("Content-Length", str(len(data)))
+        streams = bool(reply.events)
+        self.send_header(
+            *(("Transfer-Encoding", "chunked") if streams else ("Content-Length", str(len(data))))
+        )
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        for number, part in enumerate(parts):
-            self.wfile.write(part)
-            if number < 12:  # the first events come one by one
-                time.sleep(0.0005)
+        # A line of a stream is a chunk, which clients receive on its own however fast it is sent.
+        for part in (*data.splitlines(keepends=True), b"") if streams else (data,):
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if streams else part)
 
 
 class Server(ThreadingHTTPServer):

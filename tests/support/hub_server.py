@@ -6,7 +6,6 @@ import hashlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,8 +33,7 @@ class Served:
     ranges: bool = True  # the server answers range requests with 206
     length: int | None = None  # a false Content-Length
     cut: int | None = None  # each response ends after so many bytes
-    pause: float = 0.0  # seconds before each `step` bytes
-    step: int = 1 << 16
+    step: int = 1 << 16  # bytes of a write
     free: int | None = None  # bytes sent in all responses together before the rest waits for `go`
     go: threading.Event = field(default_factory=threading.Event)
     redirect: str = ""  # every request is redirected there
@@ -194,8 +192,6 @@ def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:
 
 def send(handler: BaseHTTPRequestHandler, served: Served, body: bytes) -> None:
     for at in range(0, len(body), served.step):
-        if served.pause:
-            time.sleep(served.pause)
         piece = body[at : at + served.step]
         if served.free is not None:
             with LOCK:
