@@ -1,4 +1,4 @@
-"""`satchel quantize`: what it prints and writes, what it refuses, and the way over a size limit."""
+"""`satchel quantize`: its output and files, refusals, and quantizing to a target size."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_sizes(said: str, wanted: int) -> None:
 
 
 class Page(HTMLParser):
-    """Tags that are open, and what is not the page's own."""
+    """Parses the report: open tags, and references to anything outside the page."""
 
     def __init__(self) -> None:
         super().__init__()

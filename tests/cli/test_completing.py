@@ -1,4 +1,4 @@
-"""What shells complete: the words, and the scripts in the shells themselves."""
+"""Shell completion: the candidates, and the scripts in the shells themselves."""
 
 from __future__ import annotations
 

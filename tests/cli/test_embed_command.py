@@ -1,4 +1,6 @@
-"""`satchel embed`, and adapters and control vectors as options: vectors as the library's, wrong use."""
+"""`satchel embed`, and the options of adapters and control vectors: embeddings equal the library's; usage
+errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Load options: one field of Options gives the check of its value, its flags and its key in [models.NAME]."""
+"""Load options: one field of Options defines the check of its value, its flags and its key in
+[models.NAME].
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from satchel.runtime.scheduler import SchedulerLimits
 
 FIELDS = {f.name: f for f in load_fields(Options)}
 FLAGGED = {name: f for name, f in FIELDS.items() if f.option.flags}
-# A value of each option with bounds, choices or a text that is read, which its declaration refuses.
+# An invalid value for each option with bounds, choices or a parsed text.
 WRONG = {
     **{n: f.option.least - 1 for n, f in FIELDS.items() if f.option.least is not None},
     **{n: 0.0 for n, f in FIELDS.items() if f.option.above is not None},
@@ -40,7 +42,7 @@ WRONG = {
 
 @dataclasses.dataclass(frozen=True)
 class Extended(Options):
-    """Options with one more."""
+    """Options with one more field."""
 
     colour: str = load_option(
         "red", doc="Its colour.", choices=("red", "blue"), flags=("--colour",), env="COLOUR"
@@ -48,7 +50,7 @@ class Extended(Options):
 
 
 def made(given: dict[str, Any], taking: Taking | None = None) -> Options:
-    """The options of what the flags were given; the others have their defaults."""
+    """The options after these flags; the others have their defaults."""
     flags, taking = LoadFlags(), taking or Taking(groups=(PARALLEL, WORKER, SERVER))
     return flags.made({p.name: p.default for p in flags.parameters(taking)} | given, taking)
 

@@ -1,4 +1,6 @@
-"""The entry program: commands are imported alone, options parse as llama.cpp's, errors are one line."""
+"""The entry program: only the chosen command is imported, options parse as llama.cpp's, errors are one
+line.
+"""
 
 import os
 import signal
@@ -20,7 +22,7 @@ LAYERS = typer.Option("-ngl", "--gpu-layers", "--n-gpu-layers", envvar="LLAMA_AR
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
-    """A command `probe` that keeps what it was called with; an error under "raise" is raised."""
+    """A command `probe` that records its arguments; it raises an error given under "raise"."""
     seen: dict[str, object] = {}
 
     def probe(

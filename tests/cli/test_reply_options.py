@@ -1,5 +1,5 @@
-"""Options of thinking, full contexts, workers, reports and several answers: what reaches the library, what is
-told, and wrong use.
+"""Options of reasoning, context overflow, workers, reports and several completions: the library's arguments,
+the output, and usage errors.
 """
 
 from __future__ import annotations
