@@ -1,4 +1,4 @@
-"""Requests to a chat template (rows T06, T10) and how messages are read and brought into its form."""
+"""Requests to a chat template (rows T06, T10), and how messages are read and normalized."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from satchel.formats.template import ChatTemplate, from_metadata
 
 CHATML = ChatTemplate.chatml()
 
-# T06: what a caller may set
+# T06: variables that a caller may set
 
 RESERVED = [
     "messages",

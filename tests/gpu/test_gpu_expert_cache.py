@@ -1,4 +1,4 @@
-"""On a real GPU: experts that it holds beside the CPU, before and after some of them moved."""
+"""The expert cache on a real GPU, before and after experts are swapped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_answers_are_those_of_experts_on_the_cpu(gpu: str, format: str, tmp_path
             found.append(model.logits(ids))
             if model.engine.expert_cache is not None:
                 for usage in model.engine.expert_cache.usage.values():
-                    usage.counts[-1] = 1e6  # from now on everybody's favourite
+                    usage.counts[-1] = 1e6  # the most used expert from now on
                 for _ in range(4):
                     found.append(model.logits(ids))
                     model.engine.expert_cache.wait()
