@@ -1,5 +1,5 @@
 """No verdict of a test depends on time: tests wait for events or poll conditions through support/waiting.py.
-What sleeps, reads a clock or gives up early stands in a list here, with its reason.
+Every sleep, clock and short bound is listed here with its reason.
 """
 
 import ast
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent
-LONG = 60.0  # seconds: a bound that only what hangs can reach
+LONG = 60.0  # seconds: a bound that only a hang can reach
 SLEEPS = {"sleep", "Timer", "nanosleep", "setitimer"}
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
 CLOCKS |= {f"{name}_ns" for name in CLOCKS}
 BOUNDED = {"wait", "join", "result", "wait_for", "settimeout", "alarm", "set_default_timeout"}
 
-# Each place that may, with the reason: (file, what is called or named) -> why no verdict depends on it.
+# The allowed places: (file, the called function or name) -> why no verdict depends on it.
 ALLOWED = {
     ("support/waiting.py", "sleep"): "the polling helper",
     ("support/waiting.py", "monotonic"): "its bound",
@@ -49,7 +49,7 @@ def number(node: ast.expr | None) -> float | None:
 
 
 def timed(source: str) -> Iterator[tuple[int, str]]:
-    """(line, what) of each thing in a source that sleeps, reads a clock or has a short bound."""
+    """(line, what) of each sleep, clock and short bound in a source."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio", "threading"):
             yield from ((node.lineno, a.name) for a in node.names if a.name in SLEEPS | CLOCKS)
@@ -64,7 +64,7 @@ def timed(source: str) -> Iterator[tuple[int, str]]:
 def timed_call(node: ast.Call) -> Iterator[tuple[int, str]]:
     called = name_of(node.func)
     given = [number(a) for a in (*node.args, *(k.value for k in node.keywords))]
-    if called in SLEEPS and given != [0.0]:  # asyncio.sleep(0) lets others go on, and takes no time
+    if called in SLEEPS and given != [0.0]:  # asyncio.sleep(0) only yields to other tasks
         yield node.lineno, called
     if called in BOUNDED and any(n is not None and 0 < n < LONG for n in given):
         yield node.lineno, called
@@ -75,7 +75,7 @@ def timed_call(node: ast.Call) -> Iterator[tuple[int, str]]:
 
 
 def test_no_test_depends_on_time() -> None:
-    """What is found wants support/waiting.py, or a line in ALLOWED where no verdict depends on it."""
+    """A finding needs support/waiting.py, or a line in ALLOWED where no verdict depends on it."""
     found: dict[tuple[str, str], list[int]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         if path != Path(__file__):

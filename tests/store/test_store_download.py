@@ -1,4 +1,4 @@
-"""Downloads from servers that misbehave: never a wrong file, never a hang, and what came is kept."""
+"""Downloads from misbehaving servers: never a wrong file, never a hang, and received bytes are kept."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def get(hub: Hub, target: Path, *, sha256: str = "", size: int | None = None, **
 
 
 def asked(hub: Hub) -> int:
-    """Bytes that were asked for by ranges."""
+    """Bytes requested by ranges."""
     ranges = (h.get("range", "bytes=0-0")[6:].split("-") for _, h in hub.asked)
     return sum(int(last) - int(first) + 1 for first, last in ranges)
 
 
 def part_of(hub: Hub, target: Path, sha256: str = "") -> None:
-    """A download that broke off after 20,000 bytes."""
+    """A download that was interrupted after 20,000 bytes."""
     hub.files["/a"] = Served(DATA, cut=20_000, step=1000)
     with pytest.raises(RequestError, match=r"bytes are kept, pull again to go on"):
         get(hub, target, sha256=sha256, tries=1, piece=1 << 20, block=1 << 20)

@@ -1,4 +1,6 @@
-"""Tools on the page: a list in the settings, checked as it is written; calls are shown and nothing is run."""
+"""Tools on the page: a list in the settings, checked while it is typed; calls are shown and nothing is
+executed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ WEATHER = {
 
 
 def bodies(tab: Any) -> list[dict[str, Any]]:
-    """What the server was asked, as it will be asked from now on."""
+    """The bodies of requests from now on."""
     seen: list[dict[str, Any]] = []
 
     def note(request: Any) -> None:
