@@ -185,13 +185,13 @@ def endure(process: Process, keys: Sequence[str], options: argparse.Namespace) -
     answers = alone(server, asked)
     compared = Compared()
 
-    def told(outcome: Outcome) -> None:
+    def notify(outcome: Outcome) -> None:
         compared.add(outcome, answers[key(outcome.request)])
 
     hostile = [Hostile(process.url, own, seed, acts) for seed, own in enumerate(keys[1:])]
     bounds = Bounds(seconds=options.seconds, concurrency=mix.clients, grace=GRACE)
     with Watch(process) as watch, beside(hostile):
-        driven = asyncio.run(drive(server, crowd(asked, mix), bounds, told))
+        driven = asyncio.run(drive(server, crowd(asked, mix), bounds, notify))
     after = alone(server, asked)  # the server still gives the same answers
     return Run(driven, compared, hostile, list(watch.found.values()), after == answers)
 

@@ -79,7 +79,7 @@ class Answer:
         async with AsyncExitStack() as stack:
             lease = await stack.enter_async_context(models.use(wanted.model, caller.user))
             answer = cls(wanted, lease, stack, models.pools, caller.user, caller.salt)
-            stack.callback(answer._told, models)
+            stack.callback(answer._record, models)
             if lease.alias:
                 stack.callback(follow, models, answer, caller, lease.alias)
             stack.push_async_callback(answer._end)
@@ -270,7 +270,7 @@ class Answer:
                 last.options.salt,
             )
 
-    def _told(self, models: Models) -> None:
+    def _record(self, models: Models) -> None:
         models.spans.answered(self, time.time_ns())
 
     async def close(self) -> None:

@@ -242,7 +242,7 @@ class Models:
         requests added stay.
         """
         added = {n: e.served for n, e in self.entries.items() if e.served.added}
-        wanted, told = {**added, **catalog.models}, []
+        wanted, changes = {**added, **catalog.models}, []
         for name, entry in list(self.entries.items()):
             served = wanted.get(name)
             if served is None or (served.path, served.options) != (entry.path, entry.options):
@@ -250,15 +250,15 @@ class Models:
                 leaving = asyncio.create_task(_when_unused(entry))
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)
-                told.append(f"{name}: {'changed' if served else 'removed'}")
+                changes.append(f"{name}: {'changed' if served else 'removed'}")
             else:
                 entry.served, entry.keep = served, served.idle
         order = {n: self.entries.get(n) or ServedModel(s) for n, s in {**catalog.models, **wanted}.items()}
-        told += [f"{n}: added" for n in order if n not in self.entries and f"{n}: changed" not in told]
+        changes += [f"{n}: added" for n in order if n not in self.entries and f"{n}: changed" not in changes]
         self.entries = order
         kept = {n: a for n, a in self.aliases.items() if catalog.aliases.get(n) == a.table}
         self.aliases = {n: kept.get(n) or Alias(n, t) for n, t in catalog.aliases.items()}
-        return told
+        return changes
 
     @property
     def ready(self) -> bool:

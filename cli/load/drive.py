@@ -71,10 +71,10 @@ async def drive(
     server: LoadTarget,
     requests: Iterator[LoadRequest],
     bounds: Bounds,
-    told: Callable[[Outcome], None] | None = None,
+    notify: Callable[[Outcome], None] | None = None,
     clock: Clock = Clock(),
 ) -> Driven:
-    """Sends the requests and waits for the last. told: gets each outcome as it comes.
+    """Sends the requests and waits for the last. notify: called with each outcome.
 
     A request that is due while all places are taken waits for one, and its wait counts as the server's.
     """
@@ -85,7 +85,7 @@ async def drive(
     async with httpx.AsyncClient(
         base_url=server.base, headers=server.headers, limits=limits, timeout=timeout, trust_env=False
     ) as client:
-        return await _Load(client, server.model, bounds, told, clock).run(requests)
+        return await _Load(client, server.model, bounds, notify, clock).run(requests)
 
 
 class _Load:
@@ -96,10 +96,10 @@ class _Load:
         client: httpx.AsyncClient,
         model: str,
         bounds: Bounds,
-        told: Callable[[Outcome], None] | None,
+        notify: Callable[[Outcome], None] | None,
         clock: Clock,
     ) -> None:
-        self.client, self.model, self.bounds, self.told, self.clock = client, model, bounds, told, clock
+        self.client, self.model, self.bounds, self.notify, self.clock = client, model, bounds, notify, clock
         self.outcomes: list[Outcome] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.places = asyncio.Semaphore(bounds.concurrency) if bounds.concurrency else None
@@ -152,8 +152,8 @@ class _Load:
         if self.places is not None:
             self.places.release()
         self.outcomes.append(outcome)
-        if self.told is not None:
-            self.told(outcome)
+        if self.notify is not None:
+            self.notify(outcome)
 
 
 def first_model(server: LoadTarget) -> str:

@@ -137,11 +137,11 @@ async def whole(work: Coroutine[Any, Any, Answer], body: NativeFields, warnings:
 
 def _whole(answer: Answer, index: int, body: NativeFields, warnings: list[str]) -> JsonObject:
     reply = answer.replies[index]
-    told = _ending(answer, index, body, warnings)
-    told |= {"content": reply.text, "tokens": reply.ids if body.return_tokens else []}
+    ending = _ending(answer, index, body, warnings)
+    ending |= {"content": reply.text, "tokens": reply.ids if body.return_tokens else []}
     if body.n_probs:
-        told["completion_probabilities"] = probabilities(answer.model.model.tokenizer, reply.reply.logprobs)
-    return _chosen(told, body.response_fields)
+        ending["completion_probabilities"] = probabilities(answer.model.model.tokenizer, reply.reply.logprobs)
+    return _chosen(ending, body.response_fields)
 
 
 def _ending(answer: Answer, index: int, body: NativeFields, warnings: list[str]) -> JsonObject:
@@ -186,13 +186,13 @@ def probabilities(tokenizer: Tokenizer, given: list[Logprob]) -> list[JsonObject
     return [{**one(p.token, p.logprob), "top_logprobs": [one(*n) for n in p.top]} for p in given]
 
 
-def _chosen(told: JsonObject, names: list[str] | None) -> JsonObject:
+def _chosen(fields: JsonObject, names: list[str] | None) -> JsonObject:
     """Only the fields named in response_fields; "generation_settings/n_predict" names a nested field."""
     if names is None:
-        return told
+        return fields
     found: JsonObject = {}
     for name in names:
-        value: Any = told
+        value: Any = fields
         for part in name.split("/"):
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is not None:
@@ -206,13 +206,13 @@ async def events(answer: Answer, body: NativeFields, warnings: list[str]) -> Asy
         if said.tokens or said.events:
             yield event(_chosen(_part(said, answer, body), body.response_fields))
         if said.finish:
-            told = _ending(answer, said.index, body, warnings)
-            yield event(_chosen(told, body.response_fields))
+            ending = _ending(answer, said.index, body, warnings)
+            yield event(_chosen(ending, body.response_fields))
 
 
 def _part(said: AnswerDelta, answer: Answer, body: NativeFields) -> JsonObject:
     reply = answer.replies[said.index]
-    told: JsonObject = {
+    part: JsonObject = {
         "index": said.index,
         "content": "".join(e.text for e in said.events if isinstance(e, Content)),
         "tokens": list(said.tokens),
@@ -223,7 +223,7 @@ def _part(said: AnswerDelta, answer: Answer, body: NativeFields) -> JsonObject:
     }
     if body.n_probs:
         given = probabilities(answer.model.model.tokenizer, list(said.logprobs))
-        told["completion_probabilities"] = given
+        part["completion_probabilities"] = given
     if body.timings_per_token:
-        told["timings"] = timings(reply)
-    return told
+        part["timings"] = timings(reply)
+    return part

@@ -109,8 +109,8 @@ async def _save(request: Request, lease: Lease, slot: int, path: Path) -> JsonOb
     await in_pool(request, "file", partial(_check_room, path, settings_of(request).states_bytes))
     began = time.perf_counter()
     saved = await lease.model.save_state(path, ids, salt=salt)
-    told = {"id_slot": slot, "filename": path.name, "n_saved": saved, "n_written": path.stat().st_size}
-    return {**told, "timings": {"save_ms": _milliseconds(began)}}
+    result = {"id_slot": slot, "filename": path.name, "n_saved": saved, "n_written": path.stat().st_size}
+    return {**result, "timings": {"save_ms": _milliseconds(began)}}
 
 
 def _check_room(path: Path, most: int) -> None:
@@ -128,9 +128,9 @@ async def _restore(request: Request, lease: Lease, slot: int, path: Path) -> Jso
     began = time.perf_counter()
     found = await lease.model.restore_state(path, salt=f"{salt}/" if salt else "")
     lease.entry.slots[salt, slot] = (list(found.ids), f"{salt}/" if salt else "")
-    told: JsonObject = {"id_slot": slot, "filename": path.name, "n_restored": found.tokens}
-    told |= {"n_read": path.stat().st_size, "timings": {"restore_ms": _milliseconds(began)}}
-    return {**told, "warnings": [found.note]} if found.note else told
+    result: JsonObject = {"id_slot": slot, "filename": path.name, "n_restored": found.tokens}
+    result |= {"n_read": path.stat().st_size, "timings": {"restore_ms": _milliseconds(began)}}
+    return {**result, "warnings": [found.note]} if found.note else result
 
 
 def _milliseconds(began: float) -> float:

@@ -65,8 +65,8 @@ async def tokenize(request: Request, body: TokenizeBody) -> JSONResponse:
         texts = [model.tokenizer.text(i) for i in ids] if body.return_token_strs else None
         return {**made, "token_strs": texts}
 
-    told = (await with_model(request, body.model, work))[1]
-    return await written(request, lambda: told)
+    result = (await with_model(request, body.model, work))[1]
+    return await written(request, lambda: result)
 
 
 def _piece(model: Model, token: int) -> JsonObject:

@@ -53,8 +53,8 @@ class OldBody(EmbedFields):
 @needs(USER)
 async def embed(request: Request, body: EmbedBody) -> JSONResponse:
     warnings = [*unknown_fields(request, body), *body.options.warnings()]
-    told = await unless_gone(request, _embed(request, body, warnings))
-    return await written(request, lambda: told)
+    result = await unless_gone(request, _embed(request, body, warnings))
+    return await written(request, lambda: result)
 
 
 @router.post("/api/embeddings")
@@ -85,14 +85,14 @@ async def _embed(request: Request, body: EmbedBody, warnings: list[str]) -> Json
             ids = [_cut(one, model.model.context, i, warnings) for i, one in enumerate(ids)]
         salt = caller_of(request).salt
         found = await model.embed(ids, dimensions=body.dimensions, salt=salt) if ids else None
-    told = {
+    result = {
         "model": body.model,
         "embeddings": [] if found is None else await in_pool(request, "response", found.tolist),
         "total_duration": int((time.perf_counter() - arrived) * NS),
         "load_duration": int((loaded - arrived) * NS),
         "prompt_eval_count": sum(map(len, ids)),
     }
-    return {**told, "warnings": warnings} if warnings else told
+    return {**result, "warnings": warnings} if warnings else result
 
 
 def _tokenized(model: Model, texts: list[str]) -> list[list[int]]:

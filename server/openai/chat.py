@@ -53,7 +53,7 @@ class OpenAIMessage(Body):
     reasoning_content: str | None = None
     reasoning: str | None = None
 
-    def told(self) -> dict[str, Any]:
+    def as_message(self) -> dict[str, Any]:
         """The message as `Model.chat` takes it; a refusal part becomes the assistant's text."""
         said = self.model_dump(exclude_none=True, exclude=set(self.model_extra or ()))
         if isinstance(self.content, list):
@@ -79,7 +79,7 @@ class TurnBody(ThinkingFields):
     def turn(self) -> Turn:
         tools = self.tools or []
         return Turn(
-            [m.told() for m in self.messages],
+            [m.as_message() for m in self.messages],
             tools=offered(tools, self.tool_choice),
             reasoning=self.reasoning,
             reasoning_end=self.reasoning_budget_message,
@@ -188,8 +188,8 @@ def _whole(answer: Answer, body: ChatBody, warnings: list[str]) -> JsonObject:
     if answer.scored:
         tokenizer = answer.model.model.tokenizer
         made["prompt_logprobs"] = prompt_logprobs(tokenizer, answer.scored[0])
-    told = [*warnings, *answer.notes]
-    return {**made, "warnings": told} if told else made
+    notes = [*warnings, *answer.notes]
+    return {**made, "warnings": notes} if notes else made
 
 
 def choice(answer: Answer, index: int, place: int, body: ChatBody) -> JsonObject:
@@ -203,11 +203,11 @@ def choice(answer: Answer, index: int, place: int, body: ChatBody) -> JsonObject
         message["content"] = content or None
         message["tool_calls"] = [call(c) for c in calls]
     tokenizer, by_id = answer.model.model.tokenizer, body.return_tokens_as_token_ids
-    told = logprobs(tokenizer, reply.logprobs, by_id) if body.logprobs else None
+    likely = logprobs(tokenizer, reply.logprobs, by_id) if body.logprobs else None
     said: JsonObject = {
         "index": place,
         "message": message,
-        "logprobs": told,
+        "logprobs": likely,
         "finish_reason": finish(answer, index),
     }
     if reply.stats.reason:
@@ -236,9 +236,9 @@ async def chunks(answer: Answer, body: ChatBody, warnings: list[str]) -> AsyncIt
             yield bit
         if said.finish:
             left -= 1
-            told = [*warnings, *answer.notes]
+            notes = [*warnings, *answer.notes]
             more: JsonObject = {"timings": timings(answer.replies[said.index])} if not left else {}
-            more |= {"warnings": told} if told and not left else {}
+            more |= {"warnings": notes} if notes and not left else {}
             yield made.delta(said.index, {}, finish(answer, said.index), more)
     if body.with_usage:
         yield made.last({"usage": usage(answer), "timings": timings(answer.replies[0])})

@@ -70,8 +70,8 @@ class CompletionBody(TextFields):
         ]
 
     def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
-        told = -1 if self.logprobs is None else self.logprobs
-        return {**super().generate_kwargs(base), "logprobs": told}
+        top = -1 if self.logprobs is None else self.logprobs
+        return {**super().generate_kwargs(base), "logprobs": top}
 
     @kept
     def wanted(self) -> GenerationRequest:
@@ -124,21 +124,21 @@ def _whole(answer: Answer, body: CompletionBody, warnings: list[str]) -> JsonObj
     made = head(answer, "text_completion", new_id("cmpl"))
     made["choices"] = [_choice(answer, i, place, body) for place, i in enumerate(answer.given)]
     made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
-    told = [*warnings, *answer.notes]
-    return {**made, "warnings": told} if told else made
+    notes = [*warnings, *answer.notes]
+    return {**made, "warnings": notes} if notes else made
 
 
 def _choice(answer: Answer, index: int, place: int, body: CompletionBody) -> JsonObject:
     reply = answer.replies[index]
     echoed = _echoed(answer, index) if body.echo else ""
-    told = None
+    lists = None
     if body.logprobs is not None:
         legacy = Legacy(answer.model.model.tokenizer, body.logprobs, by_id=body.return_tokens_as_token_ids)
-        told = legacy.told([*_known(answer, index, body), *reply.reply.logprobs])
+        lists = legacy.lists([*_known(answer, index, body), *reply.reply.logprobs])
     said: JsonObject = {
         "index": place,
         "text": echoed + reply.text,
-        "logprobs": told,
+        "logprobs": lists,
         "finish_reason": FINISH[reply.stats.finish],
     }
     if body.prompt_logprobs is not None:
@@ -177,9 +177,9 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
     if body.echo:
         for index in range(count):
             known = _known(answer, index, body)
-            told = await answer.in_pool("response", partial(lists[index].told, known)) if known else None
+            likely = await answer.in_pool("response", partial(lists[index].lists, known)) if known else None
             yield made.choice(
-                index, {"text": _echoed(answer, index), "logprobs": told, "finish_reason": None}
+                index, {"text": _echoed(answer, index), "logprobs": likely, "finish_reason": None}
             )
     left = count
     async for said in answer:
@@ -203,12 +203,12 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
 def _said(
     said: AnswerDelta, text: str, answer: Answer, body: CompletionBody, legacy: Legacy
 ) -> tuple[JsonObject, JsonObject]:
-    told = legacy.told(said.logprobs) if body.logprobs is not None else None
+    likely = legacy.lists(said.logprobs) if body.logprobs is not None else None
     more = {"timings": timings(answer.replies[said.index])} if body.timings_per_token else {}
-    return {"text": text, "logprobs": told, "finish_reason": None}, more
+    return {"text": text, "logprobs": likely, "finish_reason": None}, more
 
 
 def _ending(answer: Answer, index: int, warnings: list[str]) -> JsonObject:
-    told = [*warnings, *answer.notes]
+    notes = [*warnings, *answer.notes]
     more: JsonObject = {"timings": timings(answer.replies[index])}
-    return {**more, "warnings": told} if told else more
+    return {**more, "warnings": notes} if notes else more

@@ -68,7 +68,7 @@ class EmbeddingBody(Body):
 @router.post("/v1/embeddings")
 @needs(USER)
 async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
-    name, (vectors, count, told) = await _embedded(request, body)
+    name, (vectors, count, notes) = await _embedded(request, body)
 
     def made() -> JsonObject:
         data = [
@@ -77,7 +77,7 @@ async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
         ]
         usage = {"prompt_tokens": count, "total_tokens": count}
         found: JsonObject = {"object": "list", "model": name, "data": data, "usage": usage}
-        return {**found, "warnings": told} if told else found
+        return {**found, "warnings": notes} if notes else found
 
     return await written(request, made)
 
@@ -96,12 +96,12 @@ async def native(request: Request, body: EmbeddingBody) -> JSONResponse:
 
 
 async def _embedded(request: Request, body: EmbeddingBody) -> tuple[str, tuple[Array, int, list[str]]]:
-    told = unknown_fields(request, body)
+    notes = unknown_fields(request, body)
     body.check()
 
     def work(model: Model, salt: str) -> tuple[Array, int, list[str]]:
         ids = body.tokens(model)
-        return body.vectors(model, ids, salt), sum(map(len, ids)), told
+        return body.vectors(model, ids, salt), sum(map(len, ids)), notes
 
     return await with_model(request, body.model, work, "embed")
 

@@ -22,7 +22,7 @@ class Legacy:
         self._tokenizer, self._top, self._by_id, self._at = tokenizer, top, by_id, at
         self._text = tokenizer.stream(start=False)
 
-    def told(self, given: Sequence[Logprob | int]) -> JsonObject:
+    def lists(self, given: Sequence[Logprob | int]) -> JsonObject:
         """The lists for further tokens. An int is a token without a log-probability, such as a prompt's
         first.
         """

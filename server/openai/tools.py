@@ -66,14 +66,14 @@ def offered(tools: Sequence[ToolField], choice: ToolChoice | None) -> list[dict[
     if choice == "none" or not tools:
         return None
     named_once(tools)
-    told = [tool.model_dump(exclude_none=True) for tool in tools]
+    offered = [tool.model_dump(exclude_none=True) for tool in tools]
     if isinstance(choice, AllowedChoice):
         names = {tool.function.name for tool in choice.allowed_tools.tools}
         missing = names - {tool.function.name for tool in tools}
         if missing:
             raise Problem("invalid", f"tool_choice: no tool is named {min(missing)!r:.80}", "tool_choice")
-        return [tool for tool in told if tool["function"]["name"] in names]
-    return told
+        return [tool for tool in offered if tool["function"]["name"] in names]
+    return offered
 
 
 def must_call(tools: Sequence[ToolField], choice: ToolChoice | None, parallel: bool) -> MustCall | None:

@@ -81,7 +81,7 @@ def test_the_last_step_of_a_pull_is_told_although_the_end_is_known_by_then() -> 
     async def told() -> list[Any]:
         work = ServerPull(None, "small", None, None)  # type: ignore[arg-type]
         for step in ("first", "last", None, None):
-            work._told.put_nowait(step)  # type: ignore[arg-type]
+            work._reports.put_nowait(step)  # type: ignore[arg-type]
         return [await work._latest(), await work._latest()]
 
     assert asyncio.run(told()) == ["last", None]
