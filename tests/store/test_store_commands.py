@@ -116,8 +116,6 @@ def test_pull_offline(pulled: Path, hub: Hub, capfd: Capture) -> None:
 
 def test_pull_shows_how_far_it_is_on_a_terminal(hub: Hub, model: bytes, capfd: Capture) -> None:
     hub.put_repo("u/r", {"r-Q4_K_M.gguf": model})
-    served = next(file for path, file in hub.files.items() if "resolve" in path)
-    served.pause, served.step = 0.1, 2000
     main_end, other_end = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
     child = subprocess.Popen([*SATCHEL, "pull", "hf:u/r"], stderr=other_end, stdout=subprocess.PIPE, env=env)

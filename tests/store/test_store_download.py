@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import signal
@@ -11,15 +10,13 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from hub_server import QUICK, Hub, Served, sha
+from hub_server import QUICK, Hub, Served, rushing_clock, sha
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import SECONDS, until
 
-import satchel.store.download
 from satchel.errors import RequestError
 from satchel.store.download import download, journal_of
 from satchel.store.journal import ByteRanges, Identity, Journal, read_journal
@@ -156,9 +153,7 @@ def test_a_wrong_digest_leaves_nothing(hub: Hub, target: Path) -> None:
 
 
 def test_a_slow_drip_is_dropped(hub: Hub, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is simulated: 100 seconds pass between two looks, in which too few bytes come."""
-    seconds = itertools.count(step=100)
-    monkeypatch.setattr(satchel.store.download, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    rushing_clock(monkeypatch)
     hub.files["/a"] = Served(DATA, cut=500)
     with pytest.raises(RequestError, match=r"only \d+ bytes came in \d+ s; \d+ bytes are kept"):
         get(hub, target, tries=2)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from waiting import SECONDS, happened, until
 
+import satchel.store.download
 from satchel.store.remote import Pace
 
 # Small ranges, so that a file of some kilobytes needs many; short pauses between retries.
 QUICK = Pace(workers=3, piece=1 << 12, block=1 << 10, least=1 << 10, patience=60.0, pause=0.01, tries=3)
-HASTY = replace(QUICK, patience=0.2)  # gives up slow responses
 LOCK = threading.Lock()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL, LICENCE = "application/vnd.ollama.image.model", "application/vnd.ollama.image.license"
@@ -100,6 +103,12 @@ def repository(files: dict[str, bytes], licence: str = "mit") -> dict[str, Any]:
 def layer(content: tuple[str, bytes]) -> dict[str, Any]:
     kind, data = content
     return {"mediaType": kind, "digest": f"sha256:{sha(data)}", "size": len(data)}
+
+
+def rushing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates the clock of downloads: 100 seconds pass between two looks, so every transfer is too slow."""
+    seconds = itertools.count(step=100)
+    monkeypatch.setattr(satchel.store.download, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
 
 
 def sha(data: bytes) -> str:
