@@ -1,5 +1,5 @@
-"""What a request answers, its tokens and the bits of their logarithms of probability, depends on nothing but
-the request: not on its company, threads, chunks, drafts, what was cached, or having given way.
+"""An answer, its tokens and the bits of its log-probabilities, depends on the request only: not on batch,
+threads, chunks, drafts, cached prefixes or preemption.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Answer = tuple[list[int], bytes]
 
 @dataclass(frozen=True)
 class Setting:
-    """How an engine is made and asked."""
+    """How an engine is opened and used."""
 
     slots: int = 1
     threads: int = 1
@@ -74,7 +74,9 @@ def weights(arch: str, format: str) -> tiny.TinyWeights:
 
 
 def requests() -> list[Request]:
-    """Long and short ones; some begin alike, some repeat themselves, half of them report."""
+    """Long and short requests; some share a prefix, some repeat themselves, half of them report
+    log-probabilities.
+    """
     rng = np.random.default_rng(7)
     shared = [int(t) for t in rng.integers(0, tiny.VOCAB, 150)]
     loop = [int(t) for t in rng.integers(0, 9, 11)]
@@ -88,7 +90,7 @@ def requests() -> list[Request]:
 
 
 def bits(handle: RequestHandle) -> bytes:
-    """Everything that is told of the tokens, as bytes of float32."""
+    """All reported numbers of the tokens, as bytes of float32."""
     told = [x for p in handle.logprobs for x in (p.logprob, p.rank, *(v for pair in p.top for v in pair))]
     return np.array(told, np.float32).tobytes()
 
