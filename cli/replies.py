@@ -82,7 +82,7 @@ class ReplyOptions:
         if self.effort == "":
             raise wrong("--reasoning-effort", "expected a word such as low")
         if self.on_overflow is not None and self.on_overflow not in POLICIES:
-            raise wrong("--on-overflow", f"{self.on_overflow} is none: there are {', '.join(POLICIES)}")
+            raise wrong("--on-overflow", f"expected one of {', '.join(POLICIES)}, got {self.on_overflow}")
         if self.on_overflow is not None and self.shift is not None:
             raise wrong("--context-shift", "--on-overflow is given already")
 

@@ -64,7 +64,7 @@ class SamplingOptions:
             return tuple(name.strip() for name in self.samplers.split(";") if name.strip())
         unknown = next((letter for letter in self.sequence if letter not in LETTERS), None)
         if unknown is not None:
-            raise wrong("--sampler-seq", f"{unknown!r} is no sampler: there are {KNOWN}")
+            raise wrong("--sampler-seq", f"{unknown!r} is not a sampler: expected letters of {KNOWN}")
         return tuple(LETTERS[letter] for letter in self.sequence)
 
 

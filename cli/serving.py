@@ -124,7 +124,7 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         if self.log_level not in LEVELS:
-            raise wrong("--log-level", f"{self.log_level} is none: there are {', '.join(LEVELS)}")
+            raise wrong("--log-level", f"expected one of {', '.join(LEVELS)}, got {self.log_level}")
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise wrong("--ssl-cert-file", "a certificate and its key belong together: give both")
 

@@ -288,10 +288,12 @@ def check_counts(wanted: GenerationRequest) -> None:
     """Raises a Problem where the request wants too many completions, or best_of is less than n."""
     made, prompts = wanted.made, len(wanted.prompts)
     if not 1 <= wanted.n <= MAX_COMPLETIONS or made > MAX_COMPLETIONS:
-        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: 1 to {MAX_COMPLETIONS} are made", "n")
+        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: expected 1 to {MAX_COMPLETIONS}", "n")
     if wanted.best_of and wanted.best_of < wanted.n:
         raise Problem("invalid", f"best_of is {wanted.best_of}, fewer than n, which is {wanted.n}", "best_of")
     if made * prompts > MOST:
         raise Problem(
-            "invalid", f"{prompts} prompts with {made} answers each: {MOST} answers are the most", "prompt"
+            "invalid",
+            f"{prompts} prompts with {made} answers each: expected at most {MOST} answers",
+            "prompt",
         )

@@ -146,7 +146,7 @@ def _check_alias(name: str, alias: AliasTable, models: Mapping[str, Served], whe
         raise RequestError(f"{here}: a model of this name exists: give the alias another")
     for version in (*alias.versions, *([alias.shadow] if alias.shadow else ())):
         if version not in models:
-            raise RequestError(f"{here}: {version} is no model: there is {', '.join(models)}")
+            raise RequestError(f"{here}: {version} is not a model: expected one of {', '.join(models)}")
     if min(alias.versions.values()) < 0 or not sum(alias.versions.values()) > 0:
         raise RequestError(f"{here}: weights are 0 or more, and one of them is more than 0")
 

@@ -115,7 +115,7 @@ class Body(BaseModel):
         if not isinstance(data, dict):
             return data
         if len(data) > MOST_FIELDS:
-            raise ValueError(f"it has {len(data):,} fields, {MOST_FIELDS:,} are the most")
+            raise ValueError(f"it has {len(data):,} fields, expected at most {MOST_FIELDS:,}")
         return {k: v for k, v in data.items() if v is not None}
 
     @kept

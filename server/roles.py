@@ -112,7 +112,7 @@ def read_keys(lines: Sequence[str]) -> Mapping[str, KeyRights]:
         rights = KeyRights(KEY_ROLES[role], _share(number, words[1]) if len(words) > 1 else 1.0)
         if found.setdefault(key, rights) != rights:
             raise RequestError(
-                f"key {number}: it stands twice, with two roles or shares: take one of the lines out"
+                f"key {number}: it occurs twice, with two roles or shares: take one of the lines out"
             )
     return found
 

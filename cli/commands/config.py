@@ -39,9 +39,9 @@ def config(
         print(path or f"{usual_path()} (does not exist)")
         return
     if action != "show":
-        raise wrong("action", f"{action} is none: there are show and path")
+        raise wrong("action", f"expected show or path, got {action}")
     if command not in commands():
-        raise wrong("command", f"{command} is none: see `satchel --help`")
+        raise wrong("command", f"{command} is not a command: see `satchel --help`")
     rows = [r for r in values(command, flags or []) if not changed or r["source"] != "default"]
     if as_json:
         print(

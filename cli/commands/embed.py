@@ -56,7 +56,7 @@ def embed(
     gives an embedding for each token.
     """
     if pooling is not None and pooling not in POOLINGS:
-        raise wrong("--pooling", f"{pooling} is none: there is {', '.join(POOLINGS)}")
+        raise wrong("--pooling", f"expected one of {', '.join(POOLINGS)}, got {pooling}")
     if normalize not in (-1, 2):
         raise wrong("--embd-normalize", f"{normalize}: there are -1, none, and 2, the Euclidean length")
     if output is not None and pooling == "none":

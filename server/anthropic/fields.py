@@ -121,7 +121,7 @@ class PromptBody(Cached):
         choice, names = self.tool_choice, [t.name for t in self.tools]
         twice = next((n for n, count in Counter(names).items() if count > 1), None)
         if twice is not None:
-            raise Problem("invalid", f"tools: {twice!r:.80} stands twice", "tools")
+            raise Problem("invalid", f"tools: {twice!r:.80} occurs twice", "tools")
         if choice.type in ("auto", "none"):
             return None
         wanted = [choice.name] if choice.name is not None else names

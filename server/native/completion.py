@@ -51,7 +51,7 @@ class NativeFields(TextFields):
         self.check_together()
         for name in ("use_beam_search", "best_of", "prompt_logprobs"):
             if getattr(self, name):
-                raise Problem("unsupported", f"{name} can be had at /v1/completions", name)
+                raise Problem("unsupported", f"{name} is supported at /v1/completions", name)
         return GenerationRequest(
             self.model,
             first,

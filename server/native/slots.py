@@ -80,7 +80,7 @@ def _path(request: Request, name: str | None) -> Path:
         line = "conversations are not saved here: start the server with --slot-save-path DIR"
         raise Problem("unsupported", line, "action")
     if name is None or not NAME.fullmatch(name):
-        raise Problem("invalid", "filename: a name of A-Z a-z 0-9 . _ - is wanted", "filename")
+        raise Problem("invalid", "filename: expected a name of A-Z a-z 0-9 . _ -", "filename")
     for own in (folder, own_folder(folder, caller_of(request).salt)):
         close_folder(own)
     return own / name
@@ -117,7 +117,7 @@ def _check_room(path: Path, most: int) -> None:
     """Raises a Problem where the caller's other files fill its quota."""
     taken = sum(p.stat().st_size for p in path.parent.iterdir() if p != path and p.is_file())
     if taken >= most:
-        line = f"your saved conversations have {taken:,} bytes, {most:,} are the most: save under an old name"
+        line = f"your saved conversations have {taken:,} bytes of {most:,}: save under an old name"
         raise Problem("conflict", line, "filename", "states_full")
 
 

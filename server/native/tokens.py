@@ -39,7 +39,7 @@ class TokenizeBody(TurnBody):
         given = [n for n in ("content", "prompt") if getattr(self, n) is not None]
         given += ["messages"] if self.messages else []
         if len(given) != 1:
-            raise Problem("invalid", "content, prompt or messages is wanted: one of them", "content")
+            raise Problem("invalid", "expected one of content, prompt and messages", "content")
 
     def ids(self, model: Model) -> list[int]:
         if self.messages:

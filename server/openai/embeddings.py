@@ -49,7 +49,7 @@ class EmbeddingBody(Body):
     def check(self) -> None:
         if self.embd_normalize not in (UNSCALED, EUCLIDEAN):
             name = "embd_normalize"
-            raise Problem("unsupported", f"{name}: 2 (to length 1) and -1 (as it is) can be had", name)
+            raise Problem("unsupported", f"{name}: 2 (to length 1) and -1 (as it is) are supported", name)
 
     def tokens(self, model: Model) -> list[list[int]]:
         """The token ids of each text, truncated as requested."""

@@ -39,7 +39,7 @@ Amount = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)] | bool
 def _few(given: Any) -> Any:
     """Checks the number of entries first: pydantic counts the entries of an object after validating them."""
     if isinstance(given, dict | list) and len(given) > MOST_BIASES:
-        raise ValueError(f"it has {len(given):,} entries, {MOST_BIASES:,} are the most")
+        raise ValueError(f"it has {len(given):,} entries, expected at most {MOST_BIASES:,}")
     return given
 
 
@@ -123,7 +123,7 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
                 or isinstance(key, bool | float)
                 or abs(amount) > MOST_BIAS
             ):
-                line = f"a token or a text with a number up to {MOST_BIAS:g}, or with false, is wanted"
+                line = f"expected a token or a text with a number up to {MOST_BIAS:g}, or with false"
                 raise Problem("invalid", f"logit_bias: {line}", "logit_bias")
             number = float("-inf") if amount is False else float(amount)
             if isinstance(key, int):

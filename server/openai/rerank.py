@@ -51,10 +51,10 @@ class RerankBody(Body):
     def given(self) -> list[str]:
         """The documents. A Problem for unsupported fields."""
         if (self.documents is None) == (self.texts is None):
-            raise Problem("invalid", "documents, or texts, are wanted: one of them", "documents")
+            raise Problem("invalid", "expected one of documents and texts", "documents")
         for name in ("raw_scores", "truncate"):
             if getattr(self, name):
-                raise Problem("unsupported", f"{name}: only false can be had", name)
+                raise Problem("unsupported", f"{name}: only false is supported", name)
         if self.texts is not None:
             return self.texts
         return [d if isinstance(d, str) else d.text for d in self.documents or ()]

@@ -57,7 +57,7 @@ def named_once(tools: Sequence[ToolField]) -> None:
     twice = next((i for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise Problem(
-            "invalid", f"tools[{twice}]: {names[twice]!r} stands twice", f"tools[{twice}].function.name"
+            "invalid", f"tools[{twice}]: {names[twice]!r} occurs twice", f"tools[{twice}].function.name"
         )
 
 

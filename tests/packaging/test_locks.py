@@ -34,7 +34,7 @@ def entries(name: str) -> list[tuple[Requirement, int]]:
 def here(name: str) -> dict[str, Requirement]:
     """The requirements of a lock for this platform and Python version, by name."""
     kept = [one for one, _ in entries(name) if one.marker is None or one.marker.evaluate()]
-    assert len({canonicalize_name(one.name) for one in kept}) == len(kept), "a package stands twice"
+    assert len({canonicalize_name(one.name) for one in kept}) == len(kept), "a package occurs twice"
     return {canonicalize_name(one.name): one for one in kept}
 
 

@@ -151,7 +151,7 @@ def test_logs_are_json_for_programs() -> None:
         (("--host", "0.0.0.0"), "give a key with --api-key", 1),
         (("none.gguf",), "none.gguf", 1),
         (("--port", "70000"), "--port", 2),
-        (("--log-level", "loud"), "loud is none", 2),
+        (("--log-level", "loud"), "got loud", 2),
         (("--ssl-cert-file", "x.pem"), "give both", 2),
         (("--api-key-file", os.devnull), "no key stands in it", 1),
     ],

@@ -207,7 +207,7 @@ def test_a_model_of_the_configuration_says_how_devices_share_it(tmp_path: Path) 
         ({"models": {"x": {"path": "m.gguf", "speculation": 1}}}, r"\[models.x\] speculation"),
         ({"models": {"m": {"path": "p"}}}, "given on the command line"),
         ({"aliases": {"m": {"versions": {"m": 1}}}}, "a model of this name exists"),
-        ({"aliases": {"x": {"versions": {"y": 1}}}}, "y is no model"),
+        ({"aliases": {"x": {"versions": {"y": 1}}}}, "y is not a model"),
         ({"aliases": {"x": {"versions": {"m": -1}}}}, "weights"),
         ({"aliases": {"x": {"versions": {}}}}, "versions"),
     ],

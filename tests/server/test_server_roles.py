@@ -209,7 +209,7 @@ def test_a09_a_line_of_the_key_file_is_a_key_and_its_role() -> None:
 def test_a_share_that_is_none_is_refused_with_its_line(share: str) -> None:
     with pytest.raises(RequestError, match=r"key 2: share: expected a number from 0\.01 to 100"):
         read_keys(["first", f"key user {share}"])
-    with pytest.raises(RequestError, match="key 2: it stands twice, with two roles or shares"):
+    with pytest.raises(RequestError, match="key 2: it occurs twice, with two roles or shares"):
         read_keys(["first user 2", "first"])
 
 
@@ -235,7 +235,7 @@ def test_a09_a_line_that_may_mean_something_else_is_refused(line: str) -> None:
     with pytest.raises(RequestError, match="key 2: ") as error:
         read_keys(["first", line])
     assert "key Admin" not in str(error.value)
-    with pytest.raises(RequestError, match="stands twice"):
+    with pytest.raises(RequestError, match="occurs twice"):
         read_keys(["first", "first admin"])
 
 

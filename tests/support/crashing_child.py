@@ -1,6 +1,6 @@
 """A worker process that crashes on demand, for tests. Environment variables say when:
 
-- SATCHEL_TEST_POISON: a token that kills the process where it stands twice in a row.
+- SATCHEL_TEST_POISON: a token that kills the process where it occurs twice in a row.
 - SATCHEL_TEST_ONCE: a file; a process that is older than the file dies in its tenth step. (A process in the
   sandbox can't remove the file.)
 - SATCHEL_TEST_SLOW: seconds by which each step is delayed.

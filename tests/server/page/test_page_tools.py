@@ -67,7 +67,7 @@ def test_a_call_is_forced_and_shown(open_page: Any, server: str, ask: Any, expec
         ('{"name": "a"}', "must be a list"),
         ("[1]", "Tool 1: it must be an object"),
         ('[{"name": "a b"}]', "Tool 1: its name"),
-        ('[{"name": "a"}, {"function": {"name": "a"}}]', "Tool 2: a stands twice"),
+        ('[{"name": "a"}, {"function": {"name": "a"}}]', "Tool 2: a occurs twice"),
         ('[{"name": "a", "parameters": []}]', "its parameters must be"),
     ],
 )

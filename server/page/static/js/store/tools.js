@@ -25,7 +25,7 @@ function faultOf(tool, names) {
   const { name, parameters, description } = tool;
   if (typeof name !== "string" || !NAME.test(name))
     return "its name must have letters, digits, _ . and - alone.";
-  if (names.has(name)) return `${name} stands twice.`;
+  if (names.has(name)) return `${name} occurs twice.`;
   names.add(name);
   if (description !== undefined && typeof description !== "string") return "its description must be text.";
   if (parameters !== undefined && !isObject(parameters)) return "its parameters must be a JSON schema.";
