@@ -30,9 +30,7 @@ def doctor_api(
     listed: Annotated[bool, option("--list", help="List the checks without running them.")] = False,
     as_json: Annotated[bool, option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Check a server with the requests of OpenAI's, Anthropic's and Ollama's clients; exit code 1 where a
-    check fails.
-    """
+    """Check a server with requests of the official clients; exit code 1 where a check fails."""
     wanted = chosen(only or ())
     if listed:
         for check in wanted:
