@@ -31,25 +31,25 @@ class SchedulerLimits:
     prefill_seconds: float = load_option(
         0.0,
         doc="Seconds that prompts may add to a step in which others decode; 0: as much as the step takes"
-        " without, so that nobody waits more than twice as long (more where many begin beside few).",
+        " without them, so that a step at most doubles (more where many requests begin beside few).",
         least=0,
         flags=("--prefill-seconds",),
         env="PREFILL_SECONDS",
-        help="Seconds that prompts may add to a step of answers; 0: as long as it takes without.",
+        help="Seconds that prompts may add to a decoding step; 0: as long as the step takes without them.",
         group=SERVER,
     )
     min_prefill_tokens: int = load_option(
         16,
-        doc="Prompt tokens that go into a step even so, for prompts must get on.",
+        doc="Prompt tokens that a step takes in any case, so that prompts progress.",
         least=1,
         flags=("--min-prefill-tokens",),
         env="MIN_PREFILL_TOKENS",
-        help="Prompt tokens that go into each step even so.",
+        help="Prompt tokens that a step takes in any case.",
         group=SERVER,
     )
     ageing: float = load_option(
         10.0,
-        doc="Seconds of waiting that make a request more urgent by one level.",
+        doc="Seconds of waiting that raise a request's priority by one level.",
         above=0,
         flags=("--ageing",),
         env="AGEING",
@@ -57,7 +57,7 @@ class SchedulerLimits:
     )
     step_seconds: float = load_option(
         0.0,
-        doc="Most seconds of a step where a request waits for its next token; 0: no aim.",
+        doc="Target seconds of a step in which a request decodes; 0: no target.",
         least=0,
         flags=("--step-seconds",),
         env="STEP_SECONDS",
@@ -65,20 +65,20 @@ class SchedulerLimits:
     )
     alone_seconds: float = load_option(
         0.0,
-        doc="Most seconds of a step in which no request decodes, and for which a new one waits; 0: no aim.",
+        doc="Target seconds of a step of prompts alone, for which a new request may wait; 0: no target.",
         least=0,
         flags=("--alone-seconds",),
         env="ALONE_SECONDS",
-        help="Most seconds of a step of prompts alone; 0: 0.25, or no aim where -b is given.",
+        help="Target seconds of a step of prompts alone; 0: 0.25, or none where -b is given.",
         group=SERVER,
     )
     shortest: bool = load_option(
         False,
-        doc="Of requests that are equally urgent, those go first that will be done soonest, by the length of"
-        " their prompt and of the answers that their user had; else who came first.",
+        doc="Among equally urgent requests, the shortest first, by the length of the prompt and of the user's"
+        " earlier answers; otherwise first come, first served.",
         flags=("--shortest/--no-shortest",),
         env="SHORTEST",
-        help="Of equally urgent requests, begin the one that will be done soonest.",
+        help="Among equally urgent requests, run the shortest first.",
         group=SERVER,
     )
 
