@@ -321,7 +321,7 @@ def test_a05_what_a_route_makes_of_a_large_body_is_made_elsewhere(
 
 
 def test_what_is_told_of_many_tokens_is_made_elsewhere(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = threads_of(monkeypatch, Legacy, "told")
+    seen = threads_of(monkeypatch, Legacy, "lists")
     for stream in (False, True):
         body = {"prompt": "a b c d " * 200, "echo": True, "logprobs": 1, "max_tokens": 1, "stream": stream}
         assert post(server, "/v1/completions", body).status_code == 200
