@@ -1,4 +1,4 @@
-# For Windows on x86-64, by Debian's gcc-mingw-w64-x86-64.
+# Toolchain for Windows on x86-64: Debian's gcc-mingw-w64-x86-64.
 set(CMAKE_SYSTEM_NAME Windows)
 set(CMAKE_SYSTEM_PROCESSOR AMD64)
 set(CMAKE_C_COMPILER x86_64-w64-mingw32-gcc)

@@ -3,10 +3,10 @@
     python bench/cache.py -m MODEL [-e TEXT] [--windows 16] [--depth 8192] [--repeats 5]
                           [--kinds f16,q8_0,q8_0/q4_0] [--blocks 16,32,64,128] [--json FILE]
 
-With a text: the divergence of each kind (keys/values) from the same model with float32 in its cache. Then
-tokens a second of answers behind so many tokens, by kind and by block, all kinds taking turns: the numbers of
-the cache are zeros there, which cost what others cost. By block also the speed of a prompt, and what is
-wasted: a sequence's last block is half empty in the mean, and of a shared beginning as much is found less.
+With a text, it prints the KL divergence of each type (keys/values) from the same model with a float32 cache.
+Then it times decoding behind `--depth` tokens by type and by block size, all in turns; the cached values are
+zeros, which cost as much as any others. For each block size it also times a prompt and prints the memory that
+the half-empty last block of a sequence wastes on average.
 """
 
 from __future__ import annotations
@@ -30,36 +30,34 @@ from satchel.runtime.tasks.bench import Runner, Test
 from satchel.runtime.tasks.perplexity import diverge, windows, write_base
 from satchel.runtime.weights.resident import LoadedOnce
 
-CONTEXT = 512  # of the windows whose divergence is measured
+CONTEXT = 512  # tokens of a window over which the divergence is measured
 ANSWER, PROMPT = 16, 512
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind of cache. bytes: of a token, over all layers. kld, kld_error: nats a token; same_top: share of
-    1. decode, prompt: tokens a second. wasted: bytes of a sequence that hold nothing, in the mean.
-    """
+    """The results of one cache type and block size."""
 
     kind: str
     block: int
-    bytes: int
-    kld: float | None = None
-    kld_error: float | None = None
-    same_top: float | None = None
-    decode: float | None = None
-    prompt: float | None = None
-    wasted: int | None = None
+    bytes: int  # of one token, over all layers
+    kld: float | None = None  # nats per token
+    kld_error: float | None = None  # its standard error
+    same_top: float | None = None  # share of positions, of 1
+    decode: float | None = None  # tokens per second
+    prompt: float | None = None  # tokens per second
+    wasted: int | None = None  # unused bytes of a sequence's last block, on average
 
 
 class Caches:
-    """A loaded model, and engines over its weights with caches of any kind."""
+    """A loaded model, and engines over its weights with any cache."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self._weights = LoadedOnce(model._resident())
 
     def engine(self, cache: Cache) -> Engine:
-        """The caller releases it."""
+        """A new engine, which the caller releases."""
         arch = type(self.model.arch)(self.model.arch.hp, self.model.arch.weights, cache)
         return Engine(arch.build(), cache, [self.model.device], self._weights, batch=cache.batch)
 
@@ -93,7 +91,7 @@ def divergences(caches: Caches, kinds: Sequence[str], text: Path, count: int) ->
 
 
 def speeds(caches: Caches, chosen: Mapping[str, Cache], depth: int, repeats: int) -> dict[str, float]:
-    """Tokens a second of an answer behind `depth` tokens."""
+    """Decoding speed behind `depth` tokens, in tokens per second."""
     runners, found = {}, {name: [] for name in chosen}  # type: dict[str, Runner], dict[str, list[float]]
     for name, cache in chosen.items():
         engine = caches.engine(cache)
@@ -112,7 +110,7 @@ def speeds(caches: Caches, chosen: Mapping[str, Cache], depth: int, repeats: int
 
 
 def prompts(caches: Caches, chosen: Mapping[str, Cache], repeats: int) -> dict[str, float]:
-    """Tokens a second of a prompt, from an empty cache."""
+    """Prompt speed from an empty cache, in tokens per second."""
     runners = {name: Runner(caches.engine(cache), caches.model.arch.vocab) for name, cache in chosen.items()}
     found: dict[str, list[float]] = {name: [] for name in chosen}
     for turn in range(repeats + 1):

@@ -4,9 +4,9 @@ bandwidth.
     python bench/compare.py [--quick] [--only llama-3.2-1b] [--rows pp512,tg64] [--repeats 5] [--apart]
                             [--markdown FILE] [--json FILE] [--models FILE_OR_FOLDER ...]
 
-Needs `pip install 'satchel[bench]'` (llama-cpp-python) and, for all of it, 9 GB of disk and 8 GB of memory.
-Without --models it makes its files under --work: random weights in the shapes of known models, on which speed
-depends as on the real ones.
+Needs `pip install 'satchel[bench]'` (llama-cpp-python) and, for the whole table, 9 GB of disk and 8 GB of
+memory. Without --models it writes files of random weights in the shapes of known models to --work: speed
+depends on shapes and formats, not on the values.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from satchel.errors import RequestError, SatchelError
 from satchel.formats.quantize import find_recipe, quantize_file
 
 ROOT = Path(__file__).resolve().parent.parent
-LONG = 4096  # tokens from which a row counts as long
+LONG = 4096  # tokens above which a row counts as long
 LONG_REPEATS = 3
-QUIET = 0.25  # load average of a core that counts as idle
+QUIET = 0.25  # load average per core below which the machine counts as idle
 BUNDLED = "bundled"
 INTERRUPTED = "interrupted: not all rows were measured"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model and its rows. shape: of make_shape, or BUNDLED. narrow: as in make_shape."""
+    """A model and the rows to measure."""
 
-    shape: str
+    shape: str  # of make_shape.py, or BUNDLED
     type: str
     rows: tuple[Row, ...]
-    narrow: str = ""
+    narrow: str = ""  # as in make_shape.py
 
     @property
     def name(self) -> str:
@@ -79,14 +79,14 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject(LLAMA, "Q8_0", (prompt(512), generate(64))),
     Subject(LLAMA, "BF16", (prompt(512),)),
     Subject(LLAMA, "F16", (prompt(512), generate(32))),
-    # Rows of 896 are no multiple of 256 and need another format: 8 bits.
+    # Rows of 896 values are not a multiple of 256, so they need an 8-bit format.
     Subject(QWEN, "Q4_K_M", (prompt(512), generate(64)), narrow="q8_0"),
     Subject(BUNDLED, "Q4_K_M", (prompt(512), generate(128))),
 )  # fmt: skip
 
 
 def same(name: str) -> str:
-    """A name without case and separators, to be compared."""
+    """A name without case and separators, for comparisons."""
     return "".join(c for c in name.lower() if c.isalnum() or c == ".")
 
 
@@ -96,8 +96,8 @@ def split(text: str) -> list[str]:
 
 
 def select(subjects: Sequence[Subject], only: str, rows: str, quick: bool) -> list[Subject]:
-    """The subjects whose name holds one of `only`, each with the rows that `rows` names. RequestError for a
-    name that is nowhere.
+    """The subjects whose name contains one of `only`, each with the rows that `rows` names. RequestError for
+    an unknown name.
     """
     names = [s.name for s in subjects]
     known = list(dict.fromkeys(r.name for s in subjects for r in s.rows))
@@ -122,7 +122,7 @@ def is_long(row: Row) -> bool:
 
 
 def given(paths: Iterable[Path]) -> list[Path]:
-    """The GGUF files that were named, or lie in folders that were."""
+    """The named GGUF files, and those in named folders."""
     found: list[Path] = []
     for path in paths:
         files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
@@ -133,7 +133,9 @@ def given(paths: Iterable[Path]) -> list[Path]:
 
 
 def match(files: Iterable[Path]) -> list[tuple[Subject, Path]]:
-    """Each file with the subject whose shape and type its name holds; any other gets pp512 and tg64."""
+    """Each file with the subject whose shape and type its name contains; any other file gets pp512 and
+    tg64.
+    """
     found = []
     for path in files:
         name = same(path.stem)
@@ -144,7 +146,7 @@ def match(files: Iterable[Path]) -> list[tuple[Subject, Path]]:
 
 
 def provide(subject: Subject, work: Path, note: Callable[[str], None]) -> Path:
-    """The subject's file under `work`, made if it isn't there."""
+    """The subject's file under `work`, which is created where it is missing."""
     target = work / subject.file
     if subject.shape != BUNDLED:
         said = f", rows that are no multiple of 256 in {subject.narrow.upper()}" if subject.narrow else ""
@@ -167,7 +169,7 @@ def seats_of(path: Path, threads: int) -> list[Seat]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The results so far; updated after each row, so an interrupted run still has a table."""
+    """The results so far, updated after each row, so that an interrupted run still prints a table."""
 
     outcomes: list[Outcome]
     notes: list[str]
@@ -182,7 +184,7 @@ def measure(
     said: Callable[[str], None],
     apart: bool = False,
 ) -> None:
-    """All rows of a model. apart: as measure_row has it."""
+    """Measures all rows of a model. apart: as in measure_row."""
     try:
         for row in subject.rows:
             times = min(repeats, LONG_REPEATS) if is_long(row) else repeats
@@ -215,7 +217,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def subjects_of(o: argparse.Namespace) -> list[tuple[Subject, Path | None]]:
-    """What is to be measured; the path is None where the file is ours to make."""
+    """The subjects to measure. A path of None means that the file is to be created."""
     if not o.models:
         return [(s, None) for s in select(SUBJECTS, o.only, o.rows, o.quick)]
     pairs = match(given(o.models))
@@ -226,7 +228,7 @@ def subjects_of(o: argparse.Namespace) -> list[tuple[Subject, Path | None]]:
 
 
 def check(o: argparse.Namespace) -> None:
-    """RequestError for what can't be measured here."""
+    """RequestError for a measurement that this machine can't make."""
     if importlib.util.find_spec("llama_cpp") is None:
         raise RequestError("llama-cpp-python is not installed: pip install 'satchel[bench]'")
     for name in ("repeats", "threads"):
@@ -238,22 +240,20 @@ def check(o: argparse.Namespace) -> None:
 
 
 def busy_note() -> Iterator[str]:
-    """A note for a machine with other load: it slows engines whose threads wait for each other more than it
-    slows others.
-    """
+    """A note where the machine has other load, which slows engines with spinning threads more than others."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > QUIET * cores():
         yield f"other work ran here (load average {load:.1f} at the start), which distorts the ratios"
 
 
 def say(text: str) -> None:
-    """One changing line on a terminal, nothing elsewhere."""
+    """Prints a progress line on a terminal, nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def run(o: argparse.Namespace, words: Sequence[str]) -> Found:
-    """Measures and writes; what was measured before an interruption is written too."""
+    """Measures and writes the results, also those from before an interruption."""
     check(o)
     found = Found([], list(busy_note()))
     try:
@@ -278,7 +278,7 @@ def run(o: argparse.Namespace, words: Sequence[str]) -> Found:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """0 where every cell was measured, 1 where one was not, 2 where nothing could be."""
+    """Returns 0 where every cell was measured, 1 where one was not, 2 where none could be."""
     o = parse(words)
     try:
         found = run(o, sys.argv[1:] if words is None else words)

@@ -1,9 +1,9 @@
-"""The two engines that bench/compare.py sets side by side, each in a process of its own that obeys on a pipe.
+"""The two engines of bench/compare.py, each in a process of its own that executes commands from a pipe.
 
     python bench/compare_engines.py satchel | llama.cpp
 
-reads one JSON command a line (load, prepare, run, bandwidth) and answers each with one line. Between commands
-the process waits in a read; how much processor time it used while it waited is part of every answer.
+It reads one JSON command per line (load, prepare, run, bandwidth) and answers each with one line. Between
+commands it blocks in a read; every answer reports the processor time used meanwhile.
 """
 
 from __future__ import annotations
@@ -18,32 +18,30 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-BATCH = 512  # tokens of a step of a prompt
+BATCH = 512  # tokens of a prompt's step
 PAD = 256  # contexts are rounded up to this many tokens
-PROBE, PROBE_STEPS = 2048, 16  # a setting is chosen by no more tokens of a prompt, and decoded ones
+PROBE, PROBE_STEPS = 2048, 16  # limits of the trial that chooses a setting: prompt tokens, decoding steps
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One test: `prompt` tokens span, then `generate` ones decoded, by each of `sequences`, behind `depth`
-    tokens. busy: beside a process that keeps core 0 busy.
-    """
+    """One test."""
 
     name: str
-    prompt: int = 0
-    generate: int = 0
-    depth: int = 0
-    sequences: int = 1
-    busy: bool = False
+    prompt: int = 0  # tokens of the prompt
+    generate: int = 0  # tokens that are decoded after it
+    depth: int = 0  # tokens in the cache before both
+    sequences: int = 1  # the batch size; the other counts are per sequence
+    busy: bool = False  # another process keeps core 0 busy meanwhile
 
     @property
     def tokens(self) -> int:
-        """Of all sequences."""
+        """Prompt and decoded tokens of all sequences."""
         return (self.prompt + self.generate) * self.sequences
 
     @property
     def context(self) -> int:
-        """Tokens that each sequence must have room for, rounded up."""
+        """The context size of each sequence, rounded up."""
         return -(-(self.depth + self.prompt + self.generate + 1) // PAD) * PAD
 
 
@@ -51,16 +49,16 @@ class Engine(Protocol):
     """Executes the commands. An exception becomes an error answer; a crash ends the process."""
 
     def load(self, path: str, threads: int, mode: str) -> dict[str, Any]:
-        """Opens a file for so many threads, gives what is to be said of the engine."""
+        """Opens a file with so many threads; returns facts about the engine."""
 
     def prepare(self, row: Row) -> dict[str, Any]:
-        """Brings a test to where run() can repeat it, warmed up; gives what is to be said of it."""
+        """Sets a test up and warms it up, so that run() can repeat it; returns facts about it."""
 
     def run(self) -> float:
         """Seconds of one run of the prepared test."""
 
     def bandwidth(self) -> float:
-        """Bytes a second at which as many bytes can be read as a step of the prepared test reads."""
+        """The read bandwidth in bytes per second, over as many bytes as a step of the prepared test reads."""
 
 
 class SatchelEngine:
@@ -71,7 +69,7 @@ class SatchelEngine:
     model: Any
     runner: Any
     row: Row
-    shape: tuple[int, int]  # tokens of context, sequences
+    shape: tuple[int, int]  # (context, sequences) of the loaded engine
 
     def load(self, path: str, threads: int, mode: str) -> dict[str, Any]:
         from importlib.metadata import version
@@ -82,7 +80,7 @@ class SatchelEngine:
         return {"version": f"satchel {version('satchel')}", "system": f"{info.name} {info.variant}"}
 
     def open(self, row: Row) -> None:
-        """Loads the model with room for this test, unless it has just that."""
+        """Loads the model for this test's context and batch size, unless it is loaded so."""
         from satchel.runtime.api.model import Model
         from satchel.runtime.tasks.bench import Runner
 
@@ -100,12 +98,12 @@ class SatchelEngine:
         self.open(row)
         self.row = row
         self.runner.fresh(row.sequences, row.depth)
-        # A step of an unknown size makes its plan; the second token of an answer knows it.
+        # The first step of a size compiles its plan, so the second token runs at full speed.
         self.timed(Row("", row.prompt, min(2, row.generate), row.depth, row.sequences))
         return {"bytes_per_token": self.bytes_per_token()}
 
     def bytes_per_token(self) -> float:
-        """Bytes read for a decoded token: a step's weights serve all sequences, each has its own cache."""
+        """Bytes read per decoded token: all sequences share a step's weights, each has its own cache."""
         from satchel.runtime.compiler.cost import CostModel, TokenSpan
 
         row, costs, n, total = self.row, CostModel(self.model.engine), self.row.sequences, 0.0
@@ -139,23 +137,23 @@ class SatchelEngine:
 
 
 Setting = Mapping[str, Any]  # fields of llama_context_params
-FLASH = (("on", 1), ("off", 0))  # llama.cpp's default, "auto", becomes one of these
-# Formats that llama.cpp has repacked kernels for wherever it repacks at all.
+FLASH = (("on", 1), ("off", 0))  # llama.cpp's default "auto" resolves to one of these
+# Formats for which llama.cpp has repacked kernels on every machine where it repacks.
 REPACKED = ("q4_0", "q4_k", "iq4_nl")
 
 
 class LlamaCpp:
-    """llama.cpp as llama-cpp-python brings it, on the processor alone, in the best of its settings.
+    """llama.cpp through llama-cpp-python, on the CPU alone, with its fastest settings.
 
-    load's modes: "default" repacks weights as llama.cpp chooses; "repack" does so without its AMX path;
-    "plain" uses the weights as they lie in the file, which the other two try as well.
+    Modes of load: "default" repacks weights as llama.cpp chooses; "repack" repacks without its AMX path;
+    "plain" uses the file's layout, which the other two try as well.
     """
 
     lib: Any
     threads: int
     row: Row
-    models: dict[str, Any]  # by the mode they were loaded in
-    layout: tuple[int, int]  # tokens and sequences that the batch is laid out for
+    models: dict[str, Any]  # by mode
+    layout: tuple[int, int]  # (tokens, sequences) of the current batch layout
 
     def load(self, path: str, threads: int, mode: str) -> dict[str, Any]:
         import llama_cpp
@@ -190,7 +188,7 @@ class LlamaCpp:
         return next((line.strip() for line in reversed(self.log) if line.strip()), "it said nothing")
 
     def open(self, row: Row, mode: str, setting: Setting) -> None:
-        """A context with room for this test, of the model that was loaded in this mode."""
+        """A context for this test, of the model that was loaded in this mode."""
         if self.context:
             self.lib.llama_free(self.context)
         options = self.lib.llama_context_default_params()
@@ -206,7 +204,7 @@ class LlamaCpp:
         self.memory = self.lib.llama_get_memory(self.context)
 
     def make_batch(self) -> None:
-        """llama.cpp's batch, with arrays over its memory: filling it must not cost time that is measured."""
+        """llama.cpp's batch as arrays over its memory, so that filling it costs no measured time."""
         from numpy.ctypeslib import as_array
 
         self.batch, self.layout = self.lib.llama_batch_init(BATCH, 0, 1), (0, 0)
@@ -215,7 +213,7 @@ class LlamaCpp:
         as_array(self.batch.n_seq_id, (BATCH,))[:] = 1
 
     def lay_out(self, tokens: int, sequences: int) -> None:
-        """So many tokens of one sequence after those of another."""
+        """Fills the batch's layout: so many tokens of each sequence, one sequence after another."""
         import numpy as np
 
         n = tokens * sequences
@@ -227,7 +225,9 @@ class LlamaCpp:
         self.batch.n_tokens, self.layout = n, (tokens, sequences)
 
     def decode(self, tokens: int, start: int, sequences: int, last: bool) -> None:
-        """One step of so many tokens of each sequence. last: with logits of its last token, for a sampler."""
+        """One step of so many tokens of each sequence. last: computes the logits of each last token, for a
+        sampler.
+        """
         if self.layout != (tokens, sequences):
             self.lay_out(tokens, sequences)
         n = tokens * sequences
@@ -237,7 +237,7 @@ class LlamaCpp:
             raise RuntimeError(f"llama_decode failed on {n} tokens at {start}: {self.said()}")
 
     def feed(self, tokens: int, start: int, last: bool) -> None:
-        """A prompt into the first sequence."""
+        """Processes a prompt of the first sequence."""
         for at in range(0, tokens, BATCH):
             n = min(BATCH, tokens - at)
             self.decode(n, start + at, 1, last and at + n == tokens)
@@ -252,13 +252,13 @@ class LlamaCpp:
         return time.perf_counter() - started
 
     def settle(self, row: Row, mode: str, setting: Setting) -> None:
-        """A context of this setting with the depth filled, warmed up."""
+        """A warmed-up context with this setting, filled to the test's depth."""
         self.open(row, mode, setting)
         self.feed(row.depth, 0, last=False)
         self.timed(Row("", min(row.prompt, BATCH), min(row.generate, 2), row.depth, row.sequences))
 
     def prepare(self, row: Row) -> dict[str, Any]:
-        """Tries the settings, on a shorter test where the test is long, and keeps the fastest."""
+        """Tries the settings, on a shorter test where this one is long, and keeps the fastest."""
         self.row, found = row, []
         lengths = min(row.prompt, PROBE), min(row.generate, PROBE_STEPS), min(row.depth, PROBE)
         probe = Row("", *lengths, row.sequences)
@@ -278,7 +278,7 @@ class LlamaCpp:
 
 
 def settings(row: Row) -> list[tuple[str, Setting]]:
-    """What is tried for a test, by name: flash attention, and one or many key-value streams."""
+    """The settings to try, by name: flash attention on or off, one or several key-value streams."""
     found: list[tuple[str, Setting]] = []
     for name, flash in FLASH:
         one = {"flash_attn_type": flash}
@@ -299,8 +299,8 @@ MODES: Mapping[str, str] = {
 
 
 def fits_twice(path: str) -> bool:
-    """Whether memory holds the file and a copy in another order: else one of the two is measured, or both are
-    read from the disk again and again.
+    """Whether memory holds the file and a repacked copy. Otherwise only one of the two is measured, or both
+    would be read from disk repeatedly.
     """
     if not hasattr(os, "sysconf"):
         return True
@@ -316,8 +316,8 @@ def matrices(path: str) -> list[str]:
 
 
 def overrides(names: Sequence[str]) -> tuple[Any, ...]:
-    """llama.cpp's list that puts these matrices into its repacking buffers, and what must outlive it. An
-    error where the loaded library has no such buffers.
+    """llama.cpp's override list that puts these matrices into its repacking buffers, and objects that must
+    outlive it. An error where the library has no such buffers.
     """
     import ctypes
     import re
@@ -326,7 +326,7 @@ def overrides(names: Sequence[str]) -> tuple[Any, ...]:
     class Override(ctypes.Structure):
         _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
 
-    # The library that is loaded: another copy of it would have buffer types of its own.
+    # The loaded library itself: another copy would have its own buffer types.
     found = re.search(r"/.*libggml-cpu.*", Path("/proc/self/maps").read_text(encoding="utf-8"))
     if not found:
         raise RuntimeError("no libggml-cpu is loaded")
@@ -341,7 +341,7 @@ Known = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
 def commands_of(engine: Engine) -> Known:
-    """An engine's methods by their names."""
+    """An engine's methods by command name."""
     return {
         "load": lambda c: engine.load(c["path"], c["threads"], c["mode"]),
         "prepare": lambda c: engine.prepare(Row(**c["row"])),
@@ -351,7 +351,7 @@ def commands_of(engine: Engine) -> Known:
 
 
 class Commands:
-    """The other end of the pipe: what is known by its name, each a function of the command's fields."""
+    """The receiving end of the pipe: functions of a command's fields, by name."""
 
     def __init__(self, known: Known) -> None:
         self.known = known
@@ -375,7 +375,7 @@ def serve(known: Known, commands: IO[str], answers: IO[str]) -> None:
 
 
 def command(do: str, row: Row | None = None, path: str = "", threads: int = 0, mode: str = "") -> str:
-    """A command as a line."""
+    """A command as a line of JSON."""
     said: dict[str, Any] = {"do": do}
     if do == "load":
         said |= {"path": path, "threads": threads, "mode": mode}
@@ -388,7 +388,7 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {"satchel": SatchelEngine, "llama.
 
 
 def main(known: Known) -> None:
-    """Answers go to what was stdout; whatever else is printed goes to stderr."""
+    """Answers go to the original stdout; everything else that is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(known, sys.stdin, answers)

@@ -1,8 +1,6 @@
-"""Measures engines in turns: each runs in a child process that loads the model once, and only one works at a
-time.
+"""Runs engines in turns: each in a child process that loads the model once, only one working at a time.
 
-A child that dies is an outcome, never the end: it is started again in the engine's next mode, or its row says
-so.
+A crash of a child is a result: the child restarts in the engine's next mode, or its row reports the failure.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from compare_engines import MODES, Row, command
 from satchel.errors import RequestError
 
 PATIENCE = 1800.0  # seconds for one command
-IDLE_SHARE = 0.05  # of one core, above which a waiting process disturbs the other
-ROUNDS = 2  # in which seats that may not be loaded together are
-LEAST_WAIT = 0.5  # seconds of waiting that tell anything
+IDLE_SHARE = 0.05  # share of one core above which a waiting process disturbs the other
+ROUNDS = 2  # loads of each seat where two may not be loaded at once
+LEAST_WAIT = 0.5  # the shortest wait, in seconds, whose processor time is meaningful
 SCRIPT = Path(__file__).with_name("compare_engines.py")
 
 
@@ -46,7 +44,7 @@ def cores() -> int:
 
 
 class Child:
-    """One process and its pipe. close() or `with` ends it."""
+    """A child process and its pipe. close() or `with` ends it."""
 
     def __init__(self, argv: Sequence[str], patience: float = PATIENCE) -> None:
         self.patience = patience
@@ -57,7 +55,7 @@ class Child:
         self.waited = self.used = 0.0
 
     def ask(self, line: str) -> Any:
-        """The answer to a command. EngineError where it is an error, Crashed where there is none."""
+        """The answer to a command. EngineError where the answer is an error, Crashed where there is none."""
         try:
             self._pipe(self.process.stdin).write(line.encode())
             answer = self._line()
@@ -74,7 +72,7 @@ class Child:
         return pipe
 
     def _line(self) -> dict[str, Any]:
-        """EOFError where the pipe ends in front of a whole line, or stays silent for too long."""
+        """The next line. EOFError where the pipe ends before a whole line, or stays silent for too long."""
         out, found = self._pipe(self.process.stdout), b""
         while not found.endswith(b"\n"):
             if not select.select([out], [], [], self.patience)[0]:
@@ -93,7 +91,7 @@ class Child:
         lines = self.errors.read().decode("utf-8", "replace").split("\n")
         last = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
         reason = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        # What is left on stderr by a signal is rarely its cause.
+        # After a signal, stderr rarely names the cause.
         return reason if code < 0 or not last else f"{reason}: {last}"
 
     def close(self) -> None:
@@ -114,23 +112,20 @@ class Child:
 
 @dataclass
 class Seat:
-    """An engine at work on one file, with the modes that are left to try and what there is to say of it.
-
-    notes are sentences for the table's foot; facts is what load and prepare gave last.
-    """
+    """An engine on one file, with the modes that are left to try."""
 
     name: str
     path: Path
     threads: int
     modes: tuple[str, ...] = ("default",)
     argv: tuple[str, ...] = ()
-    notes: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # sentences below the table
+    facts: dict[str, Any] = field(default_factory=dict)  # the last answers of load and prepare
     samples: list[float] = field(default_factory=list)
     child: Child | None = None
 
     def start(self) -> Child:
-        """A process with the file loaded."""
+        """Starts a process and loads the file."""
         if self.child is None:
             self.child = Child(self.argv or (sys.executable, str(SCRIPT), self.name))
             line = command("load", path=str(self.path), threads=self.threads, mode=self.modes[0])
@@ -142,7 +137,7 @@ class Seat:
         return self.child
 
     def prepare(self, row: Row) -> None:
-        """Loads if need be and warms the test up, in the first mode that survives it."""
+        """Loads where needed and warms the test up, in the first mode that survives it."""
         self.samples, self.facts = [], {k: self.facts[k] for k in ("version", "system") if k in self.facts}
         while True:
             try:
@@ -152,7 +147,7 @@ class Seat:
                 self._fall_back(row, error)
 
     def measure(self, row: Row) -> None:
-        """One run more; none, and those before forgotten, where another mode had to be taken."""
+        """One more run. Where a crash forces another mode, all samples are dropped instead."""
         try:
             self.samples.append(row.tokens / self.start().ask(command("run")))
         except EngineError as error:
@@ -160,11 +155,11 @@ class Seat:
             self.prepare(row)
 
     def _fall_back(self, row: Row, error: EngineError) -> None:
-        """The next mode; the error itself where none is left."""
+        """Switches to the next mode; raises the error where none is left."""
         crashed = isinstance(error, Crashed)
         if crashed:
             self.close()
-        # A plain error is final in the mode that a user would get; a fallback's own leads to the next one.
+        # An error (not a crash) is final in the default mode; in a fallback mode it leads to the next one.
         if len(self.modes) == 1 or (not crashed and self.modes[0] == "default"):
             raise error
         done, *rest = self.modes
@@ -176,7 +171,9 @@ class Seat:
         )
 
     def bandwidth(self) -> float | None:
-        """Read bandwidth for as many bytes as the prepared test reads, if it reports them."""
+        """Read bandwidth over as many bytes as the prepared test reads; None where the engine reports
+        none.
+        """
         try:
             return (
                 float(self.start().ask(command("bandwidth"))) if self.facts.get("bytes_per_token") else None
@@ -202,7 +199,7 @@ class Seat:
 
 @contextmanager
 def busy_core(wanted: bool) -> Iterator[None]:
-    """A process that keeps core 0 busy, pinned there. RequestError where nothing can be pinned."""
+    """A process pinned to core 0 that keeps it busy. RequestError where the system can't pin processes."""
     if not wanted:
         yield
         return
@@ -221,16 +218,14 @@ def busy_core(wanted: bool) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row as measured. By engine: samples, the tokens a second of each run; failures, why there are none;
-    facts, what load and prepare gave. bandwidth: bytes a second that could be read, where a row decodes.
-    """
+    """The results of a row; mappings are by engine."""
 
     model: str
     row: Row
-    samples: Mapping[str, tuple[float, ...]]
-    failures: Mapping[str, str]
-    facts: Mapping[str, Mapping[str, Any]]
-    bandwidth: float | None = None
+    samples: Mapping[str, tuple[float, ...]]  # tokens per second of each run
+    failures: Mapping[str, str]  # why there are no samples
+    facts: Mapping[str, Mapping[str, Any]]  # the answers of load and prepare
+    bandwidth: float | None = None  # readable bytes per second, for a row that decodes
 
 
 def measure_row(
@@ -241,8 +236,8 @@ def measure_row(
     said: Callable[[str], None],
     apart: bool = False,
 ) -> Outcome:
-    """Runs the seats in turn until each has its repeats or has failed. apart: no two of them are loaded at
-    once; each is loaded ROUNDS times and does its share of the runs.
+    """Runs the seats in turn until each has its repeats or has failed. apart: no two are loaded at once; each
+    is loaded ROUNDS times and makes its share of the runs.
     """
     failures: dict[str, str] = {}
     found: list[float | None] = []

@@ -17,12 +17,12 @@ from compare_seats import Outcome
 
 PEER, OURS = "llama.cpp", "satchel"
 HEADS = ("model", "test", "llama.cpp t/s", "Satchel t/s", "ratio", "GB/s", "of read bandwidth")
-KNOWN_RATES = 100.0  # tokens a second from which a decimal says nothing
+KNOWN_RATES = 100.0  # tokens per second above which decimals are noise
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where and of what the table was made."""
+    """The machine and the versions of a table."""
 
     date: str
     processor: str
@@ -33,8 +33,8 @@ class Machine:
 
 
 def processor(text: str) -> str:
-    """The processor's name from the text of /proc/cpuinfo, with family and model, since a virtual machine may
-    hide the name; empty where there is none.
+    """The processor's name, family and model in the text of /proc/cpuinfo, since a virtual machine may hide
+    the name; empty where there is none.
     """
     found = dict(re.findall(r"^(model name|cpu family|model|Hardware|CPU part)\s*:\s*(.+?)\s*$", text, re.M))
     name = found.get("model name") or found.get("Hardware") or ""
@@ -59,7 +59,7 @@ def machine(root: Path, threads: int) -> Machine:
 
 
 def commit(root: Path) -> str:
-    """The checked-out commit, and whether files differ from it; "unknown" outside of a checkout."""
+    """The checked-out commit, and whether the work tree differs from it; "unknown" outside of a checkout."""
     found = []
     for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no")):
         try:
@@ -71,13 +71,13 @@ def commit(root: Path) -> str:
 
 
 def ratio(outcome: Outcome) -> float | None:
-    """Median over median; None where either is missing."""
+    """Ratio of the medians; None where one is missing."""
     peer, ours = (outcome.samples.get(name) for name in (PEER, OURS))
     return statistics.median(ours) / statistics.median(peer) if peer and ours else None
 
 
 def rate(outcome: Outcome, engine: str = OURS) -> float | None:
-    """Bytes a second that decoding reads, counted as Satchel's plan counts them."""
+    """Bytes per second that decoding reads, by the byte count of Satchel's plan."""
     size = outcome.facts.get(OURS, {}).get("bytes_per_token")
     samples = outcome.samples.get(engine)
     if not size or not samples or outcome.row.prompt:
@@ -86,7 +86,7 @@ def rate(outcome: Outcome, engine: str = OURS) -> float | None:
 
 
 def speed(samples: Sequence[float]) -> str:
-    """Median and standard deviation, with the decimals that mean something."""
+    """Median and standard deviation, with meaningful decimals."""
     middle = statistics.median(samples)
     digits = 0 if middle >= KNOWN_RATES else 1
     spread = f" ± {statistics.stdev(samples):.{digits}f}" if len(samples) > 1 else ""
@@ -115,7 +115,7 @@ def line(outcome: Outcome, bandwidth: float | None) -> tuple[str, ...]:
 
 
 def limits(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """The read bandwidth by model: the best of the readings between its rows."""
+    """The read bandwidth by model: the largest reading between its rows."""
     found: dict[str, float] = {}
     for outcome in outcomes:
         if outcome.bandwidth:
@@ -124,7 +124,7 @@ def limits(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def cut(outcomes: Sequence[Outcome]) -> list[str]:
-    """The table's lines; a model's name stands in its first row."""
+    """The table's lines; only a model's first row has its name."""
     bandwidths = limits(outcomes)
     lines = [f"| {' | '.join(HEADS)} |", "|---|---|" + "---:|" * (len(HEADS) - 2)]
     before = ""
@@ -142,7 +142,7 @@ def failures(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def versions(outcomes: Sequence[Outcome]) -> list[str]:
-    """Each engine's version and kernels, once."""
+    """Each engine's version and kernels."""
     said = {
         f"{facts['version']} ({facts['system']})": None
         for name in (PEER, OURS)
@@ -153,7 +153,7 @@ def versions(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def chosen(outcomes: Sequence[Outcome]) -> str:
-    """llama.cpp's settings that were fastest, each with the models and tests where it was."""
+    """llama.cpp's fastest settings, each with the models and tests for which it won."""
     found: dict[str, list[str]] = {}
     for o in outcomes:
         if setting := o.facts.get(PEER, {}).get("setting"):
@@ -179,7 +179,7 @@ def markdown(about: Machine, outcomes: Sequence[Outcome], notes: Sequence[str], 
 
 
 def record(about: Machine, outcomes: Sequence[Outcome], notes: Sequence[str]) -> dict[str, Any]:
-    """Everything as JSON holds it, every sample included. Rates in bytes a second."""
+    """The results as JSON, with every sample. Rates are in bytes per second."""
     rows = [
         {
             **asdict(o),

@@ -4,10 +4,10 @@ Attacks: silent, slow header, slow body, slow read, half-closed, idle connection
 
 python bench/connections.py [--limit 256] [--requests 200] [--pause 2] [--manner NAME ...] [--markdown FILE]
 
-The bad clients run in a process of their own with the least priority, come from several loopback addresses,
-one of which is the good client's, and come again `--pause` seconds, more or less, after they were cut.
-The good client asks for four tokens, each time on a new connection. Wanted: its p99 is at most twice the one
-without an attack. Linux. Exit code 1 where that is not met or a request of it is not answered with 200.
+The attackers run in a process of their own at the lowest priority. They connect from several loopback
+addresses, one of which is the good client's, and reconnect about `--pause` seconds after they were cut. The
+good client requests four tokens, each time over a new connection. Exit code 1 where its p99 latency is more
+than twice that without an attack, or where one of its requests gets no 200. Linux only.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from serving_process import Process, satchel
 
 from satchel.cli.options import default_model
 
-ADDRESSES = 4  # of the bad clients
-WORSE = 2.0  # times the p99 without an attack
-SETTLE = 1.0  # seconds from when all were connected until the good client begins
-WARM = 20  # requests before any is measured
+ADDRESSES = 4  # addresses of the attackers
+WORSE = 2.0  # limit on the p99, relative to that without an attack
+SETTLE = 1.0  # seconds between the attackers' last connection and the good client's first
+WARM = 20  # warm-up requests before the measurement
 HEAD = b"GET %s HTTP/1.1\r\nHost: localhost\r\n"
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 MANNERS = {
     "silent": b"",
     "slow header": HEAD % b"/v1/models" + b"X-Slow: ",
     "slow body": CHAT + b"Content-Length: 9000\r\n\r\n{",
-    "slow read": HEAD % b"/openapi.json" + b"\r\n",  # more than the kernel takes unread
+    "slow read": HEAD % b"/openapi.json" + b"\r\n",  # more than the kernel buffers unread
     "half-closed": HEAD % b"/metrics",
     "idle": HEAD % b"/healthz" + b"\r\n",
 }
-DRIPS = ("slow header", "slow body")  # send a byte a second
+DRIPS = ("slow header", "slow body")  # these send one byte per second
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace) -> list[Finding]:
     with satchel(default_model(), 4, *limits) as server:
         server.ready("/readyz")
         ask(server, WARM)
-        urllib.request.urlopen(f"{server.url}/openapi.json", timeout=60).close()  # made once
+        urllib.request.urlopen(f"{server.url}/openapi.json", timeout=60).close()  # the document is built once
         without = ask(server, options.requests)
         found = [Finding("without", str(without), "all answered", not without.failed)]
         for manner in options.manner or MANNERS:
@@ -98,7 +98,7 @@ def measure(options: argparse.Namespace) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds of requests that were answered, and how many were not."""
+    """Latencies in milliseconds of requests that were answered, and the number of others."""
 
     answered: Sequence[float]
     failed: int
@@ -117,12 +117,12 @@ class Times:
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The value below or at which the share q lies; infinity where there is none."""
+    """The smallest value at or below which the share q lies; infinity where there is none."""
     return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else float("inf")
 
 
 def ask(server: Process, count: int) -> Times:
-    """Requests of the good client, one after the other, each on a connection of its own."""
+    """Requests of the good client, one after another, each over a connection of its own."""
     port, answered, failed = urlsplit(server.url).port or 0, [], 0
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "ignore_eos": True}
     data, headers = json.dumps(body), {"content-type": "application/json"}
@@ -146,7 +146,9 @@ def ask(server: Process, count: int) -> Times:
 
 
 class Attack:
-    """Bad clients, twice as many as the server takes, from the first time that all were connected."""
+    """Attackers with twice as many connections as the server accepts; entered when all have been connected
+    once.
+    """
 
     def __init__(self, server: Process, manner: str, options: argparse.Namespace) -> None:
         port = str(urlsplit(server.url).port)
@@ -168,7 +170,7 @@ class Attack:
 
 
 async def attack(manner: str, port: int, count: int, pause: float) -> None:
-    """Holds so many connections, for ever; says when all have been connected once."""
+    """Holds so many connections for ever; reports when each has been connected once."""
     first: set[int] = set()
     draw = random.Random(0)
     os.nice(19)
@@ -202,7 +204,7 @@ async def misbehave(manner: str, port: int, source: str, connected: object) -> N
             await loop.sock_sendall(wire, MANNERS[manner])
         if manner == "half-closed":
             wire.shutdown(socket.SHUT_WR)
-        while manner == "slow read":  # a byte a second, which is less than is wanted
+        while manner == "slow read":  # reads one byte per second, below the server's limit
             if not await loop.sock_recv(wire, 1):
                 return
             await asyncio.sleep(1)

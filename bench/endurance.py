@@ -3,10 +3,10 @@ requests, and two hostile API keys.
 
 python bench/endurance.py [--seconds 3600] [--clients 64] [--hostile 2] [--leave-out ACT,...] [--json FILE]
 
-It reports the wait for the first token and between tokens (p50, p99), streams that are not the answer that
-their question has alone, and by how much memory and descriptors of the server and its engine's process grow:
-the slope of a least squares line through what was sampled once a second after the first third. Exit code 1
-where something that is wanted is not met. Linux alone.
+It reports the latency to the first token and between tokens (p50, p99), streams that differ from their
+question's reference answer, and the growth of memory and descriptors of the server and of its engine's
+process: the slope of a least squares line through samples taken once a second after the first third. Exit
+code 1 where a target is missed. Linux only.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from satchel.cli.load.stream import Outcome
 from satchel.cli.load.summary import summary
 from satchel.cli.options import default_model
 
-LEAVE, WRONG = 0.05, 0.01  # shares of clients that leave, and of requests that must be refused
-WARM = 1 / 3  # of the time in which caches fill
-LONG = 600.0  # seconds from which on slopes are judged: before, they say little
-MEMORY = 32 << 20  # bytes an hour by which a process may grow
-DESCRIPTORS = 4.0  # an hour
+LEAVE, WRONG = 0.05, 0.01  # shares of clients that disconnect, and of invalid requests
+WARM = 1 / 3  # share of the run during which caches fill
+LONG = 600.0  # seconds: slopes of shorter runs are not judged
+MEMORY = 32 << 20  # bytes per hour by which a process may grow
+DESCRIPTORS = 4.0  # descriptors per hour by which a process may grow
 EVERY = 1.0  # seconds between samples
 
 
 @dataclass
 class Samples:
-    """Of one process: seconds since the start, bytes in memory, open descriptors."""
+    """Samples of one process."""
 
     name: str
     pid: int
-    at: list[float] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
-    descriptors: list[int] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)  # seconds since the start
+    memory: list[int] = field(default_factory=list)  # bytes
+    descriptors: list[int] = field(default_factory=list)  # open file descriptors
 
     def take(self, now: float) -> None:
-        """One more; nothing where the process is gone."""
+        """Takes a sample; nothing where the process is gone."""
         try:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1])
             count = sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
@@ -68,8 +68,8 @@ class Samples:
 
 
 def slope(at: Sequence[float], values: Sequence[float], warm: float = WARM) -> float:
-    """Units an hour: the least squares line through the samples after the first share `warm` of the time; 0
-    for fewer than three.
+    """Units per hour: the slope of the least squares line through the samples after the first share `warm` of
+    the time; 0 for fewer than three.
     """
     if not at:
         return 0.0
@@ -101,7 +101,7 @@ class ProcessWatch(Watch):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a question has for an answer when it is asked alone."""
+    """The reference answer of a question: the one that the server gives when nothing else runs."""
 
     text: str
     tokens: int
@@ -116,18 +116,15 @@ def alone(server: LoadTarget, asked: Sequence[LoadRequest]) -> dict[str, Answer]
 
 @dataclass
 class Compared:
-    """Streams against their answers. busy: refused for want of room. lost, doubled: tokens that whole
-    streams have too few and too many, by the server's own count; other: what is wrong with the rest, or with
-    their texts.
-    """
+    """The comparison of streams with their reference answers."""
 
     streams: int = 0
     left: int = 0
     refused: int = 0
-    busy: int = 0
-    lost: int = 0
-    doubled: int = 0
-    other: Counter[str] = field(default_factory=Counter)
+    busy: int = 0  # refused because the server was full
+    lost: int = 0  # tokens that complete streams lack, by the server's own count
+    doubled: int = 0  # tokens that they have too many
+    other: Counter[str] = field(default_factory=Counter)  # differences of text and other faults
 
     def add(self, outcome: Outcome, answer: Answer) -> None:
         self.streams += 1
@@ -145,7 +142,7 @@ class Compared:
 
 @contextmanager
 def beside(clients: Sequence[Hostile]) -> Iterator[None]:
-    """The hostile clients, while the block runs."""
+    """Runs the hostile clients while the block runs."""
     threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
     for thread in threads:
         thread.start()
@@ -168,14 +165,14 @@ class Run:
 
 
 def endure(process: Process, keys: Sequence[str], options: argparse.Namespace) -> Run:
-    """All of it. keys: the honest clients' own, then one for each hostile client."""
+    """The whole soak test. keys: those of the honest clients, then one for each hostile client."""
     mix, acts = Mix(options.clients, LEAVE, WRONG), tuple(a for a in ACTS if a not in options.leave_out)
     server = LoadTarget(process.url, first_model(LoadTarget(process.url, key=keys[0])), keys[0])
     asked = questions(mix.seed)
     answers = alone(server, asked)
     compared = Compared()
 
-    def told(outcome: Outcome) -> None:
+    def notify(outcome: Outcome) -> None:
         compared.add(outcome, answers[key(outcome.request)])
 
     hostile = [Hostile(process.url, own, seed, acts) for seed, own in enumerate(keys[1:])]
@@ -215,7 +212,7 @@ def findings(run: Run, seconds: float) -> Iterator[Finding]:
 
 
 def grown(samples: Sequence[Samples], seconds: float) -> Iterator[Finding]:
-    """Slopes of each process; those of a short run are shown and not judged."""
+    """Slopes of each process; those of a short run are printed and not judged."""
     judged = seconds >= LONG
     engines = sum(one.name == "engine" for one in samples)
     yield Finding("engine processes", str(engines), "at most 1", engines <= 1)

@@ -1,9 +1,9 @@
-"""Hostile clients for bench/endurance.py, each with an API key of its own: prompts beyond every limit,
-extreme priorities, schemas that are expensive to compile or to check, streams that are never read, and
-incomplete request bodies.
+"""Hostile clients of bench/endurance.py, each with an API key of its own: prompts beyond every limit, extreme
+priorities, schemas that are expensive to compile or to check, streams that are never read, and incomplete
+request bodies.
 
-A client does one such thing after the other until it is told to stop. What it is answered does not matter,
-only that it is answered or cut off: nothing here waits longer than WAIT.
+A client repeats such acts until it is told to stop. The status of a response does not matter, only that the
+server responds or closes the connection: no client waits longer than WAIT.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from urllib.parse import urlsplit
 WAIT = 10.0  # seconds for a connection, and for each part of an answer
 HELD = 16  # connections that one client holds without reading
 PROMPT = 2_000_000  # characters
-DOUBLINGS = 60  # of a schema whose judgement takes 2^DOUBLINGS steps where each reference is followed
+DOUBLINGS = 60  # levels of a schema; a checker that follows every reference takes 2^DOUBLINGS steps
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Tell me about the harbour."}]
 
 
 @dataclass
 class Hostile:
-    """One client. acts: the names of what it does, of ACTS. done: how often it did each; answers: statuses,
-    0 where the connection ended without one.
+    """One client.
+
+    acts: names of ACTS that it performs. done: how often it performed each. answers: response statuses, 0
+    where the connection ended without one.
     """
 
     url: str
@@ -48,7 +50,7 @@ class Hostile:
             act = draw.choice(self.acts)
             try:
                 ACTS[act](self, draw)
-            except OSError:  # refused, reset, or too late: the server may do that
+            except OSError:  # refused, reset or timed out, all of which the server may do
                 self.answers[0] += 1
                 self.stop.wait(0.05)
             self.done[act] += 1
@@ -56,7 +58,7 @@ class Hostile:
             wire.close()
 
     def connect(self, reads: bool = True) -> socket.socket:
-        """A connection; one that does not read has the smallest window that the system grants."""
+        """A connection. One that does not read has the smallest receive window that the system grants."""
         split = urlsplit(self.url)
         wire = socket.socket()
         if not reads:
@@ -71,10 +73,11 @@ class Hostile:
         return "\r\n".join([*lines, *kind, "", ""]).encode()
 
     def ask(self, body: Mapping[str, Any]) -> None:
-        """Sends a request and reads its answer to the end, or until WAIT."""
+        """Sends a request and reads the response to its end, or until WAIT."""
         data = json.dumps(body).encode()
         with self.connect() as wire:
-            with suppress(ConnectionError):  # refused before it was read: the answer is there all the same
+            # The server may refuse the request before reading it; its response can be read.
+            with suppress(ConnectionError):
                 wire.sendall(self.head(len(data)) + data)
             first = wire.recv(1 << 16)
             words = first.split(b" ", 2)
@@ -83,7 +86,7 @@ class Hostile:
                 pass
 
     def hold(self, wire: socket.socket) -> None:
-        """Keeps a connection open, and lets go of the oldest of too many."""
+        """Keeps a connection open, and closes the oldest of too many."""
         self.held.append(wire)
         if len(self.held) > HELD:
             self.held.pop(0).close()
@@ -107,7 +110,7 @@ def several_answers(client: Hostile, draw: random.Random) -> None:
 
 
 def dear_schema(client: Hostile, draw: random.Random) -> None:
-    """Large, deep, or different each time, so that no cache has it."""
+    """A schema that is large, deep, or different each time, so that no cache has it."""
     size = draw.choice([10, 500])
     names = {
         f"p{draw.random()}": {"type": "string", "pattern": f"^[a-z]{{1,{draw.randint(1, 500)}}}$"}
@@ -120,7 +123,7 @@ def dear_schema(client: Hostile, draw: random.Random) -> None:
 
 
 def doubled_schema(client: Hostile, draw: random.Random) -> None:
-    """Each definition asks twice for the next: few bytes, 2^DOUBLINGS steps."""
+    """A schema in which each definition refers twice to the next: few bytes, 2^DOUBLINGS steps."""
     defs: dict[str, Any] = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(DOUBLINGS)}
     client.ask(structured({"$defs": defs | {f"a{DOUBLINGS}": {"type": "integer"}}, "$ref": "#/$defs/a0"}))
 
@@ -131,7 +134,7 @@ def structured(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def slow_reader(client: Hostile, draw: random.Random) -> None:
-    """A stream that nobody reads."""
+    """A stream that the client never reads."""
     body = {"messages": MESSAGES, "max_tokens": 400, "stream": True, "logprobs": True, "top_logprobs": 20}
     data = json.dumps(body | {"ignore_eos": True}).encode()
     wire = client.connect(reads=False)
@@ -140,7 +143,7 @@ def slow_reader(client: Hostile, draw: random.Random) -> None:
 
 
 def half_body(client: Hostile, draw: random.Random) -> None:
-    """A request that never comes whole: part of its head, or of its body."""
+    """An incomplete request: part of its header, or of its body."""
     wire = client.connect()
     head = client.head(1000)
     wire.sendall(head[: draw.randint(0, len(head))] + (b"{" if draw.random() < 0.5 else b""))

@@ -2,9 +2,9 @@
 
 python bench/engine.py [--only second,clients] [--model FILE] [--large FILE] [--markdown FILE] [--json FILE]
 
---model: a small model that answers (the bundled one); --large: a file of the 1.2B shape in Q4_K_M, which
-`clients` needs (bench/compare.py makes it: build/compare/llama-3.2-1b-q4_k_m.gguf). The peer is
-llama-cpp-python, of `pip install 'satchel[bench]'`; without it its column stays empty.
+--model: a small chat model (the bundled one). --large: a file of the 1.2B shape in Q4_K_M, which `clients`
+needs (bench/compare.py makes it: build/compare/llama-3.2-1b-q4_k_m.gguf). The peer is llama-cpp-python of
+`pip install 'satchel[bench]'`; without it, its column stays empty.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(rows: Sequence[str], files: Files, say: Callable[[str], None]) -> list[Finding]:
-    """Runs the rows one after the other; one that can't run is a finding too."""
+    """Runs the rows one after another; a row that fails is a finding too."""
     found: list[Finding] = []
     for name in rows:
         say(f"{name} ...")

@@ -1,4 +1,4 @@
-"""llama-cpp-python as bench/engine.py sets it beside Satchel: a process that obeys on a pipe. Its object
+"""llama-cpp-python as the peer of bench/engine.py: a process that executes commands from a pipe. Its object
 serves one call at a time, so its clients wait for each other, as they must in an application.
 """
 
@@ -20,8 +20,8 @@ class Peer:
     kept: list[Any]
 
     def load(self, path: str) -> str:
-        """Opens the file as bench/compare.py finds it fastest: repacked, without the AMX buffers, which end
-        some files' processes by a signal.
+        """Opens the file with the settings that bench/compare.py finds fastest: repacked, without the AMX
+        buffers, which crash the process for some files.
         """
         from llama_cpp import Llama
 
@@ -31,7 +31,7 @@ class Peer:
         return "ready"
 
     def clients(self, prompts: list[list[int]], length: int) -> float:
-        """Tokens a second of all clients together."""
+        """Tokens per second of all clients together."""
 
         def one(ids: list[int]) -> int:
             with self.lock:

@@ -1,5 +1,5 @@
-"""The rows of bench/engine.py: each measures one thing that callers of the engine rely on, through the
-library's public face.
+"""The rows of bench/engine.py. Each measures one property that callers of the engine rely on, through the
+library's public API.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ QUESTIONS = ("Why is the sky blue?", "Name three rivers.", "What is a verb?", "H
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """small answers questions; large has the 1.2B shape."""
+    """The model files."""
 
-    small: Path
-    large: Path
+    small: Path  # a chat model
+    large: Path  # a model of the 1.2B shape
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """met None: there is nothing to compare with."""
+    """A row's result."""
 
     row: str
     measured: str
     wanted: str
-    met: bool | None
+    met: bool | None  # whether the row meets its target; None: it has none
 
     @property
     def word(self) -> str:
@@ -65,13 +65,13 @@ def row(function: Row) -> Row:
 
 
 def prompts(count: int, length: int, vocab: int) -> list[list[int]]:
-    """Random prompts, none of which begins as another does."""
+    """Random prompts without common prefixes."""
     rng = np.random.default_rng(0)
     return [rng.integers(1000, min(vocab, 100_000), length).tolist() for _ in range(count)]
 
 
 def answer(model: Model, ids: Sequence[int], length: int) -> float:
-    """Seconds for so many tokens, which the end token does not stop."""
+    """Seconds for so many tokens; the end token is ignored."""
     started = time.perf_counter()
     model.generate(ids, max_tokens=length, sampling=GREEDY, ignore_eos=True).read()
     return time.perf_counter() - started
@@ -79,7 +79,7 @@ def answer(model: Model, ids: Sequence[int], length: int) -> float:
 
 @row
 def same(files: Files) -> list[Finding]:
-    """32 threads and 32 tasks of 20 calls each give the text of one at a time."""
+    """32 threads and 32 tasks of 20 calls each give the texts of sequential calls."""
     cases = [(f"{QUESTIONS[i % 4]} ({i % 20})", 8 + i % 24) for i in range(640)]
     with Model.load(files.small, slots=32, context=512) as model:
 
@@ -118,7 +118,7 @@ def same(files: Files) -> list[Finding]:
 
 @row
 def memory(files: Files) -> list[Finding]:
-    """Resident memory over 50 loads and closes."""
+    """Growth of resident memory over 50 loads and closes."""
     sizes = []
     for _ in range(50):
         with Model.load(files.small, context=512) as model:
@@ -132,25 +132,25 @@ def memory(files: Files) -> list[Finding]:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @row
 def clients(files: Files) -> list[Finding]:
-    """Tokens a second of eight clients together, beside one client's, and beside the peer's, turn by turn."""
+    """Tokens per second of eight clients together, relative to one client's and to the peer's, in turns."""
     if not files.large.is_file():
         raise RequestError(f"{files.large} is missing: python bench/compare.py --only llama-3.2-1b makes it")
     rates: dict[str, list[float]] = {"one": [], "all": [], "peer": []}
     with Model.load(files.large, slots=CLIENTS, context=256) as model, peer(files.large) as child:
         texts = prompts(CLIENTS + 1, PROMPT, model.arch.vocab)
         for turn in range(4):
-            fresh = [[*ids[:-1], turn + 10] for ids in texts]  # so that no turn finds the last one's
+            fresh = [[*ids[:-1], turn + 10] for ids in texts]  # so that no turn hits the prefix cache
             one = ANSWER / answer(model, fresh[0], ANSWER)
             together = rate_of(lambda ids: answer(model, ids, ANSWER), fresh[1:])
             theirs = ask(child, do="clients", prompts=fresh[1:], length=ANSWER) if child else 0.0
-            if turn:  # the first one makes plans
+            if turn:  # the first turn compiles plans
                 rates["one"].append(one)
                 rates["all"].append(together)
                 rates["peer"].append(theirs)
@@ -166,7 +166,7 @@ def clients(files: Files) -> list[Finding]:
 
 
 def rate_of(ask: Callable[[list[int]], float], texts: Sequence[list[int]]) -> float:
-    """Tokens a second of all together, each asked by a thread of its own."""
+    """Tokens per second of all texts together, each in a thread of its own."""
     started = time.perf_counter()
     with ThreadPoolExecutor(len(texts)) as pool:
         list(pool.map(ask, texts))
@@ -174,13 +174,13 @@ def rate_of(ask: Callable[[list[int]], float], texts: Sequence[list[int]]) -> fl
 
 
 def ask(child: Child, **fields: object) -> float:
-    """The answer to a command of these fields."""
+    """The answer to a command with these fields."""
     found: float = child.ask(json.dumps(fields) + "\n")
     return found
 
 
 class Absent:
-    """Stands for a peer that is not installed."""
+    """Stands in for a peer that is not installed."""
 
     def __enter__(self) -> None:
         return None
@@ -200,7 +200,7 @@ def peer(path: Path) -> Child | Absent:
 
 @row
 def second(files: Files) -> list[Finding]:
-    """Time to the first token of a conversation's second turn, of the first turn's."""
+    """Time to the first token of a conversation's second turn, relative to the first turn's."""
     first, again, cached = [], [], 0
     with Model.load(files.small, context=4096) as model:
         for turn in range(5):
@@ -220,7 +220,7 @@ def second(files: Files) -> list[Finding]:
 
 @row
 def shared(files: Files) -> list[Finding]:
-    """Two clients whose system prompt of 1,000 tokens is the same, one behind the other and at once."""
+    """Two clients with the same system prompt of 1,000 tokens, one after another and at once."""
     findings = []
     for name, at_once in (("one after the other", False), ("at the same time", True)):
         with Model.load(files.small, context=2048, slots=2) as model:
@@ -245,7 +245,7 @@ def shared(files: Files) -> list[Finding]:
 
 @row
 def lookup(files: Files) -> list[Finding]:
-    """Speed with drafts by lookup, over that without; the answers are compared too."""
+    """Speed with prompt lookup drafts, relative to that without; the answers are compared too."""
     speculation = Speculation(lookup=True)
     findings = []
     with Model.load(files.small) as plain, Model.load(files.small, speculation=speculation) as speculating:
@@ -259,7 +259,7 @@ def lookup(files: Files) -> list[Finding]:
 
 @row
 def overhead(files: Files) -> list[Finding]:
-    """Python's own time per step, on the backend that computes nothing."""
+    """Python's own time per step, on the null backend."""
     findings = []
     for batch, wanted in ((1, 100), (16, 300)):
         best = min(python_seconds(files.small, batch) for _ in range(3))
@@ -271,7 +271,7 @@ def overhead(files: Files) -> list[Finding]:
 
 
 def python_seconds(path: Path, batch: int, length: int = 4000) -> float:
-    """Seconds a step outside of the backend, with nobody reading the tokens meanwhile."""
+    """Seconds per step outside of the backend, while nobody reads the tokens."""
     with Model.load(path, device="null", slots=batch, context=length + 200) as model:
         service, timing = model.service, model.engine.timing
         handles = [

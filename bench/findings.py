@@ -1,4 +1,4 @@
-"""Findings as a table for reading and a file for programs."""
+"""Prints findings as a table, and writes them as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table(findings: Sequence[Finding]) -> str:
 
 
 def tell(found: Sequence[Finding], options: argparse.Namespace) -> int:
-    """Prints them, and writes the files of `options`, markdown and json; the exit code."""
+    """Prints the findings, and writes the files of `options` (markdown, json). Returns the exit code."""
     there = machine(ROOT, 0)
     text = f"{table(found)}\n\n{there.date}, {there.processor}, {there.cores} cores, commit {there.commit}"
     print(text)

@@ -4,8 +4,8 @@
                         [--pp 512,4096] [--tg 128] [--depths 0,4096,16384] [--batches 1,4,16,64,128]
                         [--repeats 5] [--step 0] [--markdown FILE] [--json FILE]
 
-Each runtime is a process of its own, one after the other, on the same files. Random weights in a known
-model's shape (bench/make_shape.py) do as well as real ones.
+Each runtime is a process of its own, one after another, on the same files. Random weights in a known model's
+shape (bench/make_shape.py) serve as well as real ones.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Runtimes:
-    """The runtimes that are measured. Paths of llama.cpp's programs: empty where not. step: most tokens of
-    one, 0: ours.
-    """
+    """The runtimes to measure."""
 
     device: str
-    bench: str
-    batched: str
+    bench: str  # path of llama-bench; "": not measured
+    batched: str  # path of llama-batched-bench; "": not measured
     repeats: int
-    step: int
+    step: int  # the largest step in tokens; 0: Satchel's default
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens a second of one test; 0 where it was not measured."""
+    """Tokens per second of one test; 0: not measured."""
 
     model: str
     test: str
@@ -85,7 +83,7 @@ def theirs(program: str, model: Path, *words: str) -> Any:
 def single(
     model: Path, runtimes: Runtimes, prompts: Sequence[int], answers: Sequence[int], depth: int
 ) -> Iterator[Speed]:
-    """Prompts and answers of one sequence behind so many tokens."""
+    """Prompt and decoding speeds of one sequence at this depth."""
     words = [
         "-p",
         ",".join(map(str, prompts)) or "0",
@@ -106,7 +104,7 @@ def single(
 
 
 def batched(model: Path, runtimes: Runtimes, batches: Sequence[int]) -> Iterator[Speed]:
-    """Answers of several sequences at a time."""
+    """Decoding speeds of several sequences at once."""
     words = ["-npp", str(PROMPT_OF_BATCH), "-ntg", str(ANSWER_OF_BATCH), "-npl", ",".join(map(str, batches))]
     context = (PROMPT_OF_BATCH + ANSWER_OF_BATCH) * max(batches)
     mine = ours(model, runtimes, *words) or []
@@ -118,7 +116,7 @@ def batched(model: Path, runtimes: Runtimes, batches: Sequence[int]) -> Iterator
 
 
 def heading(runtimes: Runtimes) -> str:
-    """Device, driver and commit, as far as they can be asked."""
+    """Device, driver and commit, as far as they are known."""
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     told = []
     for command in (asked, ["git", "rev-parse", "--short", "HEAD"]):

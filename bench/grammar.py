@@ -1,10 +1,11 @@
-"""What structured output costs: time to compile, and time of a token's mask, on schemas of real size.
+"""Cost of structured output: time to compile a grammar, and time per token bitmask, on schemas of real size.
 
     python bench/grammar.py MODEL.gguf [--steps 2000]
 
-MODEL: any file with a vocabulary, weights or not. Answers are drawn from random logits through the masks, so
-each mask is that of a state that an answer reaches; its time is taken on one thread. The engine fills masks
-while a pass runs, with the interpreter's lock released, so only what is longer than a pass is waited for.
+MODEL: any file with a vocabulary, with weights or without. Answers are drawn from random logits through the
+bitmasks, so the measured states are those that answers reach. Times are of one thread. The engine fills
+bitmasks during the forward pass, with the interpreter lock released, so only the time beyond a pass delays a
+token.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ SPECS: dict[str, Spec] = {
     "regex": Regex(r"[A-Z][a-z]{2,20}( [A-Z][a-z]{2,20}){1,3}, \d{4}-\d{2}-\d{2}"),
     "recursive GBNF": Gbnf('root ::= "(" root ")" | "[" (root ("," root)*)? "]" | [a-z]+'),
 }
-LIMIT = 400  # tokens of an answer, then a new one begins
+LIMIT = 400  # tokens of an answer; then a new one begins
 
 
 def mask_times(tokenizer: Tokenizer, grammar: Grammar, steps: int) -> list[float]:
-    """Seconds of each of `steps` masks."""
+    """Seconds of each of `steps` bitmasks."""
     rng, count = np.random.default_rng(0), tokenizer.vocab_size
     words = np.zeros(-(-count // 32), np.uint32)
     found: list[float] = []

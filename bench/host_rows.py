@@ -1,12 +1,12 @@
-"""What a request whose sampling waits for the host costs the others of its batch, with the next step launched
-before the last one's tokens are read ("ahead") and with one step at a time ("in turn").
+"""Cost of a request with host-side sampling to the other sequences of its batch: with launch-ahead ("ahead"),
+and with one step at a time ("in turn").
 
     python bench/host_rows.py [MODEL.gguf] [--device NAME] [--streams 16] [--tokens 128] [--rounds 3]
 
-Both orders take turns in one process, and their answers must be the same. Steps overlap on devices that
-have memory of their own; on the CPU both orders are the same. The test backend `remote`, which the CPU
-plays, is such a device: --device remote, SATCHEL_BACKENDS=build/py3-*/test-backends, and
-SATCHEL_REMOTE_LATE_US=5000 for steps that take so long.
+Both orders run in turns in one process, and their answers must be equal. Steps overlap only on devices with
+memory of their own; on the CPU both orders are the same. The test backend `remote`, which runs on the CPU, is
+such a device: --device remote, SATCHEL_BACKENDS=build/py3-*/test-backends, and SATCHEL_REMOTE_LATE_US=5000
+for steps that take so long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-# More people than any answer here has room for: the schema ends none.
+# More people than fit into any answer here, so no answer ends early.
 PEOPLE = JsonSchema({"type": "array", "items": PERSON, "minItems": 1000})
 KINDS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -46,19 +46,19 @@ ORDERS = ("ahead", "in turn")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """first: seconds until the first request had its answer; every: until all had theirs. ahead: of `steps`,
-    those that were launched before the last one's tokens were read.
-    """
+    """The times of one run."""
 
-    first: float
-    every: float
+    first: float  # seconds until the first request was answered
+    every: float  # seconds until all were answered
     steps: int
-    ahead: int
+    ahead: int  # steps of `steps` that were launched before the tokens of the last one were read
     answers: list[list[int]]
 
 
 class Order:
-    """Launches of a model's service: counts them, and holds them back where steps go in turn."""
+    """Hooks into the launches of a model's service: counts them, and delays them where steps run one at a
+    time.
+    """
 
     def __init__(self, model: Model) -> None:
         service: Any = model.service
@@ -75,7 +75,8 @@ class Order:
             return launch(entries)
 
         def sampled(entries: Sequence[BatchEntry]) -> object:
-            self.steps += any(e.host_sampling is not None for e in entries)  # others come by launch()
+            # Steps without host-side sampling go through launch().
+            self.steps += any(e.host_sampling is not None for e in entries)
             return sample(entries)
 
         service.scheduler.ahead, service.engine.launch, service.engine.sample = planned, launched, sampled
@@ -102,7 +103,7 @@ def measure(model: Model, order: Order, wanted: Sequence[GenerateRequest]) -> Ru
 
 
 def compare(model: Model, order: Order, kind: str, streams: int, tokens: int, rounds: int) -> None:
-    """Prints a row for each order; the first round is not counted."""
+    """Prints a row for each order. The first round is a warm-up."""
     runs: dict[str, list[Run]] = {name: [] for name in ORDERS}
     for number in range(rounds + 1):
         for name in ORDERS if number % 2 else ORDERS[::-1]:

@@ -1,9 +1,10 @@
-"""Speed of the CPU backend's products: GB/s and share of the read bandwidth at one token, GFLOP/s at many.
+"""Speed of the CPU backend's matrix products: GB/s and share of the read bandwidth at one token, GFLOP/s at
+many.
 
     python bench/kernels.py [--sets avx512,avx2] [--formats q4_k,q6_k] [--threads 2] [--tokens 512]
                             [--k 2048] [--n 8192]
 
-The bandwidth is measured first, with the same number of threads: the best rate at which numpy sums 512 MB.
+The bandwidth is measured first, with the same number of threads: the highest rate at which numpy sums 512 MB.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ STEP, OUT, WEIGHT, CONST = 4, 5, 0, 1
 
 
 def best(work: Callable[[], object], repeats: int = 5) -> float:
-    """Seconds of the fastest of some runs."""
+    """Seconds of the fastest of several runs."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -38,7 +39,7 @@ def best(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def read_bandwidth(threads: int) -> float:
-    """Bytes per second."""
+    """Read bandwidth in bytes per second."""
     parts = [np.ones((512 << 20) // 8 // threads, np.int64) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         seconds = best(lambda: list(pool.map(np.sum, parts)))
@@ -51,7 +52,7 @@ def view(buffer: int, format: str, rows: int, width: int) -> tuple[object, ...]:
 
 
 def product(device: Device, format: str, t: int, n: int, k: int, copies: int) -> Exec:
-    """`copies` products of (t, k) activations with their own (n, k) weights."""
+    """`copies` products of (t, k) activations with (n, k) weights of their own."""
     act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
     operands = [(act, t, k, CONST), ("f32", t, n, OUT), *((format, n, k, WEIGHT) for _ in range(copies))]
     described = [BufferSpec("step", STEP, 32)]

@@ -1,8 +1,9 @@
-"""Measures what tests/data/reference holds: the numbers of llama.cpp (llama-cpp-python) on identical weights.
+"""Measures the contents of tests/data/reference: llama.cpp's (llama-cpp-python's) results on identical
+weights.
 
     python bench/make_reference.py MODEL-BF16.gguf EVAL.txt [--only q8_0] [--file bundled=models/x.gguf]
 
-Needs `pip install .[bench]`. The peer is only ever measured; the tests read the stored numbers.
+Needs `pip install .[bench]`. The tests read the stored numbers; they do not run the peer.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from reference_file import KINDS, digest_of, make
 F32 = npt.NDArray[np.float32]
 HERE = Path(__file__).parent.parent / "tests" / "data" / "reference"
 CONTEXT, ANSWER, TEXT, CHUNKS = 512, 40, 256, 16
-LATTICE = 64  # of the text's position p, the logits of the ids p % 64 + 64 * j are kept
+LATTICE = 64  # at position p of the text, the logits of ids p % 64 + 64 * j are stored
 
 
 class Peer:
-    """One model in llama.cpp on two threads: context 512, KV float16, flash attention off, one batch of 512.
+    """A model in llama.cpp on two threads: context 512, float16 KV cache, flash attention off, one batch of
+    512.
 
     Repacked weights (use_extra_bufts) are off: the plain kernels are the same on every machine.
     """
@@ -93,14 +95,14 @@ def chatml(messages: list[dict[str, str]]) -> str:
 
 
 def top(logits: F32) -> tuple[npt.NDArray[np.int32], F32]:
-    """Of each row the best id and how far (in logits) it leads the second."""
+    """The best id of each row, and its margin in logits over the second best."""
     best = logits.argmax(-1).astype(np.int32)
     two = np.partition(logits, -2, axis=-1)[:, -2:]
     return best, two[:, 1] - two[:, 0]
 
 
 def answers(model: Peer, prompts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each prompt's ids and 40 greedy tokens (end tokens do not stop it; `text` stops before the first)."""
+    """Each prompt's ids and 40 greedy tokens (end tokens do not stop them; `text` stops before the first)."""
     out = []
     for source in [*map(chatml, prompts["chat"]), *prompts["plain"]]:
         ids = model.tokens(source, special=True)
@@ -117,23 +119,26 @@ def answers(model: Peer, prompts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def likelihood(logits: F32) -> F32:
-    """Log of softmax, row by row."""
+    """Log-softmax of each row."""
     shifted = logits - logits.max(-1, keepdims=True)
     result: F32 = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return result
 
 
 def scored(model: Peer, ids: list[int], chunk: int) -> tuple[F32, F32]:
-    """Log-likelihoods (255, V) of one chunk's second half, and those of the tokens that follow (255)."""
+    """Log-likelihoods (255, V) of one chunk's second half, and the log-likelihoods of the next tokens
+    (255).
+    """
     part = ids[chunk * CONTEXT : (chunk + 1) * CONTEXT]
     rows = likelihood(model.feed(part)[CONTEXT // 2 : -1])
     return rows, rows[np.arange(len(rows)), part[CONTEXT // 2 + 1 :]]
 
 
 def quality(model: Peer, ids: list[int], base: list[F32]) -> dict[str, float]:
-    """PPL on the first 16 chunks and, against the rows in `base`, mean KLD and share of same top tokens.
+    """Perplexity on the first 16 chunks and, against the rows of `base`, mean KLD and share of equal top
+    tokens.
 
-    An empty base is filled: the first file measured is what the others are compared with.
+    An empty base is filled: later files are compared with the first one.
     """
     right, divergence, same, first = [], [], [], not base
     for chunk in range(CHUNKS):
@@ -148,10 +153,11 @@ def quality(model: Peer, ids: list[int], base: list[F32]) -> dict[str, float]:
 
 
 def spread(model: Peer, rows: list[list[int]]) -> dict[str, float]:
-    """How far the peer is from itself: the rows in one batch each, and again token by token.
+    """How far the peer differs from itself: each row in one batch, and again token by token.
 
-    Rounding activations to 8 bits turns the last bit of a sum into a step of 1/127: two orders of summation
-    give logits that are as far apart as the rounding is wrong: another program can hardly be nearer.
+    Rounding activations to 8 bits turns the last bit of a sum into a step of 1/127, so two orders of
+    summation give logits that differ as much as the rounding error. Another program can hardly be nearer than
+    that.
     """
     worst, differ, wrong, energy = 0.0, 0, 0.0, 0.0
     for ids in rows:
@@ -165,7 +171,9 @@ def spread(model: Peer, rows: list[list[int]]) -> dict[str, float]:
 
 
 def measure(path: Path, name: str, known: dict[str, Any], evaluation: str, base: list[F32]) -> dict[str, Any]:
-    """Writes NAME.npz for one file and gives its quality. `known`: the BF16 answers, fed to every file."""
+    """Writes NAME.npz for one file and returns its quality. known: the BF16 answers, which every file gets as
+    input.
+    """
     with Peer(path) as model:
         rows = [[*row["prompt"], *row["answer"]] for row in known["prompts"]]
         tops = [top(model.feed(ids)) for ids in rows]
@@ -185,7 +193,7 @@ def measure(path: Path, name: str, known: dict[str, Any], evaluation: str, base:
 
 
 def prompts(source: Path) -> dict[str, Any]:
-    """The BF16 answers to the prompts and the ids of the text."""
+    """The BF16 answers to the prompts, and the ids of the text."""
     asked = json.loads((HERE / "prompts.json").read_text(encoding="utf-8"))
     with Peer(source) as model:
         return {"prompts": answers(model, asked), "text": model.tokens(asked["text"], special=False)[:TEXT]}

@@ -1,10 +1,10 @@
-"""Writes a GGUF file with random weights in the shape of a known model: any GGUF runtime loads it.
+"""Writes a GGUF file with random weights in the shape of a known model; any GGUF runtime loads it.
 
     python bench/make_shape.py SHAPE TYPE OUT.gguf [--narrow FORMAT] [--seed N]
 
-Speed depends on shapes and formats, not on what the weights say, so such a file stands in for the real one
-when two programs are timed side by side. Quantized blocks are random bytes under scales that keep the numbers
-near a standard deviation of 0.02. The tokenizer is the bundled model's, padded with unused tokens.
+Speed depends on shapes and formats, not on the weights' values, so such a file stands in for the real one in
+comparisons of speed. Quantized blocks are random bytes under scales that give a standard deviation of about
+0.02. The tokenizer is the bundled model's, padded with unused tokens.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from satchel.quant.recipes import RECIPES, choose_formats
 
 Blocks = npt.NDArray[Any]
 DEVIATION = 0.02
-PIECE = 1 << 22  # elements drawn at a time
+PIECE = 1 << 22  # elements that are drawn at once
 UNUSED = 5  # token type
-# Per block format, what its scales must be for codes drawn evenly to spread by DEVIATION.
+# By block format: the scale with which uniform codes have the standard deviation DEVIATION.
 SCALES: Mapping[str, Mapping[str, float]] = {
     "q4_k": {"d": DEVIATION / 200, "dmin": DEVIATION / 30},
     "q5_k": {"d": DEVIATION / 400, "dmin": DEVIATION / 30},
@@ -44,7 +44,7 @@ SCALES: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model's sizes. biased: Q, K and V have biases. The embedding is the output matrix too."""
+    """The sizes of a model with tied embeddings."""
 
     arch: str
     layers: int
@@ -56,20 +56,20 @@ class Shape:
     vocab: int
     rope_base: float
     epsilon: float
-    biased: bool = False
+    biased: bool = False  # Q, K and V have biases
 
 
 SHAPES: Mapping[str, Shape] = {
     "llama-3.2-1b": Shape("llama", 16, 2048, 32, 8, 64, 8192, 128256, 5e5, 1e-5),
     "qwen2.5-0.5b": Shape("qwen2", 24, 896, 14, 2, 64, 4864, 151936, 1e6, 1e-6, biased=True),
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 1e6, 1e-6),
-    # For tests: everything there is, in a megabyte.
+    # For tests: every kind of tensor in a megabyte.
     "tiny": Shape("llama", 2, 256, 4, 2, 64, 512, 16640, 1e4, 1e-5),
 }
 
 
 def tensor_shapes(s: Shape) -> dict[str, tuple[int, ...]]:
-    """Every tensor by name, outermost dimension first."""
+    """The shape of every tensor by name, outermost dimension first."""
     found: dict[str, tuple[int, ...]] = {"token_embd.weight": (s.vocab, s.width)}
     found["output_norm.weight"] = (s.width,)
     sizes = {"q": s.heads * s.head_dim, "k": s.kv_heads * s.head_dim, "v": s.kv_heads * s.head_dim}
@@ -88,8 +88,8 @@ def tensor_shapes(s: Shape) -> dict[str, tuple[int, ...]]:
 
 
 def tensor_formats(s: Shape, recipe: str, narrow: str = "") -> dict[str, str]:
-    """Each tensor's format by a recipe of `satchel quantize`. narrow: the format of rows that are no multiple
-    of 256 instead of the recipe's choice. RequestError for what is unknown.
+    """Each tensor's format by a recipe of `satchel quantize`. narrow: the format of rows that are not a
+    multiple of 256; "": the recipe's choice. RequestError for an unknown name.
     """
     if recipe.upper() not in RECIPES:
         raise RequestError(f"type {recipe}: expected one of {', '.join(RECIPES)}")
@@ -107,7 +107,7 @@ def tensor_formats(s: Shape, recipe: str, narrow: str = "") -> dict[str, str]:
 
 
 def random_blocks(rng: np.random.Generator, format: str, elements: int) -> Blocks:
-    """So many numbers' blocks, decoding to finite values of about DEVIATION."""
+    """Blocks of so many random elements: finite, with a standard deviation of about DEVIATION."""
     known = FORMATS[format]
     if known.block == 1:
         x = rng.standard_normal(elements, dtype=np.float32) * np.float32(DEVIATION)
@@ -120,7 +120,7 @@ def random_blocks(rng: np.random.Generator, format: str, elements: int) -> Block
 
 
 def pieces(rng: np.random.Generator, name: str, format: str, elements: int) -> Iterator[Blocks]:
-    """A tensor's data in order. Norms are ones and biases zeros, so that values stay in range through all
+    """A tensor's data in order. Norms are ones and biases zeros, so values stay in range through all
     layers.
     """
     if format == "f32":
@@ -131,7 +131,7 @@ def pieces(rng: np.random.Generator, name: str, format: str, elements: int) -> I
 
 
 def metadata(name: str, s: Shape, recipe: str) -> dict[str, Any]:
-    """What a loader asks for, with the bundled tokenizer padded to the vocabulary."""
+    """The keys that a loader needs, with the bundled tokenizer padded to the vocabulary."""
     own = {
         "block_count": s.layers,
         "context_length": 32768,
@@ -161,7 +161,7 @@ def metadata(name: str, s: Shape, recipe: str) -> dict[str, Any]:
 
 
 def make(name: str, recipe: str, target: Path, narrow: str = "", seed: int = 0) -> Path:
-    """Writes the file, the same bytes for the same seed; RequestError for a shape or type that is unknown."""
+    """Writes the file; the same seed gives the same bytes. RequestError for an unknown shape or type."""
     if name not in SHAPES:
         raise RequestError(f"shape {name}: expected one of {', '.join(SHAPES)}")
     s, rng = SHAPES[name], np.random.default_rng(seed)

@@ -1,14 +1,14 @@
-"""Satchel's quantizer and llama.cpp's side by side: files of the same formats, tensor by tensor, and how far
-each is from the model that they were made of.
+"""Satchel's quantizer and llama.cpp's side by side: files with the same format for each tensor, and the KL
+divergence of each from the source model.
 
     python bench/quality.py -m MODEL -e TEST {-f CALIBRATION | --imatrix FILE | --plain}
                             [--types Q4_K_M,Q3_K_M,Q2_K] [--weights-alone] [--chunks 96] [--windows 34]
                             [--work DIR] [--json FILE]
 
-Needs `pip install 'satchel[bench]'` (llama-cpp-python). Both get importance data from the same text, gathered
-in the same run: llama.cpp what its own tool gathers, squares of the columns; Satchel their products too. With
---plain neither gets any. The divergence is measured by the code of `satchel perplexity` for both, on a text
-that neither saw.
+Needs `pip install 'satchel[bench]'` (llama-cpp-python). Both use importance data of the same text and run:
+llama.cpp the squares of the columns, as its own tool gathers them; Satchel also the products of columns. With
+--plain neither uses any. The code of `satchel perplexity` measures the divergence of both, on a text that
+neither has seen.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from satchel.runtime.tasks.imatrix import Observed, choose_products, collect
 from satchel.runtime.tasks.perplexity import diverge, windows, write_base
 
 CONTEXT = 512
-PRODUCTS = 8 << 30  # bytes that products of columns may take
-# Numbers of general.file_type.
+PRODUCTS = 8 << 30  # bytes that the products of columns may take
+# Values of general.file_type.
 TYPES = {
     "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12,
     "Q3_K_L": 13, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18,
@@ -50,15 +50,15 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One file. kld and kld_error: mean and standard error, nats a token; same_top: a share of 1."""
+    """The quality of one file."""
 
     type: str
     maker: str
     bytes: int
     seconds: float
-    kld: float
-    kld_error: float
-    same_top: float
+    kld: float  # mean, nats per token
+    kld_error: float  # its standard error
+    same_top: float  # share of positions, of 1
     ppl: float
 
 
@@ -73,7 +73,7 @@ def gather(model: Path, text: str, chunks: int, path: Path) -> None:
 
 @contextmanager
 def quiet(llama: object) -> Iterator[None]:
-    """llama.cpp writes a line for each tensor; nobody reads them here."""
+    """Silences llama.cpp, which prints a line per tensor."""
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
     silent = kind(lambda level, text, data: None)
     llama.llama_log_set(silent, ctypes.c_void_p())  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ def by_llama(source: Path, target: Path, type: str, data: Importance | None) -> 
 
 
 def by_satchel(source: Path, target: Path, type: str, data: Importance | None, other: Path) -> None:
-    """Our file, each tensor in the format that it has in `other`."""
+    """Satchel's file, each tensor in the format that it has in `other`."""
     with open_gguf(other) as gguf, open_gguf(source) as original:
         formats = {
             name: info.format
@@ -132,8 +132,8 @@ def decoded(gguf: GGUF, name: str) -> Iterator[F32]:
 
 
 def score(path: Path, base: Path, weights_alone: bool) -> tuple[float, float, float, float]:
-    """Mean divergence, its error, share of the same top token, perplexity. weights_alone: of the decoded
-    file, whose activations are not rounded to 8 bits.
+    """Mean divergence, its error, share of equal top tokens, perplexity. weights_alone: of the decoded file,
+    whose activations are not rounded to 8 bits.
     """
     logits = open_logits(base)
     if weights_alone:
@@ -148,7 +148,7 @@ def score(path: Path, base: Path, weights_alone: bool) -> tuple[float, float, fl
 def compare(
     source: Path, types: Sequence[str], data: Importance | None, base: Path, weights_alone: bool
 ) -> Iterator[Result]:
-    """A pair of results for each type, llama.cpp's first; files lie beside the base."""
+    """Two results for each type, llama.cpp's first. The files are written beside the base."""
     work = base.parent
     for type in types:
         theirs, ours = work / f"llama.cpp-{type}.gguf", work / f"satchel-{type}.gguf"

@@ -1,7 +1,8 @@
-"""Makes the model files that the reference data is measured on, from the BF16 file, the same bytes each time.
+"""Writes the model files on which the reference data is measured from the BF16 file, the same bytes each
+time.
 
-The encoders here are plain and never change (ours in quant/ may improve), so the reference never goes stale:
-a test makes the file again and compares the digest with the one stored beside the numbers.
+The encoders here are simple and never change (those of quant/ may improve), so the reference stays valid: a
+test writes the file again and compares its digest with the one stored beside the numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FILE_TYPES = dict(zip(KINDS, (32, 1, 7, 2, 3, 8, 9, 15, 17, 18), strict=True))
 
 
 def tensor_type(kind: str, name: str, layers: int) -> Type:
-    """The type of one matrix in a file of this kind."""
+    """The type of a matrix in a file of this kind."""
     if kind.endswith("_m"):
         if name == "token_embd.weight":
             return Type.Q6_K
@@ -57,12 +58,14 @@ def _rounded(x: F32) -> F32:
 
 
 def _inverse(d: F32) -> F32:
-    """1 / d, and 0 where d is 0."""
+    """1 / d; 0 where d is 0."""
     return np.divide(np.float32(1), d, out=np.zeros_like(d), where=d != 0)
 
 
 def _affine(x: F32, bits: int) -> tuple[F32, F32, Bytes, Bytes]:
-    """Super-blocks (n, 256) as d, dmin (n, 1), twelve bytes of 6-bit scales and mins, codes (n, 8, 32)."""
+    """Super-blocks (n, 256) as d and dmin (n, 1), twelve bytes of 6-bit scales and mins, and codes (n, 8,
+    32).
+    """
     sub = x.reshape(-1, 8, 32)
     low = np.minimum(sub.min(-1), 0)
     span = (sub.max(-1) - low) / np.float32(2**bits - 1)
@@ -79,7 +82,7 @@ def _affine(x: F32, bits: int) -> tuple[F32, F32, Bytes, Bytes]:
 
 
 def _nibbles(codes: Bytes) -> Bytes:
-    """Low halves of codes (n, 8, 32), two sub-blocks to 32 bytes."""
+    """Packs the low four bits of codes (n, 8, 32): two sub-blocks in 32 bytes."""
     low = codes & 15
     return np.asarray(low[:, 0::2] | low[:, 1::2] << 4, np.uint8).reshape(len(codes), 128)
 
@@ -133,7 +136,9 @@ def _copied(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
 
 
 def make(source: Path, kind: str, target: Path) -> str:
-    """Writes the file of this kind, gives its tensors' digest. "bf16" is the source: nothing is written."""
+    """Writes the file of this kind and returns the digest of its tensors. "bf16" is the source itself:
+    nothing is written.
+    """
     reader = gguf.GGUFReader(source)
     layers = 1 + max(int(t.name.split(".")[1]) for t in reader.tensors if t.name.startswith("blk."))
     writer = gguf.GGUFWriter(target, str(reader.fields["general.architecture"].contents()))
@@ -157,7 +162,7 @@ def make(source: Path, kind: str, target: Path) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """The same digest of a file that stands already."""
+    """The same digest of an existing file."""
     known = hashlib.sha256()
     for tensor in gguf.GGUFReader(path).tensors:
         known.update(tensor.name.encode() + np.ascontiguousarray(tensor.data).tobytes())

@@ -2,10 +2,10 @@
 
     python bench/roofline.py [-m MODEL] [-p 512] [-n 64] [-t THREADS] [--json FILE] [--out docs/roofline.svg]
 
-Runs `satchel bench --profile -o json`, or reads what it printed (--json); needs matplotlib, the `docs` extra.
-A point is a product or attention: multiply-adds for each byte that it must read, and those that it does in a
-second. No point can be above the slope of reading (from memory, or, dashed, again and again as many bytes as
-a step needs, part of which caches hold), nor above the line of the instruction that it uses.
+Runs `satchel bench --profile -o json`, or reads its output (--json). Needs matplotlib, of the `docs` extra. A
+point is a matrix product or attention: x is its arithmetic intensity in multiply-adds per byte, y its
+multiply-adds per second. No point can lie above the bandwidth's slope (of memory; dashed: of repeatedly
+reading as many bytes as a step needs, partly from caches), or above the peak of its instruction.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-LEAST_SHARE = 0.01  # of the time: what takes less is not drawn
-COLORS = ("#1f5fa8", "#c2571a", "#3b7d3b", "#7a4a9e")  # of tests
+LEAST_SHARE = 0.01  # share of the time below which an op is not drawn
+COLORS = ("#1f5fa8", "#c2571a", "#3b7d3b", "#7a4a9e")  # by test
 PEAKS = {"int8": "8-bit integers", "bf16": "bfloat16", "f32": "float32"}
-CACHED = 1.15  # times as fast as memory: what a test reads lies partly in caches
+CACHED = 1.15  # the dashed slope is drawn where it is so many times as fast as memory
 ROOF = "#444444"
-GAP = 1.22  # between labels, as a factor
+GAP = 1.22  # the smallest ratio of two labels' heights
 
 
 def profile(model: str, prompt: int, generate: int, threads: int) -> list[Row]:
-    """Rows of `satchel bench --profile`, of a model's file or the bundled one."""
+    """Rows of `satchel bench --profile`. model: "" for the bundled one."""
     command = [sys.executable, "-m", "satchel", "bench", "--profile", "-o", "json", "-p", str(prompt)]
     command += ["-n", str(generate), "-t", str(threads), *(["-m", model] if model else [])]
     rows: list[Row] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -48,7 +48,7 @@ def label(row: Row) -> str:
 
 
 def spread(wanted: Sequence[float]) -> list[float]:
-    """Heights for labels, near to `wanted`, which ascend, and no closer than GAP."""
+    """Heights of labels near `wanted` (ascending), no two closer than GAP."""
     found: list[float] = []
     for y in wanted:
         found.append(max(y, found[-1] * GAP) if found else y)
@@ -57,7 +57,7 @@ def spread(wanted: Sequence[float]) -> list[float]:
 
 
 def draw(rows: Sequence[Row], out: Path) -> int:
-    """Writes the picture; gives the number of points."""
+    """Writes the picture; returns the number of points."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -88,7 +88,7 @@ def draw(rows: Sequence[Row], out: Path) -> int:
 
 
 def roofs(axes: Any, rows: Sequence[Row], left: float, right: float) -> None:
-    """The slopes of reading up to the highest peak, and a line for each kind of number."""
+    """The slopes of bandwidth up to the highest peak, and a line for each kind of number."""
     row = rows[0]
     peaks = {name: peak for name in PEAKS if (peak := row[f"{name}_gmac_per_second"])}
     memory = row["memory_gb_per_second"]

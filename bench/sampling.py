@@ -2,8 +2,8 @@
 
     python bench/sampling.py [--vocabulary 152064] [--rounds 30]
 
-Logits "peaked" are those of a model that is mostly sure (60 tokens are near the best), "flat" are normal with
-standard deviation 2: some 50,000 tokens share 95 % of the probability.
+"peaked" logits are those of a confident model (60 tokens near the best); "flat" ones are normally distributed
+with standard deviation 2, so that some 50,000 tokens share 95 % of the probability.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from satchel.runtime.plan import BufferSpec
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.record import record
 
-STEP = 4  # HAL_STEP of hal.h
+STEP = 4  # HAL_STEP in hal.h
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 CHAINS = {
     "default (top-k 40, top-p, min-p, temperature)": Sampling(seed=1),

@@ -2,9 +2,9 @@
 
 python bench/serving.py [--seconds 120] [--clients 64] [--more OPTIONS] [--no-peer] [--markdown FILE]
 
-Each client asks a greedy question, reads its stream, and asks the next; some go away in the middle, some ask
-what must be refused. Every stream must be the answer that the question has alone. The peer comes with
-`pip install 'satchel[bench]'`. Exit code 1 where something that was wanted is not met.
+Each client sends a greedy question, reads the stream, and sends the next; some disconnect during the answer,
+some send invalid requests. Every stream must equal its question's reference answer. The peer comes with `pip
+install 'satchel[bench]'`. Exit code 1 where a target is missed.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from satchel.cli.load.summary import summary
 from satchel.cli.options import default_model
 from satchel.errors import SatchelError
 
-OUTSIDE_MS = 0.2  # of a streamed token, outside the engine
-SHORT_AND_LONG = (4, 104)  # tokens of answers whose costs are compared
-GROWTH = 8 << 20  # bytes of memory that a server may have more at the end
-BACK = 5.0  # seconds in which a server answers again after its engine was killed
-LONG = 60.0  # seconds from which on a run says something of memory: before, caches fill
+OUTSIDE_MS = 0.2  # milliseconds per streamed token outside the engine
+SHORT_AND_LONG = (4, 104)  # tokens of the two answers whose costs are compared
+GROWTH = 8 << 20  # bytes by which a server's memory may grow
+BACK = 5.0  # seconds within which a server answers again after its engine was killed
+LONG = 60.0  # seconds: growth in shorter runs is not judged, because caches still fill
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A server under the crowd. growth: bytes of memory that it has more at the end."""
+    """A server under the load."""
 
     driven: Driven
     faults: list[str]
-    growth: int
+    growth: int  # bytes by which its memory has grown at the end
 
     @property
     def tokens(self) -> int:
@@ -56,7 +56,7 @@ class Run:
 
 
 def under(process: Process, ready: str, mix: Mix, seconds: float) -> Run:
-    """Asks each question alone, then all clients together for so long."""
+    """Sends each question alone, then runs all clients together for so long."""
     process.ready(ready)
     server = LoadTarget(process.url)
     server = LoadTarget(process.url, first_model(server))
@@ -68,8 +68,8 @@ def under(process: Process, ready: str, mix: Mix, seconds: float) -> Run:
 
 
 def outside(process: Process, mix: Mix) -> Finding:
-    """What a streamed token costs in the thread of the event loop, which runs nothing of the engine: what
-    longer answers cost more than short ones. What is left is the cost of a request.
+    """Cost of a streamed token in the event loop's thread, which does no work of the engine: the difference
+    between longer and shorter answers. The rest is the cost of a request.
     """
     server = LoadTarget(process.url, first_model(LoadTarget(process.url)))
     asked, costs, tokens = questions(mix.seed)[0], [], []
@@ -86,7 +86,7 @@ def outside(process: Process, mix: Mix) -> Finding:
 
 
 def findings(run: Run) -> Iterator[Finding]:
-    """Satchel's own row by row."""
+    """Satchel's rows one by one."""
     outcomes, found = run.driven.outcomes, summary(run.driven)
     refused = sum(o.status == 400 for o in outcomes)
     counts = f"{len(outcomes)} streams, {found['disconnected']} left, {refused} refused as they had to be"
@@ -101,8 +101,8 @@ def findings(run: Run) -> Iterator[Finding]:
 
 
 def killed(process: Process, mix: Mix) -> Finding:
-    """kill -9 of the engine's process in the middle of a crowd: when there is an answer again, and what the
-    streams under way came to.
+    """Kills the engine's process (SIGKILL) under load: seconds until the next answer, and how the running
+    streams end.
     """
     engine, asked = process.engine(), questions(mix.seed)
     row, wanted = "kill -9 of the engine", f"an answer within {BACK:.0f} s, no stream wrong"

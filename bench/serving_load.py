@@ -1,5 +1,5 @@
-"""The load of bench/serving.py: clients who ask greedy questions with known answers, and what their streams
-must look like afterwards.
+"""The load of bench/serving.py: clients that send greedy questions with known answers, and the checks of
+their streams.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive
 from satchel.cli.load.requests import CHAT, WORDS, LoadRequest
 from satchel.cli.load.stream import Outcome
 
-QUESTIONS = 24  # that differ; their answers are asked for one at a time
-GRACE = 30.0  # seconds that streams have to end when no client asks any more
-LENGTHS = (16, 64)  # of answers, in tokens
+QUESTIONS = 24  # different questions; their reference answers are generated one at a time
+GRACE = 30.0  # seconds that streams get to end after the last request
+LENGTHS = (16, 64)  # lengths of answers in tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """clients: how many ask at once. leave: the share that goes away in the middle of an answer. wrong: the
-    share of requests that must be refused.
-    """
+    """The mix of requests."""
 
-    clients: int = 64
-    leave: float = 0.1
-    wrong: float = 0.02
+    clients: int = 64  # concurrent clients
+    leave: float = 0.1  # share of requests whose client disconnects during the answer
+    wrong: float = 0.02  # share of invalid requests
     seed: int = 0
 
 
 def questions(seed: int) -> list[LoadRequest]:
-    """Greedy chats, a third of them with a beginning in common."""
+    """Greedy chats, a third of which share a prefix."""
     draw = random.Random(seed)
     begun = "We talk about a small town by the sea, where boats go out every morning. "
     found = []
@@ -44,7 +42,9 @@ def questions(seed: int) -> list[LoadRequest]:
 
 
 def crowd(asked: Sequence[LoadRequest], mix: Mix) -> Iterator[LoadRequest]:
-    """Endless requests: the questions in any order, some of which the client leaves or the server refuses."""
+    """Endless requests: the questions in random order, some of which the client abandons or the server
+    refuses.
+    """
     draw = random.Random(mix.seed)
     while True:
         request, fate = draw.choice(asked), draw.random()
@@ -57,7 +57,7 @@ def crowd(asked: Sequence[LoadRequest], mix: Mix) -> Iterator[LoadRequest]:
 
 
 def alone(server: LoadTarget, asked: Sequence[LoadRequest]) -> dict[str, str]:
-    """The answer of each question, one after the other, by its text."""
+    """The reference answer of each question, generated one after another."""
     driven = asyncio.run(drive(server, iter(asked), Bounds(concurrency=1)))
     if bad := next((o.error for o in driven.outcomes if o.error), None):
         raise RuntimeError(f"a question that was asked alone: {bad}")
@@ -74,8 +74,8 @@ def key(request: LoadRequest) -> str:
 
 
 def faults(outcomes: Sequence[Outcome], answers: dict[str, str]) -> list[str]:
-    """What is wrong with these streams: nothing, if each is its answer (or the beginning of it where the
-    client left), and what had to be refused was.
+    """The faults of these streams. A stream must equal its reference answer (or its beginning, where the
+    client disconnected), and an invalid request must be refused.
     """
     return [text for outcome in outcomes if (text := fault(outcome, answers[key(outcome.request)]))]
 

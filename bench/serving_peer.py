@@ -1,8 +1,8 @@
-"""llama-cpp-python's server as bench/serving.py sets it beside Satchel's.
+"""llama-cpp-python's server as the peer of bench/serving.py.
 
 python bench/serving_peer.py FILE PORT
 
-It is opened as bench/engine_peer.py opens the library, and no request cuts another short.
+It loads the model as bench/engine_peer.py does, and no request interrupts another.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from compare_seats import cores
 
 
 def repacked(path: str) -> list[Any]:
-    """Makes the library repack without AMX buffers, which end some files' processes by a signal; what is
-    given must be kept.
+    """Makes the library repack without AMX buffers, which crash the process for some files. The returned
+    objects must be kept alive.
     """
     from llama_cpp import llama_cpp
 

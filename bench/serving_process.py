@@ -22,14 +22,14 @@ from satchel.errors import RequestError
 
 TICK = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).resolve().parent.parent
-START = 120.0  # seconds in which a server must answer
+START = 120.0  # seconds within which a server must answer
 
 
 class Process:
-    """A server that was started here and listens on url. Leaving the block ends it."""
+    """A server process that listens on `url`. Leaving the block ends it."""
 
     def __init__(self, command: Sequence[str], url: str = "") -> None:
-        """url: where it will listen; without one it says so itself, in a line on stderr."""
+        """url: the server's address; "": the server prints it in a line on stderr."""
         self.child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.said: list[str] = []
         self._heard = threading.Event()
@@ -45,7 +45,7 @@ class Process:
                 self._heard.set()
 
     def ready(self, path: str) -> None:
-        """Waits until it answers there with 200."""
+        """Waits until this path answers with 200."""
         end = time.monotonic() + START
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while True:
@@ -72,28 +72,28 @@ class Process:
             self.child.wait()
 
     def family(self) -> list[int]:
-        """It and the processes that it began."""
+        """The process and its descendants."""
         found = [self.child.pid]
         for pid in found:
             found += children(pid)
         return found
 
     def engine(self) -> int | None:
-        """The process of its engine, where it has one of its own."""
+        """The engine's process, where it has one of its own."""
         commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(self.child.pid)}
         return next((pid for pid, command in commands.items() if b"worker" in command), None)
 
     def memory(self) -> int:
-        """Bytes in memory that no other process shares, of the whole family."""
+        """Unshared memory of the process and its descendants in bytes."""
         return sum(private(pid) for pid in self.family())
 
     def loop_seconds(self) -> float:
-        """Processor time of its main thread, which runs the event loop and nothing of the engine."""
+        """Processor time of the main thread, which runs the event loop and no work of the engine."""
         return spent(self.child.pid, self.child.pid)
 
 
 def children(pid: int) -> list[int]:
-    """Processes that this one began, by any of its threads."""
+    """Processes that any thread of this one started."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(word) for task in tasks for word in task.read_text(encoding="ascii").split()]
 
@@ -107,7 +107,7 @@ def spent(pid: int, thread: int) -> float:
     """User and system time of a thread, in seconds."""
     try:
         text = Path(f"/proc/{pid}/task/{thread}/stat").read_text(encoding="ascii")
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process has ended
         return 0.0
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
@@ -148,14 +148,14 @@ class MemoryWatch(Watch):
         self.samples.append(self.process.memory())
 
     def growth(self) -> int:
-        """Bytes by which the last quarter lies above the second: the first is warming up."""
+        """Bytes by which the last quarter's mean exceeds the second's; the first is a warm-up."""
         quarter = max(1, len(self.samples) // 4)
         second, last = self.samples[quarter : 2 * quarter] or self.samples, self.samples[-quarter:]
         return int(statistics.median(last) - statistics.median(second))
 
 
 def satchel(model: Path, clients: int, *more: str) -> Process:
-    """Satchel's server on a free port, with room for so many requests together."""
+    """Satchel's server on a free port, with slots for so many requests."""
     command = [sys.executable, "-m", "satchel", "serve", str(model), "--port", "0"]
     return Process([*command, "-np", str(clients), "-c", "512", *more])
 

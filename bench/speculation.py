@@ -1,10 +1,11 @@
-"""Gain of speculative decoding: speed relative to the same model without it, and the share of accepted draft
+"""Gain of speculative decoding: speed relative to the same model without it, and the acceptance rate of draft
 tokens.
 
 python bench/speculation.py [--model FILE] [--draft-model FILE] [--rounds N] [--tokens N] [--markdown FILE]
 
-Each question is asked of both in turn, in changing order; a row has the median of the ratios of a task. The
-answers must be the same, token for token. Exit code 1 where a task is slower than 0.98 times without.
+Both answer each question in turns, in changing order; a row has the median of a task's ratios. The answers
+must be equal, token for token. Exit code 1 where a task runs at less than 0.98 times the speed without
+drafts.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ TASKS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """ratio: speed over that without speculation; rate: tokens per second without."""
+    """The result of a task."""
 
     task: str
     drawn: str
-    ratio: float
-    rate: float
+    ratio: float  # speed relative to that without speculation
+    rate: float  # tokens per second without it
     drafted: int
     accepted: int
     tokens: int

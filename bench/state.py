@@ -1,5 +1,5 @@
-"""Gain of saved states and of the host memory tier of the KV cache: seconds to restore or move blocks, beside
-those to compute them. `python bench/state.py -m MODEL [-n TOKENS]`.
+"""Gain of saved states and of the KV cache's host memory tier: seconds to restore or move blocks, beside
+seconds to compute them. `python bench/state.py -m MODEL [-n TOKENS]`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def saved(path: Path, ids: list[int], folder: Path) -> None:
     """A restart with the state in a file, and without."""
     state = folder / "state.kv"
     with Model.load(path, context=len(ids) + 64) as model:
-        first_token(model, ids[:64])  # plans are made once
+        first_token(model, ids[:64])  # compiles the plans
         computed = timed(lambda: first_token(model, ids))
         saving = timed(lambda: model.save_state(state, ids))
     with Model.load(path, context=len(ids) + 64) as model:
@@ -45,7 +45,7 @@ def saved(path: Path, ids: list[int], folder: Path) -> None:
 
 
 def moved(path: Path, ids: list[int]) -> None:
-    """Two conversations in a pool that holds one, turn by turn."""
+    """Two conversations in a pool that holds one, in turns."""
     other = ids[::-1]
     for size, name in ((0, "computed again"), (1 << 34, "moved")):
         with Model.load(path, context=len(ids) + 64, host_cache=size) as model:

@@ -1,8 +1,8 @@
 """Overhead and recovery time of a worker process: tokens per second of 16 streams and of one, with the engine
-in a thread and in a process, in turns; the same with steps that compute nothing, to isolate the cost of host
-and pipe; seconds from a kill to the next answer. `python bench/worker.py -m MODEL`.
+in a thread and in a process, in turns; the same with empty steps, to isolate the cost of host and pipe; and
+seconds from a kill to the next answer. `python bench/worker.py -m MODEL`.
 
-Processor time, of both processes, hardly depends on what else runs on the machine; the rest does.
+Processor time, of both processes, hardly depends on what else runs on the machine; wall time does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 5
 
 
 def idle(self: Program, between: object = None) -> None:
-    """A step that computes nothing; its tokens are whatever the buffers hold."""
+    """A step that computes nothing; its tokens are those already in the buffers."""
 
 
 def main_idle() -> None:
@@ -34,7 +34,7 @@ def main_idle() -> None:
 
 
 def spent(model: Model) -> float:
-    """Seconds of processor time of this process and its worker."""
+    """Processor time in seconds of this process and its worker."""
     there = 0.0
     if isinstance(model, WorkerModel):
         fields = Path(f"/proc/{model.worker.pid}/stat").read_text().rpartition(")")[2].split()
@@ -43,7 +43,7 @@ def spent(model: Model) -> float:
 
 
 def rate(model: Model, streams: int, tokens: int) -> tuple[float, float]:
-    """Seconds of a token, by the clock and of processors, with so many streams, each with its reader."""
+    """Wall and processor seconds per token with so many streams, each with its own reader."""
     replies = [
         model.generate([5, 6, 7, 8 + i], max_tokens=tokens, sampling=Sampling(seed=i), ignore_eos=True)
         for i in range(streams)
@@ -58,7 +58,7 @@ def rate(model: Model, streams: int, tokens: int) -> tuple[float, float]:
 
 
 def compare(path: Path, tokens: int, what: str) -> None:
-    """Both kinds in turns; the best of each counts."""
+    """Both kinds in turns; the best run of each counts."""
     kinds = ("thread", "process")
     models = [Model.load(path, slots=16, context=1024, worker=kind) for kind in kinds]
     for streams in (16, 1):
@@ -77,7 +77,7 @@ def compare(path: Path, tokens: int, what: str) -> None:
 
 
 def back(path: Path) -> None:
-    """From a kill to the first token of a request made right after it."""
+    """Seconds from a kill to the first token of a request made right after it."""
     with Model.load(path, worker="process") as model:
         assert isinstance(model, WorkerModel)
         model.generate("Once", max_tokens=8).read()
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def idling(path: Path, tokens: int) -> None:
-    """With steps that compute nothing, here and in the worker."""
+    """The comparison with empty steps, in this process and in the worker."""
     start = process.START.replace("import main; main()", "import main_idle; main_idle()")
     compute, process.MODULE, process.START = Program.run, "worker", start
     Program.run = idle  # type: ignore[method-assign]

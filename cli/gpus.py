@@ -19,11 +19,11 @@ VERSION = Path("/proc/driver/nvidia/version")
 
 
 class GpuRequirement(NamedTuple):
-    """A requirement of the GPU. there: it is usable. needed: without it no model runs on the GPU."""
+    """A requirement of the GPU."""
 
     name: str
-    there: bool
-    needed: bool
+    there: bool  # it is usable
+    needed: bool  # without it no model runs on the GPU
     text: str
     mend: str = ""
 

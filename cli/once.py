@@ -31,7 +31,7 @@ PATIENCE = 2.0  # seconds of silence on stdin before a note says that the progra
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """One prompt with its options. raw: text completion without a template. echo: print the prompt first."""
+    """One prompt with its options."""
 
     prompt: str | None
     model: ModelOptions
@@ -42,8 +42,8 @@ class Once:
     grammar: GrammarOptions
     reply: ReplyOptions
     count: CountOptions
-    raw: bool = False
-    echo: bool = False
+    raw: bool = False  # text completion without a template
+    echo: bool = False  # print the prompt first
     as_json: bool = False
 
     def answer(self) -> int | None:

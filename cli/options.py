@@ -56,7 +56,7 @@ class ModelOptions:
             "--ubatch-size",
             env="UBATCH",
             min=0,
-            help="Most tokens of one step; 0: as -b, else 512, or 4096 where all layers are on a GPU.",
+            help="Most tokens per step; 0: as -b, else 512, or 4096 where all layers are on a GPU.",
         ),
     ] = 0
     cpu_moe: Annotated[
@@ -101,7 +101,7 @@ class TextOptions:
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None
     file: Annotated[
         list[Path] | None,
-        option("-f", "--file", metavar="FILE", help="A file that goes before the prompt; may be repeated."),
+        option("-f", "--file", metavar="FILE", help="A file that is put before the prompt; may be repeated."),
     ] = None
     system: Annotated[
         str | None,
@@ -113,12 +113,17 @@ class TextOptions:
     ] = None
     escape: Annotated[
         bool | None,
-        option("-e", "--escape/--no-escape", help=r"Read \n, \t, \\ and the like; default: in -p, -sys, -r."),
+        option(
+            "-e", "--escape/--no-escape", help=r"Replace \n, \t, \\ and the like; default: in -p, -sys, -r."
+        ),
     ] = None
     reverse: Annotated[
         list[str] | None,
         option(
-            "-r", "--reverse-prompt", metavar="TEXT", help="An answer ends before this text; may be repeated."
+            "-r",
+            "--reverse-prompt",
+            metavar="TEXT",
+            help="Stop text: an answer ends before it; may be repeated.",
         ),
     ] = None
     jinja: Annotated[bool, typer.Option("--jinja", hidden=True)] = True
@@ -137,13 +142,13 @@ class TextOptions:
         return {**kwargs, "stop": tuple(self._read(text, "-r") for text in self.reverse or ())}
 
     def system_text(self) -> str:
-        """The system prompt, "" for none."""
+        """The system prompt; "" for none."""
         if self.system_file is not None:
             return read_text(self.system_file)
         return self._read(self.system or "", "-sys")
 
     def prompt_text(self, argument: str | None = None) -> str | None:
-        """The files of -f and then -p or the argument, a line end between them; None where none is given."""
+        """The files of -f and then -p or the argument, joined by newlines; None where none is given."""
         if self.prompt is not None and argument is not None:
             raise wrong("prompt", "the prompt is given by -p already")
         last = self._read(self.prompt, "-p") if self.prompt is not None else argument
@@ -161,7 +166,9 @@ class TextOptions:
 
 
 def typed(text: str, name: str, escapes: bool) -> str:
-    r"""Text of the command line; `escapes`: \n, \r, \t, \', \", \\ and bytes \xHH are read, others stay."""
+    r"""A text of the command line. escapes: \n, \r, \t, \', \", \\ and bytes \xHH are replaced; other
+    backslashes stay.
+    """
     data = text.encode("utf-8", "surrogateescape")
     if escapes:
         data = ESCAPE.sub(lambda m: bytes.fromhex(m[1].decode()) if m[1] else ESCAPES[m[2]], data)
@@ -174,12 +181,14 @@ def typed(text: str, name: str, escapes: bool) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A text file without its last line end. RequestError where it is no UTF-8 text."""
+    """The text of a file without its last line end. RequestError where it is not UTF-8."""
     return decoded(path.read_bytes(), str(path))
 
 
 def decoded(data: bytes, source: str) -> str:
-    """Bytes from outside as text, the last line end taken off."""
+    """Bytes of a file or of stdin as text, without the last line end. RequestError where they are not
+    UTF-8.
+    """
     try:
         return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
-"""Options of an answer beyond its drawing: thinking, a context that is full, what is told of it, and how
-many answers there are. What cannot hold is wrong use, said before a file is opened.
+"""Options of an answer beside its sampling: reasoning, context overflow, usage report, number of completions.
+
+An invalid combination is a usage error, reported before a file is opened.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TOGETHER = 8
 
 @dataclass(frozen=True, slots=True)
 class ReplyOptions:
-    """How much is thought, what a full context means, what is told."""
+    """Reasoning, context overflow and usage report."""
 
     reasoning: Annotated[
         str,
@@ -29,7 +30,7 @@ class ReplyOptions:
             "--reasoning",
             env="REASONING",
             metavar="HOW",
-            help="auto, on, off, an effort such as low, or so many tokens of thinking at most.",
+            help="auto, on, off, an effort such as low, or the most tokens of thinking.",
         ),
     ] = "auto"
     effort: Annotated[
@@ -51,12 +52,14 @@ class ReplyOptions:
             "--on-overflow",
             env="ON_OVERFLOW",
             metavar="POLICY",
-            help="In a full context: error, shift (forget the oldest), truncate-middle (of a prompt).",
+            help="In a full context: error, shift (drop the oldest tokens), truncate-middle (of a prompt).",
         ),
     ] = None
     shift: Annotated[
         bool | None,
-        option("--context-shift/--no-context-shift", env="CONTEXT_SHIFT", help="As --on-overflow shift."),
+        option(
+            "--context-shift/--no-context-shift", env="CONTEXT_SHIFT", help="The same as --on-overflow shift."
+        ),
     ] = None
     report: Annotated[
         bool, option("--report", help="Print the usage report: cache, drafts, devices, bytes read.")
@@ -73,27 +76,27 @@ class ReplyOptions:
             if is_given
         ]
         if len(given) > 1:
-            raise wrong(given[1], f"{given[0]} is given already, and both say how much to think")
+            raise wrong(given[1], f"{given[0]} is given already, and both set the thinking")
         if not self.reasoning or not (self.reasoning.isalpha() or self.reasoning.isdecimal()):
             expected = "expected auto, on, off, a word or a number of tokens"
             raise wrong("--reasoning", f"{expected}, got {self.reasoning!r}")
         if self.effort == "":
             raise wrong("--reasoning-effort", "expected a word such as low")
         if self.on_overflow is not None and self.on_overflow not in POLICIES:
-            raise wrong("--on-overflow", f"{self.on_overflow} is none: there are {', '.join(POLICIES)}")
+            raise wrong("--on-overflow", f"expected one of {', '.join(POLICIES)}, got {self.on_overflow}")
         if self.on_overflow is not None and self.shift is not None:
             raise wrong("--context-shift", "--on-overflow is given already")
 
     def check(self, *, raw: bool, structured: bool) -> None:
-        """Wrong use of options that raw text or structured output cannot have."""
+        """Raises a usage error for options that raw text or structured output does not support."""
         if raw and self.thinking is not None:
-            raise wrong("--reasoning", "raw completion (-no-cnv) has no thinking that is told apart")
+            raise wrong("--reasoning", "raw completion (-no-cnv) does not separate thinking")
         if structured and self.overflow == "shift":
             raise wrong("--on-overflow", "structured output cannot shift: its grammar would begin anew")
 
     @property
     def thinking(self) -> bool | int | str | None:
-        """As Model.chat has it; None: as the model is used to."""
+        """The `reasoning` argument of Model.chat; None: the model's default."""
         if self.effort is not None:
             return self.effort
         if self.budget is not None:
@@ -104,13 +107,13 @@ class ReplyOptions:
 
     @property
     def overflow(self) -> str:
-        """As GenerateOptions.on_overflow."""
+        """The value of GenerateOptions.on_overflow."""
         return self.on_overflow or ("shift" if self.shift else "error")
 
 
 @dataclass(frozen=True, slots=True)
 class CountOptions:
-    """How many answers are made and shown, and what is told of their tokens."""
+    """The number of completions, and their log-probabilities."""
 
     n_completions: Annotated[
         int,
@@ -118,7 +121,7 @@ class CountOptions:
             "--n-completions",
             min=1,
             max=MAX_COMPLETIONS,
-            help="Completions of the prompt, which is computed once.",
+            help="Completions of the prompt, which is prefilled once.",
         ),
     ] = 1
     best_of: Annotated[
@@ -127,7 +130,7 @@ class CountOptions:
             "--best-of",
             min=1,
             max=MAX_COMPLETIONS,
-            help="Sample so many, show the --n-completions likeliest.",
+            help="Sample N completions, print the --n-completions likeliest.",
         ),
     ] = None
     parallel: Annotated[
@@ -137,7 +140,7 @@ class CountOptions:
             "--parallel",
             env="N_PARALLEL",
             min=1,
-            help=f"Answers that are made together; default: all, {TOGETHER} at most.",
+            help=f"Completions that run at once; default: all, at most {TOGETHER}.",
         ),
     ] = None
     logprobs: Annotated[
@@ -160,11 +163,11 @@ class CountOptions:
 
     @property
     def slots(self) -> int:
-        """Sequences that the engine needs room for."""
+        """The number of engine slots that the completions need."""
         return min(self.made, self.parallel or TOGETHER)
 
     def check(self, sampling: Sampling, as_json: bool) -> None:
-        """Wrong use where the other options leave nothing to tell or to choose from."""
+        """Raises a usage error where the other options leave nothing to print or to choose from."""
         if self.logprobs >= 0 and not as_json:
             raise wrong("--logprobs", "log probabilities are printed with --json: give that as well")
         if self.made > 1 and sampling.temperature == 0:

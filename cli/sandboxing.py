@@ -1,4 +1,4 @@
-"""The worker's sandbox as `satchel doctor` proves it."""
+"""Runs the probe of the worker's sandbox for `satchel doctor`."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60  # for a probe
-REFUSALS = ("EACCES", "EPERM", "ENOSYS")  # answers of a sandbox, or of a system that lacks the call
+SECONDS = 60  # seconds until a probe is killed
+REFUSALS = ("EACCES", "EPERM", "ENOSYS")  # errors of a sandboxed call, or of a system without the call
 MODULE = "satchel.runtime.sandbox.probe"
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """text: what holds; note: what is missing. answers: what came of each attempt, by its name: an error's,
-    or what says that it was not refused.
-    """
+    """The result of the probe."""
 
-    text: str
-    note: str
+    text: str  # the protection in effect
+    note: str  # the protection that is missing
+    # The outcome of each attempt by name: an error's name, or a text that says it was not refused.
     answers: dict[str, str]
 
     @property
     def allowed(self) -> list[str]:
-        """What the sandbox let through."""
+        """The attempts that the sandbox did not refuse."""
         return [name for name, answer in self.answers.items() if answer not in REFUSALS]
 
 
 def probe() -> Probe:
-    """Starts a process in a worker's sandbox and lets it try what a worker must not do. OSError where it
-    cannot be started, or says nothing.
+    """Starts a process in a worker's sandbox, which attempts everything that a worker must not do. OSError
+    where it can't be started or prints nothing.
     """
     from satchel.cli.options import default_model
     from satchel.runtime.api.options import Options
@@ -73,5 +72,5 @@ def probe() -> Probe:
     if held is None:
         said = err.decode(errors="replace").strip().splitlines()
         raise OSError(f"the probe ended with {child.returncode}: {said[-1] if said else 'it said nothing'}")
-    # An attempt without an answer has made another program of the probe.
+    # An attempt without an outcome has replaced the probe by another program (exec).
     return Probe(held["text"], held["note"], {name: rows.get(name, "it went through") for name in ATTEMPTS})

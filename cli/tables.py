@@ -1,4 +1,4 @@
-"""Rows of the benchmarks as llama-bench prints them: Markdown, JSON, JSON lines or CSV, each row as soon as
+"""Writes rows of a benchmark in llama-bench's formats: Markdown, JSON, JSON lines or CSV, each row as soon as
 it is known.
 """
 
@@ -13,9 +13,10 @@ from typing import Any
 from satchel.cli.console import plain
 
 OUTPUTS = ("md", "json", "jsonl", "csv")
-NUMBERS = ("int8", "bf16", "f32")  # what a device's peaks of multiply-adds are measured for
+NUMBERS = ("int8", "bf16", "f32")  # the number formats whose peak multiply-add rates are measured
 Row = Mapping[str, Any]
-Column = tuple[str, int, Callable[[Row], str]]  # head, width (negative: to the left), text of a row
+# Heading, width (negative: left-aligned), text of a row's cell.
+Column = tuple[str, int, Callable[[Row], str]]
 
 
 def share(value: float | None) -> str:
@@ -27,7 +28,7 @@ def rate(value: float | None) -> str:
 
 
 def amount(count: float) -> str:
-    """Bytes as llama-bench writes them."""
+    """A number of bytes in llama-bench's form."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
 
 
@@ -77,13 +78,13 @@ BATCHED: tuple[Column, ...] = (
 
 
 class TableWriter:
-    """Writes rows to stdout; end() closes what needs to be closed."""
+    """Writes rows to stdout."""
 
     def row(self, row: Row) -> None:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Nothing is left to write."""
+        """Completes the output; does nothing by default."""
 
 
 class Markdown(TableWriter):
@@ -91,7 +92,7 @@ class Markdown(TableWriter):
         self.columns, self._begun = columns, False
 
     def _begin(self) -> None:
-        """The head waits for the first row: where nothing could be measured, nothing is printed."""
+        """Prints the heading with the first row, so that nothing is printed where nothing was measured."""
         self._begun = True
         self._line([head for head, _, _ in self.columns])
         rule = ("-" * abs(w) if w < 0 else "-" * (w - 1) + ":" for _, w, _ in self.columns)
@@ -127,7 +128,7 @@ class JsonWriter(TableWriter):
 
 
 class Csv(TableWriter):
-    """Several numbers in one cell have semicolons between them."""
+    """CSV. Several numbers in one cell are separated by semicolons."""
 
     def __init__(self) -> None:
         self.writer: csv.DictWriter[str] | None = None
@@ -141,5 +142,5 @@ class Csv(TableWriter):
 
 
 def writer(output: str, columns: Sequence[Column]) -> TableWriter:
-    """The writer of an output's name; `columns` are those of the Markdown table."""
+    """The writer of an output format by name. columns: of the Markdown table."""
     return {"json": JsonWriter, "jsonl": JsonLinesWriter, "csv": Csv}.get(output, lambda: Markdown(columns))()

@@ -1,4 +1,4 @@
-"""Makes docs/images/chat.svg: a chat with the bundled model in a real terminal (tmux), as it stood there.
+"""Makes docs/images/chat.svg: the screen of a real terminal (tmux) after a chat with the bundled model.
 
 python docs/make_terminal.py [FILE.svg]
 """
@@ -22,7 +22,7 @@ sys.path.append(str(ROOT / "tests" / "support"))
 from terminal import PYTHON, Terminal, installed  # noqa: E402
 
 COLUMNS, ROWS = 84, 34
-# A page that shows the picture must not have to ask another host for a font.
+# The picture must not load a font from another host.
 WITHOUT_FONTS = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 TYPED = (
     "Hello! Who are you?",
@@ -41,14 +41,14 @@ def main(target: Path) -> None:
 
 
 def session(folder: str) -> str:
-    """What the screen shows at the end of the chat, with its colours."""
+    """The screen at the end of the chat, with its colours."""
     home = dict.fromkeys(("HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"), folder)
     command = ["env", "-C", folder, *PYTHON, "-m", "satchel", "chat", "-s", "4"]
     with Terminal(command, COLUMNS, ROWS, **home) as terminal:
         for text in TYPED:
             terminal.wait(lambda screen: screen.rstrip().split("\n")[-1].startswith(">"))
             terminal.type(text)
-            time.sleep(0.3)  # completions come while a command is typed
+            time.sleep(0.3)  # completions appear while a command is typed
             terminal.press("Enter")
             terminal.wait(lambda screen, text=text: text in screen)  # type: ignore[misc]
             time.sleep(0.5)
@@ -57,7 +57,7 @@ def session(folder: str) -> str:
 
 
 def draw(screen: str, target: Path) -> None:
-    """The screen as SVG, character by character; its lines are those that tmux gave."""
+    """The screen as SVG, character by character, with tmux's line breaks."""
     lines = [line.rstrip() for line in screen.rstrip().split("\n")]
     console = Console(
         record=True,
@@ -67,7 +67,7 @@ def draw(screen: str, target: Path) -> None:
         force_terminal=True,
         highlight=False,
     )
-    for line in AnsiDecoder().decode("\n".join(lines)):  # a style goes on in the lines below
+    for line in AnsiDecoder().decode("\n".join(lines)):  # a style carries over to the lines below
         console.print(line, soft_wrap=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     picture = console.export_svg(title="satchel chat", code_format=WITHOUT_FONTS, unique_id="chat")

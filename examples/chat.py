@@ -1,5 +1,5 @@
-"""A chat bot: python examples/chat.py [MODEL.gguf]. It streams, remembers, and leaves on Ctrl-D; Ctrl-C ends
-an answer.
+"""A chat bot: python examples/chat.py [MODEL.gguf]. It streams answers and remembers the conversation; Ctrl-C
+ends an answer, Ctrl-D the program.
 """
 
 import sys

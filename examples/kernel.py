@@ -1,7 +1,8 @@
-"""A kernel of your own for one op: python examples/kernel.py [--device cuda] [-m MODEL.gguf] [-n TOKENS]
+"""A custom kernel for one op: python examples/kernel.py [--device cuda] [-m MODEL.gguf] [-n TOKENS]
 
-The source below serves rms_norm, in the dialect of docs/gpu-kernels.md: NVRTC compiles it for an NVIDIA GPU,
-the system's C compiler for the emulated one. It is checked against the op's definition before it is used.
+The source below computes rms_norm, in the portable kernel language of docs/gpu-kernels.md: NVRTC compiles it
+for an NVIDIA GPU, the system's C compiler for the emulated one. Satchel checks it against the op's definition
+before using it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from satchel import Model, kernels
 from satchel.cli.options import default_model
 from satchel.runtime.sampling import GREEDY
 
-# A group of threads norms one row: y = x * w / sqrt(mean(x * x) + eps); y, x and w are c->v[0], [1] and [2].
+# One thread group computes one row: y = x * w / sqrt(mean(x * x) + eps); y, x and w are c->v[0], [1] and [2].
 SOURCE = """
 #include "port.h"
 
@@ -37,7 +38,7 @@ KERNEL(my_norm, 128) {
 
 
 def grid(call: kernels.KernelCall) -> kernels.LaunchGrid:
-    """A group for each head of each token; local memory for a number of each wave."""
+    """One group for each head of each token; local memory for one number of each wave."""
     width = call.inputs[1].shape[0]
     groups = prod(call.output.shape[1:]) // width, call.output.shape[0]
     return kernels.LaunchGrid(groups, threads=128, local=64)

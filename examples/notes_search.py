@@ -1,9 +1,9 @@
-"""Search over one's own notes: python examples/notes_search.py FOLDER "what was that about boats?" [-m
+"""Semantic search over notes: python examples/notes_search.py FOLDER "what was that about boats?" [-m
 MODEL.gguf]
 
-Each paragraph of the folder's .txt and .md files becomes a vector, once: they are kept beside the notes and
-made anew only for files that changed. A question's vector finds the nearest ones. A model for embeddings
-(BERT and its kin) finds better than the bundled chat model.
+Each paragraph of the folder's .txt and .md files gets an embedding, which is cached beside the notes and
+computed again only for changed files. The results are the paragraphs nearest to the question's embedding. An
+embedding model (BERT and relatives) finds better matches than the bundled chat model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def paragraphs(path: Path) -> list[str]:
 
 
 def index(model: Model, folder: Path) -> tuple[list[tuple[str, str]], np.ndarray]:
-    """(file, paragraph) and a vector of length 1 for each."""
+    """(file, paragraph) and an embedding of length 1 for each."""
     kept = dict(np.load(folder / CACHE)) if (folder / CACHE).exists() else {}
     found: list[tuple[str, str]] = []
     vectors: dict[str, np.ndarray] = {}
@@ -52,7 +52,7 @@ def main() -> None:
     asked = parser.parse_args()
     with Model.load(asked.model or default_model(), slots=8) as model:
         notes, vectors = index(model, asked.folder)
-        # A chat model's vectors all lie close together: what they have in common is taken off.
+        # A chat model's embeddings lie close together, so subtract their mean.
         middle = vectors.mean(axis=0)
         near = (vectors - middle) @ (model.embed(asked.question)[0] - middle)
         for i in np.argsort(-near)[: asked.n]:

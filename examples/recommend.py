@@ -1,8 +1,8 @@
-"""Things like those you liked: python examples/recommend.py items.txt "The Old Lighthouse" [more ...] [-m
-MODEL.gguf]
+"""Recommends things like those you liked: python examples/recommend.py items.txt "The Old Lighthouse" [more
+...] [-m MODEL.gguf]
 
-The file has one thing a line: its name, a colon, a description. Each becomes a vector; what is nearest to the
-mean of the liked ones, and is none of them, is recommended.
+Each line of the file is one thing: its name, a colon, a description. Each description gets an embedding; the
+recommended things are those nearest to the mean of the liked ones.
 """
 
 from __future__ import annotations

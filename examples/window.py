@@ -1,7 +1,7 @@
 """A desktop program with the library inside: python examples/window.py [MODEL.gguf]
 
-The window never waits for the model: a thread asks, a queue carries the pieces, and the window takes them
-when it is idle. Stop ends the answer within a token; closing the window frees everything.
+The window never waits for the model: a thread reads the answer, a queue carries its pieces, and the window
+polls the queue. Stop ends the answer within a token; closing the window frees everything.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from satchel import Model, SatchelError
 from satchel.cli.options import default_model
 from satchel.runtime.api.reply import Reply
 
-EVERY = 30  # milliseconds between two looks into the queue
+EVERY = 30  # milliseconds between two polls of the queue
 
 
 class Window(tk.Tk):
-    """A conversation: what was said above, what to say below."""
+    """A conversation with a text area above and an input field below."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

@@ -93,12 +93,12 @@ def _append(file: IO[bytes], records: Records) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogitsFile:
-    """A checked file. tokens: (windows, context). Records are read from disk on demand."""
+    """A checked file. Records are read from disk on demand."""
 
     path: Path
     context: int
     vocab: int
-    tokens: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int32]  # (windows, context)
 
     def log_probs(self, window: int, start: int, stop: int) -> F32:
         """Log-probabilities (stop - start, V) of a window's scored tokens from start to stop. ModelError

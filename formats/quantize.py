@@ -56,9 +56,9 @@ Extra = Mapping[str, Value | Typed | Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Dry(QuantizeReport):
-    """A report without writing. files: (path, bytes) of each file that would be written."""
+    """A report without writing."""
 
-    files: tuple[tuple[Path, int], ...] = ()
+    files: tuple[tuple[Path, int], ...] = ()  # (path, bytes) of each file that would be written
 
     @property
     def file_bytes(self) -> int:

@@ -22,7 +22,7 @@ def loads(text: str, *, bounded: bool = False) -> Any:
 
 def _whole(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise ValueError(f"a number has {len(digits):,} digits, {MOST_DIGITS} are the most")
+        raise ValueError(f"a number has {len(digits):,} digits, expected at most {MOST_DIGITS}")
     return int(digits)
 
 
@@ -43,6 +43,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key!r:.60} stands twice in one object")
+                raise ValueError(f"the key {key!r:.60} occurs twice in one object")
             seen.add(key)
     return found

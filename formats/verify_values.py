@@ -32,16 +32,15 @@ NOT_A_NUMBER, NO_CODE, SUBNORMAL = "NaN or infinity", "codes out of their table"
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What is wrong with one tensor. row, at: of the first place, as row and byte of part `part`; count: how
-    many blocks (rows, where a format has none) of `total` are so."""
+    """What is wrong with one tensor."""
 
     tensor: str
     kind: str
-    row: int
-    part: int
-    at: int
-    count: int
-    total: int
+    row: int  # the first damaged row
+    part: int  # the file of a split set that holds it
+    at: int  # byte offset of the first damage in that file
+    count: int  # damaged blocks (rows, where a format has no blocks)
+    total: int  # all blocks
 
     @property
     def grave(self) -> bool:
@@ -84,11 +83,11 @@ def _collect(found: dict[tuple[str, str], Damage], nbytes: int, future: Future[l
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Whole rows of a tensor. data: (rows, blocks per row) of the format's dtype."""
+    """Whole rows of a tensor."""
 
     info: TensorInfo
     fmt: Format
-    data: Blocks
+    data: Blocks  # (rows, blocks per row) of the format's dtype
     first: int
 
     def look(self) -> list[Damage]:

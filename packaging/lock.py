@@ -1,9 +1,9 @@
-"""Writes the locks for deployments: `python packaging/lock.py`, which needs uv and a package index.
+"""Writes the lock files for deployments: `python packaging/lock.py`, which needs uv and a package index.
 
-requirements.lock holds what a server runs on, build.lock what builds its wheel: exact versions of all
-packages, each with the sha256 of every file that it may be. They are made of pyproject.toml alone, for all
-platforms and Pythons that it allows, and name no index: pip takes the files from the one that it is set up
-for, and refuses any other content (`pip install --require-hashes -r packaging/requirements.lock`).
+requirements.lock pins the packages that a server needs, build.lock those that build its wheel: exact
+versions, each with the sha256 of every file that it may have. Both follow from pyproject.toml alone, for all
+platforms and Python versions that it allows, and name no index: pip uses its configured index and refuses
+other content (`pip install --require-hashes -r packaging/requirements.lock`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent / "pyproject.toml"
 EXTRAS = ("server", "telemetry")
-TOOLS = ("cmake>=3.20", "ninja>=1.11")  # what scikit-build-core would fetch by itself, without a hash
+TOOLS = ("cmake>=3.20", "ninja>=1.11")  # scikit-build-core would install these by itself, without a hash
 HEAD = "# Made by packaging/lock.py of pyproject.toml: change that, and run it again.\n"
 
 
 def wanted(project: dict[str, Any]) -> dict[str, list[str]]:
-    """The requirements that each lock is made of, by its name."""
+    """The requirements of each lock file, by its name."""
     extras = project["project"]["optional-dependencies"]
     run = [*project["project"]["dependencies"], *(need for name in EXTRAS for need in extras[name])]
     return {"requirements.lock": run, "build.lock": [*project["build-system"]["requires"], *TOOLS]}
 
 
 def locked(requirements: list[str], python: str) -> str:
-    """What uv makes of them. CalledProcessError where it cannot."""
+    """The lock file that uv compiles from the requirements. CalledProcessError where it can't."""
     how = [
         "--universal",
         "--python-version",

@@ -30,15 +30,13 @@ Spread = Callable[[F32], F32]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Sampled rows of a matrix and its target format. x: (rows, K); share: rows of the matrix that each of
-    them stands for; importance: (K,), mean squares of the inputs; hessian: theirs, or None.
-    """
+    """Sampled rows of a matrix and its target format."""
 
     format: Format
-    x: F32
-    share: float
-    importance: F32
-    hessian: Hessian | None
+    x: F32  # (rows, K)
+    share: float  # the number of the matrix's rows that each sampled row stands for
+    importance: F32  # (K,), mean squares of the inputs
+    hessian: Hessian | None  # of the inputs, or None
 
 
 def power_scales(inputs: F32, weights: F32, alpha: float, beta: float) -> F32:

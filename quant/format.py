@@ -18,24 +18,18 @@ Blocks = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A block format: how tensors of this type are stored.
-
-    id: GGUF's number of the type, above 1000 where GGUF has none. block: elements per block. dtype: numpy
-    record of one block (its itemsize is the block's bytes). act: name of the format that the other operand of
-    a product is quantized to, or None for float32. decode: (..., n) blocks -> float32 (..., n * block),
-    exact. encode: float32 (..., n * block) [, importance of the same last dimension] -> (..., n) blocks, or
-    None where the format is read only. weights: False where only activations have this format, never a tensor
-    of a file.
-    """
+    """A block format: how tensors of this type are stored."""
 
     name: str
-    id: int
-    block: int
-    dtype: np.dtype[Any]
-    decode: Callable[[Blocks], F32]
+    id: int  # GGUF's number of the type, above 1000 where GGUF has none
+    block: int  # elements per block
+    dtype: np.dtype[Any]  # numpy record of one block; its itemsize is the block's bytes
+    decode: Callable[[Blocks], F32]  # (..., n) blocks -> float32 (..., n * block), exact
+    # Float32 (..., n * block) [, importance of the same last dimension] -> (..., n) blocks; None: the format
+    # is read only.
     encode: Callable[[F32, F32 | None], Blocks] | None = None
-    act: str | None = None
-    weights: bool = True
+    act: str | None = None  # name of the format to which a product quantizes its other operand; None: float32
+    weights: bool = True  # False: only activations have this format, never a tensor of a file
 
     @property
     def block_bytes(self) -> int:

@@ -29,13 +29,12 @@ ROUNDS = 1  # of fitting scales and improving codes
 
 @dataclass(frozen=True, slots=True)
 class Hessian:
-    """The Hessian of a matrix's inputs. matrix: (K, K), the mean of x x^T, damped. order: columns, those of
-    the largest inputs first. feed: (K, K) strictly lower triangular, in that order: entry (i, j) is the share
-    of column j's error that column i takes over. All float32.
-    """
+    """The Hessian of a matrix's inputs, in float32."""
 
-    matrix: F32
-    order: npt.NDArray[np.intp]
+    matrix: F32  # (K, K), the mean of x x^T, damped
+    order: npt.NDArray[np.intp]  # columns, those of the largest inputs first
+    # (K, K) strictly lower triangular, in that order: entry (i, j) is the share of column j's error that
+    # column i takes over.
     feed: F32
 
     @property

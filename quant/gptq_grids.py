@@ -30,13 +30,13 @@ from satchel.quant.pack import (
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Fields of blocks. d, dmin: (blocks, rows); unit, low: (groups, rows); code: (K, rows)."""
+    """Fields of blocks."""
 
-    d: F32
-    dmin: F32
-    unit: F32
-    low: F32
-    code: F32
+    d: F32  # (blocks, rows)
+    dmin: F32  # (blocks, rows)
+    unit: F32  # (groups, rows)
+    low: F32  # (groups, rows)
+    code: F32  # (K, rows)
 
     def step(self) -> F32:
         """Distance of neighbouring codes, (groups, rows)."""
@@ -60,20 +60,15 @@ Join = Callable[[Any, Any, Any, Any, Any, Blocks], None]
 
 @dataclass(frozen=True, slots=True)
 class GptqGrid:
-    """A format as groups under scales.
+    """A format as groups under scales."""
 
-    group: numbers of a group. codes, units, lows: least and largest; units of one value are no choice.
-    signed: whether a group's base may have either sign. split: blocks -> d, dmin (...), unit, low (...,
-    groups), code (..., block); join writes these into the fields of blocks.
-    """
-
-    group: int
-    codes: tuple[int, int]
-    units: tuple[int, int]
-    lows: tuple[int, int]
-    signed: bool
-    split: Split
-    join: Join
+    group: int  # numbers of a group
+    codes: tuple[int, int]  # least and largest
+    units: tuple[int, int]  # least and largest; equal where a group has no choice
+    lows: tuple[int, int]  # least and largest
+    signed: bool  # a group's base may have either sign
+    split: Split  # blocks -> d, dmin (...), unit, low (..., groups), code (..., block)
+    join: Join  # writes these into the fields of blocks
 
     @property
     def has_units(self) -> bool:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 
 class PackedGrid(NamedTuple):
-    """values: what a coordinate can be. width: coordinates of a point. bitmap: the set, deflated, base 85."""
+    """A codebook as a bitmap over all points of a lattice."""
 
-    values: tuple[int, ...]
-    width: int
-    bitmap: str
+    values: tuple[int, ...]  # the possible coordinates
+    width: int  # coordinates of a point
+    bitmap: str  # the set of points, deflated, in base 85
 
 
 PACKED: dict[str, PackedGrid] = {

@@ -19,14 +19,12 @@ from satchel.quant.search_loops import LANES
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """x, w: [tiles, size, LANES], a group in each lane, filled up with zeros. power [blocks]: what x was
-    divided by. groups: of a block.
-    """
+    """Blocks with one group in each lane, padded with zeros."""
 
-    x: F32
-    w: F32
-    power: F64
-    groups: int
+    x: F32  # [tiles, size, LANES]
+    w: F32  # weights of the squared errors, like x
+    power: F64  # [blocks]: the power of two by which x was divided
+    groups: int  # per block
 
     @property
     def count(self) -> int:

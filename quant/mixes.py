@@ -24,27 +24,22 @@ _ANY = re.compile("")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts of a model that the mix depends on, beside names. experts: the model's expert_count. sharing: how
-    many query heads share a key head. importance: whether importance data is there. layers: how many there
-    are.
-    """
+    """Facts of a model on which the mix depends, apart from tensor names."""
 
-    experts: int
-    sharing: int
-    importance: bool
-    layers: int
+    experts: int  # expert_count
+    sharing: int  # query heads per key head
+    importance: bool  # importance data is given
+    layers: int  # number of layers
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPosition:
-    """The position of a tensor in the model: layer `index` of `count` (for V: among the layers with
-    attention); order: how many tensors of its kind come before it; stacked: whether it holds experts.
-    """
+    """The position of a tensor in the model."""
 
-    index: int
-    count: int
-    order: int
-    stacked: bool
+    index: int  # of its layer; for V, among the layers with attention
+    count: int  # of such layers
+    order: int  # number of earlier tensors of its kind
+    stacked: bool  # it holds experts
     facts: ModelFacts
 
 
@@ -131,17 +126,14 @@ class MixRule:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """file_type: the number for general.file_type. base: format of every matrix. head: of the output matrix,
-    which is the embedding where they are tied. rules: the first that fits wins over base. low: whether
-    values keep what the rules say in models of eight experts and of 80 layers.
-    """
+    """A named mix."""
 
     name: str
-    file_type: int
-    base: str
-    head: str
-    rules: tuple[MixRule, ...] = ()
-    low: bool = False
+    file_type: int  # value of general.file_type
+    base: str  # format of every matrix
+    head: str  # format of the output matrix, which is the embedding where they are tied
+    rules: tuple[MixRule, ...] = ()  # the first that matches wins over `base`
+    low: bool = False  # V keeps the rules' format in models of eight experts and of 80 layers
 
     @property
     def quantized(self) -> bool:

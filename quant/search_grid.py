@@ -32,20 +32,16 @@ BLOCKS = 1024  # searched at a time
 
 @dataclass(frozen=True, slots=True)
 class CodebookLayout:
-    """How a format uses the codebook of `points` (count, width).
+    """How a format uses a codebook."""
 
-    run: numbers that share a step, one of `steps`: 1, 3, 5 ... times d / unit, d as it is stored. even:
-    numbers whose signs must have an even number of minuses; 0 where signs are free. shift: for points with
-    signs of their own, what each is moved by, up or down; shared: a run has one direction, not each point.
-    """
-
-    points: str
-    run: int
-    steps: int
+    points: str  # (count, width)
+    run: int  # numbers that share a step
+    steps: int  # the number of possible steps: 1, 3, 5 ... times d / unit, d as it is stored
     unit: float = 1.0
-    even: int = 0
+    even: int = 0  # numbers whose signs have an even number of minuses; 0: signs are free
+    # Distance by which each point is moved up or down, where points have signs of their own.
     shift: float = 0.0
-    shared: bool = False
+    shared: bool = False  # all points of a run are moved in one direction
 
     @property
     def variants(self) -> int:

@@ -1,4 +1,4 @@
-"""A file of a LoRA adapter or of a control vector, as a load takes it, and its scale."""
+"""Names a file of a LoRA adapter or of a control vector, with its default scale."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ SCALE_LIMIT = 1e6
 
 @dataclass(frozen=True, slots=True)
 class AdapterFile:
-    """A file to load: name "" takes the file's, without its ending. scale: of requests that say nothing.
-    layers: of a control vector, the first and last that it steers; None: all that it has.
-    """
+    """An adapter or control vector to load."""
 
     path: str | Path
-    scale: float = 1.0
-    name: str = ""
+    scale: float = 1.0  # for requests that give none
+    name: str = ""  # "": the file's name without its ending
+    # The first and last layer that a control vector steers; None: all that it has.
     layers: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -40,8 +39,8 @@ Loadable = str | Path | AdapterFile
 
 
 def checked_scale(name: str, scale: float) -> float:
-    """A scale as the plan gets it; RequestError for what is no number, or a senseless one."""
+    """A scale as float32, as the plan takes it. RequestError for NaN, infinity or an extreme value."""
     number = isinstance(scale, int | float) and not isinstance(scale, bool) and isfinite(scale)
     if not number or abs(scale) > SCALE_LIMIT:
         raise RequestError(f"{name}: scale {scale!r}: expected a number up to {SCALE_LIMIT:g}")
-    return float(np.float32(scale)) + 0.0  # never -0, which would be a mix of its own
+    return float(np.float32(scale)) + 0.0  # never -0, which would count as another mix

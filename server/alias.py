@@ -101,7 +101,7 @@ class Alias:
         record.agreed += same
         record.shadow_seconds += seconds
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The alias as JSON."""
         weights = self.weights
         return {

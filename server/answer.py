@@ -81,7 +81,7 @@ class Answer:
         async with AsyncExitStack() as stack:
             lease = await stack.enter_async_context(models.use(wanted.model, caller.user))
             answer = cls(wanted, lease, stack, models.pools, caller.user, caller.salt)
-            stack.callback(answer._told, models)
+            stack.callback(answer._record, models)
             if lease.alias:
                 stack.callback(follow, models, answer, caller, lease.alias)
             stack.push_async_callback(answer._end)
@@ -273,7 +273,7 @@ class Answer:
                 last.options.salt,
             )
 
-    def _told(self, models: Models) -> None:
+    def _record(self, models: Models) -> None:
         models.spans.answered(self, time.time_ns())
 
     async def close(self) -> None:
@@ -291,10 +291,12 @@ def check_counts(wanted: GenerationRequest) -> None:
     """Raises a Problem where the request wants too many completions, or best_of is less than n."""
     made, prompts = wanted.made, len(wanted.prompts)
     if not 1 <= wanted.n <= MAX_COMPLETIONS or made > MAX_COMPLETIONS:
-        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: 1 to {MAX_COMPLETIONS} are made", "n")
+        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: expected 1 to {MAX_COMPLETIONS}", "n")
     if wanted.best_of and wanted.best_of < wanted.n:
         raise Problem("invalid", f"best_of is {wanted.best_of}, fewer than n, which is {wanted.n}", "best_of")
     if made * prompts > MOST:
         raise Problem(
-            "invalid", f"{prompts} prompts with {made} answers each: {MOST} answers are the most", "prompt"
+            "invalid",
+            f"{prompts} prompts with {made} answers each: expected at most {MOST} answers",
+            "prompt",
         )

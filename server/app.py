@@ -120,8 +120,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     # For "query" and "path", loc holds the parameter's name only.
     param = _path(_within(error.body, loc, first["type"] == "missing") if where == "body" else loc)
     message = str(first["msg"]).removeprefix("Value error, ")
-    told = f"{param}: {message}" if param else message
-    return _say(request, Problem("invalid", told, param or None))
+    text = f"{param}: {message}" if param else message
+    return _say(request, Problem("invalid", text, param or None))
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -147,7 +147,7 @@ def check_shape(body: bytes) -> int:
             raise Problem("invalid", f"the body is nested deeper than {MOST_DEPTH} levels")
         for name, count, most in scan.counts():
             if count > most:
-                raise Problem("invalid", f"the body {name}: {most:,} are the most")
+                raise Problem("invalid", f"the body {name}: expected at most {most:,}")
     return len(body) + scan.memory
 
 

@@ -34,8 +34,11 @@ class TableBase(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    # A file, relative to the configuration file, or a name in the store.
     path: str = Field(min_length=1)
+    # Seconds without a request until the model is unloaded; 0: never, None: as the command line says.
     idle: float | None = Field(default=None, ge=0)
+    # The server loads the model when it starts, not at the first request.
     preload: bool = False
 
     def options(self, base: Options) -> Options:
@@ -65,6 +68,7 @@ class AliasTable(BaseModel):
     shadow_share: float = Field(default=1.0, gt=0, le=1)  # share of the requests that are copied
     # A version gets no more requests once more than this share of its last `window` requests has failed.
     rollback_errors: float = Field(default=0.5, gt=0, le=1)
+    # Requests of a version over which its error share is measured.
     window: int = Field(default=20, ge=1, le=10_000)
 
 

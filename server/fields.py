@@ -1,6 +1,6 @@
-"""Fields that requests of several API flavours share, each with its declared range; nothing is clamped.
+"""Body fields that several API flavours share. A value outside its range is an error, never clamped.
 
-A field that is a request option of the library is derived from its definition, so it is stated once.
+A field that is a request option of the library is derived from the option's definition.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from satchel.runtime.sampling.options import LETTERS, ORDER, stages
 T = TypeVar("T")
 MOST_TOKENS = 1 << 31
 MOST_NAMES = 1024  # entries of a list of tokens or words
-MOST_FIELDS = 1024  # of an object with declared fields
+MOST_FIELDS = 1024  # fields of an object with declared fields
 MOST_MESSAGES = 10_000
-# DRY sequence breakers, and characters of one: each is searched for in the whole vocabulary.
+# DRY sequence breakers, and characters of one. The sampler searches the whole vocabulary for each.
 MOST_BREAKERS, BREAKER = 32, 40
 
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
@@ -48,7 +48,7 @@ Breakers = Annotated[
 
 
 def _fail_fast(part: Any) -> None:
-    """Marks every list within a schema of pydantic's."""
+    """Sets fail_fast on every list of a pydantic core schema, so that validation stops at the first error."""
     if isinstance(part, dict):
         if part.get("type") == "list":
             part["fail_fast"] = True
@@ -60,7 +60,7 @@ def _fail_fast(part: Any) -> None:
 
 
 class kept(Generic[T]):
-    """Decorates a property of a Body that is worked out once; what it raises is kept too."""
+    """A cached property of a Body. An exception is cached as well and raised again."""
 
     def __init__(self, work: Callable[[Any], T]) -> None:
         self._work, self.__doc__ = work, work.__doc__
@@ -90,8 +90,8 @@ class kept(Generic[T]):
 
 
 class Body(BaseModel):
-    """A request's body. A number is no text and no bool; null means absent. Fields that nobody declared are
-    kept apart, to be named in a warning or refused.
+    """A request body. Types are strict: a number is neither a text nor a bool. null means absent. Undeclared
+    fields go to `model_extra`; a route warns about them or refuses them.
     """
 
     model_config = ConfigDict(
@@ -104,7 +104,7 @@ class Body(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """A list is wrong with its first wrong member: a million errors would be found and never read."""
+        """The schema with fail_fast lists: a list of a million wrong members gives one error."""
         schema = handler(source)
         _fail_fast(schema)
         return schema
@@ -115,20 +115,20 @@ class Body(BaseModel):
         if not isinstance(data, dict):
             return data
         if len(data) > MOST_FIELDS:
-            raise ValueError(f"it has {len(data):,} fields, {MOST_FIELDS:,} are the most")
+            raise ValueError(f"it has {len(data):,} fields, expected at most {MOST_FIELDS:,}")
         return {k: v for k, v in data.items() if v is not None}
 
     @kept
     def unknown(self) -> list[str]:
-        """Paths of the fields that nobody declared, of bodies within this one too."""
+        """Paths of undeclared fields, in nested bodies too."""
         return _unknown_of(self)
 
     def prepare(self) -> None:
-        """Works out what routes make of the body, its kept properties, ahead of them. It takes as long as the
-        body is large: a large one's is done in a thread (bodies.py).
+        """Computes all kept properties. The time grows with the body, so a thread does it for a large body
+        (bodies.py).
         """
         for name in _kept_of(type(self)):
-            with suppress(Exception):  # kept as well: a route that asks for it raises it
+            with suppress(Exception):  # `kept` caches the exception and raises it for the route
                 getattr(self, name)
 
 
@@ -146,14 +146,15 @@ def _unknown_of(body: Body) -> list[str]:
 def _unknown(value: Any, name: str) -> list[str]:
     if isinstance(value, Body):
         return [f"{name}.{path}" for path in _unknown_of(value)]
-    if isinstance(value, list) and not isinstance(value[0] if value else 0, int | float):  # ids have none
+    # A list of token ids holds no body.
+    if isinstance(value, list) and not isinstance(value[0] if value else 0, int | float):
         inner = ((i, one) for i, one in enumerate(value) if isinstance(one, Body | list))
         return [path for i, one in inner for path in _unknown(one, f"{name}[{i}]")]
     return []
 
 
 def body_fields(definition: type) -> type[Body]:
-    """A body with a field for each option of the definition that bodies have; None: it was left out."""
+    """A body with a field for each of the definition's options that a body may set; None: it was absent."""
     made: dict[str, Any] = {
         name: (one.kind if not one.choices else Literal[one.choices], body_field(one))
         for name, one in options_of(definition).items()
@@ -177,7 +178,7 @@ def body_field(one: Option, **more: Any) -> Any:
 
 
 def body_values(body: Body, definition: type) -> dict[str, Any]:
-    """Values of the definition's options that the body has, by name."""
+    """The values of the definition's options that the body sets, by name."""
     given = ((name, one, getattr(body, name)) for name, one in options_of(definition).items() if one.body)
     return {name: one.read(value) for name, one, value in given if value is not None}
 
@@ -185,17 +186,17 @@ def body_values(body: Body, definition: type) -> dict[str, Any]:
 if TYPE_CHECKING:
 
     class DrawnFields(Body):
-        """Options of Sampling."""
+        """The body fields of Sampling's options."""
 
     class GenerateFields(Body):
-        """Options of GenerateOptions."""
+        """The body fields of GenerateOptions' options."""
 
 else:
     DrawnFields, GenerateFields = body_fields(Sampling), body_fields(GenerateOptions)
 
 
 class SamplingFields(DrawnFields):
-    """The chain's options by the names that llama-server gives them, and vLLM's for the same."""
+    """The options of the sampler chain, by llama-server's and vLLM's names."""
 
     dry_breakers: Breakers | None = Field(
         default=None, validation_alias=AliasChoices("dry_breakers", "dry_sequence_breakers")
@@ -205,7 +206,7 @@ class SamplingFields(DrawnFields):
     @field_validator("samplers")
     @classmethod
     def stages_known(cls, given: list[str] | str | None) -> tuple[str, ...] | None:
-        """Names of stages. A text has the letters of --sampler-seq, or names between semicolons."""
+        """The stages by name. A text holds names separated by semicolons, or the letters of --sampler-seq."""
         if given is None:
             return None
         if isinstance(given, str):
@@ -217,7 +218,7 @@ class SamplingFields(DrawnFields):
             raise ValueError(str(error)) from None
 
     def sampling(self, base: Sampling) -> Sampling:
-        """The base with what was asked for."""
+        """`base` with the options that the body sets."""
         changed = body_values(self, Sampling)
         if self.dry_breakers is not None:
             changed["dry_breakers"] = tuple(self.dry_breakers)

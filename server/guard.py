@@ -84,8 +84,8 @@ class RequestGuard:
         site = headers.get("sec-fetch-site", "")
         if site in OWN_SITES or headers.get("origin") in self.settings.origins:
             return
-        told = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
-        visit = scope["method"] in ("GET", "HEAD") and told == ("navigate", "document")
+        fetch = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+        visit = scope["method"] in ("GET", "HEAD") and fetch == ("navigate", "document")
         if not (visit and needed == PUBLIC):
             line = f"a page of another site ({site!r:.40}) may not call: start the server with --cors-origins"
             raise Problem("forbidden", line)

@@ -159,8 +159,8 @@ def _text(record: logging.LogRecord) -> str:
 
 
 def _summary(last: logging.LogRecord, count: int, seconds: float) -> logging.LogRecord:
-    told = f"{_text(last)} (repeated {count:,} times in {max(1, round(seconds))} s)"
-    return logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, told, None, None)
+    line = f"{_text(last)} (repeated {count:,} times in {max(1, round(seconds))} s)"
+    return logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, line, None, None)
 
 
 def set_up(level: str, as_json: bool) -> None:

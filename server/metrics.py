@@ -126,12 +126,12 @@ class Counts(Collector):
             yield family
 
     def _http(self) -> Iterator[Metric]:
-        told = CounterMetricFamily(
+        requests = CounterMetricFamily(
             "satchel_http_requests", "HTTP requests", labels=["route", "method", "status"]
         )
         for (route, method, status), count in self.requests.items():
-            told.add_metric([route, method, str(status)], count)
-        yield told
+            requests.add_metric([route, method, str(status)], count)
+        yield requests
         yield GaugeMetricFamily("satchel_http_active", "HTTP requests under way", self.active)
         yield GaugeMetricFamily("satchel_connections", "Connections that are open", self.connections.open)
         yield CounterMetricFamily(

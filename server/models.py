@@ -25,11 +25,9 @@ LOOK = 0.5  # seconds between two checks for idle models
 class ServedModel:
     """A model by name, loaded or not.
 
+    keep: idle seconds until the model is unloaded; 0: never.
     done, total: bytes read so far, and in all, of a load in progress.
     users: the number of requests that use it now.
-    keep: idle seconds until it is unloaded; 0: never.
-    adapters: LoRA scales by index for requests that name none; None: as they were loaded.
-    slots: (caller's salt, slot id) -> (tokens, salt) of the last request in that slot; a caller sees its own.
     """
 
     def __init__(self, served: Served) -> None:
@@ -38,7 +36,9 @@ class ServedModel:
         self.model: AsyncModel | None = None
         self.state, self.done, self.total, self.users = UNLOADED, 0, 0, 0
         self.error, self.tried = "", False
+        # LoRA scales by adapter index, for requests that name none; None: as they were loaded.
         self.adapters: Mapping[int, float] | None = None
+        # (caller's salt, slot id) -> (tokens, salt) of the last request in that slot. A caller sees its own.
         self.slots: dict[tuple[str, int], tuple[list[int], str]] = {}
         self.used = time.monotonic()
         self._lock = asyncio.Lock()
@@ -103,7 +103,9 @@ class ServedModel:
 class Lease:
     """The use of a model by one request.
 
-    name: as GET /models lists it. wanted: as the request named it. failed: set where the engine failed.
+    name: the model's name in GET /models.
+    wanted: the name in the request.
+    failed: whether the engine failed.
     """
 
     def __init__(self, entry: ServedModel, model: AsyncModel, wanted: str, alias: Alias | None) -> None:
@@ -239,7 +241,7 @@ class Models:
         requests added stay.
         """
         added = {n: e.served for n, e in self.entries.items() if e.served.added}
-        wanted, told = {**added, **catalog.models}, []
+        wanted, changes = {**added, **catalog.models}, []
         for name, entry in list(self.entries.items()):
             served = wanted.get(name)
             if served is None or (served.path, served.options) != (entry.path, entry.options):
@@ -247,15 +249,15 @@ class Models:
                 leaving = asyncio.create_task(_when_unused(entry))
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)
-                told.append(f"{name}: {'changed' if served else 'removed'}")
+                changes.append(f"{name}: {'changed' if served else 'removed'}")
             else:
                 entry.served, entry.keep = served, served.idle
         order = {n: self.entries.get(n) or ServedModel(s) for n, s in {**catalog.models, **wanted}.items()}
-        told += [f"{n}: added" for n in order if n not in self.entries and f"{n}: changed" not in told]
+        changes += [f"{n}: added" for n in order if n not in self.entries and f"{n}: changed" not in changes]
         self.entries = order
         kept = {n: a for n, a in self.aliases.items() if catalog.aliases.get(n) == a.table}
         self.aliases = {n: kept.get(n) or Alias(n, t) for n, t in catalog.aliases.items()}
-        return told
+        return changes
 
     @property
     def ready(self) -> bool:

@@ -34,9 +34,9 @@ class Reload:
         async with self._lock:
             self._next = None
             catalog = await asyncio.to_thread(self._read)
-            told = self._models.change(catalog)
-        LOG.info("the configuration was read again: %s", "; ".join(told) or "nothing changed")
-        return told
+            changes = self._models.change(catalog)
+        LOG.info("the configuration was read again: %s", "; ".join(changes) or "nothing changed")
+        return changes
 
     def by_signal(self) -> None:
         """Starts a reload from a signal handler; an error goes to the log."""

@@ -1,8 +1,8 @@
-"""Roles that may call a route: anyone, a user, or an admin. Every route declares its role with @needs; the
-server refuses to start with a route that declares none, and checks the caller before a body is read.
+"""Authorization: every route declares with @needs which role may call it: anyone, a user, or an admin.
 
-A key of the list has a role and a share of the machine: `KEY [user|admin] [SHARE]`, user and 1 by default.
-Without keys, a caller on this machine is an admin: a loopback address or a Unix socket, and no proxy between.
+The server refuses to start with a route that declares no role, and checks the caller before it reads a body.
+A line of a key file is `KEY [user|admin] [SHARE]`: the key's role and its scheduling weight, user and 1 by
+default. Without keys, a local caller is an admin: one on a loopback address or a Unix socket, with no proxy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from satchel.errors import RequestError
 from satchel.server.problem import Problem
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
-# A proxy puts one of them on what it passes on; what stands in it, anybody can write.
+# Headers by which a proxy names the client. Any client can send them too, so their values prove nothing.
 FORWARDED = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "x-client-ip",
     "true-client-ip", "cf-connecting-ip", "via",
@@ -28,7 +28,7 @@ FORWARDED = (
 
 
 class Role(IntEnum):
-    """Each may call what the ones before it may. PUBLIC needs no key."""
+    """A role may call the routes of every lower role. PUBLIC needs no key."""
 
     PUBLIC = 0
     USER = 1
@@ -41,10 +41,10 @@ LEAST_SHARE, MOST_SHARE = 0.01, 100.0
 
 
 class KeyRights(NamedTuple):
-    """What a line of a key file gives its key. share: its weight beside other keys that have work."""
+    """The role and the scheduling weight that a line of a key file gives its key."""
 
     role: Role = USER
-    share: float = 1.0
+    share: float = 1.0  # a key with share 2 gets twice the tokens per second of a key with share 1
 
 
 def needs(role: Role) -> Callable[[Endpoint], Endpoint]:
@@ -58,13 +58,13 @@ def needs(role: Role) -> Callable[[Endpoint], Endpoint]:
 
 
 def role_of(route: BaseRoute) -> Role | None:
-    """What the route declares; None where it declares nothing."""
+    """The role that the route declares; None where it declares none."""
     found = getattr(getattr(route, "endpoint", None), "role", None)
     return found if isinstance(found, Role) else None
 
 
 class RoleTable:
-    """The roles of routes, in the order in which requests find them. TypeError for a route without one."""
+    """The roles of all routes, in matching order. TypeError for a route that declares none."""
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
         self._routes: list[tuple[BaseRoute, Role]] = []
@@ -75,8 +75,8 @@ class RoleTable:
             self._routes.append((route, role))
 
     def role(self, scope: Scope) -> Role:
-        """The role that this request needs. Of a path that is no route it is USER, so that nobody without a
-        key learns what there is; of a known path with another method it is the path's.
+        """The role that this request needs. An unknown path needs USER, so that a client without a key can't
+        probe for routes; a known path with another method needs the role of that path.
         """
         partial: Role | None = None
         for route, role in self._routes:
@@ -89,15 +89,15 @@ class RoleTable:
 
 
 def check_role(needed: Role, has: Role) -> None:
-    """A Problem where the caller may not."""
+    """Raises a Problem where the caller's role is below the needed one."""
     if has < needed:
         line = "this needs an admin: a key of --admin-key, or one that stands as 'KEY admin' in the key file"
         raise Problem("forbidden", line, code="admin_only")
 
 
 def read_keys(lines: Sequence[str]) -> Mapping[str, KeyRights]:
-    """Keys with their rights, of lines `KEY [user|admin] [SHARE]`. Empty lines and those that begin with #
-    are left out. RequestError names the line that is wrong, and never the key.
+    """The rights of each key, parsed from lines `KEY [user|admin] [SHARE]`. Empty lines and lines that begin
+    with # are skipped. RequestError names the invalid line by its number, never by its key.
     """
     found: dict[str, KeyRights] = {}
     for number, line in enumerate(lines, 1):
@@ -112,7 +112,7 @@ def read_keys(lines: Sequence[str]) -> Mapping[str, KeyRights]:
         rights = KeyRights(KEY_ROLES[role], _share(number, words[1]) if len(words) > 1 else 1.0)
         if found.setdefault(key, rights) != rights:
             raise RequestError(
-                f"key {number}: it stands twice, with two roles or shares: take one of the lines out"
+                f"key {number}: it occurs twice, with two roles or shares: take one of the lines out"
             )
     return found
 
@@ -129,13 +129,13 @@ def _share(number: int, text: str) -> float:
 
 
 def is_local(scope: Scope, headers: Headers) -> bool:
-    """Whether the request comes from this machine: over a Unix socket, or from a loopback address without a
-    proxy between. A proxy on this machine connects from loopback for others, so its headers decide.
+    """Whether the request comes from this machine: over a Unix socket or from a loopback address, without a
+    proxy. A local proxy connects from loopback for remote clients, so a forwarding header means remote.
     """
     if any(name in headers for name in FORWARDED):
         return False
     client, server = scope.get("client"), scope.get("server")
-    if client is None:  # a Unix socket has no port; a TCP connection that is gone has one
+    if client is None:  # a Unix socket's server address has no port; that of a closed TCP connection has one
         return server is not None and server[1] is None
     try:
         address = ipaddress.ip_address(str(client[0]).partition("%")[0])

@@ -156,8 +156,8 @@ async def _serve(
     with suppress(AttributeError, NotImplementedError):  # Windows has none
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.by_signal)
     for one in bound:
-        told = f"Satchel listens on {_address(one, settings)} (Ctrl-C stops it)"
-        print(told, file=sys.stderr, flush=True)
+        line = f"Satchel listens on {_address(one, settings)} (Ctrl-C stops it)"
+        print(line, file=sys.stderr, flush=True)
     if line := sandbox_note(entry.options for entry in models.entries.values()):
         LOG.warning("%s", line)
     # What is loaded now stays: a full collection of garbage, which stops the loop, need not look at it.

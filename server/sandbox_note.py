@@ -1,4 +1,4 @@
-"""What a server says at its start of the sandboxes of its models' worker processes."""
+"""The note on the sandboxes of worker processes that a server prints at its start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from satchel.runtime.api.options import Options
 
 
 def sandbox_note(served: Iterable[Options]) -> str:
-    """What the sandboxes of models with these options lack; "" where each is whole, or none is wanted."""
+    """The protection that the sandboxes lack; "" where each is complete or no model wants one."""
     from satchel.runtime.sandbox.enter import lacking
 
     options = list(served)

@@ -150,9 +150,9 @@ async def stream_of(
     as an event. early: chunks to send before the result is there; the first one begins the stream.
     """
     task, gone = asyncio.create_task(work), asyncio.create_task(hung_up(request.receive))
-    told: asyncio.Task[bytes] | None = asyncio.create_task(early.get()) if early else None
+    news: asyncio.Task[bytes] | None = asyncio.create_task(early.get()) if early else None
     try:
-        waited = [t for t in (task, gone, told) if t is not None]
+        waited = [t for t in (task, gone, news) if t is not None]
         await asyncio.wait(waited, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
@@ -161,12 +161,12 @@ async def stream_of(
             await task
     except BaseException:
         task.cancel()
-        if told:
-            told.cancel()
+        if news:
+            news.cancel()
         raise
     finally:
         gone.cancel()
-    coming = _coming(task, bits, early, told)
+    coming = _coming(task, bits, early, news)
     return Stream(coming, partial(_drop, task), media_type, ping, ping_seconds)
 
 
@@ -174,15 +174,15 @@ async def _coming(
     task: asyncio.Task[A],
     bits: Callable[[A], AsyncIterator[bytes]],
     early: asyncio.Queue[bytes] | None,
-    told: asyncio.Task[bytes] | None,
+    news: asyncio.Task[bytes] | None,
 ) -> AsyncIterator[bytes]:
-    while told is not None and early is not None:
-        await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
-        if not told.done():
-            told.cancel()
+    while news is not None and early is not None:
+        await asyncio.wait((task, news), return_when=asyncio.FIRST_COMPLETED)
+        if not news.done():
+            news.cancel()
             break
-        yield told.result()
-        told = asyncio.create_task(early.get())
+        yield news.result()
+        news = asyncio.create_task(early.get())
     async for bit in bits(await asyncio.shield(task)):
         yield bit
 

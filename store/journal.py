@@ -19,12 +19,12 @@ LARGEST = 1 << 50  # bytes; a larger size is treated as a server's error
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a file on a server. etag, sha256: "" where the server gives none."""
+    """The identity of a file on a server."""
 
     url: str
     size: int
-    etag: str
-    sha256: str
+    etag: str  # "": the server gives none
+    sha256: str  # "": the server gives none
 
     @property
     def lasting(self) -> bool:

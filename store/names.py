@@ -28,11 +28,11 @@ QUANT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """`hf:USER/REPO[:QUANT]` or `hf:USER/REPO/FILE.gguf`. quant, file: "" where not given."""
+    """`hf:USER/REPO[:QUANT]` or `hf:USER/REPO/FILE.gguf`."""
 
     repo: str
-    quant: str = ""
-    file: str = ""
+    quant: str = ""  # "" where not given
+    file: str = ""  # "" where not given
 
     def __str__(self) -> str:
         return f"hf:{self.repo}" + (f"/{self.file}" if self.file else f":{self.quant}" if self.quant else "")
@@ -40,11 +40,11 @@ class HubName:
 
 @dataclass(frozen=True, slots=True)
 class WebName:
-    """The https URL of one GGUF file. path: its safe components after the host."""
+    """The https URL of one GGUF file."""
 
     url: str
     host: str
-    path: tuple[str, ...]
+    path: tuple[str, ...]  # its safe components after the host
 
     def __str__(self) -> str:
         return self.url

@@ -43,10 +43,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model on a server. name: its full name in the store. files: of a split set in order."""
+    """A model on a server."""
 
-    name: str
-    files: tuple[Remote, ...]
+    name: str  # its full name in the store
+    files: tuple[Remote, ...]  # of a split set in order
     licence: str = ""
 
 

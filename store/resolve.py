@@ -1,4 +1,4 @@
-"""The one place where a model's name becomes a file: a path, or a name that the store knows."""
+"""Resolves a model's name to a file: a path, or a name in the store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from satchel.store.store import Store
 def model_path(text: str, progress: Hashing | None = None) -> Path:
     """The file of a path or name. RequestError where no model has the name, or its file was changed.
 
-    A path of nothing stays a path: the reader says what is wrong with it. progress(bytes done, bytes in all)
-    is called while a file is hashed that was touched since it was pulled.
+    The path of a missing file is returned as it is: the GGUF reader reports the error. progress(bytes done,
+    bytes in all) is called while a file is hashed that was modified since it was pulled.
     """
     try:
         return Store().find(text, progress)

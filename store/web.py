@@ -54,11 +54,11 @@ class Refused(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response. headers: names in lower case. url: the final one, after redirects."""
+    """A response."""
 
     status: int
-    headers: Mapping[str, str]
-    url: str
+    headers: Mapping[str, str]  # names in lower case
+    url: str  # the final one, after redirects
     body: Iterator[bytes]
 
     def read(self, limit: int) -> bytes:

@@ -1,5 +1,5 @@
-"""Random users of one engine, threads and tasks, for so many seconds: answers read, left and cancelled, bad
-requests, states saved, damaged and restored, in a pool that is too small for all.
+"""Random users of one engine, threads and tasks, for so many seconds: answers read, abandoned and cancelled,
+invalid requests, states saved, damaged and restored, in a pool that is too small for all.
 
 `python tests/soak.py [SECONDS] [SEED]` checks the pool before each step, that every request ends, that greedy
 answers never change, and that memory stays flat; it prints one line, and exits with 1 where it found a fault.
@@ -38,27 +38,25 @@ SALTS = ("", "", "a", "b")
 
 @dataclass
 class Soak:
-    """What the users share. end: when they may leave; least: what must have happened before that; begun: when
-    each of them began what it does now; wrong: what was found.
-    """
+    """State that the users share."""
 
     model: Model
     folder: Path
     stems: list[list[int]]
     known: list[list[int]]
-    end: float
-    least: dict[str, int] = field(default_factory=dict)
+    end: float  # time from which users may leave
+    least: dict[str, int] = field(default_factory=dict)  # what must have happened before
     counts: Counter[str] = field(default_factory=Counter)
-    begun: dict[str, float] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
+    begun: dict[str, float] = field(default_factory=dict)  # when each user began its current action
+    wrong: list[str] = field(default_factory=list)  # errors found
 
     def going(self) -> bool:
-        """Until the time is over, and as much has happened as has to."""
+        """Whether users continue: until the time is over and the least counts are reached."""
         short = any(self.counts[name] < least for name, least in self.least.items())
         return not self.wrong and (short or time.monotonic() < self.end)
 
     def check(self) -> None:
-        """On the engine's thread, before a step."""
+        """Checks the pool; runs on the engine's thread before a step."""
         self.counts["checked steps"] += 1
         try:
             self.model.engine.pages.check()
@@ -69,14 +67,14 @@ class Soak:
 
 
 def resident() -> int:
-    """Memory of this process that no file backs, in bytes."""
+    """Anonymous resident memory of this process in bytes."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 def of_plans(model: Model) -> int:
-    """Bytes of the buffers of plans: there is one for each size of a step, made when it first comes, so that
-    memory grows by them for a long time, and not for ever.
+    """Bytes of the plans' buffers. There is one per size of a step, compiled when it first occurs, so memory
+    grows by them for a long time but not for ever.
     """
     programs = list(model.engine._programs.values())
     return sum(buffer.size for program in programs for buffer in program._own.values())
@@ -89,7 +87,7 @@ def prompt(s: Soak, rand: random.Random) -> list[int]:
 
 
 def asked(rand: random.Random) -> dict[str, object]:
-    """Options of a request, most of them usual."""
+    """Options of a request, most of them common ones."""
     return {
         "max_tokens": rand.choice([1, 5, 20, 80]),
         "sampling": rand.choice([GREEDY, Sampling(temperature=0.9, seed=rand.randrange(1 << 30))]),
@@ -103,7 +101,7 @@ def asked(rand: random.Random) -> dict[str, object]:
 
 
 def same_again(s: Soak, rand: random.Random) -> None:
-    """A greedy answer that is known, whatever is cached and whoever else is there."""
+    """A greedy answer that is known, whatever is cached or runs beside it."""
     i = rand.randrange(len(s.known))
     reply = s.model.generate(s.stems[i], max_tokens=12, sampling=GREEDY, ignore_eos=True)
     reply.read()
@@ -113,7 +111,7 @@ def same_again(s: Soak, rand: random.Random) -> None:
 
 
 def reads(s: Soak, rand: random.Random) -> None:
-    """An answer read to its end, or left in one of four ways."""
+    """An answer read to its end, or abandoned in one of four ways."""
     reply = s.model.generate(prompt(s, rand), **asked(rand))  # type: ignore[arg-type]
     most, how = rand.choice([1000, 1000, 3, 1]), rand.randrange(3)
     for n, _ in enumerate(reply, 1):
@@ -125,12 +123,12 @@ def reads(s: Soak, rand: random.Random) -> None:
                 reply.close()
                 return
             else:
-                return  # letting go of it must be enough
+                return  # dropping the reference must be enough
     s.counts["answers"] += 1
 
 
 def bad(s: Soak, rand: random.Random) -> None:
-    """What must be refused, every time."""
+    """Requests that must be refused."""
     context, vocab = s.model.context, s.model.arch.vocab
     ids: Sequence[int] = rand.choice([[], [5] * (context + 1), [vocab], [3, -1]])
     try:
@@ -142,7 +140,7 @@ def bad(s: Soak, rand: random.Random) -> None:
 
 
 def saves(s: Soak, rand: random.Random) -> None:
-    """Saves, may damage, restores; others use the same files meanwhile."""
+    """Saves, possibly damages, and restores a state while others use the same files."""
     path, salt = s.folder / f"{rand.randrange(4)}.kv", rand.choice(SALTS)
     try:
         s.model.save_state(path, rand.choice(s.stems), salt=salt)
@@ -194,7 +192,7 @@ def thread(s: Soak, name: str, seed: int) -> None:
 
 
 async def task(s: Soak, name: str, seed: int) -> None:
-    """Answers by `async for`, some of which end because their task is cancelled."""
+    """Answers by `async for`; some tasks are cancelled."""
     rand, model = random.Random(seed), AsyncModel(s.model)
 
     async def run() -> None:
@@ -220,7 +218,7 @@ async def task(s: Soak, name: str, seed: int) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Model]:
-    """The model with a pool and a tier that are too small."""
+    """The model with a pool and a host tier that are too small."""
     usual = faces.cache_of
     with mock.patch.object(faces, "cache_of", lambda o: replace(usual(o), blocks=BLOCKS)):
         made = Model.load(path, slots=SLOTS, context=CONTEXT, host_cache=1 << 40)
@@ -232,7 +230,7 @@ def opened(path: Path) -> Iterator[Model]:
 
 
 def prepared(model: Model, folder: Path, seconds: float, seed: int) -> Soak:
-    """Beginnings that many share, and the greedy answers to them, one at a time."""
+    """Shared prefixes, and the greedy answers to them, generated one at a time."""
     rand, vocab = random.Random(seed), model.arch.vocab
     stems = [[rand.randrange(3, vocab) for _ in range(rand.choice([40, 100, 200, 300]))] for _ in range(6)]
     replies = [model.generate(stem, max_tokens=12, sampling=GREEDY, ignore_eos=True) for stem in stems]
@@ -242,7 +240,7 @@ def prepared(model: Model, folder: Path, seconds: float, seed: int) -> Soak:
 
 
 def watched(s: Soak, users: Sequence[threading.Thread], seconds: float) -> tuple[int, int]:
-    """Waits for the users; memory after a third of the time, and at the end."""
+    """Waits for the users; measures memory after a third of the time, and at the end."""
     started, first = time.monotonic(), 0
 
     def over() -> bool:
@@ -263,7 +261,7 @@ def watched(s: Soak, users: Sequence[threading.Thread], seconds: float) -> tuple
 
 
 def settled(s: Soak) -> None:
-    """Nothing is under way any more, and no block is lost."""
+    """Waits until no request runs, and checks that no block is lost."""
     service = s.model.service
     assert isinstance(service, Service)
     scheduler = service.scheduler
@@ -285,7 +283,7 @@ def settled(s: Soak) -> None:
 
 
 def soak(path: Path, seconds: float, seed: int = 0, least: dict[str, int] | None = None) -> Soak:
-    """All of it; what was wrong is in the result. least: counts that must be reached, however late."""
+    """The whole soak; errors are in the result. least: counts that must be reached, however late."""
     with tempfile.TemporaryDirectory() as folder, opened(path) as model:
         s = prepared(model, Path(folder), seconds, seed)
         s.least = least or {}

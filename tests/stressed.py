@@ -1,8 +1,8 @@
 """All tests under stress: three times in random order, once on one core, once beside programs that keep all
-cores busy. `python tests/stressed.py [WHAT ...]` runs what is named of these, or all; what follows -- goes to
-pytest. Each run's time, count and failures are printed at the end; exit code 1 where one failed.
+cores busy. `python tests/stressed.py [WHAT ...]` runs the named ones of these, or all; arguments after -- go
+to pytest. It prints each run's time, count and failures; exit code 1 where one failed.
 
-A test that takes longer than its time fails (pytest-timeout), as it does everywhere.
+A test that exceeds its time limit fails (pytest-timeout), as everywhere.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ SHARED_OUT = ("-n", "2", "--dist", "loadfile", "--max-worker-restart=0")
 
 @dataclass(frozen=True)
 class Run:
-    """name: as it is reported. options: of pytest. cores: how many the tests may use, 0: all. busy: programs
-    beside it.
-    """
+    """One run of all tests."""
 
-    name: str
-    options: tuple[str, ...]
-    cores: int = 0
-    busy: int = 0
+    name: str  # in the report
+    options: tuple[str, ...]  # of pytest
+    cores: int = 0  # cores that the tests may use; 0: all
+    busy: int = 0  # busy processes beside the tests
 
 
 def runs(seed: int) -> dict[str, Run]:
@@ -53,7 +51,7 @@ def spin() -> None:
 
 @contextlib.contextmanager
 def beside(count: int) -> Iterator[None]:
-    """So many programs that use all they get."""
+    """So many busy processes."""
     started = [multiprocessing.Process(target=spin, daemon=True) for _ in range(count)]
     for process in started:
         process.start()
@@ -66,13 +64,13 @@ def beside(count: int) -> Iterator[None]:
 
 
 def pinned(cores: int) -> None:
-    """In a process that begins: it and all that it starts use the first of the cores that it has."""
+    """In a new process: pins it and its children to the first so many of its cores."""
     if cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
 def report(run: Run, more: list[str]) -> tuple[bool, str]:
-    """Whether all tests passed, and a line about them. What pytest says is shown as it comes."""
+    """Whether all tests passed, and a line about them. pytest's output is shown as it comes."""
     began, said = time.monotonic(), list[str]()
     command = [sys.executable, "-m", "pytest", "-q", *run.options, *more]
     with (

@@ -1,4 +1,4 @@
-"""Each program of examples/ runs on the bundled model and does what it says."""
+"""Each program of examples/ runs with the bundled model and does what it states."""
 
 from __future__ import annotations
 
@@ -83,4 +83,4 @@ def screen(tmp_path: Path) -> Iterator[None]:
 def test_the_window_answers_and_closes(screen: None, bundled_model: Path) -> None:
     driver = EXAMPLES.parent / "tests" / "support" / "drive_window.py"
     answer = "\n".join(run(str(driver), str(EXAMPLES), str(bundled_model)))
-    assert re.match(r"\S.*\n\d+ tokens a second", answer, re.DOTALL)  # drawn anew each time
+    assert re.match(r"\S.*\n\d+ tokens a second", answer, re.DOTALL)  # the answer differs each time

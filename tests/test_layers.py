@@ -1,5 +1,5 @@
-"""The house rules that a machine can check: which package imports which, sizes, names that agree, what no
-file says.
+"""Rules of the code base that a machine can check: imports between packages, sizes, equal names, forbidden
+texts.
 """
 
 import ast
@@ -23,7 +23,7 @@ BELOW = {
     "cext": {"cext"},
 }
 SEES_CEXT = {"runtime/device/device.py", "runtime/compiler/lower.py"}
-# What a model's file may see: the vocabulary in which layers are written, and no device, plan or engine.
+# What a model's file may import: the parts of layers, and no device, plan or engine.
 MODEL_SEES = {"satchel.runtime.graph", "satchel.runtime.ops"}
 MODEL_SEES |= {
     f"satchel.runtime.layers.{name}"
@@ -35,7 +35,7 @@ FUNCTION_LINES = 60
 
 
 def files(*suffixes: str, folders: tuple[str, ...] = (*PACKAGES, "tests", "bench")) -> list[str]:
-    """Files of these folders by path from the root. Generated ones are left out."""
+    """Files of these folders by path from the root, without generated ones."""
     found = (p.relative_to(ROOT) for folder in folders for p in (ROOT / folder).rglob("*"))
     kept = (p.as_posix() for p in found if p.suffix in suffixes and "__pycache__" not in p.parts)
     return sorted(p for p in kept if p != "cext/_hal.py")
@@ -55,12 +55,12 @@ def tree(source: str) -> ast.Module:
 
 
 def offenders(paths: list[str], rule: Callable[[str, str], list[str]]) -> dict[str, list[str]]:
-    """What the rule finds wrong, by file."""
+    """The rule's findings, by file."""
     return {path: wrong for path in paths if (wrong := rule(path, text(path)))}
 
 
 def imported(source: str) -> Iterator[str]:
-    """Modules that a source imports, also those inside functions."""
+    """Modules that a source imports, also inside functions."""
     for node in ast.walk(tree(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -78,7 +78,7 @@ def is_module(name: str) -> bool:
 
 
 def wrong_imports(path: str, source: str) -> list[str]:
-    """Imports of the package's own modules that the rules forbid to this file."""
+    """Imports of the package's own modules that the rules forbid for this file."""
     own = [m for m in imported(source) if m.split(".")[0] == "satchel"]
     package = path.split("/")[0]
     if path == "runtime/package.py":  # becomes satchel/__init__.py, above every package
@@ -113,7 +113,7 @@ def test_a_wrong_import_is_seen(path: str, source: str) -> None:
 
 
 def long_functions(path: str, source: str) -> list[str]:
-    """Names of functions over the limit: those of Python by its tree, those of C by their braces."""
+    """Names of functions over the limit: Python's by the syntax tree, C's by braces."""
     if path.endswith(".py"):
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
         functions = [n for n in ast.walk(tree(source)) if isinstance(n, kinds)]
@@ -171,7 +171,7 @@ def test_every_format_has_both_sides() -> None:
 
 
 def ops_by_name(path: str, source: str) -> list[str]:
-    """Look-ups of the ops table by a literal name: `ops.name` says the same, and tools follow it."""
+    """Look-ups of the ops table by a literal name, where `ops.name` would be visible to tools."""
     found = (n for n in ast.walk(tree(source)) if isinstance(n, ast.Subscript))
     tables = (n for n in found if ast.unparse(n.value).split(".")[-1] == "OPS")
     return [str(n.slice.value) for n in tables if isinstance(n.slice, ast.Constant)]
@@ -195,7 +195,7 @@ def test_ops_are_those_of_the_header() -> None:
     assert names == {name for name, op in OPS.items() if not op.view}
 
 
-# Put together here, so that this file does not find itself.
+# Concatenated, so that this file does not match.
 SPLIT = (("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("HA", "CK"))
 LATER = re.compile("|".join(rf"\b{a}{b}\b" for a, b in SPLIT))
 MACHINE = re.compile("|".join(rf"(?<![\w.])/{name}/" for name in ("work", "root", "home", "tmp")))

@@ -1,4 +1,4 @@
-"""NIGHTLY.md is the exact list of what runs by night, and it is short."""
+"""NIGHTLY.md is the exact list of the tests that run by night only, and it is short."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Names = list[tuple[str, bool]]
 
 @pytest.fixture(scope="module")
 def names(collected: Names) -> Names:
-    """All tests, and whether each runs by night."""
+    """All tests, and whether each runs by night only."""
     files = {path.relative_to(HERE).as_posix() for path in HERE.rglob("test_*.py")}
     missing = files - {name.partition("::")[0] for name, _ in collected}
     if len(missing) > len(files) / 10:  # a file whose library is absent is skipped as a whole
@@ -31,7 +31,9 @@ def test_every_test_by_night_is_listed(names: Names) -> None:
 
 
 def test_what_is_listed_is_there(names: Names) -> None:
-    """Parameters may be absent with the larger test data; the functions are there, or their file is not."""
+    """Parameters may be missing with the larger test data; the functions must exist, or their file must be
+    missing.
+    """
     files = {name.partition("::")[0] for name, _ in names}
     functions = {name.partition("[")[0] for name, _ in names}
     assert [r.name for r in rows() if r.file in files and r.function not in functions] == []

@@ -1,5 +1,5 @@
 """No verdict of a test depends on time: tests wait for events or poll conditions through support/waiting.py.
-What sleeps, reads a clock or gives up early stands in a list here, with its reason.
+Every sleep, clock and short bound is listed here with its reason.
 """
 
 import ast
@@ -9,26 +9,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent
-LONG = 60.0  # seconds: a bound that only what hangs can reach
+LONG = 60.0  # seconds: a bound that only a hang can reach
 SLEEPS = {"sleep", "Timer", "nanosleep", "setitimer"}
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
 CLOCKS |= {f"{name}_ns" for name in CLOCKS}
 BOUNDED = {"wait", "join", "result", "wait_for", "settimeout", "alarm", "set_default_timeout"}
 
-# Each place that may, with the reason: (file, what is called or named) -> why no verdict depends on it.
+# The allowed places: (file, the called function or name) -> why no verdict depends on it.
 ALLOWED = {
     ("support/waiting.py", "sleep"): "the polling helper",
     ("support/waiting.py", "monotonic"): "its bound",
-    ("support/canned_server.py", "sleep"): "a server of the tests: events come one by one",
-    ("support/hub_server.py", "sleep"): "a server of the tests: a slow line",
     ("support/crashing_child.py", "sleep"): "a simulated delay: steps of a worker take their time",
-    ("cli/test_main.py", "text"): "a program that runs until it is interrupted",
     ("soak.py", "sleep"): "simulated users pause",
     ("soak.py", "monotonic"): "how long users stay; what must have happened is counted",
     ("soak.py", "time"): "the seed of a soak by hand",
-    ("runtime/test_service.py", "monotonic"): "a deadline that has passed when the request is made",
     ("runtime/test_library_face.py", "timeout"): "a deadline that passes while the request is made",
-    ("runtime/test_async_model.py", "wait_for"): "a patience that ends while the engine stands still",
     ("formats/test_tokenizer_any_text.py", "thread_time"): "one thread's own time, measured until it fits",
     ("stressed.py", "monotonic"): "a figure of its report",
     ("fuzz/nightly.py", "process_time"): "a figure of the nightly fuzzing",
@@ -54,7 +49,7 @@ def number(node: ast.expr | None) -> float | None:
 
 
 def timed(source: str) -> Iterator[tuple[int, str]]:
-    """(line, what) of each thing in a source that sleeps, reads a clock or has a short bound."""
+    """(line, what) of each sleep, clock and short bound in a source."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio", "threading"):
             yield from ((node.lineno, a.name) for a in node.names if a.name in SLEEPS | CLOCKS)
@@ -69,7 +64,7 @@ def timed(source: str) -> Iterator[tuple[int, str]]:
 def timed_call(node: ast.Call) -> Iterator[tuple[int, str]]:
     called = name_of(node.func)
     given = [number(a) for a in (*node.args, *(k.value for k in node.keywords))]
-    if called in SLEEPS and given != [0.0]:  # asyncio.sleep(0) lets others go on, and takes no time
+    if called in SLEEPS and given != [0.0]:  # asyncio.sleep(0) only yields to other tasks
         yield node.lineno, called
     if called in BOUNDED and any(n is not None and 0 < n < LONG for n in given):
         yield node.lineno, called
@@ -80,7 +75,7 @@ def timed_call(node: ast.Call) -> Iterator[tuple[int, str]]:
 
 
 def test_no_test_depends_on_time() -> None:
-    """What is found wants support/waiting.py, or a line in ALLOWED where no verdict depends on it."""
+    """A finding needs support/waiting.py, or a line in ALLOWED where no verdict depends on it."""
     found: dict[tuple[str, str], list[int]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         if path != Path(__file__):

@@ -1,4 +1,4 @@
-"""The README's examples run as they stand, with the bundled model; its commands and pages are there."""
+"""README's examples run with the bundled model; its commands and pages exist."""
 
 import re
 from pathlib import Path

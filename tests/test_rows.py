@@ -8,10 +8,10 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 COUNTS = {"G": 25, "M": 24, "D": 12, "H": 23}
-# The rows of hostile requests, files and surroundings that broke this program once.
+# Rows of hostile requests, files and environments that once broke this program.
 ATTACKS = [f"A{n:02d}" for n in range(1, 21)]
 ROWS = [*(f"{kind}{n:02d}" for kind, count in COUNTS.items() for n in range(1, count + 1)), *ATTACKS]
-# What the program does not have, a malformed form of it can't reach.
+# Rows about features that the program does not have.
 ABSENT = {
     "M18": "images are not read",
     "M20": "the rows of chat templates have a list of their own",
@@ -32,5 +32,5 @@ def test_every_row_is_tested() -> None:
 
 
 def test_what_is_said_to_be_absent_is_not_tested() -> None:
-    """A reason that no longer holds must go."""
+    """An outdated reason must be removed."""
     assert [row for row in ABSENT if row in rows_with_tests()] == []

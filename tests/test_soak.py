@@ -1,4 +1,4 @@
-"""The soak itself, for seconds with a tiny model; at night for half an hour with the bundled one."""
+"""Runs the soak for seconds with a tiny model; by night for half an hour with the bundled one."""
 
 import sys
 from pathlib import Path

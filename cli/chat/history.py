@@ -28,11 +28,11 @@ WHOLE = (*WHOLE_NAMES, "max_tokens")  # settings that are integers
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """A message of the user or the assistant. stopped: the user interrupted the answer."""
+    """A message of the user or the assistant."""
 
     role: str
     content: str
-    stopped: bool = False
+    stopped: bool = False  # the user interrupted the answer
 
 
 @dataclass(frozen=True, slots=True)

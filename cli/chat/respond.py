@@ -1,6 +1,6 @@
-"""One answer from a model to a writer: streamed, stopped by Ctrl-C between two tokens, and counted.
+"""Generates one answer for a command: streams it to a writer, measures it, and cancels it on Ctrl-C.
 
-The first Ctrl-C ends the answer after the token or the chunk of the prompt at hand; a second does not wait.
+The first Ctrl-C ends the answer after the current token or prompt chunk; the second ends it at once.
 """
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ if TYPE_CHECKING:
     from satchel.runtime.api.reply import Reply, Stats
     from satchel.runtime.sampling import Sampling
 
-TAIL = 8  # tokens at the end of a prompt among which an opened <think> is looked for
+TAIL = 8  # tokens at the end of a prompt that are searched for an opening <think>
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """How an answer is drawn and where it ends. kwargs: further fields of GenerateOptions. messages: the
-    conversation that the prompt was made of; it is rendered anew where reasoning or on_overflow change the
-    prompt.
-    """
+    """How an answer is sampled and when it ends."""
 
     sampling: Sampling
-    kwargs: GenerateKwargs
-    raw: bool = False  # a text that goes on, no answer with parts
+    kwargs: GenerateKwargs  # further fields of GenerateOptions
+    raw: bool = False  # a text completion, without a chat template
     reasoning: bool | int | str | None = None
+    # The prompt's conversation; it is rendered again where reasoning or on_overflow change the prompt.
     messages: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -47,16 +45,14 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """An answer, whole or stopped by the user. seconds: from the prompt's first token to the end. twice: the
-    user did not wait for the end.
-    """
+    """An answer, complete or cancelled by the user."""
 
     text: str
     stats: Stats
     seed: int | None
-    seconds: float
+    seconds: float  # from the start of the prompt to the last token
     reply: Reply
-    twice: bool = False
+    twice: bool = False  # the user pressed Ctrl-C twice
 
     @property
     def stopped(self) -> bool:
@@ -64,7 +60,7 @@ class ChatAnswer:
 
 
 class Stop:
-    """While it is entered, Ctrl-C cancels the replies."""
+    """Cancels the watched replies on Ctrl-C while it is entered."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -72,7 +68,7 @@ class Stop:
         self._before: Any = None
 
     def __enter__(self) -> Stop:
-        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a shell's background jobs
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a shell's background jobs ignore SIGINT
         if not ignored and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._handle)
         return self
@@ -91,7 +87,7 @@ class Stop:
             reply.cancel()
 
     def watch(self, reply: Reply) -> None:
-        """Cancels this reply too at Ctrl-C, also at one that came before."""
+        """Cancels this reply too on Ctrl-C, also on one that was pressed before."""
         self.replies.append(reply)
         if self.asked:
             reply.cancel()
@@ -100,7 +96,9 @@ class Stop:
 def respond(
     model: Model, ids: Sequence[int], request: ChatRequest, writer: AnswerOutput | None
 ) -> ChatAnswer:
-    """The answer to these tokens, each piece given to the writer. A stopped one has what came before."""
+    """The answer to these tokens; each piece is written to the writer. A cancelled answer has the text so
+    far.
+    """
     started = time.perf_counter()
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
         reply = begun(model, ids, request, progressed)
@@ -120,7 +118,9 @@ def respond(
 def respond_often(
     model: Model, ids: Sequence[int], request: ChatRequest, n: int, made: int
 ) -> list[ChatAnswer]:
-    """So many answers to one prompt, each with a seed of its own; the n best of them, all if none is more."""
+    """`made` answers to one prompt, each with its own seed; the n with the best mean log-probability where n
+    is less than `made`.
+    """
     from satchel.runtime.api.answers import best, seeds
 
     started, sampling = time.perf_counter(), request.sampling
@@ -135,7 +135,7 @@ def respond_often(
             replies.append(begun(model, ids, one, progressed))
             stop.watch(replies[-1])
         answers = [answer_of(reply, started) for reply in best(replies, n)]
-    for answer in answers:  # they were read one after the other, and made together: the engine's clock counts
+    for answer in answers:  # read in turn but generated together, so the engine's times count
         report = answer.reply.report
         answer.stats.prefill_seconds = report.queue_seconds + report.prefill_seconds
         answer.stats.decode_seconds = report.decode_seconds
@@ -143,7 +143,7 @@ def respond_often(
 
 
 def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Progressed) -> Reply:
-    """The reply to a request, of which nothing was computed yet."""
+    """The reply to a request, before anything is computed."""
     kwargs: GenerateKwargs = {**request.kwargs, "sampling": request.sampling, "progress": progress}
     if request.raw:
         return model.generate(ids, **kwargs)
@@ -153,14 +153,14 @@ def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Prog
 
 
 def pieces(reply: Reply) -> Iterator[str]:
-    """What the user sees of a reply."""
+    """The displayed text of a reply."""
     from satchel.runtime.api.chat_reply import ChatReply
 
     return reply.shown() if isinstance(reply, ChatReply) else iter(reply)
 
 
 def answer_of(reply: Reply, started: float) -> ChatAnswer:
-    """A reply that ended; started: the clock when it was asked for."""
+    """The answer of a finished reply. started: the time of the request, on time.perf_counter's clock."""
     from satchel.runtime.api.chat_reply import ChatReply
 
     text = reply.spoken if isinstance(reply, ChatReply) else reply.text
@@ -168,11 +168,11 @@ def answer_of(reply: Reply, started: float) -> ChatAnswer:
 
 
 def counts(stats: Stats) -> list[str]:
-    """Tokens made, and how fast, for a line after an answer."""
+    """The number of generated tokens and the token rate, for the line after an answer."""
     rate = [f"{stats.decode_rate:,.0f} tok/s"] if stats.decode_rate else []
     return [f"{stats.generated:,} token{'' if stats.generated == 1 else 's'}", *rate]
 
 
 def opens_thinking(model: Model, ids: Sequence[int]) -> bool:
-    """Whether the prompt ends inside of a thinking that its template opened."""
+    """Whether the prompt ends inside a reasoning section that the template opened."""
     return model.detokenize(ids[-TAIL:], special=True).rstrip().endswith(model.style.open)

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Options of all answers apart from sampling. kwargs: fields of GenerateOptions."""
+    """Options of all answers apart from sampling."""
 
-    kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)
+    kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)  # fields of GenerateOptions
     grammar: Spec | None = None
     reasoning: bool | int | str | None = None
     on_overflow: str = "error"

@@ -1,4 +1,4 @@
-"""`satchel complete [PROMPT]`: a text goes on, without a chat's template; the prompt is printed before it."""
+"""`satchel complete [PROMPT]`: completes a text without a chat template; the prompt is printed before it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from satchel.runtime.option import WORKER
 def complete(
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="The text that goes on."),
+        typer.Argument(metavar="PROMPT", help="The text to complete."),
     ] = None,
     *,
     model: Annotated[ModelOptions, Taking(groups=(WORKER,))],
@@ -37,10 +37,10 @@ def complete(
     ] = True,
     as_json: Annotated[bool, option("--json", help="Print one JSON object: text, counts, timings.")] = False,
 ) -> int | None:
-    """Go on with a text as it stands: no template, no turns.
+    """Complete a raw text, without a chat template.
 
-    Text comes from stdin, the files of -f, and the argument or -p, joined by line ends. Without -n it goes on
-    until the model ends it or the context is full.
+    The text comes from stdin, the files of -f, and the argument or -p, joined by newlines. Without -n it
+    continues until the model ends it or the context is full.
     """
     groups = (model, text, sampling, adapters, speculation, grammar, reply, count)
     return Once(prompt, *groups, raw=True, echo=echo and count.made == 1, as_json=as_json).answer()

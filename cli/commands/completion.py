@@ -1,4 +1,4 @@
-"""`satchel completion SHELL`: the script by which a shell completes commands, options and models."""
+"""`satchel completion SHELL`: prints the script by which a shell completes commands, options and models."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def completion(
     *,
     asked: Annotated[bool, typer.Option("--words", hidden=True)] = False,
 ) -> None:
-    """Print the script that completes satchel's command lines in a shell.
+    """Print a script that completes satchel's command lines in a shell.
 
-    bash: eval "$(satchel completion bash)" in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, behind compinit.
+    bash: eval "$(satchel completion bash)" in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, after compinit.
     fish: satchel completion fish > ~/.config/fish/completions/satchel.fish.
     """
     if asked:

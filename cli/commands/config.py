@@ -18,10 +18,12 @@ SOURCES = {"COMMANDLINE": "flag", "ENVIRONMENT": "environment", "DEFAULT_MAP": "
 
 def config(
     action: Annotated[str, typer.Argument(metavar="show|path", help="What to print.")] = "show",
-    command: Annotated[str, typer.Argument(help="Whose options.")] = "serve",
+    command: Annotated[str, typer.Argument(help="The command.")] = "serve",
     flags: Annotated[list[str] | None, typer.Argument(help="Flags, after --, as if given to it.")] = None,
     *,
-    changed: Annotated[bool, typer.Option("--changed", help="Only what is not the default.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Print only values that differ from the default.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show where each option's value comes from: default, file, environment or flag.
@@ -37,9 +39,9 @@ def config(
         print(path or f"{usual_path()} (does not exist)")
         return
     if action != "show":
-        raise wrong("action", f"{action} is none: there are show and path")
+        raise wrong("action", f"expected show or path, got {action}")
     if command not in commands():
-        raise wrong("command", f"{command} is none: see `satchel --help`")
+        raise wrong("command", f"{command} is not a command: see `satchel --help`")
     rows = [r for r in values(command, flags or []) if not changed or r["source"] != "default"]
     if as_json:
         print(

@@ -1,4 +1,4 @@
-"""`satchel cp SOURCE NAME`: a second name for a model."""
+"""`satchel cp SOURCE NAME`: gives a model a second name."""
 
 from __future__ import annotations
 

@@ -33,19 +33,17 @@ PACKAGES = ("numpy", "numba", "cffi", "tokenizers", "sentencepiece", "jinja2")
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check. NONE: the thing is absent, and no model needs it. mend: the command that
-    repairs it, always given for FAIL.
-    """
+    """The result of one check. NONE: the thing is absent, and no model needs it."""
 
     kind: str
     name: str
     result: str
     text: str
-    mend: str = ""
+    mend: str = ""  # the command that repairs it; never empty for FAIL
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> int:
-    """Try each backend and the bundled model; say what works and what mends the rest."""
+    """Test each backend and the bundled model; print what works and how to repair the rest."""
     system, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in system.items()))

@@ -1,4 +1,4 @@
-"""`satchel doctor api URL`: does a server do what the clients of OpenAI, Anthropic and Ollama need?"""
+"""`satchel doctor api URL`: checks that a server behaves as clients of OpenAI, Anthropic and Ollama need."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from satchel.cli.console import plain
 from satchel.cli.groups import option, wrong
 from satchel.errors import RequestError
 
-WIDTH = 110  # of a line that tells why a check failed
+WIDTH = 110  # characters of a line that says why a check failed
 
 
 def doctor_api(
     url: Annotated[str, typer.Argument(metavar="URL", help="The server: http://HOST:PORT.")] = "",
-    model: Annotated[str, option("-m", "--model", help="As the server names it; default: its first.")] = "",
-    key: Annotated[str, option("--api-key", env="API_KEY", help="Sent as clients send it.")] = "",
+    model: Annotated[
+        str, option("-m", "--model", help="The model by the server's name; default: its first.")
+    ] = "",
+    key: Annotated[str, option("--api-key", env="API_KEY", help="The API key.")] = "",
     only: Annotated[
-        list[str] | None, option("--only", metavar="NAME", help="chat, chat.stream*, ...; may be repeated.")
+        list[str] | None,
+        option("--only", metavar="NAME", help="Checks to run: chat, chat.stream*, ...; may be repeated."),
     ] = None,
-    listed: Annotated[bool, option("--list", help="Name the checks; ask no server.")] = False,
+    listed: Annotated[bool, option("--list", help="List the checks without running them.")] = False,
     as_json: Annotated[bool, option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Check a server against what the clients of OpenAI, Anthropic and Ollama need; 1 where it fails."""
+    """Check a server with requests of the official clients; exit code 1 where a check fails."""
     wanted = chosen(only or ())
     if listed:
         for check in wanted:
@@ -57,7 +60,7 @@ def doctor_api(
 
 
 def show(verdict: Verdict) -> None:
-    """One line; what went wrong stands below."""
+    """Prints a check's line, with the reason of a failure below."""
     print(f"{verdict.result}  {verdict.name:<32}  {verdict.proves}", flush=True)
     if verdict.text:
         print(f"      {plain(verdict.text)[: 4 * WIDTH]}", flush=True)

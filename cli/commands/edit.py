@@ -22,7 +22,7 @@ SHOWN = 60  # characters of a value that are printed
 
 def edit(
     model: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A GGUF file; of a split set, any part, and it is edited.")
+        Path, typer.Argument(metavar="FILE", help="A GGUF file, or the part of a split set to edit.")
     ],
     target: Annotated[
         Path | None, typer.Argument(metavar="[OUT]", help="Write this file instead of changing FILE.")
@@ -36,13 +36,13 @@ def edit(
         ),
     ] = None,
     removes: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="KEY", help="Take a key away; may be repeated.")
+        list[str] | None, typer.Option("--remove", metavar="KEY", help="Remove a key; may be repeated.")
     ] = None,
     renames: Annotated[
         list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Give a key another name.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write even what would not load.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the changes, write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write the file even if it would not load.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the changes without writing.")] = False,
 ) -> None:
     """Change a model file's metadata. Tensors and all other keys stay byte for byte."""
     from satchel.cli.console import note, progress

@@ -1,4 +1,4 @@
-"""`satchel embed [TEXT ...]`: a vector for each text, as JSON on stdout or as a file of numpy's."""
+"""`satchel embed [TEXT ...]`: an embedding for each text, as JSON on stdout or as a .npy file."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ def embed(
     ] = None,
     separator: Annotated[
         str,
-        option("--embd-separator", metavar="TEXT", help="What stands between the texts of -p, -f, stdin."),
+        option("--embd-separator", metavar="TEXT", help="Separator of the texts of -p, -f and stdin."),
     ] = "\n",
     pooling: Annotated[
         str | None,
         option("--pooling", env="POOLING", help=f"{', '.join(POOLINGS)}; default: the model's own, or mean."),
     ] = None,
     normalize: Annotated[
-        int, option("--embd-normalize", min=-1, max=2, help="2: vectors of length 1; -1: as they come.")
+        int, option("--embd-normalize", min=-1, max=2, help="2: embeddings of length 1; -1: not normalized.")
     ] = 2,
     dimensions: Annotated[
-        int | None, option("--dimensions", min=1, help="Keep so many numbers, of models trained for it.")
+        int | None, option("--dimensions", min=1, help="Keep the first N numbers (Matryoshka models).")
     ] = None,
     output: Annotated[
         Path | None, option("-o", "--output", metavar="FILE", help="Write a .npy file instead of JSON.")
     ] = None,
 ) -> None:
-    """Turn texts into vectors: JSON as OpenAI's embeddings have it, or a numpy file.
+    """Compute embeddings of texts: JSON in OpenAI's shape, or a .npy file.
 
-    Texts are the arguments, -p, the lines of -f, or those of stdin; empty lines are left out. Pooling none
-    gives a vector for each token.
+    Texts are the arguments, -p, the lines of -f, or those of stdin; empty lines are skipped. Pooling none
+    gives an embedding for each token.
     """
     if pooling is not None and pooling not in POOLINGS:
-        raise wrong("--pooling", f"{pooling} is none: there is {', '.join(POOLINGS)}")
+        raise wrong("--pooling", f"expected one of {', '.join(POOLINGS)}, got {pooling}")
     if normalize not in (-1, 2):
         raise wrong("--embd-normalize", f"{normalize}: there are -1, none, and 2, the Euclidean length")
     if output is not None and pooling == "none":

@@ -1,4 +1,6 @@
-"""`satchel hash FILE`: digests of a model's file, of each tensor, and of the model however it is stored."""
+"""`satchel hash FILE`: digests of a model file, of each tensor, and of the model independent of storage
+order.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ def hash(
     tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every tensor.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Print digests of a model: of its tensors, its files, and of the model in any order.
+    """Print digests of a model: of each tensor, of its files, and one independent of storage order.
 
-    The model's own line stays the same when its tensors are stored in another order, in parts or aligned
-    otherwise. With --check the exit code is 1 where something differs.
+    The model's own digest does not change when its tensors are stored in another order, in parts, or with
+    another alignment. With --check the exit code is 1 where something differs.
     """
     from satchel.cli.chat.bar import late_bar
     from satchel.formats.gguf import open_gguf

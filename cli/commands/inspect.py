@@ -32,11 +32,12 @@ def inspect(
     tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every tensor.")] = True,
     names: Annotated[
         list[str] | None,
-        typer.Option("--histogram", metavar="NAME", help="Show how a tensor's values are spread instead."),
+        typer.Option("--histogram", metavar="NAME", help="Print a histogram of a tensor's values instead."),
     ] = None,
-    bins: Annotated[int, typer.Option("--bins", help="Steps of a histogram.")] = 40,
+    bins: Annotated[int, typer.Option("--bins", help="Bins of the histogram.")] = 40,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Print one value, whole, and nothing else.")
+        str | None,
+        typer.Option("--key", metavar="KEY", help="Print the whole value of one key, and nothing else."),
     ] = None,
 ) -> None:
     """Show a GGUF file's header, metadata, tensors and sizes."""

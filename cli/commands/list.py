@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def list(
     text: Annotated[
-        str, typer.Argument(metavar="[TEXT]", help="Show models whose names have this in them.")
+        str, typer.Argument(metavar="[TEXT]", help="List only models whose names contain this.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`satchel merge PART OUT`: the parts of a model in one file."""
+"""`satchel merge PART OUT`: joins the parts of a split model in one file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def merge(
     source: Annotated[Path, typer.Argument(metavar="PART", help="Any part of the set, or a single file.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
 ) -> None:
-    """Join the parts of a model. A single file is written anew, without what belongs to nothing."""
+    """Join the parts of a split model. A single file is copied without unreferenced bytes."""
     from satchel.cli.console import progress
     from satchel.formats.gguf import open_gguf, sources, write_gguf
 

@@ -25,14 +25,14 @@ def pull(
         ),
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Take a file that differs from the one pulled before.")
+        bool, typer.Option("--update", help="Replace a stored file where the server's differs.")
     ] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Open no connection.")] = False,
 ) -> None:
-    """Get models into the store; one that was cut off goes on where it stopped.
+    """Download models into the store; an interrupted download is resumed.
 
-    Each file is checked while it comes and read before it gets its name; models.lock pins it. Prints the
-    file of each model.
+    Each file is hashed while it is downloaded, and checked by the GGUF reader before it gets its name;
+    models.lock pins it. Prints the path of each model.
     """
     from satchel.store import Store
 

@@ -25,7 +25,9 @@ Documents = list[tuple[str, str]]  # (where it comes from, its text)
 
 @with_options
 def rerank(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the documents should answer.")],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="The query that the documents should answer.")
+    ],
     documents: Annotated[
         list[str] | None,
         typer.Argument(metavar="[DOCUMENT ...]", help="Documents; without any, the lines of stdin."),
@@ -41,19 +43,19 @@ def rerank(
         list[Path] | None,
         option("-d", "--document", metavar="FILE", help="A file that is one document; may be repeated."),
     ] = None,
-    top: Annotated[int | None, option("--top", "--top-n", min=1, help="Print the N best alone.")] = None,
+    top: Annotated[int | None, option("--top", "--top-n", min=1, help="Print only the N best.")] = None,
     instruction: Annotated[
-        str | None, option("--instruction", metavar="TEXT", help="What makes a document fit the query.")
+        str | None, option("--instruction", metavar="TEXT", help="The relevance criterion.")
     ] = None,
     embeddings: Annotated[
-        bool, option("--embeddings", help="Compare embeddings: for models that are no rerankers.")
+        bool, option("--embeddings", help="Rank by embeddings, for models that are not rerankers.")
     ] = False,
     as_json: Annotated[bool, option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Sort documents by how well they answer a query.
+    """Rank documents by how well they answer a query.
 
     Documents are the arguments, the lines of -f, the files of -d, or the lines of stdin. Scores are between 0
-    and 1; with --embeddings they are cosines, between -1 and 1.
+    and 1; with --embeddings they are cosine similarities, between -1 and 1.
     """
     from satchel.runtime.tasks.rerank import INSTRUCTION
 

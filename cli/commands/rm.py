@@ -1,4 +1,4 @@
-"""`satchel rm NAME`: takes models out of the store."""
+"""`satchel rm NAME`: removes models from the store."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from satchel.cli.main import UsageError
 
 def rm(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME ...", help="Names as `satchel list` has them.")
+        list[str] | None, typer.Argument(metavar="NAME ...", help="Names of `satchel list`.")
     ] = None,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Remove what pulls that were cut off left behind.")
+        bool, typer.Option("--unfinished", help="Remove the files of interrupted pulls.")
     ] = False,
 ) -> None:
-    """Remove models from the store, and their files where no other name has them.
+    """Remove models from the store, and their files unless another name uses them.
 
-    What lies in another program's folder is not touched.
+    Files in another program's folder are not touched.
     """
     from satchel.cli.commands.list import size
     from satchel.store import Store

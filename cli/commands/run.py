@@ -1,4 +1,4 @@
-"""`satchel run [PROMPT]`: one prompt, one answer on stdout; whatever is said about it goes to stderr."""
+"""`satchel run [PROMPT]`: one prompt, one answer on stdout; notes and timings go to stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from satchel.runtime.option import WORKER
 @with_options
 def run(
     prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="What is asked; text on stdin goes before it.")
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt; text from stdin is put before it.")
     ] = None,
     *,
     model: Annotated[ModelOptions, Taking(groups=(WORKER,))],
@@ -34,7 +34,9 @@ def run(
     template: Annotated[
         bool,
         option(
-            "-cnv/-no-cnv", "--conversation/--no-conversation", help="Ask as in a chat, or complete raw text."
+            "-cnv/-no-cnv",
+            "--conversation/--no-conversation",
+            help="Use the chat template, or complete raw text.",
         ),
     ] = True,
     single: Annotated[bool, typer.Option("-st", "--single-turn", hidden=True)] = True,
@@ -42,8 +44,8 @@ def run(
 ) -> int | None:
     """Answer one prompt: from the argument, -p, -f or stdin.
 
-    Where several are given they are joined by line ends: stdin, the files of -f, the prompt. Most options
-    are also read from the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
+    Several sources are joined by newlines: stdin, the files of -f, the prompt. Most options are also read
+    from the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
     """
     once = Once(
         prompt,

@@ -19,8 +19,8 @@ def show(
         str, typer.Argument(metavar="[MODEL]", help="A name or file; default: the bundled model.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    template: Annotated[bool, typer.Option("--template", help="Print the chat template alone.")] = False,
-    licence: Annotated[bool, typer.Option("--license", "--licence", help="Print the licence alone.")] = False,
+    template: Annotated[bool, typer.Option("--template", help="Print only the chat template.")] = False,
+    licence: Annotated[bool, typer.Option("--license", "--licence", help="Print only the licence.")] = False,
 ) -> None:
     """Show a model's architecture, size, context, quantization, licence, template and capabilities."""
     from satchel.cli.options import default_model

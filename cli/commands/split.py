@@ -24,14 +24,14 @@ def split(
     ],
     max_size: Annotated[
         str | None,
-        typer.Option("--max-size", "--split-max-size", metavar="N[K|M|G]", help="Bytes of tensors a part."),
+        typer.Option("--max-size", "--split-max-size", metavar="N[K|M|G]", help="Bytes of tensors per part."),
     ] = None,
     max_tensors: Annotated[
-        int | None, typer.Option("--max-tensors", "--split-max-tensors", min=1, help="Tensors a part.")
+        int | None, typer.Option("--max-tensors", "--split-max-tensors", min=1, help="Tensors per part.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parts, write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parts without writing.")] = False,
 ) -> None:
-    """Cut a model into parts. Without a limit: 128 tensors a part."""
+    """Split a model into parts; by default 128 tensors per part."""
     from satchel.cli.console import progress
     from satchel.formats.gguf import open_gguf, sources
     from satchel.formats.gguf.writer import lay_out, write_layouts
@@ -59,7 +59,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMG]?)B?", text.strip().upper())
     found = int(float(match[1]) * UNITS[match[2]]) if match else 0
     if found < 1:
-        raise RequestError(f"--max-size {text!a}: expected a number with K, M or G behind it, as in 2G")
+        raise RequestError(f"--max-size {text!a}: expected a number followed by K, M or G, as in 2G")
     return found
 
 

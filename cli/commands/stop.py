@@ -1,4 +1,4 @@
-"""`satchel stop NAME`: makes a running server unload models."""
+"""`satchel stop NAME`: tells a running server to unload models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from satchel.cli.console import plain
 
 
 def stop(
-    names: Annotated[list[str], typer.Argument(metavar="NAME ...", help="Names as `satchel ps` has them.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME ...", help="Names of `satchel ps`.")],
     host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
 ) -> None:
     """Unload models of a running server; the next request for one loads it again."""

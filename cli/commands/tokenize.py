@@ -27,7 +27,7 @@ def tokenize(
             "--model",
             metavar="MODEL",
             parser=model_file,
-            help="GGUF file or name; one with only a vocabulary will do.",
+            help="GGUF file or name; a file with only a vocabulary suffices.",
         ),
     ],
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The text; without it, stdin.")] = None,

@@ -36,14 +36,14 @@ def tune(
     *,
     model: ModelOptions,
     tokens: Annotated[
-        str, option("--tokens", metavar="N,N,...", help="Tokens of the steps that are measured.")
+        str, option("--tokens", metavar="N,N,...", help="Sizes of the measured steps in tokens.")
     ] = TOKENS,
     depths: Annotated[
         str, option("-d", "--depth", metavar="N,N,...", help="Tokens in the cache before the steps.")
     ] = DEPTHS,
-    repeats: Annotated[int, option("--repeats", min=1, help="Runs of which the median counts.")] = 7,
-    show: Annotated[bool, option("--show", help="Show what is remembered, and measure nothing.")] = False,
-    forget: Annotated[bool, option("--forget", help="Forget all of it.")] = False,
+    repeats: Annotated[int, option("--repeats", min=1, help="Runs per measurement; the median counts.")] = 7,
+    show: Annotated[bool, option("--show", help="Print the stored results without measuring.")] = False,
+    forget: Annotated[bool, option("--forget", help="Delete the stored results.")] = False,
     as_json: Annotated[bool, option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure which kernels are fastest here for a model, and use them from now on."""

@@ -29,12 +29,12 @@ class ConformanceCheck:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check. text: why it failed or was skipped."""
+    """The result of a check."""
 
     name: str
     proves: str
     result: str
-    text: str
+    text: str  # why it failed or was skipped
     seconds: float
 
 

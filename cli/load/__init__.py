@@ -1,1 +1,3 @@
-"""Load from outside: what is asked when, the client that asks and measures, and what came of it."""
+"""Load test of a server from outside: the schedule of requests, the client that sends and times them, and the
+results.
+"""

@@ -110,7 +110,7 @@ def run(server: LoadTarget, requests: Iterator[LoadRequest], bounds: Bounds) -> 
     with err().status(f"satchel: {server.url}: {server.model}") as status:
         counted = itertools.count(1)
 
-        def told(outcome: Outcome) -> None:
+        def notify(outcome: Outcome) -> None:
             status.update(f"satchel: {server.url}: {server.model}: {next(counted)} answers")
 
-        return asyncio.run(drive(server, requests, bounds, told))
+        return asyncio.run(drive(server, requests, bounds, notify))

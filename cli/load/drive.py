@@ -22,10 +22,10 @@ PATIENCE = 600.0  # seconds without a byte after which a response fails
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """The server under load. url: with or without /v1 at its end. model: the server's name of it."""
+    """The server under load."""
 
-    url: str
-    model: str = ""
+    url: str  # with or without /v1 at its end
+    model: str = ""  # the server's name of the model
     key: str = ""
 
     @property
@@ -41,48 +41,40 @@ class LoadTarget:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a load. 0 means no bound.
+    """The bounds of a load. 0 means no bound."""
 
-    requests: the number of requests to send.
-    seconds: after which no request is sent; those in flight finish.
-    concurrency: the largest number of requests in flight.
-    grace: seconds after the last request is sent in which responses must end.
-    """
-
-    requests: int = 0
-    seconds: float = 0.0
-    concurrency: int = 0
-    grace: float = 0.0
+    requests: int = 0  # the number of requests to send
+    seconds: float = 0.0  # after so long no request is sent; those in flight finish
+    concurrency: int = 0  # the largest number of requests in flight
+    grace: float = 0.0  # seconds after the last request is sent within which responses must end
 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """The result of a load. most: requests in flight at once, at the peak. given_up: requests that did not
-    end within the grace period.
-    """
+    """The result of a load."""
 
     outcomes: list[Outcome]
     seconds: float
-    most: int
-    given_up: int = 0
+    most: int  # the largest number of requests in flight
+    given_up: int = 0  # requests that did not end within the grace period
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clock of a load, which tests simulate. now: monotonic seconds. sleep: waits for seconds."""
+    """The clock of a load, which tests simulate."""
 
-    now: Callable[[], float] = time.perf_counter
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    now: Callable[[], float] = time.perf_counter  # monotonic seconds
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep  # waits for so many seconds
 
 
 async def drive(
     server: LoadTarget,
     requests: Iterator[LoadRequest],
     bounds: Bounds,
-    told: Callable[[Outcome], None] | None = None,
+    notify: Callable[[Outcome], None] | None = None,
     clock: Clock = Clock(),
 ) -> Driven:
-    """Sends the requests and waits for the last. told: gets each outcome as it comes.
+    """Sends the requests and waits for the last. notify: called with each outcome.
 
     A request that is due while all places are taken waits for one, and its wait counts as the server's.
     """
@@ -93,7 +85,7 @@ async def drive(
     async with httpx.AsyncClient(
         base_url=server.base, headers=server.headers, limits=limits, timeout=timeout, trust_env=False
     ) as client:
-        return await _Load(client, server.model, bounds, told, clock).run(requests)
+        return await _Load(client, server.model, bounds, notify, clock).run(requests)
 
 
 class _Load:
@@ -104,10 +96,10 @@ class _Load:
         client: httpx.AsyncClient,
         model: str,
         bounds: Bounds,
-        told: Callable[[Outcome], None] | None,
+        notify: Callable[[Outcome], None] | None,
         clock: Clock,
     ) -> None:
-        self.client, self.model, self.bounds, self.told, self.clock = client, model, bounds, told, clock
+        self.client, self.model, self.bounds, self.notify, self.clock = client, model, bounds, notify, clock
         self.outcomes: list[Outcome] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.places = asyncio.Semaphore(bounds.concurrency) if bounds.concurrency else None
@@ -160,8 +152,8 @@ class _Load:
         if self.places is not None:
             self.places.release()
         self.outcomes.append(outcome)
-        if self.told is not None:
-            self.told(outcome)
+        if self.notify is not None:
+            self.notify(outcome)
 
 
 def first_model(server: LoadTarget) -> str:

@@ -26,29 +26,22 @@ friend father power hour game line end member law car city community name
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """A request of a load.
-
-    due: seconds after the start at which it is sent; 0: as soon as the concurrency allows.
-    leave: the client disconnects after this many chunks of the response; 0: never.
-    """
+    """A request of a load."""
 
     path: str
     body: dict[str, Any] = field(hash=False)
-    due: float = 0.0
-    leave: int = 0
+    due: float = 0.0  # seconds after the start at which it is sent; 0: as soon as the concurrency allows
+    leave: int = 0  # the client disconnects after so many chunks of the response; 0: never
 
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """The shape of random requests.
+    """The shape of random requests."""
 
-    prompts, answers: sizes in tokens, from which each request draws one; prompts are only about that long.
-    rate: mean arrivals per second of a Poisson process; 0: requests have no times.
-    """
-
+    # Sizes in tokens, from which each request draws one; prompts are only about that long.
     prompts: Sequence[int]
-    answers: Sequence[int]
-    rate: float = 0.0
+    answers: Sequence[int]  # sizes in tokens, from which each request draws one
+    rate: float = 0.0  # mean arrivals per second of a Poisson process; 0: requests have no times
     text: bool = False
 
 

@@ -27,27 +27,22 @@ class Broken(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a request. All times (due, sent, pieces, ended) are seconds of one clock.
-
-    pieces: arrival times of events with text, mostly one token each.
-    tokens: as counted by the server, else the number of pieces.
-    error: "" for a complete response.
-    left: the client disconnected on purpose.
-    """
+    """The outcome of a request. All times (due, sent, pieces, ended) are seconds of one clock."""
 
     request: LoadRequest
     due: float
     sent: float = 0.0
     ended: float = 0.0
+    # Arrival times of events with text, mostly one token each.
     pieces: list[float] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     finish: str = ""
-    tokens: int = 0
+    tokens: int = 0  # as counted by the server, else the number of pieces
     prompt_tokens: int = 0
     cached_tokens: int = 0
     status: int = 0
-    error: str = ""
-    left: bool = False
+    error: str = ""  # "" for a complete response
+    left: bool = False  # the client disconnected on purpose
 
     @property
     def whole(self) -> bool:

@@ -30,11 +30,11 @@ PERCENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One model's result. bytes: of its files. bits: per weight, over all tensors."""
+    """One model's result."""
 
     path: Path
-    bytes: int
-    bits: float
+    bytes: int  # of its files
+    bits: float  # per weight, over all tensors
     context: int
     seconds: float
     ppl: Perplexity | None = None

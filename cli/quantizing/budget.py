@@ -30,12 +30,10 @@ WINDOW = 512
 
 @dataclass(frozen=True, slots=True)
 class TextWindows:
-    """Windows of the text. tried: formats are measured on these; kept_back: held out to judge the result (the
-    same windows where the text has no more).
-    """
+    """Windows of the text."""
 
-    tried: Windows
-    kept_back: Windows
+    tried: Windows  # formats are measured on these
+    kept_back: Windows  # held out to judge the result; the same windows where the text has no more
     bos: int | None
     source: Path
 

@@ -18,12 +18,12 @@ Scale = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A labelled point. kind: a CSS class of the page."""
+    """A labelled point."""
 
     x: float
     y: float
     label: str
-    kind: str
+    kind: str  # a CSS class of the page
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:

@@ -151,7 +151,9 @@ class BudgetOptions:
         names = [n.strip().lower() for n in (self.candidates or "").split(",") if n.strip()]
         for name in names:
             if name not in writable():
-                raise wrong("--candidates", f"{name} is no format: there are {', '.join(writable())}")
+                raise wrong(
+                    "--candidates", f"{name} is not a format: expected one of {', '.join(writable())}"
+                )
         return tuple(names)
 
 

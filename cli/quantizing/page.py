@@ -47,16 +47,14 @@ background:color-mix(in srgb,rgb(var(--many)) var(--p),rgb(var(--few)))}
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """The contents of the page. recipes: (file bytes, predicted divergence) by name. seconds: of the whole
-    run.
-    """
+    """The contents of the page."""
 
     model: str
     text: str
     budget: FormatSearchResult
     measured: Divergence | None
-    recipes: Mapping[str, tuple[int, float]]
-    seconds: float
+    recipes: Mapping[str, tuple[int, float]]  # (file bytes, predicted divergence) by name
+    seconds: float  # of the whole run
 
 
 def write_page(facts: PageFacts) -> str:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QuantizeJob:
-    """The source, the target and the options of a run. metadata: keys added to the source's."""
+    """The source, the target and the options of a run."""
 
     source: Source
     target: Path
     calibration: Calibration | None = None
-    metadata: Mapping[str, str | int] | None = None
+    metadata: Mapping[str, str | int] | None = None  # keys added to the source's
     keep_split: bool = False
     dry: bool = False
     threads: int | None = None

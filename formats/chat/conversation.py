@@ -39,7 +39,7 @@ def _calls(message: Message, where: str, number: int, form: str) -> dict[str, st
     for i, call in enumerate(message.get("tool_calls", ())):
         given = call.get("id") or f"call_{number}_{i}"
         if not isinstance(given, str):
-            raise RequestError(f"{where}.tool_calls[{i}].id: text is wanted, got {type(given).__name__}")
+            raise RequestError(f"{where}.tool_calls[{i}].id: expected text, got {type(given).__name__}")
         call["id"] = fit_id(given, form)
         if call["id"] in names:
             raise RequestError(f"{where}.tool_calls[{i}].id: {given!r} is an earlier call's; give it its own")
@@ -50,7 +50,7 @@ def _calls(message: Message, where: str, number: int, form: str) -> dict[str, st
 def _result(message: Message, where: str, waiting: dict[str, str], answered: set[str], form: str) -> None:
     given = message.get("tool_call_id")
     if given is not None and not isinstance(given, str):
-        raise RequestError(f"{where}.tool_call_id: text is wanted, got {type(given).__name__}")
+        raise RequestError(f"{where}.tool_call_id: expected text, got {type(given).__name__}")
     if not waiting and not answered:
         raise RequestError(f"{where}: a tool's result, but the assistant's message before it calls no tool")
     made = fit_id(given, form) if given else next(iter(waiting), "")

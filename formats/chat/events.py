@@ -26,9 +26,9 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class CallBegin:
-    """The beginning of a tool call. index: from 0, counting all calls that began."""
+    """The beginning of a tool call."""
 
-    index: int
+    index: int  # from 0, counting all calls that began
     id: str
     name: str
 
@@ -67,11 +67,11 @@ Event = Reasoning | Content | CallBegin | CallArguments | CallEnd | CallBroken |
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A complete tool call. arguments: the text of a JSON object."""
+    """A complete tool call."""
 
     id: str
     name: str
-    arguments: str
+    arguments: str  # the text of a JSON object
 
     def message(self) -> dict[str, Any]:
         """The call as an entry of a message's tool_calls."""

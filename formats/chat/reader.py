@@ -30,11 +30,11 @@ class Malformed(Exception):
 
 @dataclass(slots=True)
 class _Run:
-    """Plain text, or a marker's token. shown: a marker that has no meaning here becomes text."""
+    """Plain text, or a marker's token."""
 
     text: str
     mark: bool = False
-    shown: bool = True
+    shown: bool = True  # a marker that has no meaning here becomes text
 
 
 class AnswerReader:

@@ -1,7 +1,8 @@
-"""tokenizer.json: a BPE vocabulary with its merges, as GGUF's gpt2 kind, or, where spaces are U+2581 and
-bytes <0xNN>, as its llama kind; BERT's words as its bert kind, and Unigram as its t5 kind (unigram.py).
+"""Converts tokenizer.json to GGUF's tokenizer metadata.
 
-The `tokenizers` library reads the file; what cuts words as no row of our table does is refused.
+BPE with merges becomes GGUF's kind gpt2, or llama where spaces are U+2581 and bytes are <0xNN>; WordPiece
+(BERT) becomes bert, Unigram becomes t5 (unigram.py). The `tokenizers` library reads the file. A pre-tokenizer
+that GGUF can't name is refused.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def read_tokenizer_json(path: Path, notes: list[str]) -> tuple[Table, dict[str, 
 
 
 def _wordpiece(path: Path, data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[Table, dict[str, Any]]:
-    """BERT's vocabulary, which GGUF calls bert; its words are cut and cleaned as BERT does it, or refused."""
+    """The vocabulary of BERT (GGUF's kind bert). Refused unless normalizer and pre-tokenizer are BERT's."""
     table = _tokens(path, model)
     put_added(table, added_entries(data.get("added_tokens")))
     clean, cut = (data.get(key) or {} for key in ("normalizer", "pre_tokenizer"))
@@ -95,7 +96,7 @@ def _tokens(path: Path, model: Mapping[str, Any]) -> Table:
 
 
 def _merges(path: Path, merges: object) -> list[tuple[str, str]]:
-    """Pairs in order; newer files have lists of two, older ones a text with a space."""
+    """The merges in order. Newer files store lists of two, older ones a text with a space."""
     if not isinstance(merges, list) or len(merges) > MAX_ENTRIES:
         raise ModelError(f"{path}: model.merges: expected a list of pairs, got {str(merges)[:40]!a}; {AGAIN}")
     pairs = []
@@ -113,7 +114,7 @@ def _load(path: Path) -> Any:
     try:
         return Tokenizer.from_file(str(path))
     except BaseException as error:
-        # The library panics on some malformed files, and its panic is no Exception.
+        # The library panics on some malformed files, and its panic is a BaseException.
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         raise ModelError(
@@ -146,7 +147,7 @@ def _adds(tokenizer: Any) -> dict[str, Any]:
 def _spaced(
     path: Path, data: Mapping[str, Any], table: Table, merges: list[tuple[str, str]]
 ) -> dict[str, Any]:
-    """A vocabulary that was SentencePiece's: a token's score is the rank of its first merge, negative, since
+    """A converted SentencePiece vocabulary: a token's score is the negative rank of its first merge, since
     the highest score is merged first.
     """
     index = {text: i for i, text in table.texts.items()}
@@ -168,8 +169,9 @@ def _spaced(
 
 
 def _prefixes(path: Path, data: Mapping[str, Any]) -> bool:
-    """Whether a space is put before a text: Prepend and Replace as normalizers, or Metaspace as
-    pre-tokenizer. ModelError for anything else."""
+    """Whether a space is put before a text: normalizers Prepend and Replace, or pre-tokenizer Metaspace.
+    ModelError for any other combination.
+    """
     steps = _steps(data.get("normalizer"), "normalizers")
     kinds = [step.get("type") for step in steps]
     cut = _steps(data.get("pre_tokenizer"), "pretokenizers")

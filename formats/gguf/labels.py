@@ -1,4 +1,4 @@
-"""Labels of a GGUF file, as names of models have them: parameters and quantization."""
+"""Labels of a GGUF file as used in model names: number of parameters and quantization."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from satchel.quant.recipes import RECIPES
 
 
 def size_label(count: int) -> str:
-    """A number of parameters as models' names have it: 0.6B, 40M."""
+    """A number of parameters as in model names: 0.6B, 40M."""
     return f"{count / 1e9:.1f}B" if count >= 1e8 else f"{count / 1e6:.0f}M"
 
 
 def file_type(gguf: GGUF) -> str:
-    """The quantization that `general.file_type` names (Q4_K_M); without it, the format of most bytes."""
+    """The quantization named by `general.file_type` (Q4_K_M); without it, the format of most bytes."""
     number = gguf.metadata.get_uint("general.file_type", None)
     name = next((r.name for r in RECIPES.values() if r.file_type == number), None)
     if name is not None:
@@ -27,5 +27,5 @@ def file_type(gguf: GGUF) -> str:
 
 
 def parameters(gguf: GGUF) -> int:
-    """Elements of all tensors."""
+    """The number of elements of all tensors."""
     return sum(math.prod(t.shape) for t in gguf.tensors.values())

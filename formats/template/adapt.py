@@ -191,5 +191,5 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RequestError(f"{where}: the text is no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise RequestError(f"{where}: a JSON object is wanted, got {type(value).__name__}")
+        raise RequestError(f"{where}: expected a JSON object, got {type(value).__name__}")
     return value

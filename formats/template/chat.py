@@ -162,7 +162,7 @@ def from_metadata(metadata: Mapping[str, Any], bos: str, eos: str) -> ChatTempla
     """
     default = metadata.get(KEY)
     if default is not None and not isinstance(default, str):
-        raise ModelError(f"{KEY}: a string is wanted, got {type(default).__name__}")
+        raise ModelError(f"{KEY}: expected a string, got {type(default).__name__}")
     variants = _variants(metadata)
     if default is None or not default.strip():
         default = variants.pop(_DEFAULT, None)
@@ -178,7 +178,7 @@ def _variants(metadata: Mapping[str, Any]) -> dict[str, str]:
     found = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     for name, source in found.items():
         if not isinstance(source, str):
-            raise ModelError(f"{prefix}{name}: a string is wanted, got {type(source).__name__}")
+            raise ModelError(f"{prefix}{name}: expected a string, got {type(source).__name__}")
     listed = metadata.get("tokenizer.chat_templates")
     for name in [] if listed is None else _names(listed):
         if name not in found and not (name == _DEFAULT and KEY in metadata):
@@ -188,9 +188,9 @@ def _variants(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _names(listed: Any) -> list[str]:
     if isinstance(listed, (str, bytes, Mapping)) or not hasattr(listed, "__iter__"):
-        raise ModelError(f"tokenizer.chat_templates: a list of names is wanted, got {type(listed).__name__}")
+        raise ModelError(f"tokenizer.chat_templates: expected a list of names, got {type(listed).__name__}")
     names = list(listed)
     for i, name in enumerate(names):
         if not isinstance(name, str):
-            raise ModelError(f"tokenizer.chat_templates[{i}]: a name is wanted, got {type(name).__name__}")
+            raise ModelError(f"tokenizer.chat_templates[{i}]: expected a name, got {type(name).__name__}")
     return names

@@ -81,7 +81,7 @@ def _integer(value: int, where: str) -> int:
 def read_messages(messages: Sequence[Mapping[str, Any]], plain: Plain) -> list[Message]:
     """The validated messages of a conversation. RequestError names the first invalid one."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
-        raise RequestError(f"messages: a list of messages is wanted, got {type(messages).__name__}")
+        raise RequestError(f"messages: expected a list of messages, got {type(messages).__name__}")
     if not messages:
         raise RequestError("messages: the list is empty, at least one message is needed")
     return [_message(message, f"messages[{i}]", plain) for i, message in enumerate(messages)]
@@ -89,11 +89,11 @@ def read_messages(messages: Sequence[Mapping[str, Any]], plain: Plain) -> list[M
 
 def _message(given: Any, where: str, plain: Plain) -> Message:
     if not isinstance(given, Mapping):
-        raise RequestError(f"{where}: an object with role and content is wanted, got {type(given).__name__}")
+        raise RequestError(f"{where}: expected an object with role and content, got {type(given).__name__}")
     message: Message = plain.copy(given, where)
     role = message.get("role")
     if role not in ROLES:
-        raise RequestError(f"{where}.role: one of {', '.join(ROLES)} is wanted, got {role!r}")
+        raise RequestError(f"{where}.role: expected one of {', '.join(ROLES)}, got {role!r}")
     calls = message.get("tool_calls")
     if calls:
         message["tool_calls"] = _calls(calls, role, where)
@@ -114,23 +114,23 @@ def _content(message: Message, where: str) -> None:
         message["content"] = None
     elif not isinstance(content, str):
         kind = type(content).__name__
-        raise RequestError(f"{where}.content: text or a list of text parts is wanted, got {kind}")
+        raise RequestError(f"{where}.content: expected text or a list of text parts, got {kind}")
 
 
 def _part(part: Any, where: str) -> None:
     if not isinstance(part, dict):
-        raise RequestError(f"{where}: an object with type and text is wanted, got {type(part).__name__}")
+        raise RequestError(f"{where}: expected an object with type and text, got {type(part).__name__}")
     if part.get("type") != "text":
         raise RequestError(f"{where}.type: only 'text' can be given to this model, got {part.get('type')!r}")
     if not isinstance(part.get("text"), str):
-        raise RequestError(f"{where}.text: a string is wanted, got {type(part.get('text')).__name__}")
+        raise RequestError(f"{where}.text: expected a string, got {type(part.get('text')).__name__}")
 
 
 def _calls(calls: Any, role: str, where: str) -> list[Message]:
     if role != "assistant":
         raise RequestError(f"{where}.tool_calls: only an assistant message calls tools, this one is {role!r}")
     if not isinstance(calls, list):
-        raise RequestError(f"{where}.tool_calls: a list is wanted, got {type(calls).__name__}")
+        raise RequestError(f"{where}.tool_calls: expected a list, got {type(calls).__name__}")
     for i, call in enumerate(calls):
         _call(call, f"{where}.tool_calls[{i}]")
     return [{**call, "type": call.get("type", "function")} for call in calls]
@@ -139,11 +139,11 @@ def _calls(calls: Any, role: str, where: str) -> list[Message]:
 def _call(call: Any, where: str) -> None:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise RequestError(f"{where}: an object with a function that has a name is wanted")
+        raise RequestError(f"{where}: expected an object with a function that has a name")
     arguments = function.setdefault("arguments", {})
     if not isinstance(arguments, (str, dict)):
         kind = type(arguments).__name__
-        raise RequestError(f"{where}.function.arguments: an object or its JSON text is wanted, got {kind}")
+        raise RequestError(f"{where}.function.arguments: expected an object or its JSON text, got {kind}")
 
 
 def _reasoning(message: Message, where: str) -> Message:
@@ -152,7 +152,7 @@ def _reasoning(message: Message, where: str) -> Message:
     if reasoning is None:
         return message
     if not isinstance(reasoning, str):
-        raise RequestError(f"{where}.reasoning_content: text is wanted, got {type(reasoning).__name__}")
+        raise RequestError(f"{where}.reasoning_content: expected text, got {type(reasoning).__name__}")
     names = dict.fromkeys(("thinking", "reasoning", "thought"), reasoning)
     return {**names, **message, "reasoning_content": reasoning}
 
@@ -162,12 +162,12 @@ def read_tools(tools: Sequence[Mapping[str, Any]] | None, plain: Plain) -> list[
     if not tools:
         return None
     if not isinstance(tools, (list, tuple)):
-        raise RequestError(f"tools: a list of functions is wanted, got {type(tools).__name__}")
+        raise RequestError(f"tools: expected a list of functions, got {type(tools).__name__}")
     read: list[Message] = plain.copy(tools, "tools")
     for i, tool in enumerate(read):
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise RequestError(f"tools[{i}]: an object with a function that has a name is wanted")
+            raise RequestError(f"tools[{i}]: expected an object with a function that has a name")
     return read
 
 
@@ -176,7 +176,7 @@ def read_documents(documents: Sequence[Mapping[str, Any]] | None, plain: Plain) 
     if documents is None:
         return None
     if not isinstance(documents, (list, tuple)) or not all(isinstance(d, Mapping) for d in documents):
-        raise RequestError("documents: a list of objects (such as title and text) is wanted")
+        raise RequestError("documents: expected a list of objects (such as title and text)")
     read: list[Message] = plain.copy(documents, "documents")
     return read
 

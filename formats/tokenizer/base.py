@@ -20,14 +20,13 @@ MAX_TEXT = 1 << 28  # characters: keeps all counts far below 2^31
 
 
 class TokenEncoder(Protocol):
-    """The part of a tokenizer that depends on the kind of vocabulary: ids of ordinary text, bytes of a token.
-
-    longest: the largest number of bytes of ordinary text per id; None where encoding may drop text.
-    cuts: whether splitting a text at `limit.BORDER` gives the same ids.
+    """The part of a tokenizer that depends on the kind of vocabulary: ids of ordinary text, bytes of a
+    token.
     """
 
+    # The largest number of bytes of ordinary text per id; None where encoding may drop text.
     longest: int | None
-    cuts: bool
+    cuts: bool  # whether splitting a text at `limit.BORDER` gives the same ids
 
     def encode(self, text: str, start: bool) -> list[int]:
         """The ids of ordinary text. start: the text is at the beginning or follows a special token."""

@@ -15,13 +15,11 @@ from satchel.formats.tokenizer.vocab import Kind, Vocab
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarkerGuard:
-    """Escapes user text for a template.
-
-    markers: user-defined tokens, by id, that user text must not become. Other user-defined tokens (runs of
-    spaces, HTML tags) are ordinary pieces and are found in user text too.
-    """
+    """Escapes user text for a template."""
 
     escaping: Escape
+    # User-defined tokens, by id, that user text must not become. Other user-defined tokens (runs of spaces,
+    # HTML tags) are ordinary pieces and are found in user text too.
     markers: dict[int, str]
 
     @classmethod

@@ -25,7 +25,7 @@ class TooManyTokens(RequestError):
     """A text has at least `least` tokens; the limit is `most`."""
 
     def __init__(self, least: int, most: int) -> None:
-        super().__init__(f"a text has at least {least:,} tokens, {most:,} are the most here: shorten it")
+        super().__init__(f"a text has at least {least:,} tokens, expected at most {most:,}: shorten it")
         self.least, self.most = least, most
 
 

@@ -21,15 +21,13 @@ DEEPEST = 60  # prefixes of a token that are tokens too: a deeper trie is no reg
 
 @dataclass(frozen=True)
 class Special:
-    """A token at which text is split before encoding. lstrip, rstrip: it also takes the white space beside
-    it.
-    """
+    """A token at which text is split before encoding."""
 
     id: int
     text: str
     parsed_always: bool
-    lstrip: bool = False
-    rstrip: bool = False
+    lstrip: bool = False  # the token also takes the white space before it
+    rstrip: bool = False  # the token also takes the white space after it
 
 
 class Cutter:

@@ -114,11 +114,11 @@ Part = tuple[Counted, int, int, bool]
 
 @dataclass(slots=True)
 class StepFacts:
-    """Measurements of a whole step. devices: seconds by device."""
+    """Measurements of a whole step."""
 
     seconds: float
     weight_bytes: float
-    devices: Mapping[str, float]
+    devices: Mapping[str, float]  # seconds by device
     kv_use: float
 
 

@@ -17,12 +17,12 @@ MAX_CHOICES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """JSON that satisfies a schema (draft 2020-12; a mapping, a bool or its JSON text). Keywords that cannot
-    be enforced during decoding are refused. spaces: white space between tokens is allowed.
+    """JSON that satisfies a schema (draft 2020-12). Keywords that cannot be enforced during decoding are
+    refused.
     """
 
-    schema: str | bool | Mapping[str, Any]
-    spaces: bool = True
+    schema: str | bool | Mapping[str, Any]  # a mapping, a bool, or its JSON text
+    spaces: bool = True  # white space between tokens is allowed
 
     @property
     def key(self) -> str:
@@ -111,14 +111,12 @@ class ToolSchema:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallGrammar:
-    """A call of one of the tools, or several with `parallel`, in the tool-call format of the model family
-    `style`; see styles.STYLES. begin: the marker with which the chat template begins calls.
-    """
+    """A call of one of the tools in a model family's tool-call format."""
 
     tools: Sequence[ToolSchema]
-    style: str = "json"
-    parallel: bool = False
-    begin: str = ""
+    style: str = "json"  # the family; see styles.STYLES
+    parallel: bool = False  # several calls are allowed
+    begin: str = ""  # the marker with which the chat template begins calls
 
     @property
     def key(self) -> str:

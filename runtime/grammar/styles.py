@@ -70,9 +70,9 @@ def _listed(begin: str, end: str = "") -> ToolCallFormat:
     return ToolCallFormat('{"name": "', '", "arguments": ', "}", f"{begin}[", ", ", f"]{end}")
 
 
-def _invoked(begin: str, end: str, prefix: str, told: bool) -> ToolCallFormat:
-    """told: a parameter's tag states whether its value is a string."""
-    value = '" string="false">' if told else '">'
+def _invoked(begin: str, end: str, prefix: str, typed: bool) -> ToolCallFormat:
+    """typed: a parameter's tag states whether its value is a string."""
+    value = '" string="false">' if typed else '">'
     return ToolCallFormat(
         f'<{prefix}invoke name="',
         '">\n',
@@ -84,7 +84,7 @@ def _invoked(begin: str, end: str, prefix: str, told: bool) -> ToolCallFormat:
             f'<{prefix}parameter name="',
             value,
             f"</{prefix}parameter>",
-            text='" string="true">' if told else "",
+            text='" string="true">' if typed else "",
         ),
     )
 
@@ -250,13 +250,13 @@ STYLES: Mapping[str, Mapping[str, ToolCallFormat]] = {
     },
     "dsml": {
         "<｜DSML｜function_calls>": _invoked(
-            "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "｜DSML｜", told=True
+            "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "｜DSML｜", typed=True
         ),
         "<｜DSML｜tool_calls>": _invoked(
-            "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "｜DSML｜", told=True
+            "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "｜DSML｜", typed=True
         ),
-        "<minimax:tool_call>": _invoked("<minimax:tool_call>", "</minimax:tool_call>", "", told=False),
-        "<function_calls>": _invoked("<function_calls>", "</function_calls>", "", told=False),
+        "<minimax:tool_call>": _invoked("<minimax:tool_call>", "</minimax:tool_call>", "", typed=False),
+        "<function_calls>": _invoked("<function_calls>", "</function_calls>", "", typed=False),
     },
     "pythonic": {
         "": _keywords("", ""),

@@ -82,7 +82,7 @@ class TextGrammar:
     root: Schema  # the schema that references lead into
     close: str  # the closing tag, which no text may contain
     exact: bool  # a line end beside the text is part of it
-    told: bool  # the tag states whether the value is a string
+    typed: bool  # the tag states whether the value is a string
     where: str  # whose values they are, for errors
 
     def value(self, schema: Any) -> Value:
@@ -91,7 +91,7 @@ class TextGrammar:
         """
         given, schema = schema, resolved(schema, self.root)
         if schema is True or schema == {}:
-            return Value(self._text([]), self._json({}) if self.told else "")
+            return Value(self._text([]), self._json({}) if self.typed else "")
         if not isinstance(schema, Mapping):
             raise self._fail("no value is allowed")
         kinds = kinds_of(schema, self.root)
@@ -101,7 +101,7 @@ class TextGrammar:
             return Value(json=self._json(given))
         if "enum" in schema or "const" in schema:
             return self._one_of(schema, kinds)
-        if kinds == ("boolean",) and not self.told:
+        if kinds == ("boolean",) and not self.typed:
             return Value(SCALARS["boolean"])
         if "string" not in kinds:
             return Value(json=self._json(schema))
@@ -130,7 +130,7 @@ class TextGrammar:
         fitting = [value for value in given if not validator.error(parse_exact(json.dumps(value)))]
         if not fitting:
             raise self._fail("no value is allowed")
-        if not self.told:
+        if not self.typed:
             return Value(self._listed(fitting, kinds))
         texts = [value for value in fitting if isinstance(value, str)]
         others = [value for value in fitting if not isinstance(value, str)]
@@ -155,7 +155,7 @@ class TextGrammar:
         """Strings, and other types beside them."""
         texts = [self._string(schema) for schema in schemas if schema.get("type") == "string"]
         others = [schema for schema in schemas if schema.get("type") != "string"]
-        if self.told:
+        if self.typed:
             return Value(" | ".join(texts), self._json({"anyOf": others}) if others else "")
         held = [schema for schema in others if schema.get("type") not in ("object", "array")]
         for schema in held:

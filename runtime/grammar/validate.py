@@ -36,9 +36,10 @@ Number: TypeAlias = int | Decimal
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """path: keys and indexes from the judged value to the wrong part, as a linked list."""
+    """A violation of the schema."""
 
     message: str
+    # Keys and indexes from the root value to the invalid part, as a linked list.
     path: tuple[Any, Any] | None = None
 
     def under(self, key: str | int) -> Failure:

@@ -29,7 +29,7 @@ class AnthropicTool(Cached):
     name: Name
     description: str = ""
     input_schema: JsonObject
-    # No effect, and documented so.
+    # Accepted without effect, as documented.
     eager_input_streaming: bool | None = None
     strict: bool | None = None
 
@@ -51,10 +51,11 @@ class ToolChoice(Body):
 
 
 class ThinkingConfig(Body):
-    """display: omitted leaves the text of the thinking out, its block stays."""
+    """Whether and how long the model thinks."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    # "omitted": the thinking block has no text.
     display: Literal["summarized", "omitted"] | None = None
 
     @model_validator(mode="after")
@@ -120,7 +121,7 @@ class PromptBody(Cached):
         choice, names = self.tool_choice, [t.name for t in self.tools]
         twice = next((n for n, count in Counter(names).items() if count > 1), None)
         if twice is not None:
-            raise Problem("invalid", f"tools: {twice!r:.80} stands twice", "tools")
+            raise Problem("invalid", f"tools: {twice!r:.80} occurs twice", "tools")
         if choice.type in ("auto", "none"):
             return None
         wanted = [choice.name] if choice.name is not None else names

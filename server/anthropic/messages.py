@@ -41,8 +41,8 @@ async def whole(work: Coroutine[Any, Any, Answer], body: MessagesBody, warnings:
         async for _ in _said(answer, blocks):
             pass
         made = {**head(answer), "content": blocks.content, **ending(answer, blocks)}
-        told = [*warnings, *answer.replies[0].notes]
-        return {**made, "warnings": told} if told else made
+        notes = [*warnings, *answer.replies[0].notes]
+        return {**made, "warnings": notes} if notes else made
     finally:
         await answer.close()
 
@@ -52,8 +52,8 @@ async def events(answer: Answer, body: MessagesBody, warnings: list[str]) -> Asy
     blocks = _blocks(body)
     yield event({"type": "message_start", "message": head(answer)}, "message_start")
     yield PING
-    async for told in _said(answer, blocks):
-        yield event(told, told["type"])
+    async for data in _said(answer, blocks):
+        yield event(data, data["type"])
     end: JsonObject = {"type": "message_delta", "delta": ending(answer, blocks), "usage": usage(answer)}
     notes = [*warnings, *answer.replies[0].notes]
     yield event({**end, "warnings": notes} if notes else end, "message_delta")
@@ -67,10 +67,10 @@ def _blocks(body: MessagesBody) -> Blocks:
 async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
     """The events of all content blocks."""
     async for said in answer:
-        for told in blocks.add(said.events):
-            yield told
-    for told in blocks.close():
-        yield told
+        for data in blocks.add(said.events):
+            yield data
+    for data in blocks.close():
+        yield data
 
 
 @router.post("/v1/messages/count_tokens")

@@ -38,7 +38,7 @@ def page(request: Request) -> JsonObject:
 
 
 def one(entry: ServedModel) -> JsonObject:
-    told: JsonObject = {
+    found: JsonObject = {
         "type": "model",
         "id": entry.name,
         "display_name": entry.name,
@@ -46,8 +46,8 @@ def one(entry: ServedModel) -> JsonObject:
         "lifecycle": "active",
     }
     if entry.model is not None:
-        told["max_input_tokens"] = told["max_tokens"] = entry.model.model.context
-    return told
+        found["max_input_tokens"] = found["max_tokens"] = entry.model.model.context
+    return found
 
 
 def _limit(text: str) -> int:

@@ -37,7 +37,7 @@ Mixed = Annotated[str | list[Any], checker(MOST, mixed=True)]
 
 
 class NativeFields(TextFields):
-    """What /completion and /infill have beside the fields of all texts."""
+    """Body fields of /completion and /infill."""
 
     n_probs: int = Field(default=0, ge=0, le=TOP)
     return_tokens: bool = False
@@ -50,7 +50,7 @@ class NativeFields(TextFields):
         self.check_together()
         for name in ("use_beam_search", "best_of", "prompt_logprobs"):
             if getattr(self, name):
-                raise Problem("unsupported", f"{name} can be had at /v1/completions", name)
+                raise Problem("unsupported", f"{name} is supported at /v1/completions", name)
         return GenerationRequest(
             self.model,
             first,
@@ -81,7 +81,7 @@ class Chunk(Body):
 
 
 class InfillBody(NativeFields):
-    """The answer stands between input_prefix and input_suffix, and begins with the prompt."""
+    """The body of /infill: the model fills in between input_prefix + prompt and input_suffix."""
 
     input_prefix: str = ""
     input_suffix: str = ""
@@ -122,11 +122,11 @@ def whole(answer: Answer, body: NativeFields, warnings: list[str]) -> JsonObject
 
 def _whole(answer: Answer, index: int, body: NativeFields, warnings: list[str]) -> JsonObject:
     reply = answer.replies[index]
-    told = _ending(answer, index, body, warnings)
-    told |= {"content": reply.text, "tokens": reply.ids if body.return_tokens else []}
+    ending = _ending(answer, index, body, warnings)
+    ending |= {"content": reply.text, "tokens": reply.ids if body.return_tokens else []}
     if body.n_probs:
-        told["completion_probabilities"] = probabilities(answer.model.model.tokenizer, reply.reply.logprobs)
-    return _chosen(told, body.response_fields)
+        ending["completion_probabilities"] = probabilities(answer.model.model.tokenizer, reply.reply.logprobs)
+    return _chosen(ending, body.response_fields)
 
 
 def _ending(answer: Answer, index: int, body: NativeFields, warnings: list[str]) -> JsonObject:
@@ -171,13 +171,13 @@ def probabilities(tokenizer: Tokenizer, given: list[Logprob]) -> list[JsonObject
     return [{**one(p.token, p.logprob), "top_logprobs": [one(*n) for n in p.top]} for p in given]
 
 
-def _chosen(told: JsonObject, names: list[str] | None) -> JsonObject:
+def _chosen(fields: JsonObject, names: list[str] | None) -> JsonObject:
     """Only the fields named in response_fields; "generation_settings/n_predict" names a nested field."""
     if names is None:
-        return told
+        return fields
     found: JsonObject = {}
     for name in names:
-        value: Any = told
+        value: Any = fields
         for part in name.split("/"):
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is not None:
@@ -191,13 +191,13 @@ async def events(answer: Answer, body: NativeFields, warnings: list[str]) -> Asy
         if said.tokens or said.events:
             yield event(_chosen(_part(said, answer, body), body.response_fields))
         if said.finish:
-            told = _ending(answer, said.index, body, warnings)
-            yield event(_chosen(told, body.response_fields))
+            ending = _ending(answer, said.index, body, warnings)
+            yield event(_chosen(ending, body.response_fields))
 
 
 def _part(said: AnswerDelta, answer: Answer, body: NativeFields) -> JsonObject:
     reply = answer.replies[said.index]
-    told: JsonObject = {
+    part: JsonObject = {
         "index": said.index,
         "content": "".join(e.text for e in said.events if isinstance(e, Content)),
         "tokens": list(said.tokens),
@@ -208,7 +208,7 @@ def _part(said: AnswerDelta, answer: Answer, body: NativeFields) -> JsonObject:
     }
     if body.n_probs:
         given = probabilities(answer.model.model.tokenizer, list(said.logprobs))
-        told["completion_probabilities"] = given
+        part["completion_probabilities"] = given
     if body.timings_per_token:
-        told["timings"] = timings(reply)
-    return told
+        part["timings"] = timings(reply)
+    return part

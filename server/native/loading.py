@@ -41,7 +41,7 @@ async def unload(request: Request, body: LoadBody) -> JsonObject:
 @needs(ADMIN)
 async def aliases(request: Request) -> JsonObject:
     """Each alias with the request counts and error rates of its versions."""
-    return {"aliases": [alias.told() for alias in models_of(request).aliases.values()]}
+    return {"aliases": [alias.as_json() for alias in models_of(request).aliases.values()]}
 
 
 @router.post("/config/reload")

@@ -25,10 +25,10 @@ Name = Annotated[str, Query(max_length=1000)]
 @needs(USER)
 async def props(request: Request, model: Name = "") -> JsonObject:
     async with models_of(request).look(model) as lease:
-        return told(lease.model.model, lease.name)
+        return properties(lease.model.model, lease.name)
 
 
-def told(model: Model, name: str) -> JsonObject:
+def properties(model: Model, name: str) -> JsonObject:
     tokenizer = model.tokenizer
     bos, eos = (tokenizer.text(t) if t is not None else "" for t in (tokenizer.bos, tokenizer.eos))
     style = model.style

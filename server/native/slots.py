@@ -80,7 +80,7 @@ def _path(request: Request, name: str | None) -> Path:
         line = "conversations are not saved here: start the server with --slot-save-path DIR"
         raise Problem("unsupported", line, "action")
     if name is None or not NAME.fullmatch(name):
-        raise Problem("invalid", "filename: a name of A-Z a-z 0-9 . _ - is wanted", "filename")
+        raise Problem("invalid", "filename: expected a name of A-Z a-z 0-9 . _ -", "filename")
     for own in (folder, own_folder(folder, caller_of(request).salt)):
         close_folder(own)
     return own / name
@@ -109,15 +109,15 @@ async def _save(request: Request, lease: Lease, slot: int, path: Path) -> JsonOb
     await in_pool(request, "file", partial(_check_room, path, settings_of(request).states_bytes))
     began = time.perf_counter()
     saved = await lease.model.save_state(path, ids, salt=salt)
-    told = {"id_slot": slot, "filename": path.name, "n_saved": saved, "n_written": path.stat().st_size}
-    return {**told, "timings": {"save_ms": _milliseconds(began)}}
+    result = {"id_slot": slot, "filename": path.name, "n_saved": saved, "n_written": path.stat().st_size}
+    return {**result, "timings": {"save_ms": _milliseconds(began)}}
 
 
 def _check_room(path: Path, most: int) -> None:
     """Raises a Problem where the caller's other files fill its quota."""
     taken = sum(p.stat().st_size for p in path.parent.iterdir() if p != path and p.is_file())
     if taken >= most:
-        line = f"your saved conversations have {taken:,} bytes, {most:,} are the most: save under an old name"
+        line = f"your saved conversations have {taken:,} bytes of {most:,}: save under an old name"
         raise Problem("conflict", line, "filename", "states_full")
 
 
@@ -128,9 +128,9 @@ async def _restore(request: Request, lease: Lease, slot: int, path: Path) -> Jso
     began = time.perf_counter()
     found = await lease.model.restore_state(path, salt=f"{salt}/" if salt else "")
     lease.entry.slots[salt, slot] = (list(found.ids), f"{salt}/" if salt else "")
-    told: JsonObject = {"id_slot": slot, "filename": path.name, "n_restored": found.tokens}
-    told |= {"n_read": path.stat().st_size, "timings": {"restore_ms": _milliseconds(began)}}
-    return {**told, "warnings": [found.note]} if found.note else told
+    result: JsonObject = {"id_slot": slot, "filename": path.name, "n_restored": found.tokens}
+    result |= {"n_read": path.stat().st_size, "timings": {"restore_ms": _milliseconds(began)}}
+    return {**result, "warnings": [found.note]} if found.note else result
 
 
 def _milliseconds(began: float) -> float:

@@ -22,7 +22,7 @@ router = APIRouter(route_class=BodyRoute)
 
 
 class TokenizeBody(TurnBody):
-    """content: llama-server's; prompt or messages: vLLM's."""
+    """The body of /tokenize: `content` asks for llama-server's shape, `prompt` or `messages` for vLLM's."""
 
     model: str = Field(default="", max_length=1000)
     messages: list[OpenAIMessage] = Field(default_factory=list, max_length=MOST_MESSAGES)
@@ -38,7 +38,7 @@ class TokenizeBody(TurnBody):
         given = [n for n in ("content", "prompt") if getattr(self, n) is not None]
         given += ["messages"] if self.messages else []
         if len(given) != 1:
-            raise Problem("invalid", "content, prompt or messages is wanted: one of them", "content")
+            raise Problem("invalid", "expected one of content, prompt and messages", "content")
 
     def ids(self, model: Model) -> list[int]:
         if self.messages:
@@ -64,8 +64,8 @@ async def tokenize(request: Request, body: TokenizeBody) -> JSONResponse:
         texts = [model.tokenizer.text(i) for i in ids] if body.return_token_strs else None
         return {**made, "token_strs": texts}
 
-    told = (await with_model(request, body.model, work))[1]
-    return await written(request, lambda: told)
+    result = (await with_model(request, body.model, work))[1]
+    return await written(request, lambda: result)
 
 
 def _piece(model: Model, token: int) -> JsonObject:
@@ -79,7 +79,7 @@ def _piece(model: Model, token: int) -> JsonObject:
 
 
 class DetokenizeBody(Body):
-    """tokens: the answer is as llama-server's, and has vLLM's name for the text beside it."""
+    """The body of /detokenize. The response has the text by llama-server's and by vLLM's name."""
 
     model: str = Field(default="", max_length=1000)
     tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]

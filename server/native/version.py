@@ -1,4 +1,4 @@
-"""GET /version."""
+"""GET /version: the version of the installed package."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class PendingAnswer:
     warnings: list[str]
     shape: Callable[[MessageDelta], JsonObject]  # writes a delta for /api/generate or /api/chat
 
-    def told(self, said: MessageDelta, ending: JsonObject) -> JsonObject:
+    def as_json(self, said: MessageDelta, ending: JsonObject) -> JsonObject:
         return {"model": self.body.model, "created_at": stamp(), **self.shape(said), **ending}
 
 
@@ -82,11 +82,11 @@ async def _load(pending: PendingAnswer) -> JsonObject:
     if seconds == SOON:
         if not entry.users:
             await entry.unload()
-        return pending.told(MessageDelta(), done("unload"))
+        return pending.as_json(MessageDelta(), done("unload"))
     async with models.use(pending.body.model, caller.user):
         pass
     ending = done("load")
-    return pending.told(
+    return pending.as_json(
         MessageDelta(), {**ending, "warnings": pending.warnings} if pending.warnings else ending
     )
 
@@ -109,8 +109,8 @@ async def _lines(answer: Answer, pending: PendingAnswer) -> AsyncIterator[bytes]
     async for found in answer:
         said = reader.read(found.events)
         if said or (pending.body.logprobs and found.logprobs):
-            yield line(pending.told(said, {"done": False, **_likely(answer, pending, found.logprobs)}))
-    yield line(pending.told(MessageDelta(), _ending(answer, pending)))
+            yield line(pending.as_json(said, {"done": False, **_likely(answer, pending, found.logprobs)}))
+    yield line(pending.as_json(MessageDelta(), _ending(answer, pending)))
 
 
 async def _whole(pending: PendingAnswer) -> JsonObject:
@@ -123,8 +123,8 @@ async def _whole(pending: PendingAnswer) -> JsonObject:
             whole.content += said.content
             whole.thinking += said.thinking
             whole.calls += said.calls
-        told = _likely(answer, pending, answer.replies[0].reply.logprobs)
-        return pending.told(whole, {**told, **_ending(answer, pending)})
+        likely = _likely(answer, pending, answer.replies[0].reply.logprobs)
+        return pending.as_json(whole, {**likely, **_ending(answer, pending)})
     finally:
         await answer.close()
 

@@ -26,7 +26,7 @@ class FileDetails:
     digest: str  # of tensors and metadata that affect the output; 64 hexadecimal digits
     details: Details
 
-    def told(self) -> JsonObject:
+    def as_json(self) -> JsonObject:
         """Ollama's `details` object."""
         found = self.details
         return {

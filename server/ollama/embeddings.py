@@ -37,9 +37,10 @@ class EmbedFields(Body):
 
 
 class EmbedBody(EmbedFields):
-    """truncate: a text that is too long is cut, and the answer says so; otherwise it is an error."""
+    """The body of /api/embed."""
 
     input: Annotated[list[str], BeforeValidator(_listed), Field(max_length=MOST)]
+    # A text longer than the context is cut with a warning; False: it is an error.
     truncate: bool = True
     dimensions: int | None = Field(default=None, ge=1, le=1 << 20)
 
@@ -52,8 +53,8 @@ class OldBody(EmbedFields):
 @needs(USER)
 async def embed(request: Request, body: EmbedBody) -> JSONResponse:
     warnings = [*unknown_fields(request, body), *body.options.warnings()]
-    told = await unless_gone(request, _embed(request, body, warnings))
-    return await written(request, lambda: told)
+    result = await unless_gone(request, _embed(request, body, warnings))
+    return await written(request, lambda: result)
 
 
 @router.post("/api/embeddings")
@@ -92,7 +93,7 @@ async def _embed(request: Request, body: EmbedBody, warnings: list[str]) -> Json
         "load_duration": int((loaded - arrived) * NS),
         "prompt_eval_count": sum(map(len, ids)),
     }
-    return {**told, "warnings": warnings} if warnings else told
+    return {**result, "warnings": warnings} if warnings else result
 
 
 def _tokenized(model: Model, texts: list[str]) -> list[list[int]]:

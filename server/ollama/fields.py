@@ -18,9 +18,7 @@ from satchel.server.problem import Problem
 
 
 class AnswerFields(Body):
-    """Both for conversations and for texts. truncate, shift: what a full context means; by default it is an
-    error, and nothing is cut.
-    """
+    """Body fields of /api/generate and /api/chat."""
 
     model: str = Field(min_length=1, max_length=1000)
     stream: bool = True
@@ -60,13 +58,14 @@ class AnswerFields(Body):
 
 
 class GenerateBody(AnswerFields):
-    """context: tokens of what was said before, as an earlier answer gave them."""
+    """The body of /api/generate."""
 
     prompt: str = ""
     suffix: str = ""
     system: str = ""
     raw: bool = False
     template: str = ""
+    # Token ids of the earlier turns, as the last answer returned them.
     context: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     images: list[Any] = Field(default_factory=list)
 
@@ -115,7 +114,7 @@ class OllamaToolCall(Body):
     id: str = ""
     type: str = "function"
 
-    def told(self) -> JsonObject:
+    def as_call(self) -> JsonObject:
         function = {"name": self.function.name, "arguments": self.function.arguments}
         return {"type": "function", "function": function, **({"id": self.id} if self.id else {})}
 
@@ -129,13 +128,13 @@ class OllamaMessage(Body):
     tool_name: str = ""
     tool_call_id: str = ""
 
-    def told(self, where: str) -> JsonObject:
+    def as_message(self, where: str) -> JsonObject:
         """The message as `Model.chat` takes it."""
         if self.images:
             raise Problem("unsupported", f"{where}.images: images are not supported", f"{where}.images")
         given = {
             "reasoning_content": self.thinking,
-            "tool_calls": [c.told() for c in self.tool_calls],
+            "tool_calls": [c.as_call() for c in self.tool_calls],
             "name": self.tool_name,
             "tool_call_id": self.tool_call_id,
         }
@@ -152,6 +151,6 @@ class OllamaChatBody(AnswerFields):
 
     @kept
     def wanted(self) -> GenerationRequest:
-        said = [m.told(f"messages[{i}]") for i, m in enumerate(self.messages)]
+        said = [m.as_message(f"messages[{i}]") for i, m in enumerate(self.messages)]
         turn = Turn(said, tools=self.tools or None, reasoning=self.think)
         return GenerationRequest(self.model, turn, self.generate_kwargs())

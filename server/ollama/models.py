@@ -26,9 +26,10 @@ TOLD = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last
 
 
 class ShowBody(Body):
-    """name: as the model was called before."""
+    """The body of /api/show."""
 
     model: str = Field(default="", max_length=1000)
+    # The older name of `model`.
     name: str = Field(default="", max_length=1000)
     verbose: bool = False
 
@@ -62,14 +63,14 @@ async def show(request: Request, body: ShowBody) -> JsonObject:
         raise Problem("invalid", "model is missing: name one", "model")
     entry = models_of(request).entry(name)
     file = await in_pool(request, "file", partial(shown, entry.path))
-    told = await in_pool(request, "file", partial(metadata, entry.path, whole=body.verbose))
+    info = await in_pool(request, "file", partial(metadata, entry.path, whole=body.verbose))
     return {
         "modelfile": f"FROM {tagged(entry.name)}\n",
         "parameters": _parameters(),
         "template": file.details.template,
         "license": file.details.licence,
-        "details": file.told(),
-        "model_info": {**told, "general.parameter_count": file.details.parameters},
+        "details": file.as_json(),
+        "model_info": {**info, "general.parameter_count": file.details.parameters},
         "capabilities": list(file.details.capabilities),
         "modified_at": stamp(entry.created),
         **({"warnings": warnings} if warnings else {}),
@@ -83,8 +84,8 @@ def tagged(name: str) -> str:
 
 def _head(entry: ServedModel, file: FileDetails) -> JsonObject:
     name = tagged(entry.name)
-    told = {"name": name, "model": name, "size": file.details.size, "digest": file.digest}
-    return {**told, "details": file.told()}
+    head = {"name": name, "model": name, "size": file.details.size, "digest": file.digest}
+    return {**head, "details": file.as_json()}
 
 
 def _listed(entry: ServedModel, file: FileDetails) -> JsonObject:
@@ -93,8 +94,8 @@ def _listed(entry: ServedModel, file: FileDetails) -> JsonObject:
 
 def _running(entry: ServedModel, file: FileDetails) -> JsonObject:
     left = FAR if entry.expires is None else entry.expires
-    told = {**_head(entry, file), "expires_at": stamp(time.time() + left), "size_vram": 0}
-    return {**told, "context_length": entry.model.model.context} if entry.model else told
+    running = {**_head(entry, file), "expires_at": stamp(time.time() + left), "size_vram": 0}
+    return {**running, "context_length": entry.model.model.context} if entry.model else running
 
 
 def _parameters() -> str:

@@ -31,7 +31,7 @@ def _listed(value: Any) -> Any:
 
 
 class Unused(Body):
-    """Options without effect here: what is chosen when a model is loaded, and what Ollama took out again."""
+    """Options without effect here: load options, and options that Ollama has removed."""
 
     num_keep: int | None = Field(default=None, ge=-1, le=MOST_TOKENS)
     num_batch: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
@@ -51,8 +51,9 @@ class Unused(Body):
 
 
 class OllamaOptions(SamplingFields, Unused):
-    """num_predict -1 and -2: until the end or a full context."""
+    """The `options` object of a request."""
 
+    # -1 or -2: until the model ends the answer or the context is full.
     num_predict: int | None = Field(default=None, ge=-2, le=MOST_TOKENS)
     num_ctx: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     draft_num_predict: int | None = Field(default=None, ge=0, le=MOST_TOKENS)

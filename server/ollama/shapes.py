@@ -26,11 +26,11 @@ def stamp(at: float | None = None) -> str:
 
 @dataclass(slots=True)
 class MessageDelta:
-    """The content of some events. calls: complete tool calls, with their arguments parsed."""
+    """The content of some events."""
 
     content: str = ""
     thinking: str = ""
-    calls: list[JsonObject] = field(default_factory=list)
+    calls: list[JsonObject] = field(default_factory=list)  # complete tool calls, with their arguments parsed
 
     def __bool__(self) -> bool:
         return bool(self.content or self.thinking or self.calls)

@@ -35,9 +35,10 @@ SUCCESS: JsonObject = {"status": "success"}
 
 
 class ModelNameBody(Body):
-    """name: as the model was called before."""
+    """A body that names a model."""
 
     model: str = Field(default="", max_length=1000)
+    # The older name of `model`.
     name: str = Field(default="", max_length=1000)
 
     @property
@@ -78,12 +79,12 @@ class ServerPull:
 
     def __init__(self, models: Models, name: str, pulls: Pulls, caller: Caller) -> None:
         self.models, self.name, self._source = models, name.removesuffix(":latest"), store_name(name)
-        self._told: asyncio.Queue[Progress | None] = asyncio.Queue()
+        self._reports: asyncio.Queue[Progress | None] = asyncio.Queue()
         self._ended, self._pulls, self._caller = False, pulls, caller
 
     async def lines(self) -> AsyncIterator[bytes]:
-        async for told in self._events():
-            yield line(told)
+        async for progress in self._events():
+            yield line(progress)
 
     async def read(self) -> None:
         try:
@@ -103,11 +104,11 @@ class ServerPull:
         def watch(progress: Progress | None) -> None:
             if self._ended and progress is not None:
                 raise RequestError("the client hung up")
-            loop.call_soon_threadsafe(self._told.put_nowait, progress)
+            loop.call_soon_threadsafe(self._reports.put_nowait, progress)
 
         fetching = self.models.pools.run("pull", partial(self._fetch, watch), self._caller.user)
         task = asyncio.create_task(fetching)
-        task.add_done_callback(lambda _: self._told.put_nowait(None))  # also where it never began
+        task.add_done_callback(lambda _: self._reports.put_nowait(None))  # also where it never began
         while (progress := await self._latest()) is not None:
             yield _step(progress)
         path = await task
@@ -118,11 +119,11 @@ class ServerPull:
 
     async def _latest(self) -> Progress | None:
         """The newest progress report: a slow client skips reports. None after the last one."""
-        found = await self._told.get()
-        while found is not None and not self._told.empty():
-            later = self._told.get_nowait()
+        found = await self._reports.get()
+        while found is not None and not self._reports.empty():
+            later = self._reports.get_nowait()
             if later is None:
-                self._told.put_nowait(None)  # for the next call
+                self._reports.put_nowait(None)  # for the next call
                 break
             found = later
         return found
@@ -138,8 +139,8 @@ class ServerPull:
 def _step(progress: Progress) -> JsonObject:
     digest = f"sha256:{progress.sha256}" if progress.sha256 else progress.file
     short = digest.removeprefix("sha256:")[:12] if progress.sha256 else digest
-    told = {"status": f"pulling {short}", "digest": digest, "completed": progress.done}
-    return {**told, "total": progress.total} if progress.total else told
+    event = {"status": f"pulling {short}", "digest": digest, "completed": progress.done}
+    return {**event, "total": progress.total} if progress.total else event
 
 
 def store_name(name: str) -> str:

@@ -54,7 +54,7 @@ class OpenAIMessage(Body):
     reasoning_content: str | None = None
     reasoning: str | None = None
 
-    def told(self) -> dict[str, Any]:
+    def as_message(self) -> dict[str, Any]:
         """The message as `Model.chat` takes it; a refusal part becomes the assistant's text."""
         said = self.model_dump(exclude_none=True, exclude=set(self.model_extra or ()))
         if isinstance(self.content, list):
@@ -66,7 +66,7 @@ class OpenAIMessage(Body):
 
 
 class TurnBody(ThinkingFields):
-    """What makes the prompt of a conversation."""
+    """Body fields that determine a conversation's prompt."""
 
     messages: Annotated[list[OpenAIMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     tools: Tools | None = None
@@ -80,7 +80,7 @@ class TurnBody(ThinkingFields):
     def turn(self) -> Turn:
         tools = self.tools or []
         return Turn(
-            [m.told() for m in self.messages],
+            [m.as_message() for m in self.messages],
             tools=offered(tools, self.tool_choice),
             reasoning=self.reasoning,
             reasoning_end=self.reasoning_budget_message,
@@ -179,11 +179,11 @@ def choice(answer: Answer, body: ChatBody, index: int, place: int) -> JsonObject
         message["content"] = content or None
         message["tool_calls"] = [call(c) for c in calls]
     tokenizer, by_id = answer.model.model.tokenizer, body.return_tokens_as_token_ids
-    told = logprobs(tokenizer, reply.logprobs, by_id) if body.logprobs else None
+    likely = logprobs(tokenizer, reply.logprobs, by_id) if body.logprobs else None
     said: JsonObject = {
         "index": place,
         "message": message,
-        "logprobs": told,
+        "logprobs": likely,
         "finish_reason": finish(answer, index),
     }
     if reply.stats.reason:

@@ -31,7 +31,7 @@ from satchel.server.route import caller_of, models_of, unknown_fields
 from satchel.server.stream import unless_gone
 
 router = APIRouter(route_class=BodyRoute)
-USUAL_LIMIT = 16  # OpenAI's, for requests that name none
+USUAL_LIMIT = 16  # OpenAI's max_tokens for requests that name none
 
 
 class CompletionBody(TextFields):
@@ -68,8 +68,8 @@ class CompletionBody(TextFields):
         ]
 
     def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
-        told = -1 if self.logprobs is None else self.logprobs
-        return {**super().generate_kwargs(base), "logprobs": told}
+        top = -1 if self.logprobs is None else self.logprobs
+        return {**super().generate_kwargs(base), "logprobs": top}
 
     @kept
     def wanted(self) -> GenerationRequest:
@@ -111,14 +111,14 @@ def whole(answer: Answer, body: CompletionBody, warnings: list[str]) -> JsonObje
 def _choice(answer: Answer, body: CompletionBody, index: int, place: int) -> JsonObject:
     reply = answer.replies[index]
     echoed = _echoed(answer, index) if body.echo else ""
-    told = None
+    lists = None
     if body.logprobs is not None:
         legacy = Legacy(answer.model.model.tokenizer, body.logprobs, by_id=body.return_tokens_as_token_ids)
-        told = legacy.told([*_known(answer, index, body), *reply.reply.logprobs])
+        lists = legacy.lists([*_known(answer, index, body), *reply.reply.logprobs])
     said: JsonObject = {
         "index": place,
         "text": echoed + reply.text,
-        "logprobs": told,
+        "logprobs": lists,
         "finish_reason": FINISH[reply.stats.finish],
     }
     if body.prompt_logprobs is not None:
@@ -157,9 +157,9 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
     if body.echo:
         for index in range(count):
             known = _known(answer, index, body)
-            told = await answer.in_pool("response", partial(lists[index].told, known)) if known else None
+            likely = await answer.in_pool("response", partial(lists[index].lists, known)) if known else None
             yield made.choice(
-                index, {"text": _echoed(answer, index), "logprobs": told, "finish_reason": None}
+                index, {"text": _echoed(answer, index), "logprobs": likely, "finish_reason": None}
             )
     left = count
     async for said in answer:
@@ -183,6 +183,6 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
 def _said(
     said: AnswerDelta, text: str, answer: Answer, body: CompletionBody, legacy: Legacy
 ) -> tuple[JsonObject, JsonObject]:
-    told = legacy.told(said.logprobs) if body.logprobs is not None else None
+    likely = legacy.lists(said.logprobs) if body.logprobs is not None else None
     more = {"timings": timings(answer.replies[said.index])} if body.timings_per_token else {}
     return {"text": text, "logprobs": told, "finish_reason": None}, more

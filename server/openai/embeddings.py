@@ -29,14 +29,14 @@ UNSCALED, EUCLIDEAN = -1, 2  # of embd_normalize
 
 
 class EmbeddingBody(Body):
-    """input: as OpenAI has it; content is llama-server's name. embd_normalize: 2, the length is made 1, or
-    -1, it is as it comes.
-    """
+    """The body of /v1/embeddings and /embedding."""
 
     model: str = Field(default="", max_length=1000)
+    # OpenAI's `input`, llama-server's `content`.
     input: Inputs = Field(validation_alias=AliasChoices("input", "content"))
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, ge=1, le=1 << 20)
+    # 2: vectors of length 1 (L2 norm); -1: as the model computes them.
     embd_normalize: int = EUCLIDEAN
     pooling: Literal["mean", "cls", "last"] | None = None
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=1 << 31)
@@ -49,7 +49,7 @@ class EmbeddingBody(Body):
     def check(self) -> None:
         if self.embd_normalize not in (UNSCALED, EUCLIDEAN):
             name = "embd_normalize"
-            raise Problem("unsupported", f"{name}: 2 (to length 1) and -1 (as it is) can be had", name)
+            raise Problem("unsupported", f"{name}: 2 (to length 1) and -1 (as it is) are supported", name)
 
     def tokens(self, model: Model) -> list[list[int]]:
         """The token ids of each text, truncated as requested."""
@@ -68,7 +68,7 @@ class EmbeddingBody(Body):
 @router.post("/v1/embeddings")
 @needs(USER)
 async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
-    name, (vectors, count, told) = await _embedded(request, body)
+    name, (vectors, count, notes) = await _embedded(request, body)
 
     def made() -> JsonObject:
         data = [
@@ -77,7 +77,7 @@ async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
         ]
         usage = {"prompt_tokens": count, "total_tokens": count}
         found: JsonObject = {"object": "list", "model": name, "data": data, "usage": usage}
-        return {**found, "warnings": told} if told else found
+        return {**found, "warnings": notes} if notes else found
 
     return await written(request, made)
 
@@ -96,12 +96,12 @@ async def native(request: Request, body: EmbeddingBody) -> JSONResponse:
 
 
 async def _embedded(request: Request, body: EmbeddingBody) -> tuple[str, tuple[Array, int, list[str]]]:
-    told = unknown_fields(request, body)
+    notes = unknown_fields(request, body)
     body.check()
 
     def work(model: Model, salt: str) -> tuple[Array, int, list[str]]:
         ids = body.tokens(model)
-        return body.vectors(model, ids, salt), sum(map(len, ids)), told
+        return body.vectors(model, ids, salt), sum(map(len, ids)), notes
 
     return await with_model(request, body.model, work, "embed")
 

@@ -1,4 +1,4 @@
-"""What the OpenAI-style requests for text have in common, checked, and as the library wants it."""
+"""Body fields that OpenAI's chat and text completions share, converted to the library's options."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ STOPS = 64
 MOST_MILLISECONDS = 1 << 40
 MOST_BIAS = 1e9
 MOST_BIASES = 4096
-DIGITS = 20  # of a token id: beyond them it is none, and Python reads no number of thousands
+DIGITS = 20  # a longer text is no token id, and Python refuses to parse a number of thousands of digits
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
 Limit = Annotated[int, Field(ge=-1, le=MOST_TOKENS)]
 Amount = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)] | bool
 
 
 def _few(given: Any) -> Any:
-    """Before each is looked at: pydantic counts the entries of an object last."""
+    """Checks the number of entries first: pydantic counts the entries of an object after validating them."""
     if isinstance(given, dict | list) and len(given) > MOST_BIASES:
-        raise ValueError(f"it has {len(given):,} entries, {MOST_BIASES:,} are the most")
+        raise ValueError(f"it has {len(given):,} entries, expected at most {MOST_BIASES:,}")
     return given
 
 
@@ -61,7 +61,7 @@ class AdapterScale(Body):
 
 
 class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
-    """Both for conversations and for texts."""
+    """Body fields of chat and of text completions."""
 
     model: str = Field(default="", max_length=1000)
     max_tokens: Limit | None = None
@@ -100,7 +100,7 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
 
     @property
     def limit(self) -> int:
-        """Most tokens of an answer, -1 for none."""
+        """The limit on tokens of a completion; -1: none."""
         given = [v for v in (self.max_tokens, self.n_predict) if v is not None and v >= 0]
         return min(given) if given else -1
 
@@ -114,7 +114,7 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
 
     @property
     def biases(self) -> tuple[dict[int, float], list[tuple[str, float]]]:
-        """Biases by token, and by text."""
+        """Logit biases by token id, and by text."""
         given = self.logit_bias.items() if isinstance(self.logit_bias, dict) else self.logit_bias or ()
         by_token: dict[int, float] = {}
         by_text: list[tuple[str, float]] = []
@@ -125,7 +125,7 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
                 or isinstance(key, bool | float)
                 or abs(amount) > MOST_BIAS
             ):
-                line = f"a token or a text with a number up to {MOST_BIAS:g}, or with false, is wanted"
+                line = f"expected a token or a text with a number up to {MOST_BIAS:g}, or with false"
                 raise Problem("invalid", f"logit_bias: {line}", "logit_bias")
             number = float("-inf") if amount is False else float(amount)
             if isinstance(key, int):
@@ -165,7 +165,7 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
 
     @property
     def plain_kwargs(self) -> GenerateKwargs:
-        """Options of the request that the body has as GenerateOptions has them."""
+        """The options whose body value is that of GenerateOptions."""
         return cast(GenerateKwargs, body_values(self, GenerateOptions))
 
     def check_together(self) -> None:

@@ -13,14 +13,16 @@ from satchel.server.openai.shapes import LEAST
 class Legacy:
     """Writes the log-probabilities of one completion, in order.
 
-    top: alternatives per token. at: text offset of the first token. by_id: tokens are named by their ids.
+    top: the number of alternatives per token.
+    at: the text offset of the first token.
+    by_id: tokens are named by their ids.
     """
 
     def __init__(self, tokenizer: Tokenizer, top: int, at: int = 0, by_id: bool = False) -> None:
         self._tokenizer, self._top, self._by_id, self._at = tokenizer, top, by_id, at
         self._text = tokenizer.stream(start=False)
 
-    def told(self, given: Sequence[Logprob | int]) -> JsonObject:
+    def lists(self, given: Sequence[Logprob | int]) -> JsonObject:
         """The lists for further tokens. An int is a token without a log-probability, such as a prompt's
         first.
         """

@@ -33,11 +33,11 @@ async def one_model(request: Request, name: str) -> JsonObject:
 
 
 def _model(entry: ServedModel) -> JsonObject:
-    told: JsonObject = {"id": entry.name, "object": "model", "created": entry.created, "owned_by": "satchel"}
-    told["status"] = {"value": entry.state}
+    found: JsonObject = {"id": entry.name, "object": "model", "created": entry.created, "owned_by": "satchel"}
+    found["status"] = {"value": entry.state}
     if entry.model is not None:
-        told["meta"] = meta(entry.model.model)
-    return told
+        found["meta"] = meta(entry.model.model)
+    return found
 
 
 def meta(model: Model) -> JsonObject:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from satchel.server.answer import MOST
 from satchel.server.fields import MOST_TOKENS
 
-MOST_INPUTS = 2048  # texts of one request that is no prompt
+MOST_INPUTS = 2048  # texts of one embedding or scoring request
 Several = list[str | list[int]]
 
 
@@ -39,7 +39,7 @@ def checker(most: int, mixed: bool = False) -> Any:
         ):
             return value
         if len(value) > most:
-            raise ValueError(f"it has {len(value)} entries, {most} are the most")
+            raise ValueError(f"it has {len(value)} entries, expected at most {most}")
         for at, one in enumerate(value):
             if not (isinstance(one, str) or _is_ids(one)):
                 raise ValueError(f"entry {at} is no text and no list of token ids from 0 on")

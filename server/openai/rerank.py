@@ -35,7 +35,7 @@ Texts = Annotated[list[str], Field(max_length=MOST_INPUTS)]
 
 
 class RerankBody(Body):
-    """texts instead of documents asks for TEI's shape."""
+    """The body of /v1/rerank: `documents` asks for Jina's and Cohere's shape, `texts` for TEI's."""
 
     model: str = Field(default="", max_length=1000)
     query: str = Field(min_length=1)
@@ -51,10 +51,10 @@ class RerankBody(Body):
     def given(self) -> list[str]:
         """The documents. A Problem for unsupported fields."""
         if (self.documents is None) == (self.texts is None):
-            raise Problem("invalid", "documents, or texts, are wanted: one of them", "documents")
+            raise Problem("invalid", "expected one of documents and texts", "documents")
         for name in ("raw_scores", "truncate"):
             if getattr(self, name):
-                raise Problem("unsupported", f"{name}: only false can be had", name)
+                raise Problem("unsupported", f"{name}: only false is supported", name)
         if self.texts is not None:
             return self.texts
         return [d if isinstance(d, str) else d.text for d in self.documents or ()]
@@ -67,7 +67,7 @@ class RerankBody(Body):
 @router.post("/reranking")
 @needs(USER)
 async def rerank(request: Request, body: RerankBody) -> JSONResponse:
-    told, documents = unknown_fields(request, body), body.given()
+    notes, documents = unknown_fields(request, body), body.given()
 
     def work(model: Model, salt: str) -> tuple[list[Ranked], int]:
         found = model.rerank(body.query, documents, top=body.top_n, instruction=body.instruction, salt=salt)
@@ -88,12 +88,12 @@ async def rerank(request: Request, body: RerankBody) -> JSONResponse:
     made: JsonObject = {
         "id": new_id("rerank"), "object": "list", "model": name, "usage": usage, "results": results,
     }  # fmt: skip
-    return JSONResponse({**made, "warnings": told} if told else made)
+    return JSONResponse({**made, "warnings": notes} if notes else made)
 
 
 def _scored(ranked: Ranked, documents: Sequence[str], with_text: bool) -> JsonObject:
-    told: JsonObject = {"index": ranked.index, "score": ranked.score}
-    return {**told, "text": documents[ranked.index]} if with_text else told
+    found: JsonObject = {"index": ranked.index, "score": ranked.score}
+    return {**found, "text": documents[ranked.index]} if with_text else found
 
 
 def _count(model: Model, pairs: Sequence[tuple[str, str]], instruction: str) -> int:
@@ -101,7 +101,7 @@ def _count(model: Model, pairs: Sequence[tuple[str, str]], instruction: str) -> 
 
 
 class ScoreBody(Body):
-    """One text and others, or as many of both."""
+    """The body of /score: one text_1 for all text_2, or as many of both."""
 
     model: str = Field(default="", max_length=1000)
     text_1: str | Texts
@@ -121,7 +121,7 @@ class ScoreBody(Body):
 @router.post("/v1/score")
 @needs(USER)
 async def score(request: Request, body: ScoreBody) -> JSONResponse:
-    told, pairs = unknown_fields(request, body), body.pairs()
+    notes, pairs = unknown_fields(request, body), body.pairs()
 
     def work(model: Model, salt: str) -> tuple[list[float], int]:
         scores: list[float] = [0.0] * len(pairs)
@@ -135,4 +135,4 @@ async def score(request: Request, body: ScoreBody) -> JSONResponse:
     data: list[Any] = [{"index": i, "object": "score", "score": s} for i, s in enumerate(scores)]
     usage = {"prompt_tokens": count, "total_tokens": count}
     made: JsonObject = {"id": new_id("score"), "object": "list", "model": name, "data": data, "usage": usage}
-    return JSONResponse({**made, "warnings": told} if told else made)
+    return JSONResponse({**made, "warnings": notes} if notes else made)

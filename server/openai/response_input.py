@@ -25,7 +25,7 @@ def messages_of(given: str | Sequence[Any], instructions: str | None) -> list[Me
     for at, item in enumerate(given):
         where = f"input[{at}]"
         if not isinstance(item, dict):
-            raise Problem("invalid", f"{where}: an object is wanted", where)
+            raise Problem("invalid", f"{where}: expected an object", where)
         found.add(item, where)
     return found.end()
 
@@ -56,7 +56,11 @@ class _Conversation:
     def _message(self, item: Message, where: str) -> None:
         role, content = item.get("role"), _joined(item.get("content"), f"{where}.content")
         if role not in ("user", "system", "developer", "assistant"):
-            raise Problem("invalid", f"{where}.role: {role!r:.60} is none", f"{where}.role")
+            raise Problem(
+                "invalid",
+                f"{where}.role: expected user, system, developer or assistant, got {role!r:.60}",
+                f"{where}.role",
+            )
         if role == "assistant":
             said = self._assistant()
             said["content"] = (said["content"] or "") + content
@@ -91,7 +95,7 @@ class _Conversation:
 def _text(item: Message, name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise Problem("invalid", f"{where}.{name}: text is wanted", f"{where}.{name}")
+        raise Problem("invalid", f"{where}.{name}: expected text", f"{where}.{name}")
     return value
 
 
@@ -100,7 +104,7 @@ def _joined(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise Problem("invalid", f"{where}: text or a list of parts is wanted", where)
+        raise Problem("invalid", f"{where}: expected text or a list of parts", where)
     texts = []
     for at, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None

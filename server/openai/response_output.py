@@ -11,27 +11,25 @@ from satchel.formats.chat import CallArguments, CallBegin, CallBroken, CallEnd, 
 from satchel.server.flavour import JsonObject
 from satchel.server.openai.shapes import new_id
 
-Told = tuple[str, JsonObject]
+OutputEvent = tuple[str, JsonObject]
 PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 class ResponseOutput:
-    """Builds output items from chat events. items: the complete ones, then the open one. Events hold copies
-    of an item, because the open one still changes.
-    """
+    """Builds output items from chat events. Events hold copies of items, because the open item changes."""
 
     def __init__(self) -> None:
-        self.items: list[JsonObject] = []
+        self.items: list[JsonObject] = []  # the complete items, then the open one
         self._open: dict[str, int] = {}  # index of the open item by its type, "call 0" for calls
         self._number = 0
 
-    def event(self, kind: str, data: JsonObject) -> Told:
+    def event(self, kind: str, data: JsonObject) -> OutputEvent:
         """An event with the next number."""
-        told = {"type": kind, "sequence_number": self._number, **data}
+        fields = {"type": kind, "sequence_number": self._number, **data}
         self._number += 1
-        return kind, told
+        return kind, fields
 
-    def add(self, event: Event, logprobs: Sequence[JsonObject] = ()) -> Iterator[Told]:
+    def add(self, event: Event, logprobs: Sequence[JsonObject] = ()) -> Iterator[OutputEvent]:
         """The stream events of one chat event. logprobs: of its tokens."""
         match event:
             case Content(text) if text:
@@ -54,12 +52,12 @@ class ResponseOutput:
                 status = "completed" if isinstance(event, CallEnd) else "incomplete"
                 yield from self._end(f"call {index}", status)
 
-    def close(self, status: str = "completed") -> Iterator[Told]:
+    def close(self, status: str = "completed") -> Iterator[OutputEvent]:
         """Ends all open items."""
         for name in list(self._open):
             yield from self._end(name, status)
 
-    def _text(self, name: str, text: str, logprobs: Sequence[JsonObject]) -> Iterator[Told]:
+    def _text(self, name: str, text: str, logprobs: Sequence[JsonObject]) -> Iterator[OutputEvent]:
         if name not in self._open:
             yield from self.close()
             yield from self._begin_text(name)
@@ -72,7 +70,7 @@ class ResponseOutput:
             part["logprobs"] += logprobs
         yield self.event(f"response.{PARTS[name]}.delta", {**place, "delta": text, **more})
 
-    def _begin_text(self, name: str) -> Iterator[Told]:
+    def _begin_text(self, name: str) -> Iterator[OutputEvent]:
         if name == "message":
             part: JsonObject = {"type": PARTS[name], "text": "", "annotations": [], "logprobs": []}
             item: JsonObject = {"type": name, "id": new_id("msg"), "role": "assistant", "content": []}
@@ -85,20 +83,20 @@ class ResponseOutput:
         yield self.event("response.content_part.added", {**place, "part": deepcopy(part)})
         self.items[at]["content"] = [part]
 
-    def _begin(self, name: str, item: JsonObject) -> Told:
+    def _begin(self, name: str, item: JsonObject) -> OutputEvent:
         item["status"] = "in_progress"
         self._open[name] = len(self.items)
         self.items.append(item)
-        told = {"output_index": self._open[name], "item": deepcopy(item)}
-        return self.event("response.output_item.added", told)
+        fields = {"output_index": self._open[name], "item": deepcopy(item)}
+        return self.event("response.output_item.added", fields)
 
-    def _arguments(self, name: str, text: str) -> Told:
+    def _arguments(self, name: str, text: str) -> OutputEvent:
         at = self._open[name]
         self.items[at]["arguments"] += text
-        told = {"item_id": self.items[at]["id"], "output_index": at, "delta": text}
-        return self.event("response.function_call_arguments.delta", told)
+        fields = {"item_id": self.items[at]["id"], "output_index": at, "delta": text}
+        return self.event("response.function_call_arguments.delta", fields)
 
-    def _end(self, name: str, status: str) -> Iterator[Told]:
+    def _end(self, name: str, status: str) -> Iterator[OutputEvent]:
         at = self._open.pop(name, None)
         if at is None:
             return

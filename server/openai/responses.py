@@ -104,12 +104,12 @@ class ResponseBody(TextFields):
     @property
     def warnings(self) -> list[str]:
         """A warning for each field that has no effect."""
-        told = []
+        found = []
         if self.reasoning and (self.reasoning.summary or self.reasoning.generate_summary):
-            told.append("reasoning.summary had no effect: the reasoning itself is given")
+            found.append("reasoning.summary had no effect: the reasoning itself is given")
         if ENCRYPTED in (self.include or ()):
-            told.append(f"include {ENCRYPTED} had no effect: the reasoning itself is given")
-        return told
+            found.append(f"include {ENCRYPTED} had no effect: the reasoning itself is given")
+        return found
 
     @property
     def tells_logprobs(self) -> bool:
@@ -186,7 +186,7 @@ async def whole(work: Coroutine[Any, Any, Answer], body: ResponseBody, warnings:
     try:
         output = ResponseOutput()
         async for said in answer:
-            for _ in _told(said, answer, body, output):
+            for _ in _delta_events(said, answer, body, output):
                 pass
         for _ in output.close(_status(answer)):
             pass
@@ -195,16 +195,16 @@ async def whole(work: Coroutine[Any, Any, Answer], body: ResponseBody, warnings:
         await answer.close()
 
 
-def _told(
+def _delta_events(
     said: AnswerDelta, answer: Answer, body: ResponseBody, output: ResponseOutput
 ) -> list[tuple[str, JsonObject]]:
     """The stream events of a delta. Log-probabilities are in the first text event."""
     given = logprobs(answer.model.model.tokenizer, said.logprobs)["content"] if body.tells_logprobs else []
-    told: list[tuple[str, JsonObject]] = []
+    events: list[tuple[str, JsonObject]] = []
     for one in said.events:
-        told += output.add(one, given)
+        events += output.add(one, given)
         given = [] if isinstance(one, Content) else given
-    return told
+    return events
 
 
 def _status(answer: Answer) -> str:
@@ -215,7 +215,7 @@ def _status(answer: Answer) -> str:
 def _response(
     answer: Answer, body: ResponseBody, number: str, output: ResponseOutput, status: str, warnings: list[str]
 ) -> JsonObject:
-    told = [*warnings, *answer.notes]
+    notes = [*warnings, *answer.notes]
     over = status in ("completed", "incomplete")
     counted = usage(answer) if over else None
     return {
@@ -230,7 +230,7 @@ def _response(
         "output": [dict(item) for item in output.items],
         "usage": counted and _usage(counted),
         **_echoed(answer, body),
-        **({"warnings": told} if told and over else {}),
+        **({"warnings": notes} if notes and over else {}),
     }
 
 
@@ -276,7 +276,7 @@ async def events(answer: Answer, body: ResponseBody, warnings: list[str]) -> Asy
         yield _written(output.event(kind, {"response": begun}))
     try:
         async for said in answer:
-            for one in _told(said, answer, body, output):
+            for one in _delta_events(said, answer, body, output):
                 yield _written(one)
     except (SatchelError, Problem) as error:
         problem = problem_of(error)
@@ -295,8 +295,8 @@ async def events(answer: Answer, body: ResponseBody, warnings: list[str]) -> Asy
     yield _written(output.event(f"response.{status}", {"response": made}))
 
 
-def _written(told: tuple[str, JsonObject]) -> bytes:
-    kind, data = told
+def _written(made: tuple[str, JsonObject]) -> bytes:
+    kind, data = made
     return event(data, kind)
 
 

@@ -26,7 +26,7 @@ def usage(answer: Answer) -> JsonObject:
     """Token counts over all completions; each prompt counts once, because it is prefilled once."""
     prompt = sum(r.stats.prompt for r in answer.firsts)
     made = sum(r.stats.generated for r in answer.replies)
-    told: JsonObject = {
+    counts: JsonObject = {
         "prompt_tokens": prompt,
         "completion_tokens": made,
         "total_tokens": prompt + made,
@@ -34,28 +34,28 @@ def usage(answer: Answer) -> JsonObject:
     }
     thought = [r.reply.reasoning_tokens for r in answer.replies if isinstance(r.reply, ChatReply)]
     if thought:
-        told["completion_tokens_details"] = {"reasoning_tokens": sum(thought)}
-    return told
+        counts["completion_tokens_details"] = {"reasoning_tokens": sum(thought)}
+    return counts
 
 
 def timings(reply: AsyncReply) -> JsonObject:
     """llama-server's `timings` object, in milliseconds."""
     stats = reply.stats
-    told: JsonObject = {"cache_n": stats.cached}
+    times: JsonObject = {"cache_n": stats.cached}
     # The last prefill step samples the first token, so decoding takes one step less than there are tokens.
     for name, count, timed, seconds in (
         ("prompt", stats.prompt - stats.cached, stats.prompt - stats.cached, stats.prefill_seconds),
         ("predicted", stats.generated, max(0, stats.generated - 1), stats.decode_seconds),
     ):
-        told |= {
+        times |= {
             f"{name}_n": count,
             f"{name}_ms": round(seconds * 1e3, 3),
             f"{name}_per_token_ms": round(seconds * 1e3 / timed, 3) if timed else 0.0,
             f"{name}_per_second": round(timed / seconds, 3) if seconds else 0.0,
         }
     if stats.drafted:
-        told |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
-    return told
+        times |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
+    return times
 
 
 def logprobs(tokenizer: Tokenizer, given: Sequence[Logprob], by_id: bool = False) -> JsonObject:
@@ -78,11 +78,11 @@ def prompt_logprobs(tokenizer: Tokenizer, given: Sequence[Logprob]) -> list[Any]
     """vLLM's shape: for each prompt token, itself and the top alternatives by id; None for the
     first token.
     """
-    told: list[Any] = [None]
+    found: list[Any] = [None]
     for p in given:
         ranked = {token: (value, rank) for rank, (token, value) in enumerate(p.top, 1)}
         ranked[p.token] = (p.logprob, p.rank + 1)
-        told.append(
+        found.append(
             {
                 str(token): {
                     "logprob": max(value, LEAST),
@@ -92,7 +92,7 @@ def prompt_logprobs(tokenizer: Tokenizer, given: Sequence[Logprob]) -> list[Any]
                 for token, (value, rank) in ranked.items()
             }
         )
-    return told
+    return found
 
 
 def call(made: ToolCall) -> JsonObject:

@@ -37,7 +37,7 @@ class NamedTool(Body):
 
 
 class AllowedTools(Body):
-    """A part of the tools, of which one may or must be called."""
+    """A subset of the tools, of which the model may ("auto") or must ("required") call one."""
 
     mode: Literal["auto", "required"] = "auto"
     tools: list[NamedTool]
@@ -57,7 +57,7 @@ def named_once(tools: Sequence[ToolField]) -> None:
     twice = next((i for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise Problem(
-            "invalid", f"tools[{twice}]: {names[twice]!r} stands twice", f"tools[{twice}].function.name"
+            "invalid", f"tools[{twice}]: {names[twice]!r} occurs twice", f"tools[{twice}].function.name"
         )
 
 
@@ -66,14 +66,14 @@ def offered(tools: Sequence[ToolField], choice: ToolChoice | None) -> list[dict[
     if choice == "none" or not tools:
         return None
     named_once(tools)
-    told = [tool.model_dump(exclude_none=True) for tool in tools]
+    offered = [tool.model_dump(exclude_none=True) for tool in tools]
     if isinstance(choice, AllowedChoice):
         names = {tool.function.name for tool in choice.allowed_tools.tools}
         missing = names - {tool.function.name for tool in tools}
         if missing:
             raise Problem("invalid", f"tool_choice: no tool is named {min(missing)!r:.80}", "tool_choice")
-        return [tool for tool in told if tool["function"]["name"] in names]
-    return told
+        return [tool for tool in offered if tool["function"]["name"] in names]
+    return offered
 
 
 def must_call(tools: Sequence[ToolField], choice: ToolChoice | None, parallel: bool) -> MustCall | None:

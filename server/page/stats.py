@@ -28,7 +28,7 @@ async def stats(request: Request) -> JsonObject:
 
 
 async def _model(entry: ServedModel) -> JsonObject:
-    told: JsonObject = {
+    state: JsonObject = {
         "name": entry.name,
         "state": entry.state,
         "percent": 100 * entry.done // entry.total if entry.total else 0,
@@ -36,8 +36,8 @@ async def _model(entry: ServedModel) -> JsonObject:
     }
     model = entry.model
     if model is None:
-        return told
-    return {**told, "n_ctx": model.model.context, "stats": _engine(await model.stats())}
+        return state
+    return {**state, "n_ctx": model.model.context, "stats": _engine(await model.stats())}
 
 
 def _engine(found: EngineStats) -> JsonObject:

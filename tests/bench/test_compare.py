@@ -1,6 +1,6 @@
-"""bench/compare.py: which rows are measured, how its processes are led and what the table says of them.
+"""Tests of bench/compare.py: the selection of rows, the child processes, and the table.
 
-Most engines here are fakes that obey the same pipe; no figure of speed is looked at.
+Most engines here are fakes that speak the same pipe protocol; no test checks a speed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from satchel.errors import RequestError
 
 BENCH = Path(compare.__file__).parent
 ROW = Row("tg4", generate=4)
-# A fake engine: "crash", "error" and "noise" in its word happen at the named command, or "mode:command".
+# A fake engine: its word makes it crash, fail or print noise at the named command, or at "mode:command".
 FAKE = """
 import os, signal, sys
 sys.path.insert(0, {bench!r})
@@ -382,7 +382,7 @@ def test_the_busy_process_is_pinned_to_core_0_and_ends() -> None:
 
 
 def children() -> list[int]:
-    """Processes that this one started."""
+    """Child processes of this one."""
     return [
         int(word)
         for thread in Path("/proc/self/task").iterdir()

@@ -1,4 +1,6 @@
-"""What bench/compare.py measures with: files of random weights, and the two engines on one of them."""
+"""Tests of what bench/compare.py measures with: files of random weights, and the two engines on one of
+them.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def test_satchel_runs_every_kind_of_row(small: Path) -> None:
     for row in ENGINE_ROWS:
         alone[row.name] = engine.prepare(row)["bytes_per_token"]
         assert [engine.run() > 0 for _ in range(2)] == [True, True]
-        # Each run leaves the depth and its own tokens in the cache, none of the run before.
+        # After each run the cache holds the depth and the run's own tokens, none of the run before.
         assert engine.model.engine.length(row.sequences - 1) == row.depth + row.prompt + row.generate
     assert alone["pp20"] == 0 < alone["x3"] < alone["tg3"] < alone["d"]
     assert engine.bandwidth() > 0

@@ -1,4 +1,4 @@
-"""bench/connections.py: what it measures with, and a short run against the real server."""
+"""Tests of bench/connections.py: its parts, and a short run against the real server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_bad_clients_connect_and_come_again() -> None:
 @pytest.mark.model
 @pytest.mark.nightly
 def test_a_good_client_is_answered_in_every_attack(tmp_path: Path) -> None:
-    """Its times are judged by the program itself, on a quiet machine."""
+    """Latencies are not checked here; the benchmark itself judges them on a quiet machine."""
     told = tmp_path / "found.json"
     connections.main(["--limit", "64", "--requests", "60", "--json", str(told)])
     found = json.loads(told.read_text())["findings"]

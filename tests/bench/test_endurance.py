@@ -1,7 +1,7 @@
-"""bench/endurance.py: a right server has no fault, lost and doubled tokens are counted, slopes are those of
-their lines.
+"""Tests of bench/endurance.py: a correct server has no fault, lost and doubled tokens are counted, and slopes
+are those of least squares lines.
 
-The server here is a canned one; at night the real one is driven for ten seconds. No verdict depends on time.
+The server here is a canned one; by night the real one runs for ten seconds. No verdict depends on time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads 
 
 
 def driven(url: str, *options: str) -> dict[str, Any]:
-    """The findings of half a second against a server of this process, by row."""
+    """The findings, by row, of half a second against a server in this process."""
     process: Any = SimpleNamespace(url=url, child=SimpleNamespace(pid=os.getpid()), engine=lambda: None)
     asked = arguments(["--seconds", "0.5", "--clients", "6", *options])
     found = list(findings(endure(process, [KEY, KEY], asked), asked.seconds))
@@ -48,7 +48,7 @@ def test_a_right_server_has_no_fault() -> None:
 
 
 def short(asked: str, body: dict[str, Any], reply: Reply) -> None:
-    """Every answer that stands beside others lacks its third event."""
+    """Removes the third event of every answer that runs beside others."""
     if reply.events and body.get("stream_options"):
         short.seen = getattr(short, "seen", 0) + 1  # type: ignore[attr-defined]
         if short.seen > 24:  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""bench/quality.py: what it writes and scores, without the peer that it measures."""
+"""Tests of bench/quality.py: the files that it writes and scores, without the peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""bench/serving.py: a short crowd finds no fault in the real server, and faults where there are some."""
+"""Tests of bench/serving.py: a short load finds no fault in the real server, and the faults of a wrong
+one.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def test_the_crowd_is_made_of_what_it_says() -> None:
 
 
 def crowded(server: LoadTarget, asked: list[LoadRequest], mix: Mix, requests: int) -> Driven:
-    """As together() does it, for a number of requests instead of a time."""
+    """Like `under`, for a number of requests instead of a time."""
     bounds = Bounds(requests=requests, concurrency=mix.clients)
     return asyncio.run(drive(server, crowd(asked, mix), bounds))
 

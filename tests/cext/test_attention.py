@@ -1,5 +1,5 @@
-"""Attention over long pasts: what must not depend on tiles, splits, threads or what a masked position holds;
-infinities and NaN; bad tables.
+"""Attention over long pasts: results do not depend on tiles, splits, threads or masked positions; infinities
+and NaN; invalid block tables.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def changed(one: Case, index: int, array: Array) -> Case:
 def test_a_long_prompt_equals_its_tokens_one_by_one(
     device: Device, format: str, heads: tuple[int, int, int]
 ) -> None:
-    """Tiles, chunks and splits fall otherwise for each subset; every bit stays."""
+    """Subsets of the tokens are tiled, chunked and split differently; every bit is the same."""
     prompt = [(0, p) for p in range(2900, 3000)] + [(1, 5000)] + [(2, p) for p in range(40)]
     one = attention_case(generator(format), format, heads, prompt)
     whole = run(device, "attention", one)
@@ -51,8 +51,8 @@ def test_a_long_prompt_equals_its_tokens_one_by_one(
 
 @pytest.mark.parametrize("format", ["f16", "bf16"])
 def test_a_latent_prompt_equals_its_tokens_one_by_one(device: Device, format: str) -> None:
-    """Where tiles take 16 heads at once, the bits of a token still hang on nothing beside it; what it does
-    not see may be no number.
+    """Tiles process 16 heads at once, and the bits of a token still depend on no other token; positions that
+    it does not see may be NaN.
     """
     prompt = [(0, p) for p in range(600, 630)] + [(1, 1300)] + [(2, p) for p in range(20)]
     one = latent_case(generator(format), format, (16, 1, 96), prompt, 64)
@@ -78,7 +78,7 @@ def test_windows_over_a_long_past(device: Device, window: int) -> None:
 
 @pytest.mark.parametrize("format", ["f32", "f16"])
 def test_what_a_token_does_not_see_does_not_count(device: Device, format: str) -> None:
-    """Keys and values after a token, and before its window, may be anything, NaN included."""
+    """Keys and values after a token and before its window may be anything, NaN included."""
     prompt = [(0, p) for p in range(500, 560)]
     one = attention_case(generator("unseen"), format, (2, 1, 32), prompt, window=40)
     table = one.inputs[5][0]
@@ -96,7 +96,7 @@ def test_what_a_token_does_not_see_does_not_count(device: Device, format: str) -
 
 
 def test_no_numbers_come_through(device: Device) -> None:
-    """A NaN among the keys makes a row NaN; an infinite score as numpy has it; huge scores are no trouble."""
+    """A NaN among the keys makes a row NaN; infinite scores behave as in numpy; huge scores are exact."""
     one = attention_case(generator("nan"), "f32", (1, 1, 32), [(0, 900), (1, 900), (2, 900), (3, 900)])
     keys, table, q = one.inputs[1][0].copy(), one.inputs[5][0], one.inputs[0][0].copy()
     q[:] = np.abs(q)
@@ -111,7 +111,7 @@ def test_no_numbers_come_through(device: Device) -> None:
 
 
 def test_scores_that_fall_below_every_float(device: Device) -> None:
-    """Each chunk's largest score is far from the others': the merge scales nearly all of it away."""
+    """The largest scores of the chunks are far apart, so merging underflows nearly all weights."""
     one = attention_case(generator("far"), "f32", (2, 1, 32), [(0, 2000), (0, 1100)], scale=200.0)
     assert nmse(run(device, "attention", one), define("attention", one)) < 1e-11
 

@@ -1,5 +1,5 @@
-"""Each barrier of the portable kernels is needed, and the emulated GPU's orders of waves and threads show it:
-one after the other is left out, and a result is another or the run fails.
+"""Each barrier of the portable kernels is needed: without it, a result on the emulated GPU, which shuffles
+the order of waves and threads, changes or the run fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from barriers import REACHED, sites
 from satchel.runtime.device.device import libraries
 
 SITES = list(sites())
-SAMPLE = 14  # of so many barriers, one in every run of the tests; `make barriers` takes all
+SAMPLE = 14  # each test run checks one barrier of so many; `make barriers` checks all
 
 
 def test_every_file_with_barriers_has_calls() -> None:
@@ -29,5 +29,5 @@ def test_a_barrier_that_is_left_out_is_missed(site: str) -> None:
         pytest.skip("emulated: its library was not built")
     script = Path(__file__).parents[1] / "support" / "barriers.py"
     done = subprocess.run([sys.executable, str(script), site], capture_output=True, text=True, timeout=280)
-    # Where a thread wrote anywhere, a signal may have ended the process.
+    # A thread may have written anywhere, so a signal may end the process.
     assert done.returncode <= 0, done.stderr or f"{site}: no call needs this barrier"

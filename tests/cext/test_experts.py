@@ -1,5 +1,5 @@
-"""Products of tokens with their experts: a result knows nothing of the batch, the fused op is its parts, and
-an id that names no expert ends the run.
+"""Products of tokens with their experts: a result does not depend on the batch, the fused op equals its
+parts, and an invalid expert id ends the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.mark.parametrize("op", ["expert_linear", "expert_swiglu"])
 def test_a_token_and_an_expert_do_not_depend_on_their_batch(device: Device, op: str) -> None:
-    """A slot alone, as the one expert of the one token, gives its bits of the whole."""
+    """One slot, as the only expert of the only token, gives the bits that it has in the whole batch."""
     for one in cases_of(op):
         (x, act), *weights, (ids, _) = one.inputs
         whole = run(device, op, one)

@@ -1,5 +1,5 @@
-"""Products of 8-bit floats with activations of two bfloat16, where tiles do them: against the definition, the
-same for any number of columns, and what is not finite stays so.
+"""Products of 8-bit floats with bf16x2 activations on tiles: against the definition, equal for any number of
+columns; NaN and infinity stay non-finite.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def test_a_column_does_not_depend_on_the_others(device: Device, format: str, row
 @pytest.mark.parametrize("format", EIGHT_BITS)
 @pytest.mark.parametrize("columns", [1, 40])
 def test_every_code_is_itself(device: Device, format: str, columns: int) -> None:
-    """Each of the 256 codes alone in a row, at every place of a word, meets 1: the product is its value.
-    An infinity need not stay one: the activations' lower halves are zeros.
+    """Each of the 256 codes alone in a row, at every position of a word, is multiplied by 1: the product is
+    its value. An infinity may become NaN, because the activations' lower halves are zeros.
     """
     w = np.zeros((256, 1), FORMATS[format].dtype)
     w["d"] = 1

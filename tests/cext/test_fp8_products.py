@@ -1,5 +1,5 @@
-"""Products of FP8 weights with activations in FP8 (cext/cuda/fp8.cu): what their scaling costs, by a model in
-numpy, and how the host cuts them. The kernels run with `-m gpu` and in bench/gpu_kernels/fp8.cu.
+"""Products of FP8 weights with FP8 activations (cext/cuda/fp8.cu): the error of their scaling, in a numpy
+model, and how the host splits them. The kernels run with `-m gpu` and in bench/gpu_kernels/fp8.cu.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCK, MOST = 128, np.float32(448)
 
 
 def codes(x: np.ndarray) -> np.ndarray:
-    """The nearest numbers of E4M3, ties to even; beyond 448 that."""
+    """The nearest E4M3 values, ties to even; larger ones become 448."""
     table = values()[:0x7F]
     size = np.minimum(np.abs(x), MOST)
     below = np.clip(np.searchsorted(table, size, side="right") - 1, 0, 125)
@@ -31,7 +31,7 @@ def codes(x: np.ndarray) -> np.ndarray:
 
 
 def halves(x: np.ndarray, n: int) -> np.ndarray:
-    """x (T, K) as fp8_quantize keeps it, in `n` numbers under a scale for 128, decoded."""
+    """x (T, K) after fp8_quantize into `n` values with a scale per 128, decoded."""
     blocks = x.reshape(len(x), -1, BLOCK)
     most = np.abs(blocks).max(-1, keepdims=True)
     scale = np.where(np.isfinite(most), np.maximum(most / MOST, np.float32(1e-30)), np.float32(np.nan))
@@ -73,7 +73,7 @@ def test_two_halves_keep_more_than_bfloat16_and_one_costs_a_thousandth(kind: str
     kept = (halves(x, 2), halves(x, 1), bfloat16(x))
     two, one, rounded = (nmse(v.astype(np.float64) @ w.T, want) for v in kept)
     assert two < rounded / 2
-    assert two < 2e-6 < one < 2e-3  # one half: of --precision fast alone
+    assert two < 2e-6 < one < 2e-3  # one half: only for --precision fast
 
 
 def test_every_number_of_a_block_is_within_its_bound() -> None:
@@ -153,4 +153,4 @@ def test_cuts_cover_the_output_and_fit_into_shared_memory(tmp_path: Path) -> Non
         assert across == -(-tokens // n) and tiles == -(-slots // (64 * teams)) * across
         assert 1 <= parts <= min(8, width // 128) and (parts == 1 or across == 1)
         assert stages >= 3 and stages * stage + 1024 + 128 + 512 * teams <= 227 << 10
-        assert n * 4 * 64 * teams <= stages * stage  # sums of a cluster's groups lie over the ring
+        assert n * 4 * 64 * teams <= stages * stage  # a cluster's sums reuse the ring's memory

@@ -1,4 +1,4 @@
-"""Fused ops on every kernel set: they give the bits of their parts, whatever the threads."""
+"""Fused ops on every kernel set give the bits of their parts, for any number of threads."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_token_does_not_depend_on_its_batch_in_a_gated_product(device: Device,
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_threads_do_not_change_a_quantized_gated_product(threads: int) -> None:
-    """Many grains, whose chunks end on any thread."""
+    """Many grains, whose chunks may end on any thread."""
     rng = generator("many grains")
     one = fused_cases.gated(rng, ("q4_k", "q6_k"), 9, 512, 16 * 256, "a8_256")
     with find_backend("cpu").open(threads=2) as usual, find_backend("cpu").open(threads=threads) as other:
@@ -99,7 +99,7 @@ def test_a_turned_write_outside_of_the_cache_names_the_step(
 
 @pytest.mark.parametrize("op", [name for name in fused_cases.CASES if name in OPS and OPS[name].parts])
 def test_parts_name_ops_that_are_no_fused_ones(op: str) -> None:
-    """A device that lacks a fused op needs no other fused op in its stead."""
+    """The parts of a fused op are not fused ops, so a device that lacks it needs no other fused op."""
     from satchel.runtime.graph import Graph, Type, toposort
 
     g = Graph()

@@ -1,5 +1,5 @@
-"""Every op on a GPU, against its numpy definition: the portable kernels on the emulated one, where threads
-run in shuffled orders, and `pytest -m gpu` on a real one. The cases are those of the CPU's kernels, with
+"""Every op on a GPU against its numpy definition: the portable kernels on the emulated GPU, which shuffles
+the order of threads, and `pytest -m gpu` on a real one. The cases are those of the CPU's kernels, with
 float32 activations.
 """
 
@@ -23,14 +23,14 @@ from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device, find_backend, libraries
 from satchel.runtime.graph import Array
 
-# Ops that make quantized activations: on a GPU they stay float32, so its kernels leave these to others.
+# Ops that quantize activations. On a GPU activations stay float32, so it has no kernels for these.
 QUANTIZED = {"quantize", "norm_quantize", "swiglu_quantize", "linear_swiglu_quantize"}
 PRODUCTS = {"linear", "linear_add", "linear_swiglu", "expert_linear", "expert_swiglu", "head_linear"}
-# Forms of latent attention that the CPU has beside the absorbed one: a plan gives their layers to it.
+# Forms of latent attention that only the CPU has; a plan places their layers there.
 ABSENT = {"absorbed_attention", "expanded_attention", "index_positions", "sparse_attention"}
 ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention"}  # tensor cores meet them in 16 or 8 bits,
-TENSOR_CORES = 1e-3  # within this of the definition
-LARGE = 600_000  # multiply-adds of a product beyond which the emulation takes too long
+TENSOR_CORES = 1e-3  # NMSE bound against the definition
+LARGE = 600_000  # multiply-adds of a product above which the emulation takes too long
 LONG = 50_000  # positions that all tokens' heads see, beyond which a third of an attention's tokens will do
 
 
@@ -55,19 +55,19 @@ def plain(one: Case) -> Case:
 
 
 def bounded(device: Device, op: str, one: Case) -> Case:
-    """The call with the bound that holds on this device."""
+    """The call with this device's error bound."""
     return replace(one, bound=TENSOR_CORES) if device.name == "cuda" and op in ROUNDED else one
 
 
 def refused(device: Device, op: str, one: Case) -> bool:
-    """Whether the device leaves such a call to others."""
+    """Whether the device refuses such a call."""
     return bool(device.refusal(plan_of(op, one, 0)[0]))
 
 
 @functools.cache
 def calls_of(op: str, whole: bool = False) -> list[tuple[Case, Array]]:
-    """The op's calls and what its definition gives; whole: as on a real GPU, which a processor that stands in
-    for one takes too long for.
+    """The op's calls with the definition's results. whole: all cases, as on a real GPU; the emulated one
+    would take too long.
     """
     found = [plain(one) for one in CASES[op](generator(op))] if op in PRODUCTS else cases_of(op)
     if op == "attention" and not whole:
@@ -77,8 +77,8 @@ def calls_of(op: str, whole: bool = False) -> list[tuple[Case, Array]]:
 
 
 def thinned(one: Case, first: int) -> Case:
-    """Every third token of a long attention, from `first` on: a portable kernel takes each by itself, so the
-    borders that one case leaves out are those of the next.
+    """Every third token of a long attention, from `first` on. A portable kernel processes each token by
+    itself, so the borders that one case skips are in the next.
     """
     q, pos = one.inputs[0][0], one.inputs[4][0]
     if q.shape[0] * q.shape[1] * int(pos.max()) < LONG:
@@ -121,14 +121,14 @@ def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tu
             alone = run(device, op, single)
             if device.name == "emulated":
                 assert alone[0].tobytes() == whole[t].tobytes(), (one.name, t)
-            else:  # kernels for one column and for many round differently
+            else:  # kernels for one column and for several columns round differently
                 check(bounded(device, op, single), alone, whole[t : t + 1])
 
 
 @pytest.mark.parametrize("op", ["expert_linear", "expert_swiglu", "head_linear"])
 def test_packed_experts_equal_their_definition(device: Device, op: str) -> None:
-    """For every format that has an order of its own on the device; from 43 tokens with three experts on by
-    another kernel, with the same bits.
+    """For every format that the device packs; from 43 tokens with three experts on, another kernel gives the
+    same bits.
     """
     weights = (1, 2) if op == "expert_swiglu" else (1,)
     kept = {f for f in FORMATS if device.packed(FORMATS[f].id, 6, 16, 256)}
@@ -280,7 +280,7 @@ def test_an_index_out_of_range_names_the_step(device: Device, op: str, index: in
         run(device, op, wrong(op, index, values))
 
 
-# The inputs that have a row per token.
+# The inputs with a row per token.
 RAGGED = {
     "get_rows": (1,), "rms_norm": (0,), "hadamard": (0,), "linear": (0,), "linear_add": (0, 2),
     "linear_swiglu": (0,), "swiglu": (0, 1), "rope": (0, 1), "attention": (0, 3, 4),

@@ -1,5 +1,5 @@
-"""Every op on every kernel set that runs here, against its numpy definition: random and extreme inputs,
-strided views. The cases are in tests/support/.
+"""Every op on every kernel set that this machine supports, against its numpy definition: random and extreme
+inputs, strided views. The cases are in tests/support/.
 """
 
 from __future__ import annotations

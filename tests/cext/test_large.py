@@ -1,4 +1,4 @@
-"""M24: weights of more than 2^31 elements. The memory is one zero page, mapped over and over, but for the
+"""M24: weights of more than 2^31 elements. Their memory is one zero page mapped repeatedly, except for the
 last row.
 """
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def weight() -> Iterator[tuple[mmap.mmap, Array]]:
-    """A Q4_0 matrix (N, K), zero but for its last row, and that row's values."""
+    """A Q4_0 matrix (N, K) that is zero except for its last row, and that row's values."""
     row = FORMATS["q4_0"].row_bytes(K)
     memory = mmap.mmap(-1, N * row)
     values = np.random.default_rng(0).standard_normal(K).astype(np.float32)

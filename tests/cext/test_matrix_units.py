@@ -1,8 +1,9 @@
-"""Products by matrix units: the kernel of `cext/kernels/matrix.k.h` on models of AMD's instructions, whose
-layouts `cext/hip/fragments.h` states, and of Metal's simdgroup_matrix, and by SYCL's joint_matrix where a
-device has it. Each product is held against the definition with both operands rounded as the units want them
-(bfloat16; Metal's not at all), which leaves the order of the sums alone to differ, and against the definition
-itself.
+"""Products on matrix units: the kernel of `cext/kernels/matrix.k.h` on models of AMD's instructions, whose
+layouts `cext/hip/fragments.h` states, and of Metal's simdgroup_matrix, and through SYCL's joint_matrix where
+a device has it.
+
+Each product is compared with the definition on operands rounded as the units need them (bfloat16; Metal:
+unrounded), which differs only by the order of summation, and with the definition itself.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from satchel.runtime.graph import Array
 EMULATED = tuple(f"matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12"))
 UNITS = [("emulated", name) for name in EMULATED]
 UNITS += [(gpu, "matrix_linear") for gpu in ("hip", "sycl", "metal")]
-FLOAT32 = {"metal"}  # whose units take numbers as they are
+FLOAT32 = {"metal"}  # units that do not round their operands
 OPS = ("linear", "linear_add", "linear_swiglu")
 SUMS = 1e-11  # NMSE of sums in float32
 ROUNDED = dict(
     zip(OPS, (3e-5, 3e-5, 1e-3), strict=True)
 )  # of operands with 8 significant bits; a gate doubles them and more
-TOKENS, ROWS, DEPTH = 64, 128, 64  # of a group's tile
-LEAST = 32  # columns for which they are taken unasked
+TOKENS, ROWS, DEPTH = 64, 128, 64  # sizes of a group's tile
+LEAST = 32  # columns from which the device chooses them
 
 
 @pytest.fixture(scope="module", params=UNITS, ids=lambda unit: "-".join(unit))
@@ -74,7 +75,7 @@ def weights(
 
 
 def product(op: str, format: str, t: int, k: int, rows: tuple[int, ...], *more: str) -> Case:
-    """A call of the op; more: the formats of the second weight and those behind it."""
+    """A call of the op. more: the formats of the second weight and of those after it."""
     rng = generator(f"{op}{format}{t}{k}{rows}")
     rows = (rows[0], rows[0]) if op == "linear_swiglu" else rows[:1] if op == "linear_add" else rows
     formats = (format, *more, *(format,) * len(rows))[: len(rows)]
@@ -85,7 +86,7 @@ def product(op: str, format: str, t: int, k: int, rows: tuple[int, ...], *more: 
 
 
 def depth(format: str) -> int:
-    """A row that ends within a group's step, where the format has blocks that are small enough."""
+    """A row that ends within a group's step, for formats whose blocks are small enough."""
     block = FORMATS[format].block
     return block if 96 % block else 96
 
@@ -95,26 +96,28 @@ def halved(x: Array) -> Array:
 
 
 def tiny(x: Array) -> Array:
-    """The numbers below 2^-126 alone, which some units (AMX) take for zeros."""
+    """The values below 2^-126, which some units (AMX) flush to zero."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.abs(x), 0).astype(np.float64)
 
 
 def rounded(op: str, one: Case) -> Case:
-    """The call with activations and weights as bfloat16 has them; a residual stays as it is."""
+    """The call with activations and weights rounded to bfloat16; a residual stays as it is."""
     n = 2 if op == "linear_add" else len(one.inputs)
     decoded = [(halved(FORMATS[format].decode(array)), "f32") for array, format in one.inputs[:n]]
     return replace(one, inputs=(*decoded, *one.inputs[n:]))
 
 
 def flushed(one: Case) -> Case:
-    """The call without the numbers that Apple's GPUs count as zero."""
+    """The call without values that Apple's GPUs flush to zero."""
     least = np.float32(2.0**-126)
     return replace(one, inputs=tuple((np.where(abs(a) < least, 0, a), f) for a, f in one.inputs))
 
 
 @functools.cache
 def calls() -> list[tuple[str, Case, Array, Array]]:
-    """(op, call, definition with operands rounded, definition): all formats, shapes at a tile's edges."""
+    """(op, call, definition on rounded operands, definition) for all formats, with shapes at a tile's
+    edges.
+    """
     made = [("linear", product("linear", f, 5, depth(f), (19,))) for f in (*WEIGHTS, *MORE_WEIGHTS)]
     made += [(op, product(op, f, 3, 256, (40,))) for op in OPS[1:] for f in ("f16", "q8_0", "q6_k")]
     for t, k, rows in (
@@ -172,7 +175,7 @@ def test_the_order_of_threads_changes_nothing(kernel: str, monkeypatch: pytest.M
 
 
 def usual(device: Device, op: str, tokens: int) -> str:
-    """The kernel that the device takes unasked."""
+    """The kernel that the device chooses."""
     return device.kernels(plan_of(op, product(op, "q4_k", tokens, 256, (32,)), 0)[0], 0)[0]
 
 

@@ -1,5 +1,5 @@
-"""The scan of a prompt by chunks, which --precision fast allows, against the definition, and the states that
-it leaves; what has no whole chunk, and what is asked to be deterministic, goes token by token as ever.
+"""The chunked selective scan of a prompt, which --precision fast allows, against the definition, and the
+states after it. Pieces shorter than a chunk, and deterministic runs, are scanned token by token.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_chunks_give_what_the_definition_gives(isa: str) -> None:
 
 
 def test_states_that_never_fade_are_those_of_tokens_one_by_one(isa: str) -> None:
-    """A long text, whose keys all point nearly the same way."""
+    """A long text whose keys all point nearly in one direction."""
     (op, one), *_ = (c for c in calls(((2, 0, 64),)) if c[1].args.get("delta"))
     q, k, v, g, *rest = one.inputs
     near = (np.ones_like(k[0]) + k[0]) / np.float32(k[0].shape[2] ** 0.5)

@@ -1,5 +1,5 @@
-"""A19 of the hostile requests: sizes that 64 bits do not hold are refused by every backend, whatever stands
-in a file or a plan. A wrapped size would end this process: by a division by 0, or by a write past a buffer.
+"""A19 of the hostile requests: every backend refuses sizes that do not fit 64 bits, whatever a file or a plan
+states. A wrapped size would end this process, by a division by 0 or a write past a buffer.
 """
 
 from __future__ import annotations

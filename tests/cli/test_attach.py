@@ -1,4 +1,6 @@
-"""Files that go with a message: by command, by pattern, by name in the text; what is no text is one line."""
+"""Files attached to a message: by command, by pattern, by name in the text; a file that is not text is a
+one-line error.
+"""
 
 from __future__ import annotations
 

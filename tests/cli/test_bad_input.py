@@ -1,6 +1,4 @@
-"""Users' mistakes, from the shell: one clear line on stderr, nothing on stdout, exit code 1 (wrong use
-2).
-"""
+"""User errors from the shell: one clear line on stderr, nothing on stdout, exit code 1 (usage error: 2)."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ Satchel = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def satchel(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Satchel:
-    """The program in this process, as a shell would see it."""
+    """Runs the program in this process as from a shell."""
 
     def run(*args: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
@@ -37,13 +35,13 @@ def satchel(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 
 
 def test_from_a_shell(tmp_path: Path) -> None:
-    """One row in a process of its own; all others go through the same main()."""
+    """One case in a process of its own; all others call the same main()."""
     command = [sys.executable, "-m", "satchel", "run", "-m", str(broken("text", tmp_path)), "hello"]
     check_one_line(subprocess.run(command, capture_output=True, text=True, timeout=SECONDS), 1, SAID["text"])
 
 
 def broken(kind: str, folder: Path) -> Path:
-    """A file that is not what it should be."""
+    """A malformed file of this kind."""
     path = folder / f"{kind}.gguf"
     if kind == "missing":
         return path

@@ -1,6 +1,4 @@
-"""`satchel bench`: llama-bench's tests and columns, numbers that hang together, nothing but the table on
-stdout.
-"""
+"""`satchel bench`: llama-bench's tests and columns, consistent figures, and only the table on stdout."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is inst
 
 @dataclass
 class Counter:
-    """Stands for an engine that notes what each step computes."""
+    """A fake engine that records what each step computes."""
 
     batch: int
     cache: Cache = field(default_factory=lambda: Cache(64, slots=4))
@@ -117,7 +115,7 @@ def test_bandwidth_is_that_of_reading() -> None:
 @needs_cpu
 @pytest.mark.parametrize("arch", ["llama", "mistral"])
 def test_bytes_of_a_token(arch: str) -> None:
-    """Every weight once, the embedding's row apart where it is not tied, and the cache up to the token."""
+    """Every weight once, one row of an untied embedding, and the cache up to the token."""
     weights = tiny.weights(arch, "q8_0", tied=False)
     cache = Cache(context=tiny.CONTEXT)
     engine = tiny.engine(arch, weights, cache, find_backend("cpu").open(threads=1))

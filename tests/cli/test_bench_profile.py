@@ -1,4 +1,4 @@
-"""`satchel bench --profile`: its rows add up, its tables are Markdown, and a plot comes of them."""
+"""`satchel bench --profile`: its rows add up, its tables are Markdown, and a plot is made of them."""
 
 from __future__ import annotations
 

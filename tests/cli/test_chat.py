@@ -1,4 +1,4 @@
-"""`satchel chat`: turns from a pipe, answers stopped and given again, slash commands."""
+"""`satchel chat`: turns from a pipe, cancelled and regenerated answers, slash commands."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_lines_that_cannot_be_sent(typed: bytes, said: str) -> None:
         list(reader.read_lines(stream, lambda: None))
 
 
-# Answers, stopped and again
+# Answers: cancelled and regenerated
 
 
 def test_a_stopped_answer_stays_and_is_marked(fake: FakeModel, capsys: pytest.CaptureFixture[str]) -> None:

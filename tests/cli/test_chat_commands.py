@@ -1,4 +1,4 @@
-"""Commands of a chat that change what is kept or shown: names, settings, /undo, /edit, /stats; and --json."""
+"""Chat commands that change what is saved or shown: names, settings, /undo, /edit, /stats; and --json."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fake() -> FakeModel:
 def say(
     fake: FakeModel, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Say:
-    """Runs turns in one chat and gives what was shown."""
+    """Runs turns in one chat; returns the output."""
     monkeypatch.setattr(names, "chats_folder", lambda: tmp_path / "chats")
     session = Session(fake, Conversation("Fake 2M"), Look(), interactive=True)  # type: ignore[arg-type]
 

@@ -20,7 +20,7 @@ Typed = Callable[[str], tuple[list[str], list[str]]]
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Typed]:
-    """What a terminal's reader makes of keys, and what it says meanwhile."""
+    """The lines that the terminal's reader makes of keys, and its output meanwhile."""
     from prompt_toolkit.input import create_pipe_input
     from prompt_toolkit.output import DummyOutput
 
@@ -93,7 +93,7 @@ def test_tab(tmp_path: Path, typed: str, found: list[str]) -> None:
 
 
 class Screen:
-    """A pseudo-terminal with a chat on it."""
+    """A pseudo-terminal that runs a chat."""
 
     def __init__(self, model: Path, state: Path, *args: str) -> None:
         import fcntl
@@ -117,7 +117,7 @@ class Screen:
         os.write(self.master, keys.encode())
 
     def wait_for(self, text: str) -> str:
-        """What is shown up to the text, which is waited for; each character is given once."""
+        """The output up to the text, after waiting for it; each character is returned once."""
 
         def shown() -> bool:
             while text not in self._shown and select.select([self.master], [], [], 0)[0]:
@@ -134,7 +134,7 @@ def test_a_chat_in_a_terminal(bundled_model: Path, tmp_path: Path) -> None:
     screen = Screen(bundled_model, tmp_path, "--ignore-eos", "-s", "1")
     assert "Satchel 40M" in screen.wait_for("> ")
     screen.type("Tell me a story\r")
-    screen.wait_for("\x1b[?2004l")  # the prompt has left the terminal to the answer
+    screen.wait_for("\x1b[?2004l")  # the prompt has released the terminal
     screen.wait_for(" ")
     screen.type("\x03")
     screen.wait_for("stopped")

@@ -1,4 +1,4 @@
-"""Saved conversations: what comes back, what is never overwritten, and files that are not what they say."""
+"""Saved conversations: they are restored completely, never overwritten, and invalid files are refused."""
 
 from __future__ import annotations
 

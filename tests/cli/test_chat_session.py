@@ -1,4 +1,4 @@
-"""`satchel chat --session` with a real model: the second run computes nothing again."""
+"""`satchel chat --session` with a real model: the second run computes nothing twice."""
 
 import io
 import sys

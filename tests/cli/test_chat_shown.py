@@ -1,4 +1,6 @@
-"""What a chat shows: thinking, colour, control characters, the lines beside the answers, the late bar."""
+"""The display of a chat: thinking, colour, control characters, notes beside answers, the delayed progress
+bar.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,7 @@ def test_the_line_after_an_answer(fake: FakeModel, capsys: pytest.CaptureFixture
 
 
 def test_the_bar_comes_late_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")  # one that is dumb is shown no bar
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal gets no bar
     quick, slow, piped = Terminal(), Terminal(), io.StringIO()
     with bar.late_bar("quick", quick) as progress:
         progress(1, 2)

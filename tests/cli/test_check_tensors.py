@@ -1,4 +1,4 @@
-"""--check-tensors: a weight that is no number is one line and exit code 1, before anything is run."""
+"""--check-tensors: a weight that is NaN or infinite is one line and exit code 1, before anything runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[b"\x00\x7e", b"\x00\x7c"], ids=["nan", "infinity"])
 def bad(request: pytest.FixtureRequest, good: Path) -> Path:
-    """The scale of the first block of row 2 of one Q8_0 tensor is no number."""
+    """Makes the scale of the first block of row 2 of one Q8_0 tensor NaN or infinite."""
     data = bytearray(good.read_bytes())
     with open_gguf(good) as gguf:
         info = gguf.tensors[DAMAGED]

@@ -1,4 +1,4 @@
-"""`inspect`: JSON that says all of it, tables that nothing in the file can turn against the terminal."""
+"""`satchel inspect`: complete JSON, and tables through which a file can't control the terminal."""
 
 from __future__ import annotations
 

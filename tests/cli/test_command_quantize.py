@@ -1,4 +1,4 @@
-"""`satchel quantize`: what it prints and writes, what it refuses, and the way over a size limit."""
+"""`satchel quantize`: its output and files, refusals, and quantizing to a target size."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_formats_that_gguf_lacks_are_named_in_the_file(model: Path, tmp_path: Pa
         (["IN", "OUT", "--target-size", "1MB"], 2, "--text"),
         (["IN", "OUT", "--target-size", "big", "--text", "IN"], 2, "3.2GB"),
         (["IN", "OUT", "--target-size", "1MB", "--target-bpw", "4", "--text", "IN"], 2, "already"),
-        (["IN", "OUT", "--target-bpw", "4", "--text", "TEXT", "--candidates", "q9"], 2, "q9 is no format"),
+        (["IN", "OUT", "--target-bpw", "4", "--text", "TEXT", "--candidates", "q9"], 2, "q9 is not a format"),
         (["IN", "OUT", "Q8_0", "--report", "x.html"], 2, "--report: it belongs to a budget"),
         (["IN", "OUT", "Q9_Z"], 1, "type Q9_Z: expected one of F32"),
         (["IN", "OUT", "none.toml"], 1, "none.toml: can't be read"),
@@ -199,7 +199,7 @@ def test_sizes(said: str, wanted: int) -> None:
 
 
 class Page(HTMLParser):
-    """Tags that are open, and what is not the page's own."""
+    """Parses the report: open tags, and references to anything outside the page."""
 
     def __init__(self) -> None:
         super().__init__()

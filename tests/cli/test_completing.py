@@ -1,4 +1,4 @@
-"""What shells complete: the words, and the scripts in the shells themselves."""
+"""Shell completion: the candidates, and the scripts in the shells themselves."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_option_with_known_values_is_one_of_some_command() -> None:
 
 def test_descriptions_come_with_a_tab(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "--words", "--", "satchel", "doc"]) == 0
-    assert capfd.readouterr().out.startswith("doctor\tTry each backend")
+    assert capfd.readouterr().out.startswith("doctor\tTest each backend")
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

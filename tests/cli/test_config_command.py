@@ -1,4 +1,4 @@
-"""The configuration file: below the environment and the flags, and never read wrongly in silence."""
+"""The configuration file: the environment and flags override it, and no error in it is silent."""
 
 from __future__ import annotations
 

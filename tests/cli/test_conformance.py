@@ -1,4 +1,4 @@
-"""`satchel doctor api` passes a right server and fails a wrong one: each check for the fault it looks for."""
+"""`satchel doctor api` passes a correct server and fails a wrong one: each check finds its fault."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Spoil = Callable[[str, dict[str, Any], Reply], None]
 
 
 def results(url: str, *names: str) -> dict[str, tuple[str, str]]:
-    """Result and text of the checks, by name."""
+    """Result and text of each check by name."""
     target = ConformanceTarget(url, "m", KEY)
     try:
         return {v.name: (v.result, v.text) for v in verdicts(target, chosen(names))}
@@ -40,7 +40,7 @@ def test_a_right_server_passes_every_check() -> None:
 
 
 def at(value: Any, path: str) -> tuple[Any, Any]:
-    """What holds the last part of a dotted path, and that part."""
+    """The container of a dotted path's last part, and that part."""
     *way, last = [int(p) if p.lstrip("-").isdigit() else p for p in path.split(".")]
     for part in way:
         value = value[part]
@@ -48,7 +48,7 @@ def at(value: Any, path: str) -> tuple[Any, Any]:
 
 
 def put(where: str, path: str, value: Any = None, *, when: str = "", drop: bool = False) -> Spoil:
-    """Replaces (or drops) a value of the answers of a route; with events, of each that has it.
+    """Replaces (or drops) a value in the responses of a route; in a stream, in each event that has it.
 
     when: a field that the request must have.
     """
@@ -283,7 +283,7 @@ def test_every_check_can_fail() -> None:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *args: object) -> None:
-            """Nothing is printed."""
+            """Silences the access log."""
 
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))

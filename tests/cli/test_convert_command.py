@@ -1,4 +1,4 @@
-"""`satchel convert`: what it writes, what it says, and that a mistake leaves no file."""
+"""`satchel convert`: its files and output, and that an error leaves no file."""
 
 from pathlib import Path
 

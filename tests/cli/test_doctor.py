@@ -1,4 +1,4 @@
-"""`satchel doctor` says what computes right and what mends the rest; it fails where no model can run."""
+"""`satchel doctor` prints what works and how to repair the rest; it fails where no model can run."""
 
 import json
 import os

@@ -14,7 +14,7 @@ from satchel.runtime.tuning import Tuned, remember
 
 
 def bus(folder: Path, *devices: tuple[str, str]) -> Path:
-    """A system's bus with devices of these vendors and classes."""
+    """A system bus with devices of these vendors and classes."""
     for i, (vendor, kind) in enumerate(devices):
         (folder / str(i)).mkdir(parents=True)
         (folder / str(i) / "vendor").write_text(f"{vendor}\n")

@@ -1,4 +1,6 @@
-"""`satchel embed`, and adapters and control vectors as options: vectors as the library's, wrong use."""
+"""`satchel embed`, and the options of adapters and control vectors: embeddings equal the library's; usage
+errors.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_adapters_and_vectors_of_the_command_line_hold(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["a", "--pooling", "max"], "--pooling: max is none"),
+        (["a", "--pooling", "max"], "--pooling: expected one of none, mean, cls, last, got max"),
         (["a", "--embd-normalize", "1"], "--embd-normalize: 1"),
         (["a", "-p", "b"], "given twice"),
         (["-p", " "], "none given"),

@@ -1,4 +1,4 @@
-"""verify, hash, split, merge, edit and inspect as users run them: output, exit codes, files."""
+"""verify, hash, split, merge, edit and inspect from the command line: output, exit codes, files."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_edit_refuses_what_would_not_load(change: tuple[str, str], model: Path, 
 
 
 def test_edit_repairs_what_verify_found(tmp_path: Path, capfd: Capture) -> None:
-    """A file with two faults is repaired one by one: only what is new counts against a change."""
+    """A file with two faults is repaired one by one: only a new fault makes a change fail."""
     changes: dict[str, Any] = {"llama.rope.freq_base": 0.0, "llama.block_count": 9}
     path = mini_file.write_mini(tmp_path / "m.gguf", changes)
     found = json.loads(run(capfd, "verify", path, "--json")[1])["findings"]

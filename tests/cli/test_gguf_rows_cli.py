@@ -1,4 +1,4 @@
-"""Every malformed file of the G rows, as users meet it: through the commands that open one."""
+"""Every malformed file of the G rows through the commands that open one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from satchel.cli.main import main
 
 
 def rows() -> ModuleType:
-    """tests/formats/test_gguf_rows.py, which builds the files."""
+    """The module tests/formats/test_gguf_rows.py, which builds the files."""
     path = Path(__file__).parents[1] / "formats" / "test_gguf_rows.py"
     spec = importlib.util.spec_from_file_location("gguf_rows", path)
     assert spec and spec.loader
@@ -22,7 +22,7 @@ def rows() -> ModuleType:
 
 
 BAD = rows().BAD
-SOME = BAD[::7]  # where the library's tests see them all, and the command adds little
+SOME = BAD[::7]  # the library's tests cover all; a sample suffices for the commands
 COMMANDS = {
     ("inspect",): BAD,
     ("run", "hello", "-m"): BAD,

@@ -1,4 +1,4 @@
-"""The options for structured output: what reaches the library, and wrong use."""
+"""The options of structured output: the library's arguments, and usage errors."""
 
 from __future__ import annotations
 

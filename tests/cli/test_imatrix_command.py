@@ -1,4 +1,4 @@
-"""satchel imatrix: a tiny model and a text become importance data of either form; wrong use is said in one
+"""`satchel imatrix`: a tiny model and a text give importance data in either format; usage errors are one
 line.
 """
 

@@ -1,4 +1,6 @@
-"""Load options: one field of Options gives the check of its value, its flags and its key in [models.NAME]."""
+"""Load options: one field of Options defines the check of its value, its flags and its key in
+[models.NAME].
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ WRONG = {
 
 @dataclasses.dataclass(frozen=True)
 class Extended(Options):
-    """Options with one more."""
+    """Options with one more field."""
 
     colour: str = option_field("red", "Its colour.", "--colour", choices=("red", "blue"))
 

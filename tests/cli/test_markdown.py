@@ -1,4 +1,6 @@
-"""Answers rendered while they stream: whatever the cuts, the screen ends as if all had come at once."""
+"""Answers rendered while they stream: however the text is cut, the final screen equals that of the whole
+text.
+"""
 
 from __future__ import annotations
 

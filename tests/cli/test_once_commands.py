@@ -1,4 +1,4 @@
-"""`satchel complete`, `rerank`, and `run` with files and a schema: what they ask and print."""
+"""`satchel complete`, `rerank`, and `run` with files and a schema: their requests and output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 class Ranker(FakeModel):
-    """Finds documents good that hold the query's letters."""
+    """A fake reranker that scores documents by the query's letters in them."""
 
     def rerank(
         self, query: str, documents: list[str], *, top: int | None, instruction: str

@@ -1,6 +1,4 @@
-"""`satchel plan`: sizes that are the loaded model's own, found without reading a weight; --check names what
-is wrong.
-"""
+"""`satchel plan`: sizes equal the loaded model's, without reading a weight; --check names wrong steps."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def test_sizes(model: Path, context: int, slots: int, kind: str, capsys: pytest.
 
 @pytest.mark.parametrize("backend", [name for name in ("cpu", "remote") if name in HAVE])
 def test_the_plan_is_the_engine_s(model: Path, backend: str) -> None:
-    """Step for step and byte for byte what the loaded model runs."""
+    """Equals the loaded model's plan step for step and byte for byte."""
     with open_gguf(model) as gguf, find_backend(backend).open() as device:
         planned = dry_run(gguf, [device]).plan(5)
         expected = list(planned.listing())

@@ -1,4 +1,4 @@
-"""`satchel plan` on several devices: what is where, as a table and as JSON, one line for what cannot be."""
+"""`satchel plan` on several devices: the placement as a table and as JSON; an impossible one is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's charts: numbers on the axes, every mark drawn within the field, foreign text escaped."""
+"""The report's charts: numbers on the axes, every mark inside the plot, foreign text escaped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Options of thinking, full contexts, workers, reports and several answers: what reaches the library, what is
-told, and wrong use.
+"""Options of reasoning, context overflow, workers, reports and several completions: the library's arguments,
+the output, and usage errors.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_loading_is_told_of_worker_and_answers(call: Run, fake: FakeModel) -> No
         ("--reasoning 1e3", "--reasoning: expected"),
         ("--reasoning-budget -2", "--reasoning-budget"),
         ("--reasoning on -no-cnv", "--reasoning: raw completion"),
-        ("--on-overflow cut", "--on-overflow: cut is none: there are error, shift, truncate-middle"),
+        ("--on-overflow cut", "--on-overflow: expected one of error, shift, truncate-middle, got cut"),
         ("--on-overflow error --context-shift", "--context-shift: --on-overflow is given already"),
         ("--context-shift --regex a", "--on-overflow: structured output cannot shift"),
         ("--worker fork", "--worker: worker is 'fork': expected one of thread, process"),

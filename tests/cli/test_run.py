@@ -1,4 +1,4 @@
-"""`satchel run`: what goes to stdout, what to stderr, exit codes, and what its options reach."""
+"""`satchel run`: stdout, stderr, exit codes, and the library's arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def cache(keys: str, values: str) -> dict[str, str]:
-    """How Model.load is told the formats of the KV cache."""
+    """The cache formats as arguments of Model.load."""
     return {"cache_type_k": keys, "cache_type_v": values}
 
 
@@ -319,7 +319,7 @@ def test_escapes(text: str, read: str) -> None:
 
 
 def spawn(*args: str) -> subprocess.Popen[bytes]:
-    """The program with the bundled model, which it finds by itself."""
+    """The program in a process of its own with the bundled model."""
     command = [sys.executable, "-m", "satchel", *args]
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SATCHEL_", "LLAMA_ARG_"))}
     pipe = subprocess.PIPE
@@ -361,7 +361,7 @@ def test_an_idle_pipe_is_waited_for_and_told(
     waited: list[float] = []
 
     def silent(read: list[object], write: list[object], wrong: list[object], seconds: float) -> object:
-        """The text comes as soon as the patience is over."""
+        """The output, which must come as soon as the time limit has passed."""
         waited.append(seconds)
         os.write(writing, b"late\n")
         os.close(writing)

@@ -1,4 +1,4 @@
-"""Options of sampling as llama.cpp has them: order by name and by letter, biases, what is refused."""
+"""llama.cpp's sampling options: order by name and by letter, biases, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`satchel bench --url`: loads come when they are due, and what comes back is counted for what it is."""
+"""`satchel bench --url`: requests are sent when they are due, and responses are counted correctly."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ def test_nobody_there_is_an_outcome() -> None:
 
 
 def test_requests_wait_until_they_are_due_and_none_begins_after_the_end() -> None:
-    """By a simulated clock, which goes on while the load sleeps and at no other time."""
+    """The clock is simulated: it advances only while the load sleeps."""
     now, slept = 7.0, list[float]()
 
     async def sleep(seconds: float) -> None:
         nonlocal now
         slept.append(seconds)
-        await asyncio.sleep(0)  # what was sent before gets its turn
+        await asyncio.sleep(0)  # lets earlier requests proceed
         now += seconds
 
     requests = [LoadRequest(CHAT, ASKED.body, due) for due in (0.0, 15.0, 30.0, 50.0)]
@@ -141,7 +141,8 @@ def test_made_up_loads_have_their_shape_and_can_be_repeated() -> None:
     gaps = [b.due - a.due for a, b in itertools.pairwise(some)]
     mean = sum(gaps) / len(gaps)
     variance = sum((g - mean) ** 2 for g in gaps) / len(gaps)
-    assert 0.009 < mean < 0.011 and 0.8 < variance / mean**2 < 1.2  # an exponential's deviation is its mean
+    # The standard deviation of an exponential distribution equals its mean.
+    assert 0.009 < mean < 0.011 and 0.8 < variance / mean**2 < 1.2
     leave = [r.leave for r in with_leavers(iter(some), 0.25, 2)]
     assert 0.2 < sum(map(bool, leave)) / 2000 < 0.3
     assert all(n <= r.body["max_tokens"] for n, r in zip(leave, some, strict=True))

@@ -1,4 +1,4 @@
-"""--lookup, --draft-model and their limits: what reaches the library, and what is wrong use."""
+"""--lookup, --draft-model and their limits: the library's arguments, and usage errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`satchel chat` as a person has it: the bundled model in a real terminal."""
+"""`satchel chat` as a user sees it: the bundled model in a real terminal."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def chat(bundled_model: Path, tmp_path: Path) -> Chat:
 
 
 def ready(screen: str) -> bool:
-    """Whether the last line waits for a message."""
+    """Whether the last line is a prompt for input."""
     lines = screen.rstrip().split("\n")
     return bool(PROMPT.match(lines[-1]))
 
 
 def ask(terminal: Terminal, text: str) -> str:
-    """Types a line and gives the screen when the next prompt is there."""
+    """Types a line; returns the screen when the next prompt appears."""
     before = len(PROMPT.findall(terminal.wait(ready)))
     terminal.type(text)
     terminal.press("Enter")
@@ -115,7 +115,7 @@ def test_a_conversation_is_kept_by_name(chat: Chat, tmp_path: Path) -> None:
         ask(t, "Good morning")
         t.wait("tok/s")
         t.wait(ready)
-        assert (tmp_path / "satchel" / "chats" / "first talk.json").is_file()  # before it is left
+        assert (tmp_path / "satchel" / "chats" / "first talk.json").is_file()  # while the chat still runs
         assert "first talk" in ask(t, "/sessions")
         t.press("C-d")
         t.wait("exit 0")

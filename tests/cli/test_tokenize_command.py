@@ -1,4 +1,4 @@
-"""`satchel tokenize`: exact bytes in, ids out, one clear line where the input is no text."""
+"""`satchel tokenize`: exact bytes in, ids out, one clear line where the input is not text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKENIZER = build_tokenizer(METADATA)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a vocabulary and nothing else."""
+    """A file with only a vocabulary."""
     path = tmp_path_factory.mktemp("tokenize") / "vocab.gguf"
     write_gguf(path, {"general.architecture": "llama", **METADATA}, [])
     return path
@@ -35,7 +35,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """The command in this process."""
+    """Runs the command in this process."""
 
     def called(model: Path, *options: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8"))
@@ -47,7 +47,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
 
 
 def test_in_a_process_of_its_own(model: Path) -> None:
-    """As all below, through pipes."""
+    """One case through pipes; all below run in this process."""
     command = [sys.executable, "-m", "satchel", "tokenize", "-m", str(model), "--ids", "--no-bos"]
     done = subprocess.run(command, input=" \r\n</s> é€".encode(), capture_output=True, timeout=SECONDS)
     assert (done.returncode, done.stderr) == (0, b"")

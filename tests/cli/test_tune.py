@@ -1,4 +1,4 @@
-"""`satchel tune`: what it prints, remembers, shows and forgets."""
+"""`satchel tune`: what it prints, stores, shows and deletes."""
 
 from __future__ import annotations
 

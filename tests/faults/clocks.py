@@ -1,4 +1,6 @@
-"""The wall clock moves by an hour, forwards or backwards, at any system call: nothing may depend on it."""
+"""Fault: the wall clock jumps by an hour, forwards or backwards, at any system call. No result may depend on
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ HOUR = 3600
 
 
 def clock_rows(sweep: Sweep, some: int, seed: int) -> list[Row]:
-    """A row for each direction; a sample of the calls at which it moves."""
+    """A row for each direction. some: a sample of the calls at which the clock jumps."""
     rows = []
     for name, seconds in (("an hour forwards", HOUR), ("an hour backwards", -HOUR)):
         row = Row(f"{sweep.operation.name}: {name}")

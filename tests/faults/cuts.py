@@ -1,7 +1,7 @@
-"""A file that another process cuts, or writes over, in each phase of its use.
+"""Fault: another process truncates or overwrites a file in each phase of its use.
 
-What must hold: an error that says so, or a valid answer; in no phase does the process end by a signal, hang
-or show a traceback. Written over, weights are other weights: any answer will do.
+What must hold: an error that says so, or a valid answer; no crash by a signal, no hang, no traceback.
+Overwritten weights are other weights, so any answer is valid.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _remove(path: Path) -> None:
 
 
 def _replace(path: Path) -> None:
-    """Another file gets the name; a process that has the old one open keeps it."""
+    """Another file takes the name; a process that has the old file open keeps it."""
     other = path.with_name("other")
     other.write_bytes(b"GGUF" + bytes(100))
     other.replace(path)
@@ -111,7 +111,7 @@ def _saving(path: Path, harm: Harm) -> Any:
 
 
 def _restoring(path: Path, harm: Harm) -> Any:
-    """Here it is the state that is harmed."""
+    """The fault hits the saved state."""
     state = path.with_name("state.kv")
     with Model.load(path, **OPTIONS) as model:
         answer_of(model)
@@ -122,7 +122,7 @@ def _restoring(path: Path, harm: Harm) -> Any:
 
 
 def _quantizing(path: Path, harm: Harm) -> Any:
-    """Between the opening of the source and the writing of the target."""
+    """The fault hits the source after it was opened, before the target is written."""
     from satchel.formats import quantize
 
     usual = quantize.write_gguf

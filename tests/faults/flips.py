@@ -1,6 +1,6 @@
-"""Single bits of a file turned over: in the header, the vocabulary, a saved state and the weights.
+"""Fault: single bits of a file are flipped: in the header, the vocabulary, a saved state and the weights.
 
-What must hold: one error, or a valid answer; for weights, any answer. Many flips share a process; one that
+What must hold: one error, or a valid answer; for weights, any answer. Many flips share a process; a flip that
 ends it by a signal is found by its number.
 """
 
@@ -18,13 +18,13 @@ from tiny_file import write_model
 from satchel import Model
 from satchel.formats.gguf import open_gguf
 
-TOGETHER = 40  # flips of one process
+TOGETHER = 40  # flips per process
 VOCABULARY = b"tokenizer.ggml.tokens"
 Use = Callable[[Path], Any]
 
 
 def _spans(path: Path) -> dict[str, tuple[int, int]]:
-    """Where the parts lie: (first byte, end)."""
+    """The file's parts: (first byte, end)."""
     data = path.read_bytes()
     with open_gguf(path) as gguf:
         start, end = gguf.parts[0].data_offset, gguf.parts[0].size
@@ -34,7 +34,7 @@ def _spans(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _use_model(path: Path) -> Any:
-    """Loads it, and has it answer a text, so that the vocabulary is in use too."""
+    """Loads the model and generates an answer, so that the vocabulary is used too."""
     with Model.load(path, **OPTIONS) as model:
         ids = model.tokenize("Hello world")
         model.detokenize(ids)
@@ -43,7 +43,7 @@ def _use_model(path: Path) -> Any:
 
 
 def flip_rows(folder: Path, short: bool, seed: int) -> list[Row]:
-    """10,000 flips in all; a short run does 60."""
+    """10,000 flips in all; 60 in a short run."""
     folder.mkdir(parents=True)
     path = write_model(folder / "model.gguf", qwen3__context_length=512)
     state = folder / "state.kv"
@@ -88,7 +88,7 @@ def _flip(row: Row, folder: Path, path: Path, bits: list[int], use: Use) -> None
 
 
 def _flip_state(row: Row, folder: Path, path: Path, state: Path, bits: list[int], answer: list[int]) -> None:
-    """A state that is restored must give the answer that it gave."""
+    """A restored state must give the answer that it gave before."""
     source, at = state.read_bytes(), folder / "flipped"
 
     def work(some: list[int], done: Path) -> Any:
@@ -106,7 +106,7 @@ def _flip_state(row: Row, folder: Path, path: Path, state: Path, bits: list[int]
 def _in_turn(
     row: Row, folder: Path, bits: list[int], work: Callable[[list[int], Path], Any], wanted: Any = None
 ) -> None:
-    """Groups of flips, each in a process; where one ends it, the flips behind it go on in the next."""
+    """Groups of flips, each in a process; where one crashes, the flips after it continue in the next."""
     left, done = list(bits), folder / "done"
     while left:
         some = left[:TOGETHER]

@@ -1,8 +1,8 @@
-"""A writer is killed at each of its system calls, before or after it, or with all that it had not synced
-lost; then what it left is opened.
+"""Fault: a writer is killed at each of its system calls, before or after it, or with all unsynced data lost;
+then its files are opened.
 
-What must hold: a file under its own name is as it was or whole and new; the operation, tried again, ends
-well.
+What must hold: a file under its own name is unchanged, or new and complete; the operation succeeds when it is
+repeated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def kill_rows(sweep: Sweep, some: int | None, seed: int) -> list[Row]:
 
 
 def _judge(sweep: Sweep, ending: Ending) -> tuple[str, str]:
-    """(kind, text): what the killed process left, and what the next one makes of it."""
+    """(kind, text): what the killed process left, and how the next one handles it."""
     if not ending.killed:
         return ending.kind if ending.kind != OK else CRASH, f"it was not killed: {ending.kind} {ending.text}"
     if found := sweep.corrupt():

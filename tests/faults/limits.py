@@ -1,8 +1,8 @@
-"""Memory limits around what `satchel plan` foretells: the model loads and answers, or one error says why
-not.
+"""Fault: memory limits around the prediction of `satchel plan`: the model loads and answers, or one error
+says why not.
 
-The limit is RLIMIT_DATA, which counts what a process may write: what it had before, so many percent of the
-plan, and an allowance for stacks of threads and the interpreter, which no plan counts.
+The limit is RLIMIT_DATA, which counts writable memory: the process's memory before the load, a percentage of
+the plan, and an allowance for thread stacks and the interpreter, which no plan counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _foretold(path: Path, options: Options) -> int:
 
 
 def _data_bytes() -> int:
-    """What this process may write now."""
+    """Writable memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[5]) * PAGE
 
 

@@ -1,8 +1,8 @@
-"""What faults are tried on: an operation of the product in a folder of its own, and what must hold of the
-folder then.
+"""The operations that are run with faults, each in a folder of its own, and what must hold of the folder
+afterwards.
 
-An operation gives its result as JSON carries it; an error that users are meant to see is a SatchelError, or
-the one line and the exit code of the command line.
+An operation returns its result as JSON; an error for users is a SatchelError, or the one line and the exit
+code of the command line.
 """
 
 from __future__ import annotations
@@ -41,26 +41,23 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """prepare(folder): its inputs. begin(folder): what comes before the part that is looked at, and gives
-    that part. outputs: files that it writes, which are as they were, or whole and new; check: what else must
-    hold of them. warm: whether modules are imported before. program: whether it gives an exit code. most:
-    points of one kind above which a sample is tried. slow: not in a short run.
-    """
+    """An operation that is run with faults."""
 
     name: str
-    prepare: Callable[[Path], None]
-    begin: Callable[[Path], Run]
+    prepare: Callable[[Path], None]  # prepare(folder): writes its inputs
+    begin: Callable[[Path], Run]  # begin(folder): runs what precedes the tested part, and returns that part
+    # Files that it writes; after a fault each is unchanged, or new and complete.
     outputs: tuple[str, ...] = ()
-    check: Callable[[Path], None] | None = None
-    warm: bool = True
-    program: bool = False
-    most: int = 2000
-    slow: bool = False
+    check: Callable[[Path], None] | None = None  # further conditions on the outputs
+    warm: bool = True  # modules are imported before
+    program: bool = False  # the result is an exit code
+    most: int = 2000  # number of points of one kind above which only a sample is tried
+    slow: bool = False  # not part of a short run
 
 
 def command(*args: str) -> Run:
-    """The program on these arguments gives its exit code; what it prints goes to `stdout` in the current
-    folder.
+    """Runs the program with these arguments; returns its exit code. Its output goes to `stdout` in the
+    current folder.
     """
     file = os.open(PRINTED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
@@ -257,7 +254,7 @@ def _pull(folder: Path) -> Run:
 
 
 def _pulled_is_whole(folder: Path) -> None:
-    """What is there under its name is what the lock file says, and pulling again ends well."""
+    """A pulled file matches the lock file, and pulling again succeeds."""
     store = Store(environ=_environ(folder), pace=hub_server.QUICK)
     for model in store._lock.read().values():
         store._lock.check(model)
@@ -272,7 +269,7 @@ def _nothing(folder: Path) -> None:
 
 @contextmanager
 def hub(folder: Path) -> Iterator[None]:
-    """A server of models in a process of its own, so that this one may fork."""
+    """A server of models in a process of its own, so that this process may fork."""
     data = write_mini(folder / "served.gguf").read_bytes()
     source, sink = os.pipe()
     pid = os.fork()
@@ -313,7 +310,7 @@ OPERATIONS = (
 
 
 def outcome(run: Run) -> dict[str, Any]:
-    """The operation's value, or the error that a user would see; what else it raises goes through."""
+    """The operation's value, or the error that a user would see; other exceptions propagate."""
     try:
         return {"value": run()}
     except SatchelError as error:
@@ -323,7 +320,7 @@ def outcome(run: Run) -> dict[str, Any]:
 
 
 def left_behind(folder: Path, known: set[str]) -> list[str]:
-    """Files that are neither an input nor an output nor what the next run takes up."""
+    """Files that are neither inputs nor outputs, and that the next run does not use."""
     found = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     usual = (
         "stdout",

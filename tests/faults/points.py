@@ -1,8 +1,7 @@
-"""One point of a table: an operation in a forked process in which something goes wrong, and what came of
-it.
+"""One point of a table: an operation with a fault in a forked process, and its outcome.
 
-Invariant: whatever the operation does to its process, this one learns how it ended: by a value, by an error
-that is meant for users, by a traceback, by a signal, or not at all.
+Invariant: whatever happens to the forked process, this one learns how it ended: by a value, by an error for
+users, by a traceback, by a signal, or not at all.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ BAD = (WRONG, CORRUPT, LEFT, HANG, TRACEBACK, CRASH)
 
 @dataclass(slots=True)
 class Ending:
-    """How a forked process ended. value: what its function gave; text: what it printed or raised."""
+    """How a forked process ended."""
 
     kind: str
-    value: Any = None
-    text: str = ""
+    value: Any = None  # the function's result
+    text: str = ""  # what it printed or raised
     calls: int = 0
     fired: int = 0
 
@@ -47,7 +46,7 @@ class Ending:
 
 
 def forked(run: Callable[[], Any], log: Path, patience: float = PATIENCE) -> Ending:
-    """Runs the function in a forked process whose output goes to `log`. Its value is what JSON carries."""
+    """Runs the function in a forked process whose output goes to `log`; the value is passed as JSON."""
     source, sink = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -102,7 +101,7 @@ def _await(pid: int, source: int, log: Path, patience: float) -> Ending:
 
 
 def _end_group(pid: int) -> None:
-    """Also what the process began and left."""
+    """Kills the process and its descendants."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -116,13 +115,12 @@ def _tail(log: Path) -> str:
 
 @dataclass
 class Row:
-    """A line of a table: how many points of one kind ended how; bad: those that must not be, with their
-    text.
-    """
+    """A row of a table: outcomes of one kind of point."""
 
     name: str
     points: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    # Outcomes that must not be, with their text.
     bad: list[tuple[str, str, str]] = field(default_factory=list)
     note: str = ""
 
@@ -144,7 +142,7 @@ TITLES = ("clean errors", "successes", "wrong", "corrupt", "left", "hangs", "tra
 
 
 def table(rows: list[Row]) -> str:
-    """The rows for a reader, with a sum."""
+    """The rows as text, with a sum."""
     width = max([len(row.name) for row in rows], default=0)
     total = Row("in all", sum(r.points for r in rows), sum((r.kinds for r in rows), Counter()))
     head = f"{'':<{width}}  {'points':>7}" + "".join(f"  {title:>12}" for title in TITLES)

@@ -1,7 +1,7 @@
-"""The tables of faults: `python tests/faults/run.py [--short] [--only NAME] [--json]`.
+"""Runs the fault tables: `python tests/faults/run.py [--short] [--only NAME] [--json]`.
 
-Starts itself anew with the shim preloaded. Each table's processes are forked off one that has imported
-everything.
+The program restarts itself with the shim preloaded. The processes of a table are forked from one that has
+imported everything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def options() -> argparse.Namespace:
 
 
 def preloaded() -> None:
-    """This program again, with the shim in it."""
+    """Restarts this program with the shim preloaded."""
     import shim
 
     if shim.compiler() is None:

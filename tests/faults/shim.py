@@ -1,6 +1,4 @@
-"""The library of shim.c as Python sees it: compiled once, preloaded into a process, armed and disarmed
-there.
-"""
+"""Python interface of shim.c: compiled once, preloaded into a process, armed and disarmed there."""
 
 from __future__ import annotations
 
@@ -12,25 +10,23 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-# The same numbers stand in shim.c.
+# These numbers are those of shim.c.
 FAMILIES = {
     "open": 1, "read": 2, "write": 4, "fsync": 8, "rename": 16, "mmap": 32, "ftruncate": 64, "close": 128,
     "malloc": 256, "fork": 512, "flock": 1024, "mkdir": 2048, "lseek": 4096, "fstat": 8192, "thread": 16384,
 }  # fmt: skip
 SHORT, STICKY, KILL_BEFORE, KILL_AFTER, POWER, MOVE = 1, 2, 4, 8, 16, 32
-# What a writer does to the disk, or holds while it does: a process may be killed at each of them.
+# Calls by which a writer changes the disk or holds a lock: a process is killed at each of them.
 SYSTEM_CALLS = sum(number for name, number in FAMILIES.items() if name not in ("malloc", "thread"))
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How the n-th call of a family goes wrong. error: a name of errno, or "short" for half of the bytes.
-    lasting: so does every later one, as on a full disk.
-    """
+    """How the n-th call of a family fails."""
 
     family: str
-    error: str
-    lasting: bool = False
+    error: str  # a name of errno, or "short" for half of the bytes
+    lasting: bool = False  # every later call fails too, as on a full disk
 
     @property
     def flags(self) -> int:
@@ -59,7 +55,7 @@ FAULTS = (
 
 
 def compiler() -> str | None:
-    """The C compiler; None where there is none, or the system is not the shim's."""
+    """The C compiler; None where there is none, or the shim does not support the system."""
     return shutil.which("cc") if os.uname().sysname == "Linux" else None
 
 
@@ -73,7 +69,7 @@ def build(folder: Path) -> Path:
 
 
 class Shim:
-    """The library in this process, which was begun with it."""
+    """The preloaded library in this process."""
 
     def __init__(self) -> None:
         self._c = ctypes.CDLL(None)
@@ -88,12 +84,12 @@ class Shim:
     def arm(
         self, family: int, number: int, error: int = 0, flags: int = 0, library: str | None = None
     ) -> None:
-        """The call of that number fails from now on; 0 counts alone."""
+        """Makes the call of that number fail from now on; 0: only count."""
         text = None if library is None else library.encode()
         self._c.faults_arm(family, ctypes.c_long(number), error, flags, text)
 
     def disarm(self) -> int:
-        """Gives how many calls there were."""
+        """Returns the number of calls."""
         return int(self._c.faults_disarm())
 
     @property

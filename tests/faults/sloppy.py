@@ -1,4 +1,4 @@
-"""Operations that do all that must not be, to see that the tables count it."""
+"""Faulty operations, which the tables must report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _raises(folder: Path) -> Any:
 
 
 def _ends(folder: Path) -> Any:
-    """Whatever goes wrong ends the process by a signal."""
+    """Every fault ends the process by a signal."""
 
     def run() -> Any:
         try:
@@ -46,7 +46,7 @@ def _ends(folder: Path) -> Any:
 
 
 def _waits(folder: Path) -> Any:
-    """Waits for ever for what did not come."""
+    """Waits for ever after a fault."""
 
     def run() -> Any:
         try:
@@ -70,7 +70,7 @@ def _litters(folder: Path) -> Any:
 
 
 def _unsynced(folder: Path) -> Any:
-    """Renamed before its bytes are on the disk."""
+    """Renames a file before its bytes are on the disk."""
 
     def run() -> Any:
         (folder / "spare").write_bytes(b"new" * 100)
@@ -91,7 +91,7 @@ OPERATIONS = {
 
 
 def sloppy_rows(folder: Path) -> list[Row]:
-    """One row of all of them."""
+    """One row for all of them."""
     found = Row("sloppy")
     for operation, fault in OPERATIONS.items():
         hangs = operation.name == "waits"  # one is enough, and only it may count as a hang so soon

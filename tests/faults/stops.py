@@ -1,7 +1,6 @@
-"""A worker process and a server that are stopped (SIGSTOP) for a while, or for good.
+"""Fault: a worker process or a server is stopped (SIGSTOP) for a while, or for good.
 
-What must hold: what goes on afterwards gives the answer that it would have given; what is closed meanwhile
-ends, and leaves no process.
+What must hold: after it continues, the answer is the same; a close meanwhile returns and leaves no process.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ TOKENS = 60
 
 
 def _paused(seconds: float) -> None:
-    """Lets time pass in which the stopped process does nothing."""
+    """Lets time pass while the stopped process does nothing."""
     select.select([], [], [], seconds)
 
 
@@ -72,9 +71,7 @@ def _is_closed(path: Path) -> Any:
 
 
 def _server(path: Path) -> Any:
-    """A server that is stopped in the middle of a stream, then goes on; stopped again, it ends when it is
-    told to.
-    """
+    """A server that is stopped in the middle of a stream and continues; stopped again, it ends on request."""
     command = [
         sys.executable,
         "-m",
@@ -153,8 +150,8 @@ LIBRARIES = ("libsatchel_", "tokenizers", "_multiarray_umath")
 
 
 def abort_rows(folder: Path, short: bool) -> list[Row]:
-    """No memory in a worker process: within its own libraries and in others', which may abort. It ends as
-    an error of the request or as a worker that crashed, never as a crash of this process.
+    """Allocation failures in a worker process, within its own libraries and in others', which may abort. The
+    outcome is an error of the request or a crashed worker, never a crash of this process.
     """
     folder.mkdir(parents=True)
     path = write_model(folder / "model.gguf", qwen3__context_length=512)

@@ -1,7 +1,7 @@
-"""Every call of an operation fails, one after the other: n = 1, 2, 3 ... until there is no n-th call.
+"""Fault: every system call of an operation fails in turn: n = 1, 2, 3 ... until there is no n-th call.
 
-What must come of each: the operation's result as without a fault, or one error that users are meant to see;
-files that are as they were or whole and new; nothing else.
+What must hold: the same result as without a fault, or one error for users; files are unchanged, or new and
+complete; nothing else is left behind.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from shim import FAMILIES, FAULTS, Fault, Shim
 
 from satchel.runtime.device.device import find_backend, libraries
 
-PARTS = 3  # of the faults, one of which a short run tries on an operation
-END = 1 << 40  # a call that never comes
+PARTS = 3  # parts of the faults, one of which a short run tries on an operation
+END = 1 << 40  # the number of a call that never happens
 
 
 class Sweep:
@@ -49,8 +49,8 @@ class Sweep:
         self.versions = {name: self.version(self.at, name) for name in operation.outputs}
 
     def warm(self) -> None:
-        """Imports here what the operation imports: modules that cannot be read are the interpreter's
-        matter, and are tried by `first run` alone.
+        """Imports the operation's modules here. Failing imports belong to the interpreter, and only `first
+        run` tries them.
         """
 
         def work() -> Any:
@@ -76,7 +76,7 @@ class Sweep:
     def run(
         self, family: int, number: int, error: int = 0, flags: int = 0, library: str | None = None
     ) -> Ending:
-        """The operation in a fresh folder, in a process of its own, armed from its beginning on."""
+        """Runs the operation in a fresh folder and process, armed from the start."""
         folder = copied(self.inputs, self.at)
 
         def work() -> Any:
@@ -96,7 +96,7 @@ class Sweep:
         return forked(work, self.log, self.patience)
 
     def count(self, family: int, library: str | None = None) -> int:
-        """How many calls there are without a fault."""
+        """The number of calls without a fault."""
         if (family, library) not in self.counts:
             found = self.run(family, END, library=library)
             self.counts[family, library] = int(found.value["calls"])
@@ -128,7 +128,7 @@ class Sweep:
         return OK, text
 
     def corrupt(self) -> str:
-        """What is wrong with the files; "" where nothing is."""
+        """What is wrong with the files; "" for nothing."""
         for name in self.operation.outputs:
             now, old = self.version(self.at, name), self.version(self.inputs, name)
             if now not in (old, self.versions[name]):
@@ -157,7 +157,7 @@ class Sweep:
     def numbers(
         self, family: int, some: int | None, seed: int, library: str | None
     ) -> tuple[Iterable[int], bool]:
-        """Which calls fail, and whether that is a sample."""
+        """The numbers of the failing calls, and whether they are a sample."""
         count = self.count(family, library)
         most = self.operation.most if some is None else min(some, self.operation.most)
         if some is None and count <= most:
@@ -169,8 +169,8 @@ class Sweep:
 
 
 def sweeps(sweep: Sweep, some: int | None, seed: int) -> list[Row]:
-    """A row for each fault that the operation can meet; where `some` points are enough, for a part of the
-    faults, another one for each operation.
+    """A row for each fault that the operation can meet. Where `some` points suffice, only a part of the
+    faults is tried, another part for each operation.
     """
     part = zlib.crc32(sweep.operation.name.encode()) % PARTS
     faults = FAULTS if some is None else FAULTS[part :: PARTS if sweep.operation.warm else len(FAULTS) // 2]

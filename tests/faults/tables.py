@@ -1,4 +1,4 @@
-"""The tables by name: what each tries, and on what."""
+"""The fault tables by name: what each tries, and on what."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweep import Sweep, sweeps
 
 Table = Callable[[Path, bool, int], list[Row]]
 Kind = Callable[[Sweep, bool, int], list[Row]]
-SOME = 2  # points of one kind in a short run
+SOME = 2  # points per kind in a short run
 WRITERS = ("pull", "quantize", "edit", "save a slot", "save a chat", "lock file")
 CLOCKED = ("load", *WRITERS)
 
@@ -68,7 +68,7 @@ HIDDEN: dict[str, Table] = {"sloppy": lambda folder, short, seed: sloppy_rows(fo
 
 
 def names(prefixes: Sequence[str] = ()) -> list[str]:
-    """Those that begin so; without prefixes all, but what only checks the tables themselves."""
+    """The tables whose names begin so; without prefixes all except those that check the tables themselves."""
     known = [*TABLES, *HIDDEN] if prefixes else list(TABLES)
     return [name for name in known if not prefixes or name.startswith(tuple(prefixes))]
 

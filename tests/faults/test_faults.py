@@ -1,5 +1,6 @@
-"""Faults, a sample of each table for every change and all of them at night: every system call may fail,
-every writer may be killed, every file may be cut; there is no corrupt file, no hang and no traceback.
+"""A sample of each fault table for every change, and all of them by night: every system call may fail, every
+writer may be killed, every file may be truncated; no file is corrupted, nothing hangs, and there is no
+traceback.
 """
 
 from __future__ import annotations

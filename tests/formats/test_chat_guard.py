@@ -1,5 +1,5 @@
-"""User text never becomes a marker of thinking or of tools, nor a tag of the template, where the vocabulary
-has those as user-defined tokens (T08); ordinary pieces that are user-defined stay what they are.
+"""User text never becomes a marker of thinking or tools, nor a tag of the template, where the vocabulary has
+those as user-defined tokens (T08); ordinary user-defined pieces stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def source_of(name: str) -> str:
 
 
 def with_tokens(metadata: dict[str, Any]) -> Tokenizer:
-    """The vocabulary with markers and pieces as user-defined tokens at its end, where it has them not."""
+    """The vocabulary with missing markers and pieces added as user-defined tokens."""
     key = "tokenizer.ggml."
     tokens = list(metadata[f"{key}tokens"])
     more = [text for text in (*MARKERS, *PIECES) if text not in tokens]
@@ -106,7 +106,7 @@ def test_what_the_template_writes_is_a_marker_and_ordinary_pieces_are_found_in_u
 
 
 def test_merges_that_spell_a_marker_do_not_make_it() -> None:
-    """A SentencePiece vocabulary puts letters together as far as it has pieces."""
+    """SentencePiece merges letters as long as it has pieces."""
     plain = toy_vocab.sentencepiece()
     tokens = [*plain["tokenizer.ggml.tokens"], "<h", "<h>"]
     kinds = [*plain["tokenizer.ggml.token_type"], toy_vocab.NORMAL, toy_vocab.USER_DEFINED]

@@ -1,4 +1,6 @@
-"""Streaming: any cut of an answer gives the same message, nothing of it is lost, no half marker shows."""
+"""Streaming: however an answer is cut, the message is the same, nothing is lost, and no partial marker is
+shown.
+"""
 
 import json
 import random
@@ -99,7 +101,7 @@ def test_hostile_answers_are_read_the_same_however_cut(family: str, data: st.Dat
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_nothing_but_markers_is_lost(family: str, data: st.DataObject) -> None:
-    """Every word of an answer comes out, in thoughts, text or calls."""
+    """Every word of an answer appears in thoughts, text or calls."""
     words = [f"w{i}" for i in range(20)]
     parts = st.sampled_from(
         [*families()[family].markers, "<think>", "</think>", "{", "}", " "] if family else [" "]
@@ -147,7 +149,7 @@ def test_without_tools_calls_are_text() -> None:
 
 @pytest.mark.parametrize("family", NAMES)
 def test_h10_long_hostile_answers_take_linear_time(family: str) -> None:
-    """A hundred thousand brackets, markers or quotes are read in one pass, and come out again."""
+    """A hundred thousand brackets, markers or quotes are read in one pass, and returned."""
     f = families()[family]
     for part in ("(", "[", "{", '{"a":', '"', "\\", *f.begins):
         text = (f.begins[0] if f.begins else "") + part * 5_000

@@ -1,4 +1,4 @@
-"""Styles found by rendering, and round trips: what a template writes is read back as what was given."""
+"""Tool-call formats detected by rendering, and round trips: the parser reads what a template writes."""
 
 import json
 import re
@@ -40,7 +40,7 @@ STYLES: dict[str, tuple[str, bool, tuple[str, ...]]] = {
     "parts": ("spoken", False, ()),
     "tools_xml": ("", False, ()),
 }
-# The second of two calls in one message is refused or left out by these templates.
+# These templates refuse or omit the second of two calls in one message.
 SINGLE = ("meta-llama", "openai-gpt-oss")
 ARGUMENTS: list[dict[str, Any]] = [
     {"city": "Zürich", "days": 3},
@@ -150,7 +150,7 @@ def test_a_prompt_that_speaks_of_thinking_does_not_begin_it() -> None:
 
 
 def tools_for(name: str) -> list[dict[str, Any]]:
-    """The tools; only what a template can write of them: one calls itself for ever over an array."""
+    """The tools that a template can write; one template recurses for ever over an array."""
     if not name.startswith("NousResearch"):
         return TOOLS
     text = {"type": "string", "description": "Text"}
@@ -161,7 +161,7 @@ def tools_for(name: str) -> list[dict[str, Any]]:
 
 
 def answered(template: ChatTemplate, message: dict[str, Any], tools: list[dict[str, Any]]) -> str:
-    """What a template writes of an answer: all behind the prompt that asks for it."""
+    """What a template writes for an answer: the text after the prompt that asks for it."""
     asked = template.render([USER], tools=tools, add_generation_prompt=False)
     whole = template.render([USER, message], tools=tools, add_generation_prompt=False)
     at = next((i for i, (a, b) in enumerate(zip(asked, whole, strict=False)) if a != b), len(asked))
@@ -261,7 +261,7 @@ def everywhere(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", [*VOCABS, *BUNDLED], ids=lambda path: path.stem)
 def test_t08_user_text_adds_no_control_token(path: Path) -> None:
-    """On every vocabulary and template: markers in user text stay text, letter for letter."""
+    """For every vocabulary and template: markers in user text stay text, letter for letter."""
     tokenizer = tokenizer_of(path)
     controls = frozenset(tokenizer.vocab.ids_of(Kind.CONTROL))
     texts = [tokenizer.vocab.tokens[i] for i in sorted(controls)][:40]
@@ -319,7 +319,7 @@ BY_ID = (
 
 
 def test_ids_bring_the_names_where_a_template_writes_nothing_else_of_them() -> None:
-    """As that of Kimi K2.5 does; ids that have the name already stay."""
+    """Kimi K2.5's template does this; ids that contain the name already stay."""
     template = ChatTemplate(BY_ID)
     assert (detect(template).family, detect(template).begin) == ("kimi", "<|tool_calls_section_begin|>")
     for given, shown in (
@@ -335,7 +335,7 @@ def test_ids_bring_the_names_where_a_template_writes_nothing_else_of_them() -> N
 
 
 def test_tools_that_only_a_system_message_brings_get_one() -> None:
-    """As FunctionGemma's template does, which can't be without a list of tools either."""
+    """FunctionGemma's template does this, which needs a list of tools."""
     template = ChatTemplate(
         "{% set given = tools | length > 0 %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
         "{% if m.role == 'system' and given %}{{ tools | tojson }}{% endif %}{% endfor %}"

@@ -1,4 +1,4 @@
-"""Digests: of tensors, files and models; the model's own does not see order, parts and alignment."""
+"""Digests of tensors, files and models; the model's own is independent of order, parts and alignment."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_manifest_of_ours_compares_equal_and_names_what_changed(tmp_path: Path
 
 
 def test_manifests_of_others_are_read(tmp_path: Path) -> None:
-    """sha256sum's lines name a file; gguf-hash's last line is of the tensors' bytes one after the other."""
+    """sha256sum's lines name a file; gguf-hash's last line covers the tensors' bytes in order."""
     path, manifest = mini_file.write_mini(tmp_path / "m.gguf"), tmp_path / "m.txt"
     with open_gguf(path) as gguf:
         found = digest(gguf)

@@ -1,4 +1,4 @@
-"""Edited files: types are kept, all else stays byte for byte, and what could not be read is never written."""
+"""Edited files: types are kept, everything else stays byte for byte, and no unreadable file is written."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_there_and_back_is_the_same_file(tmp_path: Path) -> None:
 
 
 def test_only_the_keys_of_a_peers_file_change(tmp_path: Path) -> None:
-    """A file by the gguf package: its keys in its order, and the tensors' bytes where they were."""
+    """A file of the gguf package: its keys keep their order, and the tensors' bytes their place."""
     gguf = pytest.importorskip("gguf")
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(path, "llama")
@@ -195,7 +195,7 @@ def test_of_a_set_the_first_part_alone_is_written(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    """The last byte of the tensors is gone when it is copied."""
+    """The last byte of the tensors is missing when they are copied."""
     path = tmp_path / "m.gguf"
     write_gguf(path, {"a": 1}, [TensorSource("t", (4, 32), "f32", np.zeros((4, 32), np.float32))])
     with open_gguf(path) as gguf:

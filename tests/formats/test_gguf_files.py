@@ -1,4 +1,6 @@
-"""The file around the bytes: special files, files that change while open, split sets (rows G19, G22, G24)."""
+"""GGUF files in the file system: special files, files that change while open, split sets (rows G19, G22,
+G24).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def make_sparse(path: Path) -> Path:
 
 
 def make_sparse_string(path: Path) -> Path:
-    """A header that claims (rightly) a string of nearly a terabyte."""
+    """A header that (rightly) states a string of nearly a terabyte."""
     with path.open("wb") as file:
         claim = (1 << 40) - 49
         file.write(b"GGUF\x03\0\0\0" + bytes(8) + b"\1" + bytes(7) + b"\1" + bytes(7) + b"k\x08\0\0\0")
@@ -57,7 +59,7 @@ def make_sparse_string(path: Path) -> Path:
 
 def make_socket(path: Path) -> Path:
     listener = socket.socket(socket.AF_UNIX)
-    os.chdir(path.parent)  # the address of a socket has room for 107 bytes
+    os.chdir(path.parent)  # a socket's path has at most 107 bytes
     listener.bind(path.name)
     listener.close()
     return path
@@ -200,7 +202,7 @@ def test_merged_set_equals_the_single_file(tmp_path: Path) -> None:
 
 
 def write_part(path: Path, names: str, keys: Keys) -> None:
-    """A part with whatever keys; the writer keeps split.* for itself, so they are renamed in the bytes."""
+    """A part with any keys; the writer reserves split.*, so those are renamed in the bytes."""
     values = {key.replace("split.", "xplit."): value for key, value in keys.items()}
     write_gguf(path, values, [TensorSource(name, (8,), "f32", HEX[:8]) for name in names])
     path.write_bytes(path.read_bytes().replace(b"xplit.", b"split."))
@@ -294,7 +296,7 @@ def test_bad_set_is_refused(
 
 
 def test_g22_names_in_the_file_lead_nowhere(tmp_path: Path) -> None:
-    """Part paths come from the path that was given, also through "..", and never from what a file says."""
+    """Paths of parts are derived from the given path, also through "..", never from the file's content."""
     inner = tmp_path / "inner"
     inner.mkdir()
     lure = {"general.url": "../../../../etc/passwd", "split.file": "../evil-00002-of-00002.gguf"}

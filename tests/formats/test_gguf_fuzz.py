@@ -1,4 +1,4 @@
-"""Mutated files: whatever the bytes, a file loads or gives ModelError, and what loads can be read through."""
+"""Mutated files: any bytes load or give ModelError, and a loaded file can be read completely."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUMBERS = [
 
 
 def seed_file(path: Path, random_: random.Random) -> bytes:
-    """A small whole file with every kind of value and some tensors."""
+    """A small complete file with every kind of value and some tensors."""
     values: dict[str, Any] = {
         "general.architecture": "none",
         "general.alignment": random_.choice([8, 32, 64]),
@@ -111,7 +111,7 @@ def test_only_model_errors_escape(seed: int, tmp_path: Path) -> None:
         except ModelError as error:
             refused += 1
             assert str(error).isprintable()
-    # Both outcomes must happen, or the mutations have lost their teeth.
+    # Both outcomes must occur, else the mutations test nothing.
     assert ROUNDS // 4 < refused < ROUNDS
 
 

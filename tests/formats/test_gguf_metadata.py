@@ -1,4 +1,6 @@
-"""Typed access: what each getter takes, what it refuses, and that the refusal names key, wanted and found."""
+"""Typed access to metadata: what each getter accepts and refuses; an error names the key, the expected type
+and the value.
+"""
 
 from __future__ import annotations
 

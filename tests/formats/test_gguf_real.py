@@ -1,5 +1,4 @@
-"""Real files: what we read equals what the gguf package reads; our tables equal its tables; opening stays
-cheap."""
+"""Real files: our reader agrees with the gguf package, our tables with its tables; opening is cheap."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def test_real_file_is_written_back_to_the_bit(path: Path, tmp_path: Path) -> Non
 
 @needs_files
 def test_opening_makes_no_string_and_reads_no_tensor() -> None:
-    """A vocabulary's strings stay packed: nothing but the header's bytes and 8 bytes a string are held."""
+    """A vocabulary's strings stay packed: only the header's bytes and 8 bytes per string are held."""
     import tracemalloc
 
     path = max(FILES, key=lambda path: path.stat().st_size)

@@ -1,4 +1,4 @@
-"""Malformed and odd GGUF files, built byte by byte: rows G01-G25 of the project's list, llama.cpp's case
+"""Malformed and unusual GGUF files, built byte by byte: rows G01-G25 of the project's list, llama.cpp's case
 names.
 
 Each must load or give one ModelError line, with memory in proportion to the file.
@@ -276,7 +276,7 @@ PEER_NAMES = {
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """Bytes that a call had allocated at its worst moment."""
+    """The peak of bytes that a call allocates."""
     tracemalloc.start()
     try:
         call()
@@ -319,7 +319,7 @@ def test_every_name_of_the_peer_is_covered() -> None:
 
 
 def test_every_cut_of_a_whole_file_is_refused(tmp_path: Path) -> None:
-    """No prefix of a file that needs all of its bytes may load, and none may raise anything else."""
+    """No prefix of a file that needs all of its bytes loads, and none raises another error."""
     whole = file([kv("a"), array(STR, 2, text("x") + text("yz")), kv("s", STR, text("é"))], TWO, 64)
     path = tmp_path / "m.gguf"
     for end in range(len(whole)):

@@ -1,4 +1,4 @@
-"""What is written reads back the same, by us and by the gguf package; what fails leaves nothing behind."""
+"""Written files read back the same, by us and by the gguf package; a failed write leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_metadata_can_be_made_in_memory() -> None:
 
 def test_a_file_without_a_buffer_is_written_to_its_end() -> None:
     class Narrow(io.RawIOBase):
-        """Takes three bytes at a time, as a full pipe or disk may."""
+        """Accepts three bytes at a time, like a full pipe or disk."""
 
         def __init__(self) -> None:
             self.taken = b""

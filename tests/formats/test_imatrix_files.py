@@ -1,5 +1,5 @@
-"""Importance data: what is written is read again in both forms, llama.cpp's layout holds, and damaged files
-are refused.
+"""Importance data: files of both formats read back the same, llama.cpp's layout is kept, damaged files are
+refused.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ORIGIN = Origin(("a.txt", "b.txt"), 3, 16)
 
 
 def sums() -> list[Sums]:
-    """Two weights of one input with products, one without, and a stack of three experts of which one met
-    nothing.
+    """Two weights with products of columns, one without, and a stack of three experts, one of which has no
+    inputs.
     """
     rng = np.random.default_rng(0)
     x = rng.standard_normal((48, 32)).astype(np.float32)

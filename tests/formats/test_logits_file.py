@@ -1,5 +1,5 @@
-"""Files of log-probabilities: llama.cpp's layout byte for byte, exact sizes, and nothing believed that was
-not checked.
+"""Files of log-probabilities: llama.cpp's layout byte for byte, exact sizes, and every field checked before
+use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOKENS = [i % VOCAB for i in range(CONTEXT * WINDOWS)]
 
 
 def by_hand(logits: np.ndarray) -> bytes:
-    """One record as llama-perplexity's log_softmax computes it, number by number."""
+    """One record as llama-perplexity's log_softmax computes it, value by value."""
     values = [float(x) for x in logits]
     high = max(values)
     low = max(min(values), high - 16)

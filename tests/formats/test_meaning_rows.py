@@ -1,4 +1,4 @@
-"""Rows M06, M10 and M22: expert counts, texts beyond every count, importance data with sizes that lie."""
+"""Rows M06, M10 and M22: expert counts, texts beyond every count, importance data with false sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""AWQ: the model computes the same, only what may be scaled is, and the file is an ordinary one."""
+"""AWQ: the scaled model computes the same, only scalable weights are scaled, and the file is an
+ordinary one.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ LAYERS = range(tiny.LAYERS)
 
 
 def importance(path: Path, seed: int = 1) -> dict[str, F32]:
-    """Mean squares of very different size; weights that meet one input have the same."""
+    """Mean squares of very different sizes; weights with the same input have the same."""
     rng, found = np.random.default_rng(seed), {}
     with open_gguf(path) as source:
         for name, info in source.tensors.items():
@@ -64,13 +66,13 @@ def logits(arch: str, w: tiny.TinyWeights) -> F32:
 
 @pytest.fixture(params=[True, False], ids=["powers", "any"])
 def exact(request: pytest.FixtureRequest) -> bool:
-    """Whether scales are powers of two: what is rounded on the way is rounded as before."""
+    """Whether scales are powers of two, so that every intermediate result is rounded as before."""
     return bool(request.param)
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
-    """Every mapping has scales, drawn at random."""
+    """Gives every mapping random scales."""
     rng = np.random.default_rng(12)
 
     def scales(samples: list[Sample], inputs: F32, weights: F32, spread: Spread, run: object) -> F32:
@@ -131,7 +133,7 @@ def test_the_file_holds_the_scaled_numbers(tmp_path: Path) -> None:
         assert new.metadata["satchel.awq"] is True
 
         def ratio(name: str) -> F32:
-            """By which each column was multiplied, by least squares."""
+            """The factor of each column, by least squares."""
             a, b = (FORMATS[g.info(name).format].decode(g.array(name)) for g in (old, new))
             a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, a.shape[-1])
             return np.asarray((a * b).sum(axis=0) / (a * a).sum(axis=0))
@@ -148,7 +150,7 @@ def test_the_file_holds_the_scaled_numbers(tmp_path: Path) -> None:
 
 
 def test_scales_lower_the_error_of_what_is_written(tmp_path: Path) -> None:
-    """Uneven columns in the weights: the output's error falls; and threads change nothing."""
+    """With uneven columns the output's error falls; the number of threads changes nothing."""
     w = tiny.weights("llama")
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
     uneven = np.exp(1.2 * np.random.default_rng(4).standard_normal(tiny.FFN)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a dry run promises holds to the byte; stacks of matrices take each matrix's own importance."""
+"""A dry run's prediction is exact to the byte; each matrix of a stack has its own importance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of rules and of types: what they say, and that what they can't say is one clear error."""
+"""Files of rules and of types: their meaning, and one clear error for everything else."""
 
 from __future__ import annotations
 

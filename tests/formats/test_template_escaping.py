@@ -1,4 +1,6 @@
-"""Text of a user never becomes a control token (row T08), and templates read it as if nothing were hidden."""
+"""User text never becomes a control token (row T08), and templates render escaped text as they render plain
+text.
+"""
 
 import json
 import re
@@ -18,7 +20,9 @@ FILES = [p for folder in (DATA, SHARED) for p in sorted(folder.glob("*.jinja")) 
 
 
 def controls(tokens: list[str]) -> tuple[Callable[[str], str], Callable[[str], int]]:
-    """An escape that changes only control tokens' first characters, and a count of the tokens in a text."""
+    """An escape that changes only the first character of control tokens, and a count of the control tokens in
+    a text.
+    """
     pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
 
     def escape(text: str) -> str:
@@ -28,7 +32,7 @@ def controls(tokens: list[str]) -> tuple[Callable[[str], str], Callable[[str], i
 
 
 def conversation(text: str) -> dict[str, Any]:
-    """Every place of a request, filled with `text`."""
+    """A request with `text` in every place."""
     tool = {"name": "f" + text, "description": text, "parameters": {
         "type": "object", "properties": {"p" + text: {"type": "string", "description": text}}}}  # fmt: skip
     return {
@@ -60,7 +64,7 @@ def test_t08_text_adds_no_control_token(path: Path) -> None:
 
 
 def test_t08_templates_read_escaped_text_as_they_read_plain_text() -> None:
-    """With the tokenizer's own escape every prompt, unescaped, is the prompt without it."""
+    """With the tokenizer's own escape, every unescaped prompt equals the prompt without it."""
     escape = Escape(["<|im_start|>", "<|im_end|>", "[INST]", "{x}", "(y)", "</s>"])
     conversations = json.loads((DATA / "conversations.json").read_text("utf-8"))
     changed = 0

@@ -1,5 +1,5 @@
-"""Rendered text against what the transformers library writes (tests/data/template/make_expected.py made
-expected.json).
+"""Rendered prompts against those of the transformers library (expected.json, made by
+tests/data/template/make_expected.py).
 """
 
 import json
@@ -36,7 +36,7 @@ ADAPTED = {
     "llama-cpp-deepseek-r1.jinja": TOOL_USE,  # prints a lazy list as JSON, which transformers can't
     "microsoft-Phi-3.5-mini-instruct.jinja": TOOL_USE,
 }
-# features.jinja shows the first line of the first messages only.
+# features.jinja renders only the first line of the first messages.
 PARTIAL = {"features.jinja"}
 
 
@@ -81,7 +81,7 @@ def spoken_texts(conversation: dict[str, Any]) -> list[str]:
     """What a prompt must hold of a conversation, in this order: names of tools, texts, calls, results."""
     texts = []
     for message in conversation["messages"]:
-        # Thoughts, the text beside a call and outer spaces are the template's to drop.
+        # A template may drop thoughts, the text beside a call and outer spaces.
         if message.get("tool_calls"):
             texts += [call["function"]["name"] for call in message["tool_calls"]]
         else:

@@ -1,4 +1,4 @@
-"""Hostile templates (rows T01-T05, T07, T09): each is one clear error within its limits, on any thread."""
+"""Hostile templates (rows T01-T05, T07, T09): each gives one clear error within its limits, on any thread."""
 
 import random
 import threading
@@ -43,7 +43,7 @@ ROWS = [
     ("T02-format-map", "{{ '{a.__class__}'.format_map({'a': 1}) }}", RequestError, REACH),
     ("T02-stored", "{% set f = '{0.__class__}'.format %}{{ f(1) }}", RequestError, REACH),
     ("T02-stored-map", "{% set f = '{a.__class__}'['format_map'] %}{{ f({'a': 1}) }}", RequestError, REACH),
-    # T03 what Jinja puts within reach
+    # T03 objects that Jinja exposes
     ("T03-cycler", "{{ cycler.__init__.__globals__ }}", ModelError, REACH),
     ("T03-cycler-item", "{{ cycler['__init__'] }}", RequestError, REACH),
     ("T03-lipsum", "{{ lipsum(n=1000000) }}", RequestError, "'lipsum' is undefined"),
@@ -264,7 +264,7 @@ ROWS = [
         RequestError,
         "nested lists deeper",
     ),
-    # T07 failures of a template's own, with their line
+    # T07 a template's own errors, with their line
     ("T07-undefined-call", "\n\n{{ foo() }}", RequestError, "line 3: 'foo' is undefined"),
     ("T07-undefined-attribute", "\n{{ foo.bar }}", RequestError, "line 2: 'foo' is undefined"),
     (

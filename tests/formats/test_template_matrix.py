@@ -56,7 +56,7 @@ def reference() -> ModuleType:
 
 
 def parts(conversation: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What a prompt must hold: anywhere, and, of calls, behind what the user asked first."""
+    """The texts that a prompt must contain: anywhere, and, of calls, after the user's first message."""
     found, called = (["weather", "time", "Days ahead"] if conversation.get("tools") else []), list[str]()
     for message in conversation["messages"]:
         for one in message.get("tool_calls", ()):
@@ -68,7 +68,7 @@ def parts(conversation: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def whole(text: str, conversation: dict[str, Any]) -> bool:
-    """Whether a prompt has all that was said, and no argument as Python prints it."""
+    """Whether a prompt contains the whole conversation, and no argument in Python's syntax."""
     asked = next(m["content"].strip() for m in conversation["messages"] if m["role"] == "user")
     behind = text.partition(asked)[2]
     if "{'" in behind or "begin|>call0" in behind:  # an id where the name should be

@@ -1,4 +1,4 @@
-"""Requests to a chat template (rows T06, T10) and how messages are read and brought into its form."""
+"""Requests to a chat template (rows T06, T10), and how messages are read and normalized."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from satchel.formats.template import ChatTemplate, from_metadata
 
 CHATML = ChatTemplate.chatml()
 
-# T06: what a caller may set
+# T06: variables that a caller may set
 
 RESERVED = [
     "messages",
@@ -70,15 +70,15 @@ def test_t06_variable_must_be_plain(value: object) -> None:
 
 MAIN, NAMES, USE = "tokenizer.chat_template", "tokenizer.chat_templates", "tokenizer.chat_template.tool_use"
 BAD_METADATA = [
-    ({MAIN: 5}, f"{MAIN}: a string is wanted, got int"),
-    ({MAIN: ["x"]}, f"{MAIN}: a string is wanted, got list"),
-    ({MAIN: [{"name": "default", "template": "x"}]}, f"{MAIN}: a string is wanted, got list"),
-    ({MAIN: b"x"}, f"{MAIN}: a string is wanted, got bytes"),
-    ({MAIN: "x", USE: 7}, f"{USE}: a string is wanted, got int"),
-    ({MAIN: "x", NAMES: "tool_use"}, f"{NAMES}: a list of names is wanted, got str"),
-    ({MAIN: "x", NAMES: 3}, f"{NAMES}: a list of names is wanted, got int"),
+    ({MAIN: 5}, f"{MAIN}: expected a string, got int"),
+    ({MAIN: ["x"]}, f"{MAIN}: expected a string, got list"),
+    ({MAIN: [{"name": "default", "template": "x"}]}, f"{MAIN}: expected a string, got list"),
+    ({MAIN: b"x"}, f"{MAIN}: expected a string, got bytes"),
+    ({MAIN: "x", USE: 7}, f"{USE}: expected a string, got int"),
+    ({MAIN: "x", NAMES: "tool_use"}, f"{NAMES}: expected a list of names, got str"),
+    ({MAIN: "x", NAMES: 3}, f"{NAMES}: expected a list of names, got int"),
     ({MAIN: "x", NAMES: ["tool_use"]}, f"{NAMES} names 'tool_use', but {USE} is missing"),
-    ({MAIN: "x", NAMES: ["tool_use", 4], USE: "y"}, rf"{NAMES}\[1\]: a name is wanted, got int"),
+    ({MAIN: "x", NAMES: ["tool_use", 4], USE: "y"}, rf"{NAMES}\[1\]: expected a name, got int"),
 ]
 
 
@@ -129,29 +129,32 @@ def test_no_template_is_none_and_chatml_stands_in() -> None:
 # messages
 
 BAD_MESSAGES: list[tuple[Any, str]] = [
-    ("hi", "messages: a list of messages is wanted, got str"),
-    ({"role": "user"}, "messages: a list of messages is wanted, got dict"),
-    (None, "messages: a list of messages is wanted, got NoneType"),
+    ("hi", "messages: expected a list of messages, got str"),
+    ({"role": "user"}, "messages: expected a list of messages, got dict"),
+    (None, "messages: expected a list of messages, got NoneType"),
     ([], "messages: the list is empty"),
-    (["hi"], r"messages\[0\]: an object with role and content is wanted, got str"),
-    ([{"content": "x"}], r"messages\[0\]\.role: one of system, .* got None"),
+    (["hi"], r"messages\[0\]: expected an object with role and content, got str"),
+    ([{"content": "x"}], r"messages\[0\]\.role: expected one of system, .* got None"),
     ([USER, {"role": "robot", "content": "x"}], r"messages\[1\]\.role: .* got 'robot'"),
     ([{"role": ["user"], "content": "x"}], r"messages\[0\]\.role: "),
     ([{"role": "user"}], r"messages\[0\]\.content: missing"),
     ([{"role": "tool", "content": None}], r"messages\[0\]\.content: missing; a tool message needs text"),
     (
         [{"role": "user", "content": 5}],
-        r"messages\[0\]\.content: text or a list of text parts is wanted, got int",
+        r"messages\[0\]\.content: expected text or a list of text parts, got int",
     ),
     ([{"role": "user", "content": {"text": "x"}}], r"messages\[0\]\.content: .* got dict"),
-    ([{"role": "user", "content": ["x"]}], r"messages\[0\]\.content\[0\]: an object with type and text"),
+    (
+        [{"role": "user", "content": ["x"]}],
+        r"messages\[0\]\.content\[0\]: expected an object with type and text",
+    ),
     (
         [{"role": "user", "content": [{"type": "image_url"}]}],
         r"content\[0\]\.type: only 'text' .* got 'image_url'",
     ),
     (
         [{"role": "user", "content": [{"type": "text", "text": 5}]}],
-        r"content\[0\]\.text: a string is wanted, got int",
+        r"content\[0\]\.text: expected a string, got int",
     ),
     (
         [{"role": "user", "content": "a\ud83d"}],
@@ -167,12 +170,12 @@ BAD_MESSAGES: list[tuple[Any, str]] = [
     ),
     (
         [{"role": "assistant", "tool_calls": {}, "reasoning_content": 5}],
-        "reasoning_content: text is wanted, got int",
+        "reasoning_content: expected text, got int",
     ),
-    ([{"role": "assistant", "tool_calls": "f()"}], r"messages\[0\]\.tool_calls: a list is wanted, got str"),
+    ([{"role": "assistant", "tool_calls": "f()"}], r"messages\[0\]\.tool_calls: expected a list, got str"),
     (
         [{"role": "assistant", "tool_calls": [{"name": "f"}]}],
-        r"tool_calls\[0\]: an object with a function that has a name",
+        r"tool_calls\[0\]: expected an object with a function that has a name",
     ),
     (
         [{"role": "assistant", "tool_calls": [call("f", 5)]}],

@@ -1,6 +1,4 @@
-"""Any text in: the tokens' bytes are the text's, in time that grows as it does, and no token of a model's own
-is made from what a user wrote.
-"""
+"""Any text: the tokens' bytes are the text's, time is linear, and user text gives no special token."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ def test_any_text_comes_back_and_makes_no_special_token(name: str, text: str) ->
 @given(st.one_of(UNICODE, MIXED))
 @settings(max_examples=40, deadline=None)
 def test_wordpiece_reads_any_text(path: Path, text: str) -> None:
-    """What has no piece is the unknown token, and nothing else of the model's own comes of it."""
+    """Text without a piece becomes the unknown token; no other special token appears."""
     tokenizer = tokenizer_of(path.stem)
     ids = tokenizer.encode(text, bos=False)
     own = {*tokenizer.vocab.ids_of(Kind.CONTROL)} - {tokenizer.unk}
@@ -85,8 +83,8 @@ def test_wordpiece_reads_any_text(path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", [path.stem for path in FILES])
 @pytest.mark.parametrize("unit", [" ", "\n", "a", "1", "漢", "\u0301", "!?", "\U0001f642"])
 def test_long_runs_take_time_in_proportion(name: str, unit: str) -> None:
-    """Eight times the text may take eight times as long, and some; what is quadratic takes 64 times, however
-    often it is measured.
+    """Eight times the text may take somewhat more than eight times as long; quadratic code takes 64 times,
+    however often it is measured.
     """
     tokenizer = tokenizer_of(name)
     tokenizer.encode(unit * 10)

@@ -1,4 +1,4 @@
-"""Mutated vocabularies: each is refused with a ModelError, or gives ids in range for every text."""
+"""Mutated vocabularies: each is refused with a ModelError, or gives valid ids for every text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile metadata and texts, by row: each ends in a ModelError that names the key, or in a warning."""
+"""Hostile metadata and texts, by row: each gives a ModelError that names the key, or a warning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHARSMAP_STRINGS = b"hello\0"
 
 
 def charsmap(size: int = 2048, units: dict[int, int] | None = None, strings: bytes = CHARSMAP_STRINGS) -> Any:
-    """A normalization table that turns "a" into "hello", with some of its units changed."""
+    """A normalization table that replaces "a" by "hello", with some of its units changed."""
     trie = np.zeros(512, "<u4")
     letter = 256 ^ ord("a")
     trie[0], trie[letter], trie[letter ^ 3] = 256 << 10, 3 << 10 | 1 << 8 | ord("a"), 1 << 31
@@ -32,7 +32,7 @@ def ints(*values: int) -> Any:
 
 
 class Endless(list[str]):
-    """Says that it is huge; nothing may be read of it."""
+    """States a huge size; nothing of it may be read."""
 
     def __len__(self) -> int:
         return 10_000_000
@@ -203,7 +203,7 @@ def test_m12_table_that_is_right() -> None:
 @pytest.mark.parametrize("unit", ["a", " ", "1", "\n", "日", "<", "a ", "1a", "\u0301", "<|im_end|>"])
 @pytest.mark.parametrize("kind", toy_vocab.KINDS)
 def test_m13_long_runs(kind: str, unit: str) -> None:
-    """200,000 characters of one kind: what is quadratic anywhere would take minutes."""
+    """200,000 characters of one kind, for which quadratic code would take minutes."""
     tokenizer = tokenizer_of(kind)
     text = unit * (200_000 // len(unit))
     ids = tokenizer.encode(text + "x", bos=False, special=True)

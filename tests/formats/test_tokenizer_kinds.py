@@ -1,4 +1,4 @@
-"""Each kind of vocabulary on a toy of a few tokens: ids worked out by hand, bytes back, what is added."""
+"""Each kind of vocabulary on a toy of a few tokens: ids worked out by hand, bytes back, added tokens."""
 
 from __future__ import annotations
 

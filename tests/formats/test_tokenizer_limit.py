@@ -1,4 +1,4 @@
-"""A text of too many tokens is refused by its bytes, or given up half-way (row A11)."""
+"""A text of too many tokens is refused by its byte count, or encoding it is aborted (row A11)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tokenizer(bundled_model: Path) -> Tokenizer:
 
 
 def encoded(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Notes how many characters each call of the library gets."""
+    """Records how many characters each call of the library gets."""
     sizes: list[int] = []
     encode = tokenizer._encoder.encode
 
@@ -64,7 +64,7 @@ def test_a11_what_its_bytes_allow_is_given_up_half_way(
 
 
 def test_the_bound_by_bytes_is_sound(tokenizer: Tokenizer) -> None:
-    """No text has fewer tokens than its bytes say: the longest token itself has one."""
+    """No text has fewer tokens than its byte count implies: a text of the longest token has one."""
     longest = max((tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)), key=len).decode()
     for text in (longest, longest * 10, "\0" * 50, "é漢😀" * 20, " " * 300, "word\n" * 99):
         least = len(text.encode()) / tokenizer._longest
@@ -90,7 +90,7 @@ def pre_tokenizer(row: PreTokenizer) -> object:
 @pytest.mark.parametrize("row", ROWS, ids=list(ROWS.values()))
 @given(parts=WORDS)
 def test_no_word_reaches_across_a_cut(row: PreTokenizer, parts: list[str]) -> None:
-    """For every pre-tokenizer by which texts are cut, words are those of the whole text."""
+    """For every pre-tokenizer for which texts are cut, words equal those of the whole text."""
     made = pre_tokenizer(row)
     if not _ends_words(made):
         return

@@ -1,6 +1,6 @@
-"""Rows of the pre-tokenizer table against the pre-tokenizers that the models were published with.
+"""Rows of the pre-tokenizer table against the published pre-tokenizers of the models.
 
-PUBLISHED has them as tokenizer.json files do; the `tokenizers` library runs both on texts of every kind.
+PUBLISHED has them as in tokenizer.json; the `tokenizers` library runs both on texts of every kind.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MARKS = (
 )
 BYTES = (("bytes", True),)
 
-# Family, the row's name, what its tokenizer.json says.
+# (family, row, pre-tokenizer of its tokenizer.json)
 PUBLISHED: list[tuple[str, str, tuple[Step, ...]]] = [
     ("Llama 3", "llama-bpe", split(CL100K)),
     ("Falcon 3, Falcon H1", "falcon3", split(CL100K)),
@@ -127,7 +127,7 @@ def cutter(steps: tuple[Step, ...]) -> Any:
 
 @cache
 def texts(seed: str) -> tuple[str, ...]:
-    """The probes, and mixtures of any characters that Unicode has, those that often matter more often."""
+    """The probes, and random mixtures of Unicode characters, the important ones more often."""
     draw = random.Random(seed)
     common = [
         *string.printable,
@@ -150,12 +150,12 @@ def mixed(draw: random.Random, common: list[str]) -> Iterator[str]:
 
 
 def comparable(name: str, text: str) -> bool:
-    """Falcon's digits are looked for among the characters that stand for bytes, of which ², ³, ¹, ¼, ½ and ¾
-    are six: no merge of its vocabulary holds one of these bytes, so the ids are the same.
+    """Falcon searches for digits among the characters that stand for bytes, six of which are ², ³, ¹, ¼, ½
+    and ¾. No merge of its vocabulary holds one of these bytes, so the ids are the same.
     """
     if name == "falcon":
         return text.isascii()
-    # Unicode grew: a character that one of the two libraries does not know yet has no kind there.
+    # The libraries know different versions of Unicode: a newer character has no category in one of them.
     return all(unicodedata.category(char) != "Cn" for char in text)
 
 

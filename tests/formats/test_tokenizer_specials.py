@@ -1,4 +1,4 @@
-"""User text never becomes a control token, and escaping it loses nothing, whatever the text holds."""
+"""User text never becomes a control token, and escaping loses nothing, whatever the text contains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from satchel.formats.tokenizer import Escape, build_tokenizer
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "[INST]", "<s>", "</s>", "\U000f0001", "abc", "a_b"]
 ESCAPE = Escape(CONTROL)
-# What is dangerous: control tokens, their parts, private-use characters that escaping itself uses.
+# Dangerous texts: control tokens, their parts, and the private-use characters that escaping uses.
 PARTS = [
     *CONTROL,
     "<|",

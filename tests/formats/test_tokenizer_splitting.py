@@ -1,4 +1,4 @@
-"""Special tokens are cut out as the definition says, in one pass whatever their number (row A17)."""
+"""Special tokens are split off as the definition says, in one pass whatever their number (row A17)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_runs_of_one_character_do_not_overlap_and_others_do() -> None:
 
 @pytest.fixture
 def one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails where the definition is applied, which looks at a text once for each token."""
+    """Fails where the definition is applied, which scans a text once per token."""
 
     def applied(text: str, specials: object) -> list[str | int]:
         raise AssertionError(f"the definition was applied to {len(text)} characters")

@@ -1,4 +1,6 @@
-"""Streams: the pieces join to the whole text, none splits a character, stop strings end where they should."""
+"""Streams: the pieces join to the whole text, no character is split, stop strings end the text in the right
+place.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real vocabularies: the ids of the reference outputs, and llama.cpp's for texts that go wrong easily.
+"""Real vocabularies: reference ids, and llama.cpp's ids for difficult texts.
 
 expected.json was made by data/tokenizer/make.py.
 """

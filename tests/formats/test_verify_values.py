@@ -1,4 +1,4 @@
-"""Values that are no numbers, and codes that stand for nothing, in every format; found at their place."""
+"""Non-finite values and invalid codes in every format are found, with their position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_FORMATS = [kind.name for kind in TENSOR_TYPES.values() if kind.name in FORM
 
 @pytest.mark.parametrize("name", FILE_FORMATS)
 def test_what_is_called_no_number_decodes_to_none_and_nothing_else_does(name: str) -> None:
-    """Random bytes: most blocks of most formats have some odd scale among them."""
+    """Random bytes: most blocks of most formats have a non-finite scale."""
     fmt = FORMATS[name]
     rng = np.random.default_rng(fmt.id)
     raw = rng.integers(0, 256, (400, 4, fmt.block_bytes), dtype=np.uint8)
@@ -66,7 +66,7 @@ def test_a_code_out_of_its_table_is_found(name: str, field: str, byte: int) -> N
 
 
 def test_every_ternary_byte_that_a_writer_makes_is_a_code() -> None:
-    """Five digits of base three, as the published packing writes them: v * 256 / 243, rounded up."""
+    """Five base-3 digits as the published packing writes them: v * 256 / 243, rounded up."""
     fmt = FORMATS["tq1_0"]
     blocks = np.zeros((243, 1), fmt.dtype)
     blocks["qs"][:, 0, 5] = (np.arange(243) * 256 + 242) // 243
@@ -97,7 +97,7 @@ def test_rows_of_subnormal_numbers_are_odd(name: str, tiny: float) -> None:
 
 
 def test_the_first_place_and_the_count_are_exact(tmp_path: Path) -> None:
-    """Over chunks and threads: a tensor of 40 MB, and small ones around it."""
+    """Across chunks and threads: a tensor of 40 MB, and small ones around it."""
     x = np.ones((10_000, 1024), np.float32)
     bad = np.random.default_rng(4).choice(len(x), 37, replace=False)
     x[bad, bad % 1024] = np.nan

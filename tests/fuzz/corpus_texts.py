@@ -1,5 +1,5 @@
-"""Small inputs of the targets that read text: request bodies, grammars, answers of registries, files that
-are kept, and messages of the worker process.
+"""Small inputs of the targets that read text: request bodies, grammars, registry responses, stored files, and
+messages of the worker process.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def body(path: str, value: dict[str, Any]) -> bytes:
 
 
 def answers(name: str, *parts: tuple[str, bytes]) -> bytes:
-    """A name, and what its registry answers: status and headers, and the body."""
+    """A name, and its registry's responses: status and headers, and the body."""
     return b"\n---\n".join([name.encode(), *(head.encode() + b"\n\n" + rest for head, rest in parts)])
 
 

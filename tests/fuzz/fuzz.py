@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing with atheris: `python tests/fuzz/fuzz.py TARGET [SECONDS] [FOLDER]`. The target
 `plans` is written in C, for libFuzzer itself.
 
-Starts from the committed corpus and writes what it finds into FOLDER (by default one that is thrown away).
-Ends with an error at the first input that breaks its target; the input is then kept in the current folder.
+It starts from the committed corpus and writes new inputs to FOLDER (by default a temporary one). It fails at
+the first input that breaks its target, and keeps that input in the current folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mutate_values import READERS, mutate_values
 
 HERE = Path(__file__).parent
 LONGEST = 1 << 16  # bytes of an input
-SLOWEST = 5  # seconds; a busy machine must not make a find of what takes a few hundredths
+SLOWEST = 5  # seconds per input; far above the usual hundredths, so that a busy machine causes no finding
 # Compiling a grammar has a budget of a second, and a request may hold several.
 SLOW = {"requests": 30, "schema": 15, "gbnf": 15, "lark": 15, "regex": 15}
 FILES = (
@@ -60,7 +60,7 @@ WATCHED = {
 
 
 def modules(target: str) -> Iterator[ModuleType]:
-    """What reads bytes of others, also what is imported at its first use."""
+    """The modules that read foreign bytes, also those imported at first use."""
     for name in WATCHED.get(target, (*FILES, "satchel.runtime.tasks.verify")):
         package = importlib.import_module(name)
         yield package
@@ -72,7 +72,7 @@ def modules(target: str) -> Iterator[ModuleType]:
 
 
 def functions(module: ModuleType) -> Iterator[FunctionType]:
-    """The module's own, those of its classes too, under whatever decorators they have."""
+    """The module's own functions and methods, without their decorators."""
     holders: list[Any] = [module]
     holders += [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
     for holder in holders:

@@ -1,4 +1,4 @@
-"""Writes the corpus: for each target a few small inputs that reach its parts."""
+"""Writes the corpus: a few small inputs for each target that reach its parts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def tokenizers() -> None:
 
 
 def importance() -> None:
-    """Both forms, with the products of pairs of columns and without."""
+    """Both formats, with products of columns and without."""
     folder = CORPUS / "imatrix"
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)

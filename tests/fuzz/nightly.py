@@ -1,7 +1,7 @@
-"""Many mutated inputs, one after the other: `python tests/fuzz/nightly.py [COUNT] [SEED]`.
+"""Runs many mutated inputs, one after another: `python tests/fuzz/nightly.py [COUNT] [SEED]`.
 
-Each must end well or in one of the three errors, within a second, with memory in proportion to its bytes; the
-first that does not is written to the current folder, and ends the run.
+Each must succeed or end in one of the three errors, within a second, with memory in proportion to its bytes.
+The first that does not is written to the current folder and ends the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from satchel.formats.gguf import open_gguf
 from satchel.formats.gguf.check import Survey
 
 HERE = Path(__file__).parent
-# Inputs of so many in a hundred; the container is what strangers write.
+# Percentage of inputs per target; most are GGUF files, the most common foreign input.
 SHARES = {
     "gguf": 40,
     "tokenizer": 10,
@@ -50,7 +50,7 @@ SHARES = {
     "peft": 1,
     "onnx": 1,
 }
-SECONDS = 1.0  # of this process's time
+SECONDS = 1.0  # seconds of this process's processor time
 SLOW = {
     "requests": 10.0,
     "schema": 5.0,
@@ -69,7 +69,7 @@ def corpus(target: str) -> list[bytes]:
 
 
 def check_memory(data: bytes) -> None:
-    """Reading a container, strictly and as a survey, takes memory in proportion to its bytes."""
+    """Reading a container, strictly and leniently, takes memory in proportion to its bytes."""
     path = fuzz_targets.put(data)
     tracemalloc.start()
     try:
@@ -86,7 +86,7 @@ def check_memory(data: bytes) -> None:
 
 
 def one(target: str, data: bytes) -> tuple[bool, float]:
-    """Whether it ended in an error, and the seconds that it took."""
+    """Whether the input ended in an error, and the seconds that it took."""
     start = time.process_time()
     refused = fuzz_targets.run(target, data) is not None
     seconds = time.process_time() - start

@@ -1,8 +1,7 @@
-"""The fuzz target `plans`: tables of plans, given to the CPU backend's plain kernels under sanitizers.
+"""The fuzz target `plans`: plan tables for the CPU backend's plain kernels under sanitizers.
 
-tests/cext/fuzz_plans.c is the target; libFuzzer needs clang. The inputs to begin with are one step of every
-op, as the tests of kernels make them. fuzz.py runs it like the others: what is built stands in FOLDER's
-parent, and is kept.
+tests/cext/fuzz_plans.c is the target; libFuzzer needs clang. The initial inputs are one step of every op,
+from the kernel tests' cases. fuzz.py runs it like the other targets; the build is kept in FOLDER's parent.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ def sources() -> list[Path]:
 
 
 def newest() -> float:
-    """When the last of all C files was changed."""
+    """The time of the newest C file."""
     found = [*CEXT.rglob("*.[ch]"), *CEXT.rglob("*.inc"), *sources(), CEXT / "build_ffi.py", Path(__file__)]
     return max(path.stat().st_mtime for path in found)
 
 
 def build(folder: Path, level: str) -> Path:
-    """The program, built anew where a source is younger. level: -O0 or -O1."""
+    """The program, rebuilt where a source is newer. level: -O0 or -O1."""
     program = folder / "plans"
     if program.exists() and program.stat().st_mtime > newest():
         return program
@@ -82,7 +81,7 @@ def build(folder: Path, level: str) -> Path:
 
 
 def seeds(folder: Path) -> int:
-    """Writes one file a case; gives how many."""
+    """Writes one file per case; returns their number."""
     sys.path[:0] = [str(ROOT / "tests" / "support")]
     from kernel_cases import OP_NAMES
     from one_step import cases_of
@@ -130,9 +129,7 @@ def _inputs(op: str, cases: Sequence[object]) -> Iterator[bytes]:
 
 
 def main(seconds: int, folder: Path) -> None:
-    """Fuzzes for so long; ends the process as libFuzzer does. What breaks it is kept in the current
-    folder.
-    """
+    """Fuzzes for so long; exits as libFuzzer does. A breaking input is kept in the current folder."""
     if shutil.which("clang") is None:
         sys.exit("fuzz: plans: clang is missing: apt-get install clang libclang-rt-14-dev")
     level = "-O1" if seconds >= LONG else "-O0"

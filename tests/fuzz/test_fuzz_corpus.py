@@ -1,4 +1,4 @@
-"""The corpus, and a few hundred mutations of it, through every fuzz target."""
+"""Runs the corpus, and a few hundred mutations of it, through every fuzz target."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_target_has_a_corpus_and_it_is_small() -> None:
 
 @pytest.mark.parametrize("path", INPUTS, ids=[f"{p.parent.name}-{p.name}" for p in INPUTS])
 def test_the_corpus_is_sound(path: Path) -> None:
-    """An input that is refused at once reaches little."""
+    """Every input gets past the first check, so that it reaches something."""
     if absent := fuzz_targets.missing(path.parent.name):
         pytest.skip(absent)
     assert fuzz_targets.run(path.parent.name, path.read_bytes()) is None

@@ -1,5 +1,5 @@
-"""On a GPU that was opened so, an answer and the bits of its logprobs depend on the request alone: not on its
-company, the size of steps, or what was cached.
+"""On a GPU opened as deterministic, an answer and the bits of its logprobs depend on the request alone, not
+on the batch, the size of steps, or the cache.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read(model: Model, prompts: Sequence[Sequence[int]], together: bool, most: i
 
 
 def answers(path: Path, device: str, prompts: Sequence[Sequence[int]], most: int) -> None:
-    """All settings give what each request gives alone."""
+    """All settings give the answer of each request alone."""
     wanted: list[Answer] = []
     for slots, batch in ((1, 0), (4, 32), (8, 512), (1, 32), (8, 32)):
         options = Options(device=device, context=128, slots=slots, batch=batch, deterministic=True)

@@ -1,4 +1,4 @@
-"""On a real GPU: experts that it holds beside the CPU, before and after some of them moved."""
+"""The expert cache on a real GPU, before and after experts are swapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of every family stand on a GPU alone: no step goes elsewhere, and logits are those of the CPU."""
+"""Models of every family run on a GPU alone: no step runs elsewhere, and logits equal the CPU's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.placement.dryrun import dry_run
 
 __all__ = ["gpu"]
-# One for each kind of layer: soft caps, biases and means, sinks, chunks and far positions, latent caches,
-# scores that fall with distance, states.
+# One for each kind of layer: soft caps, biases and layer norms, sinks, chunked attention and far positions,
+# latent
+# caches, ALiBi, recurrent states.
 RUN = (
     *("gemma2", "gpt2", "gpt_oss", "llama4", "deepseek_v3"),
     *("falcon_alibi", "mamba2", "qwen3next", "qwen35", "qwen35moe"),

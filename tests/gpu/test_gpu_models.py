@@ -1,5 +1,5 @@
-"""Whole models on a GPU give what they give on the CPU: the same logits within a bound, the same answers;
-`pytest -m gpu`. The emulated GPU runs the same host code and the same portable kernels where there is none.
+"""Whole models on a GPU against the CPU: the same logits within a bound, the same answers; `pytest -m gpu`.
+Without a GPU, the emulated one runs the same host code and the same portable kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def logits(path: Path, device: str, cache: str = "f16") -> Array:
-    """On the CPU with activations of 16 bits, which round less than those of 8."""
+    """On the CPU with 16-bit activations, whose rounding error is smaller."""
     activations = 16 if device == "cpu" else 8
     with Model.load(
         path, device=device, context=256, slots=2, cache_type=cache, activations=activations
@@ -63,7 +63,7 @@ def test_logits_are_those_of_the_cpu(gpu: str, format: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("format", ["q4_k", "q6_k", "q8_0", "f16", "bf16", "q2_k"])
 def test_any_number_of_tokens_agrees(gpu: str, format: str, tmp_path: Path) -> None:
-    """Products have kernels of their own for 1 to 4, up to 8, 16, 32, 64 and 128 columns, and for more."""
+    """There are kernels for 1 to 4, up to 8, 16, 32, 64 and 128 columns, and for more."""
     if gpu != "cuda":
         pytest.skip("emulated: the portable kernels take any number alike")
     path = write_model(tmp_path / "m.gguf", "llama", format)
@@ -81,7 +81,7 @@ def test_norms_of_heads_agree(gpu: str, tmp_path: Path) -> None:
 
 
 def test_mixtures_agree(gpu: str, tmp_path: Path) -> None:
-    """But for tokens whose experts were nearly equal: a little noise sends them elsewhere."""
+    """Except for tokens whose experts' scores are nearly equal: rounding routes them to other experts."""
     path = write_model(tmp_path / "m.gguf", "qwen3moe", "q4_k")
     found, wanted = logits(path, gpu), logits(path, "cpu")
     errors = np.square(found - wanted).sum(-1) / np.square(wanted).sum(-1)
@@ -90,7 +90,7 @@ def test_mixtures_agree(gpu: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("cache", "times"), [("f32", 1), ("bf16", 1), ("q8_0", 1), ("fp8", 2), ("q4_0", 6)])
 def test_every_type_of_cache_agrees(gpu: str, cache: str, times: int, tmp_path: Path) -> None:
-    """Weights of 32 bits: what else differs is rounded to the cache's few bits, this way or that."""
+    """Weights are float32, so differences come from rounding to the cache's format."""
     path = write_model(tmp_path / "m.gguf", "llama", "f32")
     agree(logits(path, gpu, cache), logits(path, "cpu", cache), times * BOUND)
 

@@ -1,4 +1,4 @@
-"""What a GPU's buffers and plans give back is taken again by the next ones."""
+"""Memory that a GPU's buffers and plans free is reused by the next ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Models whose layers keep a state, and encoders whose scores fall with distance, whole on a GPU: they say
-what they say on the CPU, a prompt cut anywhere leaves the same bits, and the next turn finds the states.
+"""Recurrent models and ALiBi encoders on a GPU alone: they give the CPU's results, a prompt cut anywhere
+leaves the same bits, and the next turn finds the states.
 """
 
 from __future__ import annotations

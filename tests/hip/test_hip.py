@@ -1,6 +1,5 @@
-"""The HIP backend without AMD's hardware: its host code calls a library with the names of AMD's driver
-(driver.c beside this), whose work the emulated GPU does, with waves of 64 lanes; code objects are checked as
-they are loaded.
+"""The HIP backend without AMD hardware: its host code calls a mock of AMD's driver (driver.c), which runs the
+kernels on the emulated GPU with waves of 64 lanes; code objects are checked when they are loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PLACES = ("emulated", "gpu", "hip", "kernels", "include", "quant")
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library, built."""
+    """The compiled mock."""
     if not any(f.name == "hip" for f in libraries()):
         pytest.skip("hip: its library was not built: it needs clang++-18 or newer, and lld")
     if not shutil.which("gcc") or platform.machine() not in ("x86_64", "aarch64"):
@@ -63,7 +62,7 @@ def make_driver(folder: Path) -> None:
 
 
 def run(driver: Path | str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """A Python of its own: a driver is opened once in a process."""
+    """Runs a Python process of its own: a process opens a driver only once."""
     env = {**os.environ, "SATCHEL_HIP_DRIVER": str(driver), **more}
     return subprocess.run(
         [sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
@@ -142,7 +141,7 @@ def test_beside_other_devices_and_without_it_when_it_is_lost(driver: Path, tmp_p
 
 
 def test_its_kernels_are_tuned(driver: Path, tmp_path: Path) -> None:
-    """The portable kernels are one for each step but where they say so: satchel tune tells which."""
+    """Steps with several portable kernels: `satchel tune` selects one."""
     model = tiny_file.write_model(tmp_path / "m.gguf", "llama", "q8_0")
     asked = ["tune", "-m", str(model), "--device", "hip", "--tokens", "1", "--depth", "0", "--repeats", "1"]
     done = run(

@@ -1,5 +1,5 @@
-"""What clang makes of the products by matrix units for AMD's GPUs, looked at without any: the unit's own
-instruction stands in the loop, nothing is spilled, and registers and memory are within what a group may have.
+"""clang's code for AMD's matrix units, inspected without a GPU: the matrix instruction is in the loop, no
+register is spilled, and registers and local memory are within a group's limits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REGISTERS = 256  # of a lane, for two waves or more at a time
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The headers that the build makes of the formats."""
+    """The headers that the build generates."""
     if CLANG is None:
         pytest.skip("hip: it needs clang++-18 or newer")
     folder = tmp_path_factory.mktemp("generated")
@@ -38,7 +38,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assembly(arch: str, generated: Path) -> str:
-    """matrix.hip as the build compiles it, but to text."""
+    """matrix.hip compiled as in the build, but to assembly."""
     flags = ["-x", "hip", "-std=c++17", "-O3", "-ffp-contract=off", "-Wno-unused-function"]
     flags += ["--offload-device-only", "-nogpuinc", "-nogpulib", "-ffreestanding", "-nostdlibinc"]
     places = ("hip/include", "hip", "kernels", "include", "quant")
@@ -58,7 +58,7 @@ def assembly(arch: str, generated: Path) -> str:
 
 
 def number(text: str, key: str) -> int:
-    """A number of the kernel's notes, which the driver reads."""
+    """A number of the kernel's metadata, which the driver reads."""
     found = re.findall(rf"^ +\.{key}: +(\d+)$", text, re.MULTILINE)
     assert len(found) == 1, key
     return int(found[0])
@@ -81,7 +81,7 @@ def test_the_unit_is_used_and_nothing_is_spilled(arch: str, generated: Path) -> 
 
 
 def local_bytes() -> int:
-    """MATRIX_LOCAL, as the compiler works it out of modes.h."""
+    """MATRIX_LOCAL as the compiler computes it from modes.h."""
     words = [str(CLANG), "-x", "c", "-fsyntax-only", f"-I{CEXT / 'kernels'}", "-"]
     source = (
         '#include "modes.h"\nstruct { char of[MATRIX_LOCAL]; } local;\n_Static_assert(sizeof local == 0, "");'

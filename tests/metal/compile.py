@@ -1,6 +1,5 @@
-"""Compiles the text of a Metal library as C++, for the mock beside this: compile.py TEXT LIBRARY. Kernels get
-functions that bind their arguments by the attributes; what the text says wrongly is printed, and is no
-library.
+"""Compiles the text of a Metal library as C++ for the mock: compile.py TEXT LIBRARY. It adds functions that
+bind each kernel's arguments by their attributes. An error in the text is printed, and no library is written.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def bound(kernel: str, parameter: str) -> str:
 
 
 def unqualified(text: str) -> list[str]:
-    """Pointers and references that name no address space, which MSL refuses."""
+    """Pointers and references without an address space, which MSL refuses."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/|\"[^\"]*\"", "", text, flags=re.S)
     words = (
         r"(?:f64\w*|u?int\d*_t|u?char|float|uint|ulong|ushort|half|block_\w+|gpu_\w+|arg_\w+|set|softmax|attended"
@@ -61,7 +60,7 @@ def unqualified(text: str) -> list[str]:
 
 
 def is_bare(found: re.Match[str]) -> bool:
-    """A product looks like a pointer where a cast stands before it: a name of a type never begins one."""
+    """Whether this is a declaration and not a product after a cast, which looks like one."""
     return found.group(1) not in SPACES and not (found.group(4) == "&" and found.group(0).count("&&"))
 
 

@@ -1,5 +1,5 @@
-"""Doubles made of integers (cext/metal/f64.metal) are IEEE's: each operation gives the processor's bits, on
-random numbers of all sizes, on close ones, and where numbers end.
+"""float64 emulated with integers (cext/metal/f64.metal) follows IEEE: each operation gives the processor's
+bits, on random values of all magnitudes, on close ones, and at the limits.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def numbers(rng: np.random.Generator) -> tuple[Bits, Bits]:
-    """Pairs: any bits; near each other; few bits of fraction, so that halves are met; ends of all ranges."""
+    """Pairs: random bits; close to each other; few fraction bits, so that ties occur; ends of all ranges."""
     a = rng.integers(0, 1 << 64, TIMES, np.uint64, endpoint=False)
     b = rng.integers(0, 1 << 64, TIMES, np.uint64, endpoint=False)
     near = a[: TIMES // 4] ^ rng.integers(0, 1 << 56, TIMES // 4, np.uint64)

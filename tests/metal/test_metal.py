@@ -1,6 +1,6 @@
-"""The Metal backend without a Mac: its host code meets an Objective-C run time and a Metal of the tests' own
-(objc.c, metal.c, work.c and indirect.c beside this), which end the process at the first thing done wrong; the
-kernels' text is compiled as C++, with address spaces where clang is found, and runs on this processor.
+"""The Metal backend without a Mac: its host code runs against mocks of the Objective-C runtime and of Metal
+(objc.c, metal.c, work.c and indirect.c), which end the process at the first error; the kernels' text is
+compiled as C++, with address spaces where there is clang, and runs on this processor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def built() -> bool:
 
 
 def generated(folder: Path) -> Path:
-    """The headers that the build makes."""
+    """The headers that the build generates."""
     make = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
     subprocess.run([*make, folder / "_hal.py", folder / "include"], check=True)
     return folder / "include"
@@ -40,7 +40,7 @@ def generated(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the mock in it, libMetal.so, and what it compiles."""
+    """A folder with the mock, libMetal.so, and the libraries that it compiles."""
     if not built():
         pytest.skip("metal: its library was not built")
     if not shutil.which("gcc") or platform.machine() not in ("x86_64", "aarch64") or sys.platform != "linux":
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_mock(made: Path) -> None:
-    """The mock, and the kernels as it compiles them: processes that open it find them made."""
+    """Builds the mock and its kernels, so that processes find them compiled."""
     sources = [
         *(HERE / f"{name}.c" for name in ("objc", "metal", "work", "indirect")),
         CEXT / "emulated" / "fibers.c",
@@ -75,7 +75,7 @@ def make_mock(made: Path) -> None:
 
 
 def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """A Python of its own: Metal is opened once in a process."""
+    """Runs a Python process of its own: a process opens Metal only once."""
     env = {**os.environ, "SATCHEL_METAL_OBJC": str(folder / "libMetal.so")}
     env["SATCHEL_METAL_FRAMEWORK"] = str(folder / "libMetal.so")
     env |= {
@@ -89,7 +89,7 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
 
 
 def suite(folder: Path, chosen: str, *tests: str, **more: str) -> int:
-    """How many of the tests that every GPU's backend runs have passed."""
+    """The number of passed tests of the suite for GPU backends."""
     done = run(
         folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen, *tests, **more
     )
@@ -103,7 +103,9 @@ def test_every_op_and_nothing_is_left(folder: Path) -> None:
 
 
 def test_products_by_matrix_units(folder: Path) -> None:
-    """On a model of simdgroup_matrix: every format, shapes at a tile's edges; they are taken unasked."""
+    """On a model of simdgroup_matrix: every format, shapes at a tile's edges; the device chooses the
+    units.
+    """
     assert suite(folder, "metal", "tests/cext/test_matrix_units.py") == 3
 
 
@@ -127,13 +129,13 @@ with opened("metal") as device:
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
 def test_what_multiplies_many_columns(folder: Path, setting: dict[str, str], variant: str, many: str) -> None:
-    """GPUs from the family Apple7 on have units; others compile one text fewer."""
+    """GPUs from the family Apple7 on have matrix units; others compile one text less."""
     done = run(folder, "-c", USUAL, **setting)
     assert done.stdout.split() == [*variant.split(), "linear", many], done.stderr
 
 
 def test_faults_are_told(folder: Path) -> None:
-    """Tests of bad numbers leave what they opened to the end of the process."""
+    """Tests of invalid values leave their objects open until the process ends."""
     tests = "tests/cext/test_gpu_kernels.py"
     assert suite(folder, "metal and test_an_index", tests, MOCK_METAL_LEAKS="1") > 10
 

@@ -1,4 +1,4 @@
-"""packaging/*.lock: exact, hashed, and what pyproject.toml wants."""
+"""packaging/*.lock: exact versions, hashes, and the requirements of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
 def entries(name: str) -> list[tuple[Requirement, int]]:
-    """Each requirement of a lock, and how many hashes it has."""
+    """Each requirement of a lock, and its number of hashes."""
     text = (ROOT / "packaging" / name).read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(Requirement(line.partition(" --hash")[0]), len(HASH.findall(line))) for line in lines]
 
 
 def here(name: str) -> dict[str, Requirement]:
-    """What of a lock is for this platform and Python, by name."""
+    """The requirements of a lock for this platform and Python version, by name."""
     kept = [one for one, _ in entries(name) if one.marker is None or one.marker.evaluate()]
-    assert len({canonicalize_name(one.name) for one in kept}) == len(kept), "a package stands twice"
+    assert len({canonicalize_name(one.name) for one in kept}) == len(kept), "a package occurs twice"
     return {canonicalize_name(one.name): one for one in kept}
 
 
@@ -66,7 +66,7 @@ def test_a_lock_has_what_pyproject_wants(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_is_closed(name: str) -> None:
-    """Of each package that is installed here in the locked version: what it needs is locked too."""
+    """The requirements of each locked package that is installed here are locked too."""
     found, looked = here(name), 0
     for one in found.values():
         try:

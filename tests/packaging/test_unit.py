@@ -1,6 +1,4 @@
-"""packaging/: the systemd unit holds what it says, by systemd's own judgement, and grants what the server
-does.
-"""
+"""packaging/: systemd rates the unit as documented, and the unit grants what the server needs."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ SERVER = "/opt/satchel/venv/bin/satchel"
 
 
 def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs systemd-analyze; skips where it is missing, or too old for one of the words."""
+    """Runs systemd-analyze; skips where it is missing or too old."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     command = ["systemd-analyze", *map(str, words)]
@@ -34,7 +32,7 @@ def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(params=[False, True], ids=["cpu", "gpu"])
 def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The unit, with a program that is there; with what a GPU needs more, and without."""
+    """The unit with an existing program, with and without the GPU settings."""
     text = (PACKAGING / "satchel.service").read_text(encoding="utf-8")
     assert SERVER in text
     path = tmp_path / "satchel.service"
@@ -58,7 +56,7 @@ def test_systemd_finds_little_exposed(unit: Path) -> None:
 
 
 def expanded(name: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The system calls of a filter's entry, by this systemd."""
+    """The system calls of a filter's entry, as this systemd defines it."""
     if not name.startswith("@"):
         yield name
     elif name not in seen:
@@ -70,7 +68,7 @@ def expanded(name: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
 
 
 def granted() -> set[str]:
-    """The system calls that the unit allows: its lines add, and those with ~ take away."""
+    """The system calls that the unit allows: lines add to them, lines with ~ subtract."""
     found: set[str] = set()
     for line in (PACKAGING / "satchel.service").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition("=")
@@ -91,9 +89,7 @@ def test_the_filter_grants_the_sandbox_and_no_way_around_it() -> None:
 @pytest.mark.nightly
 @pytest.mark.model
 def test_every_call_of_the_server_is_granted(bundled_model: Path, tmp_path: Path) -> None:
-    """A server that loads a model in a worker, answers and stops: each system call is one that the unit
-    allows.
-    """
+    """The unit allows every system call of a server that loads a model in a worker, answers and stops."""
     httpx = pytest.importorskip("httpx")
     from waiting import ready, until
 

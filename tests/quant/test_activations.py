@@ -22,7 +22,7 @@ def encode(name: str, x: F32) -> npt.NDArray[Any]:
 
 
 def specials() -> F32:
-    """Every exponent with a few fractions, both signs: subnormals, ties, infinities and NaN among them."""
+    """Every exponent with a few fractions, both signs, including subnormals, ties, infinities and NaN."""
     fractions = np.array(
         [0, 1, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0x400000, 0x7FFFFF]
     )
@@ -124,7 +124,7 @@ def test_a8_256_by_scalar_steps() -> None:
 
 
 def bfloat_by_hand(x: Fraction) -> Fraction:
-    """The number of eight significant bits that is nearest, ties to even; in float32's range of exponents."""
+    """The nearest value of eight significant bits, ties to even, within float32's exponents."""
     exponent = max(-126, math.frexp(float(x))[1] - 1)
     unit = Fraction(2) ** (exponent - 7)
     return round(x / unit) * unit

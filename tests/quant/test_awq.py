@@ -1,4 +1,6 @@
-"""Column scales: the error is the product's as it was, and scales are taken only where they lower it."""
+"""AWQ's column scales: the error is measured on the unscaled product, and scales are used only where they
+lower it.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def test_the_error_is_that_of_the_outputs(fmt: str, gptq: bool) -> None:
 @pytest.mark.parametrize("gptq", [False, True])
 @pytest.mark.parametrize(("uneven", "gains"), [(0.0, False), (1.5, True)])
 def test_scales_are_taken_where_they_help(gptq: bool, uneven: float, gains: bool) -> None:
-    """Columns of weights that differ in size share a block's scale badly."""
+    """Columns of different sizes share a block's scale badly."""
     x = inputs(256, 7, spread=0.0 if not gains else 0.5)
     if not gains:
         x = np.random.default_rng(0).standard_normal((1024, 256)).astype(np.float32)

@@ -1,4 +1,6 @@
-"""cext/quant/*.h against quant/*.py: unpack and quantize bit for bit, dots by value; each compiles alone."""
+"""cext/quant/*.h against quant/*.py: unpack and quantize bit for bit, dot products by value; each header
+compiles alone.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ ENCODED = (
     "f8_e4m3",
     "f8_e5m2",
 )
-# In these a code is no whole number of d, but of this part of it.
+# In these formats a code is a multiple of this fraction of d.
 UNITS = {"iq1_s": 8, "iq2_xxs": 8, "iq2_xs": 8, "iq2_s": 8, "iq3_xxs": 4}
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-function")
 QUANTIZERS = ("f16", "bf16", "fp8", "a8_32", "a8_256", "bf16x2")
@@ -46,7 +48,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler here
 
 
 def source() -> str:
-    """Exported faces of the static inline functions."""
+    """Exported wrappers of the static inline functions."""
     lines = ["#include <stddef.h>"]
     lines += [f'#include "{name}.h"' for name in FORMATS]
     for name, fmt in FORMATS.items():
@@ -69,7 +71,7 @@ def source() -> str:
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the headers that the build makes."""
+    """The folder of the headers that the build generates."""
     folder = tmp_path_factory.mktemp("generated")
     header = HEADERS.parent / "include" / "hal.h"
     subprocess.run([sys.executable, BUILD_FFI, header, HEADERS, folder / "_hal.py", folder], check=True)
@@ -122,7 +124,7 @@ def test_every_format_has_its_header(name: str) -> None:
 
 
 def some_blocks(fmt: Format, count: int) -> npt.NDArray[np.generic]:
-    """Random bytes, so that scales are NaN, infinite and subnormal too."""
+    """Random bytes, with NaN, infinite and subnormal scales."""
     raw = np.random.default_rng(fmt.id).integers(0, 256, (count, fmt.block_bytes), dtype=np.uint8)
     raw[:2] = 0
     raw[2:4] = 255
@@ -170,7 +172,7 @@ def test_quantize_equals_encode(library: ctypes.CDLL, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.act])
 def test_dot_equals_the_decoded_product(library: ctypes.CDLL, name: str) -> None:
-    """The integer dot is the product of what both operands decode to, but for float32's last bits."""
+    """The integer dot equals the product of the decoded operands, except for float32's last bits."""
     fmt = FORMATS[name]
     act = FORMATS[str(fmt.act)]
     assert act.encode is not None
@@ -210,7 +212,7 @@ def blocks_of(fmt: Format, rng: np.random.Generator, x: npt.NDArray[np.float64])
 
 
 def scales(w: Blocks, **kept: float) -> Blocks:
-    """The blocks with other scales: 0 where none is given."""
+    """The blocks with other scales; 0 where none is given."""
     out = w.copy()
     for field in {"d", "dmin", "m"} & set(out.dtype.names or ()):
         out[field] = kept.get(field, 0)
@@ -218,7 +220,7 @@ def scales(w: Blocks, **kept: float) -> Blocks:
 
 
 def parts_of(fmt: Format, w: Blocks, a: Blocks) -> list[list[tuple[int, float]]]:
-    """Per block of a row the integer sums and their scales, in the order in which they are added."""
+    """The integer sums and scales per block of a row, in the order of summation."""
     codes, unit = a["qs"].astype(np.int64), UNITS.get(fmt.name, 1)
     low = "dmin" if "dmin" in w.dtype.names else "m"
     given = {"d": scales(w, d=1.0)} | ({low: scales(w, **{low: 1.0})} if low in w.dtype.names else {})
@@ -233,7 +235,7 @@ def parts_of(fmt: Format, w: Blocks, a: Blocks) -> list[list[tuple[int, float]]]
 
 @pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if has_one_scale(fmt)])
 def test_dot_adds_its_blocks_in_their_order(library: ctypes.CDLL, name: str) -> None:
-    """Exact integers per block and fused multiply-adds: the order that every faster product repeats."""
+    """Exact integers per block and fused multiply-adds: every faster product keeps this order."""
     fused = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
     fused.restype, fused.argtypes = ctypes.c_float, [ctypes.c_float] * 3
     fmt, rng = FORMATS[name], np.random.default_rng(5)
@@ -262,13 +264,13 @@ def test_dot_adds_its_blocks_in_their_order(library: ctypes.CDLL, name: str) -> 
 
 
 def test_a_record_tells_its_format() -> None:
-    """What an op means is said on arrays, whose dtype alone names the format of their blocks."""
+    """The ops' definitions take arrays, whose dtype alone identifies the block format."""
     records = [fmt.dtype for fmt in FORMATS.values()]
     assert not [a for i, a in enumerate(records) if a in records[:i]]
 
 
 def test_headers_declare_what_the_formats_say() -> None:
-    """SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines, from which the kernels' tables are made."""
+    """SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines, from which the kernels' tables are generated."""
     text = "".join(p.read_text() for p in sorted(HEADERS.glob("*.h")))
     declared = {m[0]: m[1:] for m in re.findall(r"SATCHEL_WEIGHT_(\w+) (\d+), (\d+), (\w+)", text)}
     only = {m[0]: m[1:] for m in re.findall(r"SATCHEL_ACTIVATION_(\w+) (\d+), (\d+)", text)}

@@ -16,7 +16,7 @@ import pytest
 from satchel.quant import BY_ID, FORMATS
 from satchel.quant.codebook import even_signs, grid
 
-# Scale patterns that arithmetic treats in its own way: zeros, subnormals, one, the largest, infinities, NaN.
+# Special scales: zeros, subnormals, one, the largest, infinities, NaN.
 HALVES = (
     0x0000,
     0x8000,
@@ -51,7 +51,7 @@ EXTENSIONS = {"f8_e4m3": 2001, "f8_e5m2": 2002, "i8_g128": 2003}
 
 
 def same(got: npt.NDArray[np.float32], want: npt.NDArray[np.float32]) -> bool:
-    """Equal to the bit; of a NaN only that it is one: its payload differs between processors."""
+    """Bitwise equality; any NaN equals any NaN, because payloads differ between processors."""
     assert got.shape == want.shape
     assert got.dtype == want.dtype == np.float32
     both = np.isnan(got) & np.isnan(want)
@@ -94,7 +94,7 @@ def test_decode_takes_any_leading_shape_and_stride(name: str) -> None:
 
 
 def test_every_code_of_the_small_blocks_decodes_to_its_place() -> None:
-    """Each position takes each code, under a scale of one: packing by position, not by luck."""
+    """Each position takes each code under a scale of one, which proves the packing."""
     for name, offset in (("q4_0", 8), ("q5_0", 16)):
         fmt, encode = FORMATS[name], FORMATS[name].encode
         assert encode is not None
@@ -163,7 +163,7 @@ def test_signs_of_even_parity_equal_the_gguf_packages() -> None:
 
 
 def test_f8_codes_stand_for_what_the_standard_says() -> None:
-    """Sign, exponent and fraction put together by plain arithmetic, for all codes under a scale of one."""
+    """Sign, exponent and fraction combined by plain arithmetic, for all codes under a scale of one."""
     codes = np.arange(256, dtype=np.uint8).reshape(2, 128)
     for name, bits, bias in (("f8_e4m3", 3, 7), ("f8_e5m2", 2, 15)):
         fmt = FORMATS[name]
@@ -182,7 +182,7 @@ def test_f8_codes_stand_for_what_the_standard_says() -> None:
 
 
 def test_q1_0_bit_by_bit() -> None:
-    """Its layout is ggml's; the gguf package knows its size alone."""
+    """Its layout is ggml's; the gguf package knows only its size."""
     fmt = FORMATS["q1_0"]
     blocks = np.random.default_rng(4).integers(0, 256, (9, fmt.block_bytes), dtype=np.uint8)
     for raw, got in zip(blocks, fmt.decode(blocks.view(fmt.dtype)), strict=True):
@@ -209,7 +209,7 @@ def test_f64_rounds_to_the_nearest_and_keeps_float32() -> None:
 
 
 def test_records_tell_formats_apart() -> None:
-    """The definitions of ops know a format by the record alone, so no two have the same."""
+    """The ops' definitions identify a format by its record, so no two formats share one."""
     records = [str(fmt.dtype.descr) for fmt in FORMATS.values()]
     assert len(set(records)) == len(records)
 
@@ -232,7 +232,7 @@ def test_import_stays_cheap() -> None:
 
 
 def test_the_table_of_types_is_true() -> None:
-    """docs/formats.md has a row for each type that a file may hold, with its number and sizes."""
+    """docs/formats.md has a row with number and sizes for each type that a file may hold."""
     page = Path(__file__).parents[2] / "docs" / "formats.md"
     rows = re.findall(
         r"^\| `(\w+)` \| (\d+) \| ([\d.]+) \| (\d+) \| (\d+) \|", page.read_text(), re.MULTILINE

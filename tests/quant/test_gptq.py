@@ -1,5 +1,5 @@
-"""GPTQ: standard blocks, never a worse row, the same bytes however rows are cut, and the sums that
-it minimizes as numpy computes them.
+"""GPTQ: standard blocks, no row worse, the same bytes however rows are split, and numpy's sums of the
+minimized error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _alone() -> Iterator[None]:
 
 
 def inputs(seed: int, rows: int = 700) -> np.ndarray:
-    """Rows that share much: a few directions carry most, and columns differ in size."""
+    """Correlated rows: a few directions dominate, and columns differ in size."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, 40)) @ rng.standard_normal((40, K)) + 0.3 * rng.standard_normal((rows, K))
     return x * np.exp(rng.standard_normal(K))

@@ -1,5 +1,5 @@
 """Encoders of the low-bit, codebook and extension formats: error below a reference quantizer's, extreme rows,
-and what they refuse.
+and refusals.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def importance(seed: int) -> F32:
 
 
 def encode(name: str, x: F32, w: F32 | None = None) -> npt.NDArray[Any]:
-    """Without importance all columns count the same, also where a format insists on it."""
+    """Without importance, all columns count the same, also in a format that requires importance."""
     function = FORMATS[name].encode
     assert function is not None
     if w is None and name in NEEDS_IMPORTANCE:
@@ -149,7 +149,7 @@ def test_importance_of_any_scale_gives_the_same_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tq1_0", "q1_0", "mxfp4", "nvfp4", "iq4_nl", "i8_g128"])
 def test_what_a_format_holds_comes_back_exactly(name: str) -> None:
-    """Codes of ternary, one-bit and four-bit checkpoints survive."""
+    """Codes of ternary, one-bit and four-bit checkpoints are kept exactly."""
     fmt, rng = FORMATS[name], np.random.default_rng(8)
     blocks = rng.integers(0, 256, (50, 4, fmt.block_bytes), dtype=np.uint8).view(fmt.dtype)[..., 0]
     if name == "mxfp4":
@@ -223,7 +223,7 @@ def test_without_numba_the_searches_say_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_loops_give_what_plain_python_gives() -> None:
-    """The compiled loops are the same functions: nothing is left to a compiler's rounding."""
+    """The compiled loops are the same functions, with the same rounding."""
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((2, 16, 16)), rng.lognormal(0, 1, (2, 16, 16))
     d, start = np.array([0.02, -0.03]), rng.integers(0, 16, (2, 16)).astype(float)
@@ -248,7 +248,7 @@ def test_loops_give_what_plain_python_gives() -> None:
 
 
 def test_nearest_points_are_the_nearest() -> None:
-    """Against all points, by their plain definition."""
+    """Against all points, by the plain definition."""
     rng, grid = np.random.default_rng(3), codebook.grid("iq2_xs")
     x, w = (rng.standard_normal((5, 8)).astype(np.float32), rng.lognormal(0, 1, (5, 8)).astype(np.float32))
     odd = (x < 0).sum(axis=1) % 2 == 1

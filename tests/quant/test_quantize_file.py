@@ -1,4 +1,4 @@
-"""The quantize driver and command: what is written, what is refused, and that a refusal leaves nothing."""
+"""The quantize driver and command: written files, refusals, and that a refusal leaves nothing."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_bad_overrides_are_refused(model: Path, overrides: list[tuple[str, str]]
 
 
 def refuses(error: type[Exception], words: str, source: Path, name: str) -> None:
-    """The error, in one line, and a folder that holds what it held before."""
+    """The error in one line; the folder's content is unchanged."""
     target = source.parent / "out.gguf"
     target.write_bytes(b"what was here before")
     before = sorted(source.parent.iterdir())

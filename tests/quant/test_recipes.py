@@ -1,4 +1,6 @@
-"""Recipes against what llama-quantize chose for models of these shapes (tests/data/recipe_formats.json)."""
+"""Recipes against the formats that llama-quantize chose for models of these shapes
+(tests/data/recipe_formats.json).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ CASES = [
 
 
 def model_shapes(model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Tensors of a model, in the order that the stored letters have."""
+    """Tensors of a model in the order of the stored letters."""
     width, hidden, experts = model["embd"], model["ffn"], model["experts"]
     shared = width // model["heads"] * model["kv"]
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (64, width), "output_norm.weight": (width,)}

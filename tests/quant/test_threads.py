@@ -1,4 +1,4 @@
-"""Threads that the system does not give are one error; other errors stay what they are."""
+"""A thread that the system refuses is one error; other errors pass through unchanged."""
 
 import threading
 

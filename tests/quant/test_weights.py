@@ -127,7 +127,7 @@ def test_the_largest_scales_stay_finite_and_larger_ones_overflow_visibly(name: s
 
 
 def cases() -> list[F32]:
-    """Groups as the search steps take them: [tiles, size, lanes]."""
+    """Groups in the search steps' layout: [tiles, size, lanes]."""
     rng = np.random.default_rng(21)
     normal = rng.standard_normal((2, 32, search_loops.LANES)).astype(np.float32)
     extreme = np.zeros_like(normal)
@@ -142,7 +142,7 @@ def cases() -> list[F32]:
 
 
 def steps(name: str, x: F32, module: object) -> list[F32]:
-    """A search step's results, what it changed in place included."""
+    """A search step's results, including arrays changed in place."""
     function, w = getattr(module, name), np.abs(x) + np.float32(0.5)
     if name == "scale_groups":
         return [function(x, w, least, -least - 1, np.float32(least) + search.MANY) for least in (-8, -32)]
@@ -171,7 +171,9 @@ def test_loops_equal_plain_numpy_bit_for_bit(name: str) -> None:
 
 
 def rows_of_every_kind() -> F32:
-    """34 rows of 1024 numbers, which fill no batch of blocks: usual, tiny, huge, flat and empty ones."""
+    """34 rows of 1024 values, which do not fill a batch of blocks: usual, tiny, huge, constant and empty
+    ones.
+    """
     rng = np.random.default_rng(22)
     x = trained_like(5)[:34].copy()
     x[20:30] *= np.exp(rng.uniform(-90, 11, (10, 1))).astype(np.float32)

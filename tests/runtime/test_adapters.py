@@ -1,4 +1,6 @@
-"""LoRA adapters: what merged weights would give, any mix in one batch, what is cached apart, bad files."""
+"""LoRA adapters: they equal merged weights, mix freely in one batch, have cached prefixes of their own, and
+bad files are refused.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def merged(mix: Mapping[str, float], tensors: Mapping[str, Mapping[str, Array]])
 
 
 def test_nets_and_shared_experts_take_adapters_too(tmp_path: Path) -> None:
-    """Of Granite 4: what its nets and its attending layers multiply with, and the experts of all tokens."""
+    """Granite 4: weights of the SSM and attention layers, and of the shared experts."""
     targets = ("ssm_in", "ssm_out", "attn_q", "attn_v", "ffn_gate_shexp", "ffn_down_shexp")
     made = extra_files.factors(3, 4, targets, scale=0.05, arch="granitehybrid")
     assert {name.split(".")[2] for name in made} == set(targets)

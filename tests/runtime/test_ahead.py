@@ -1,5 +1,5 @@
-"""Steps that are launched before the last one's tokens are read: every request gets what it would get
-without, whoever ends, comes or leaves meanwhile, and nothing of a step that came too late stays.
+"""Launch-ahead: steps launched before the last one's tokens are read. Every request gets the same result,
+whichever requests end, arrive or leave, and nothing of an obsolete step remains.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A step that fails when nobody waits for it would be told nowhere else."""
+    """A step that fails when nobody waits for it is reported in the log only."""
     yield
     records = caplog.get_records("call")
     assert all("fell off" in r.getMessage() for r in records if r.levelno >= logging.ERROR)
 
 
 class Counted:
-    """Counts steps that were launched while another was under way."""
+    """Counts steps that were launched during another one."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.under, self.ahead = engine, 0, 0
@@ -86,7 +86,7 @@ def requests(count: int) -> list[GenerateRequest]:
     for i in range(count):
         ids = [int(t) for t in rng.integers(0, tiny.VOCAB, rng.integers(1, 40))]
         kinds = (GREEDY, Sampling(temperature=1.3, top_k=0, seed=i), Sampling(repeat_penalty=1.4, seed=i))
-        # The second one ends soon, whatever it says.
+        # The second request ends soon in any case.
         few = range(0, tiny.VOCAB, 2 if i == 1 else 40)
         ends = frozenset(few) if i % 3 else frozenset[int]()
         found.append(GenerateRequest(ids, int(rng.integers(1, 30)), kinds[i % 3], ends))
@@ -111,14 +111,14 @@ def test_answers_are_those_of_one_step_at_a_time(engine: Engine) -> None:
     alone = [answers(engine, [r], overlaps=False)[0] for r in wanted]
     assert {finish for _, finish in alone} == {"stop", "length"}
     with Counted(engine) as counted:
-        if engine.devices == ("remote",):  # others may round by what is computed together
+        if engine.devices == ("remote",):  # other backends may round differently by batch
             assert answers(engine, wanted[:4], overlaps=True) == alone[:4]
         assert [answers(engine, [r], overlaps=True)[0] for r in wanted] == alone
     assert counted.ahead > 10
 
 
 def test_rows_that_wait_for_the_host_are_launched_ahead_too(engine: Engine) -> None:
-    """One that reports and one that must not end early, among others."""
+    """One request with log-probabilities and one with a minimum length, among others."""
     plain = requests(3)[0]
     reported = GenerateRequest([5, 6, 7], 12, GREEDY, logprobs=2)
     late = GenerateRequest(
@@ -174,7 +174,7 @@ def test_who_cancels_comes_or_runs_out_of_time_meanwhile_is_served(engine: Engin
 
 
 def test_few_blocks_make_somebody_give_way() -> None:
-    """Where the next token has no room, nothing is launched for it before somebody gave way."""
+    """Where the next token has no block, it is not launched before another request is preempted."""
     engine = open_engine("remote", slots=3, blocks=6)
     wanted = [GenerateRequest([i, i + 1, i + 2], 40, Sampling(temperature=1, seed=i)) for i in range(3)]
     alone = [answers(engine, [r], overlaps=False)[0] for r in wanted]
@@ -257,7 +257,7 @@ def test_the_loop_that_is_timed_gives_the_same_tokens(backend: str) -> None:
 def test_a_step_is_read_while_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logprobs: int
 ) -> None:
-    """The device begins each of its runs when the test lets it: one a step, two where the host samples."""
+    """The device starts each run when the test allows it: one per step, two with host-side sampling."""
     monkeypatch.setenv("SATCHEL_REMOTE_HOLD", str(tmp_path / "hold"))
     engine, held, go = open_engine("remote"), tmp_path / "hold.0", tmp_path / "hold.0.go"
     host = host_sampling_of(GenerateRequest((1, 2), 1, logprobs=logprobs))
@@ -274,12 +274,12 @@ def test_a_step_is_read_while_the_next_one_runs(
         engine.launch_sampling(first)
         second = engine.launch([BatchEntry(0, [LAST], GREEDY, host_sampling=host)])
         leave()
-        tokens = engine.collect(first)  # the second one is held meanwhile
+        tokens = engine.collect(first)  # the second step is held meanwhile
         engine.launch_sampling(second)
         leave()
         return tokens + engine.collect(second)
 
-    usual = two_steps()  # programs are made, which waits for the device
+    usual = two_steps()  # compiles the programs, which waits for the device
     held.touch()
     assert two_steps() == usual
     held.unlink()

@@ -1,6 +1,6 @@
-"""Steps whose sampling waits for the host, launched ahead: the forward pass needs no token that the host
-reads, so the sampling alone waits. Answers stay the same, no row is left out of a step, and nothing is asked
-of a request that ended.
+"""Launch-ahead with host-side sampling: the forward pass needs no token that the host reads, so only the
+sampling waits. Answers stay the same, every row is in every step, and nothing is computed for a finished
+request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def service(engine: Engine) -> Iterator[Service]:
 
 
 class Odd:
-    """A constraint of `most` tokens: odd ones, then even ones, in turn. fails: the token that it refuses."""
+    """A constraint of `most` tokens, odd and even ones in turn. fails: the token that it refuses."""
 
     def __init__(self, most: int, events: list[str] | None = None, fails: int = -1) -> None:
         self.most, self.events, self.fails = most, [] if events is None else events, fails
@@ -81,7 +81,7 @@ class Odd:
 
 
 class Steps:
-    """Notes what is launched: the entries of each step, and in `events` when each half of one was."""
+    """Records the launches: the entries of each step, and in `events` each half of one."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.events, self.launched = engine, list[str](), list[Sequence[BatchEntry]]()
@@ -106,7 +106,7 @@ class Steps:
 
     @property
     def ahead(self) -> list[Sequence[BatchEntry]]:
-        """Steps that were launched before the tokens of the step before them were read."""
+        """Steps launched before the tokens of the previous one were read."""
         return [step for step in self.launched if any(LAST in e.ids for e in step)]
 
 
@@ -128,7 +128,7 @@ def constrained(constraint: Odd, most: int = LONG, sampling: Sampling = GREEDY) 
 
 
 def even(past: Sequence[int], logits: Array) -> Array:
-    """A logits processor that looks at how many tokens there are."""
+    """A logits processor that depends on the number of tokens."""
     logits[len(past) % 2 :: 2] = -np.inf
     return logits
 
@@ -164,7 +164,9 @@ def answered(engine: Engine, each: Sequence[GenerateRequest], overlaps: bool) ->
 
 @pytest.mark.parametrize("kind", HOST_SAMPLED)
 def test_answers_are_those_of_one_step_at_a_time(engine: Engine, kind: str) -> None:
-    """Alone on the plain way, then ahead with three others: every token, log probability and end."""
+    """Alone without launch-ahead, then ahead with three others: every token, log-probability and finish
+    reason.
+    """
 
     def wanted() -> GenerateRequest:
         return host_sampled(kind, [99, 3, 4], LONG, stop_ids=frozenset(range(0, tiny.VOCAB, 40)))
@@ -176,7 +178,7 @@ def test_answers_are_those_of_one_step_at_a_time(engine: Engine, kind: str) -> N
 
 
 def test_the_host_code_of_gpus_runs_both_halves() -> None:
-    """Outputs of a step are read, and logits of the next one changed, while that is under way."""
+    """A step's outputs are read, and the next one's logits changed, while that is in flight."""
     engine = open_engine("emulated")
 
     def wanted() -> list[GenerateRequest]:
@@ -190,8 +192,8 @@ def test_the_host_code_of_gpus_runs_both_halves() -> None:
 
 
 def test_the_others_are_launched_ahead_while_the_grammar_waits(engine: Engine, service: Service) -> None:
-    """The forward pass of a step is on its way before the constraint has the token of the step before; the
-    bitmask is filled while it runs.
+    """A step's forward pass is launched before the constraint has the previous step's token; the bitmask is
+    filled while it runs.
     """
     with Steps(engine) as steps:
         constraint = Odd(LONG, steps.events)
@@ -208,7 +210,7 @@ def test_the_others_are_launched_ahead_while_the_grammar_waits(engine: Engine, s
 
 
 def test_nobody_is_left_out_of_a_step(engine: Engine, service: Service) -> None:
-    """Four answers of one length take as many steps as one: the grammar's row is in each of them."""
+    """Four answers of equal length take as many steps as one: the grammar's row is in each."""
     with Steps(engine) as steps:
         for handle in together(service, [*plain(), constrained(Odd(LONG))]):
             list(handle)
@@ -226,7 +228,7 @@ def test_a_batch_of_such_rows_alone_is_launched_ahead(engine: Engine, service: S
 
 
 def test_after_its_end_nothing_is_asked_and_others_go_the_plain_way(engine: Engine, service: Service) -> None:
-    """The step that was launched before the end was seen samples for others only."""
+    """A step that was launched before the end was seen samples for the others only."""
     alone = [list(service.submit(r)) for r in plain(most=30)]
     with Steps(engine) as steps:
         constraint = Odd(6, steps.events)
@@ -299,7 +301,7 @@ def test_few_blocks_make_somebody_give_way() -> None:
 
 @pytest.mark.parametrize("half", ["launch", "launch_sampling", "collect"])
 def test_a_device_that_fails_in_either_half_ends_everybody_once(engine: Engine, half: str) -> None:
-    """Nothing stays under way, and the next requests run."""
+    """No request stays running, and the next ones succeed."""
     calls, inner = iter(range(1000)), getattr(engine, half)
 
     def fail(*args: object) -> object:
@@ -329,7 +331,7 @@ def test_a_device_that_fails_in_either_half_ends_everybody_once(engine: Engine, 
 
 
 def test_drafts_of_rows_with_biases_are_verified_as_ever(engine: Engine) -> None:
-    """With a speculator no step is launched ahead, but the device has both halves of each."""
+    """With a speculator no step is launched ahead, but the device runs both halves of each."""
     sampling = replace(GREEDY, logit_bias={17: 3.0})
     asked = GenerateRequest([4, 5, 6] * 6, 30, sampling)
     service = Service(engine)

@@ -55,7 +55,7 @@ compiled = pytest.mark.skipif(
     st.integers(1, 5),
 )
 def test_no_part_of_a_stop_string_that_comes_is_ever_shown(stops: list[str], text: str, most: int) -> None:
-    """Characters come as their bytes, a token each, so they are split wherever they can be."""
+    """Each token is one byte, so characters are split wherever possible."""
     model: Any = chat_model.Scripted(WORDS, byte_ids(text))
     reply, shown = Reply(model, Fitted([5]), GenerateOptions(stop=stops).checked()), ""
     first = min(((text.find(s) + len(s), text.find(s)) for s in stops if s in text), default=None)
@@ -92,7 +92,7 @@ SPACED = Regex("[ \n]*<?x")
 )
 @pytest.mark.parametrize("thought", ["", "<think>a < b</think>", "\n <think>\n</think>"])
 def test_a_grammar_holds_what_may_begin_as_thinking_does(spec: Spec, text: str, thought: str) -> None:
-    """Also after any number of tokens was taken back and came again."""
+    """Also after any number of tokens was rolled back and accepted again."""
     grammar = compile_grammar(WORDS, spec)
     ids = [*WORDS.encode(thought, special=True, bos=False), *byte_ids(text)]
     if thought.startswith("\n") and spec != SPACED:
@@ -128,7 +128,7 @@ CALL = '<tool_call>\n{"name": "time", "arguments": {"a": 1}}\n</tool_call>'
     [(Regex(" x"), " x"), (Regex("\nx \n"), "\nx \n"), (ToolCallGrammar([TIME], "hermes"), CALL)],
 )
 def test_all_that_follows_the_thinking_is_judged(kind: int, thought: str, spec: Spec, text: str) -> None:
-    """Space around the content and calls are part of what was held, and of no other answer."""
+    """Spaces around the content and calls belong to the constrained text."""
     words = chat_model.tokenizer(kind)
 
     def reply(said: str) -> ChatReply:
@@ -147,7 +147,7 @@ TOOL = {"type": "function", "function": {"name": "time", "parameters": dict(TIME
 
 @compiled
 def test_a_grammar_holds_what_follows_a_budget_of_thinking(tmp_path: Path) -> None:
-    """Beside each other, and each as it is alone."""
+    """In one batch, each as it is alone."""
     asked = [{"role": "user", "content": "hello"}]
     opened = [*asked, {"role": "assistant", "content": "", "reasoning_content": "h"}]
     with Model.load(chat_model.write_chat_model(tmp_path / "tiny.gguf"), slots=3) as model:
@@ -241,7 +241,7 @@ NESTED = 'root ::= "(" (root | [xyz]+)* ")"'
 
 
 def run(blocks: int, together: bool) -> tuple[list[object], int, int]:
-    """What each is told; how often one gave way; drafts."""
+    """The result of each, the number of preemptions, and drafts."""
     cache = Cache(context=96, slots=4, block=16, blocks=blocks)
     device = find_backend("cpu").open(threads=2)
     engine: Engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), cache, device)
@@ -262,7 +262,7 @@ def run(blocks: int, together: bool) -> tuple[list[object], int, int]:
 
 @compiled
 def test_a_batch_of_everything_gives_each_what_it_gets_alone() -> None:
-    """Also where those in the middle of a grammar give way to others, and come back."""
+    """Also where constrained requests are preempted and resumed."""
     alone, _, drafted = run(0, False)
     assert drafted > 0
     assert run(0, True)[0] == alone

@@ -1,5 +1,5 @@
-"""asyncio's face: the same answers, the loop never blocked, and ends that are seen: closed, cancelled, let
-go.
+"""The asyncio interface: the same answers, a loop that is never blocked, and detected ends: closed,
+cancelled, dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def model(path: Path) -> Iterator[Model]:
 
 
 def idle(model: Model) -> None:
-    """Returns once the engine has nothing to do."""
+    """Returns when the engine has nothing to do."""
     service = model.service
     assert isinstance(service, Service)
     under_way = (service.scheduler.running, service.scheduler.waiting, service._handles)
@@ -51,7 +51,7 @@ def idle(model: Model) -> None:
 
 @contextmanager
 def held(model: Model) -> Iterator[None]:
-    """While the block runs, the engine begins no step, so that no answer ends."""
+    """The engine starts no step while the block runs, so no answer ends."""
     fill, go = model.engine.fill, threading.Event()
 
     def waits(*args: Any, **options: Any) -> Program:
@@ -111,7 +111,7 @@ def test_every_verb_is_there(path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("way", ["aclose", "with", "task", "wait_for", "del"])
+@pytest.mark.parametrize("way", ["aclose", "with", "task", "timeout", "del"])
 def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
     async def run() -> None:
         reply = await AsyncModel(model).generate(PROMPTS[0], ignore_eos=True, sampling=GREEDY)
@@ -128,9 +128,12 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-        elif way == "wait_for":
+        elif way == "timeout":
+            loop = asyncio.get_running_loop()
             with held(model), pytest.raises(TimeoutError):
-                await asyncio.wait_for(reply.read(), 0.001)
+                async with asyncio.timeout(None) as patience:
+                    loop.call_soon(patience.reschedule, loop.time())  # times out once read() waits
+                    await reply.read()
         kept = reply.reply if way != "del" else None
         del reply
         assert kept is None or (kept.over and kept.stats.finish == "cancelled")
@@ -167,7 +170,7 @@ def test_a_cancelled_load_is_given_up(path: Path) -> None:
 
 
 def test_a_loop_that_is_gone_does_not_harm_the_engine(model: Model) -> None:
-    """The loop ends while an answer's token is on its way."""
+    """The loop ends while a token is on its way to an answer."""
 
     async def run() -> None:
         reply = await AsyncModel(model).generate(PROMPTS[1], ignore_eos=True)
@@ -183,7 +186,7 @@ def test_a_loop_that_is_gone_does_not_harm_the_engine(model: Model) -> None:
 
 
 def test_a01_a_whole_answer_is_judged_in_another_thread() -> None:
-    """And so is a request begun whose grammar is compiled first."""
+    """Requests whose grammar must be compiled start in another thread too."""
 
     class Judged:
         starts_slowly, unjudged, over, handle = True, False, False, None

@@ -1,5 +1,5 @@
-"""The example of a backend in one C file: built by the command that it names, it computes its ops, leaves the
-rest to the CPU, and refuses plans that are wrong.
+"""The example backend in one C file: the command in its head builds it, it computes its ops, leaves the
+others to the CPU, and refuses invalid plans.
 """
 
 from __future__ import annotations

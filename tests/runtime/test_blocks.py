@@ -28,7 +28,7 @@ X = RNG.standard_normal((T, WIDTH)).astype(np.float32)
 
 @dataclass(frozen=True)
 class Flags:
-    """What a family asks of attention. norm: the shape of the weights on queries and keys, without heads."""
+    """The kind of attention of a family."""
 
     window: int = 0
     chunk: int = 0
@@ -42,7 +42,7 @@ class Flags:
     scale: float = 0.0
     bias: bool = False
     joined: bool = False
-    norm: str = ""
+    norm: str = ""  # shape of the weights on queries and keys, without heads
     centered: bool = False
     heads: int = HEADS
     kv: int = KV
@@ -50,7 +50,7 @@ class Flags:
 
 
 class Bare(Llama):
-    """An architecture that is what its flags say."""
+    """An architecture that is defined by its flags."""
 
     flags = Flags()
 
@@ -349,7 +349,9 @@ def test_norms_and_residuals_of_a_layer(kind: str) -> None:
 
 @pytest.mark.parametrize("norms", [1, 2])
 def test_parallel_parts_see_what_came_in(norms: int) -> None:
-    """x + attention(norm(x)) + feed(norm(x)): one norm for both (GPT-J, Command R), or two (Falcon 40B)."""
+    """x + attention(norm(x)) + feed_forward(norm(x)): one norm for both (GPT-J, Command R), or two (Falcon
+    40B).
+    """
     f = Flags(centered=True)
     w, values = weights_of(f)
     first = put(w, "blk.0.attn_norm.weight", WIDTH, shift=1.0)

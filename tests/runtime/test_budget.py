@@ -1,4 +1,4 @@
-"""The budget: choices against an exhaustive search, curves against what they are made of, a whole search."""
+"""Formats by budget: choices against an exhaustive search, curves against their data, a whole search."""
 
 from __future__ import annotations
 

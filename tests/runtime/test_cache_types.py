@@ -76,7 +76,7 @@ def test_the_plan_equals_numpy(kind: str, backend: str) -> None:
 @pytest.mark.skipif("cpu" not in BACKENDS, reason="needs the cpu backend")
 @pytest.mark.parametrize("kind", [*CACHE_TYPES, *PAIRS])
 def test_prefill_equals_steps_in_any_company(kind: str) -> None:
-    """The same bits whether tokens are fed at once, in pieces or beside another sequence."""
+    """The same bits at once, in chunks and beside another sequence."""
     engine = open_engine("llama", kind, "cpu")
     whole = engine.logits([BatchEntry(0, IDS)])
     for size in (1, 7, 32):
@@ -121,7 +121,7 @@ def test_a_latent_that_no_rotation_fits() -> None:
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
 def test_turning_spreads_an_outlier(kind: str) -> None:
-    """One dimension of 30 times the others, as keys have them, costs those their bits unless rotated."""
+    """One dimension of 30 times the others' size, as in keys, costs the others precision unless rotated."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal((64, 2, 128)).astype(np.float32)
     x[..., 5] *= 30

@@ -196,10 +196,10 @@ RESULT = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        ([{"role": "robot", "content": "x"}], "messages[0].role: one of system, developer, user"),
+        ([{"role": "robot", "content": "x"}], "messages[0].role: expected one of system, developer, user"),
         ([HI, RESULT], "messages[1]: a tool's result, but the assistant's message before it calls no tool"),
         ([HI, ASSISTANT, {**RESULT, "tool_call_id": "c2"}], "call without a result ('c1'), got 'c2'"),
-        ([HI, ASSISTANT, {**RESULT, "tool_call_id": 5}], "messages[2].tool_call_id: text is wanted, got int"),
+        ([HI, ASSISTANT, {**RESULT, "tool_call_id": 5}], "messages[2].tool_call_id: expected text, got int"),
         ([HI, ASSISTANT, RESULT, RESULT], "messages[3].tool_call_id: 'c1' has its result already"),
         ([HI, TWICE], "messages[1].tool_calls[1].id: 'c1' is an earlier call's"),
         ([HI, SAID, SAID], "messages[2]: two assistant messages stand at the end"),

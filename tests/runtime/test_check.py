@@ -1,4 +1,4 @@
-"""--check passes on a right device for every architecture, and names the first step of a wrong one."""
+"""--check passes on a correct device for every architecture, and names the first step of a wrong one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_right_device_passes(device: Device, arch: str, format: str) -> None:
     ["get_rows", "linear", "linear_add", "rope", "rope_kv_write", "attention", "linear_swiglu", "sample"],
 )
 def test_the_first_wrong_step_is_named(device: Device, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A definition that is off stands for a kernel that is."""
+    """A wrong definition stands in for a wrong kernel."""
     right = OPS[op].define
 
     @wraps(right)
@@ -93,7 +93,7 @@ def test_numbers_that_are_none_are_no_match() -> None:
 
 
 def test_the_engine_can_go_on(device: Device) -> None:
-    """The check works beside an engine, not in its memory."""
+    """The check has memory of its own beside the engine's."""
     weights = tiny.weights("llama")
     engine: Engine = tiny.engine("llama", weights, CACHE, device)
     check_graph(engine.optimized("tokens"), {device.name: device}, weights.tensors.__getitem__, CACHE, IDS)

@@ -1,5 +1,5 @@
-"""A02: nothing runs because it lies in the current folder: no module, no program, no settings, in this
-process or in one that it starts.
+"""A02: nothing in the current folder is run: no module, program or settings, neither by this process nor by
+one that it starts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs here a
 
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, full of modules and programs that say so in `ran` when they run."""
+    """The current folder, full of modules and programs that record in `ran` when they run."""
     folder, ran = tmp_path / "trap", tmp_path / "ran"
     folder.mkdir()
     for name in MODULES:
@@ -76,7 +76,7 @@ def test_a_server(trap: Path) -> None:
 
 
 def test_as_a_module(trap: Path) -> None:
-    """`python -m` itself looks for these two in the current folder, before any line of ours."""
+    """`python -m` itself looks for these two in the current folder, before any of our code."""
     for name in ("satchel", "importlib"):
         (trap / name / "__init__.py").unlink()
         (trap / name).rmdir()
@@ -119,7 +119,7 @@ assert yaml.safe_load("a: 1") == {"a": 1}
 
 @pytest.mark.parametrize("first", ["", pytest.param("import yaml\n", marks=pytest.mark.nightly)])
 def test_settings_of_numba(trap: Path, first: str) -> None:
-    """A folder of compiled code named there would be unpickled."""
+    """The file could name a folder of compiled code, which would be unpickled."""
     pytest.importorskip("yaml", reason="without it numba reads no settings")
     (trap / "yaml.py").unlink()
     done = ask(sys.executable, "-P", "-W", "error::UserWarning", "-c", first + LOADING)
@@ -175,7 +175,7 @@ def test_programs_are_found_in_absolute_folders_alone(trap: Path, monkeypatch: p
 
 
 def test_the_module_path_of_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Python put there for the current folder and the script's is gone, its user's own stays."""
+    """Python's entries for the current folder and the script's are removed, the user's own stay."""
     script, mine = tmp_path / "script", tmp_path / "mine"
     for folder in (script, mine):
         folder.mkdir()
@@ -226,7 +226,7 @@ def test_a_start_elsewhere_is_seen(source: str) -> None:
 
 
 def test_a_worker_has_nothing_but_its_pipes(tmp_path: Path) -> None:
-    """No descriptor of the program's goes along."""
+    """It inherits no other descriptor."""
     from tiny_file import write_model
 
     from satchel import Model

@@ -1,4 +1,4 @@
-"""Multiple choice: likelihoods as numpy sums them, both forms of task files, and what they can't be."""
+"""Multiple choice: likelihoods equal numpy's sums; both formats of task files, and refused ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VOCAB = 128
 
 @dataclass
 class Bigrams:
-    """Stands for an engine: logits are a function of the last token; what is cached is noted."""
+    """A fake engine: logits are a function of the last token; cached tokens are recorded."""
 
     batch: int = 7
     cache: Cache = field(default_factory=lambda: Cache(64))

@@ -25,7 +25,7 @@ CACHE = Cache(context=tiny.CONTEXT, slots=2)
 
 
 class Everything:
-    """A device that has every op but those named."""
+    """A device that supports every op except the named ones."""
 
     def __init__(self, name: str = "cpu", lacks: frozenset[str] = frozenset()) -> None:
         self.name, self.lacks = name, lacks

@@ -1,4 +1,4 @@
-"""A model's file that another process cuts while it is in use: an error, never the process's end."""
+"""A model file that another process truncates while it is in use: an error, never a crash."""
 
 from __future__ import annotations
 

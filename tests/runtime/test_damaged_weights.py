@@ -1,5 +1,5 @@
-"""A18 of the hostile requests: a model with damaged weights answers nothing in silence. Whatever is asked of
-it, the error names the file and what to do.
+"""A18 of the hostile requests: a model with damaged weights never answers silently. Every request fails with
+an error that names the file and what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROMPT = [1, 2, 3, 4, 5]
 
 
 def norm_of(value: float) -> Callable[[tiny.TinyWeights], None]:
-    """Damage of every row: one weight of the last norm."""
+    """Damages every row: one weight of the last norm."""
 
     def change(weights: tiny.TinyWeights) -> None:
         weights.changeable("output_norm.weight").view(np.float32)[3] = value
@@ -34,7 +34,7 @@ def norm_of(value: float) -> Callable[[tiny.TinyWeights], None]:
 
 
 def one_row(weights: tiny.TinyWeights) -> None:
-    """Damage of one token's logit alone: the scale of a block of the head is NaN."""
+    """Damages the logit of one token only: the scale of a block of the head is NaN."""
     head = "output.weight" if "output.weight" in weights.tensors else "token_embd.weight"
     weights.changeable(head)["d"][77, 0] = np.float16(np.nan)
 
@@ -95,7 +95,7 @@ def test_a18_a_worker_process_and_a_repeated_prompt_say_the_same(tmp_path: Path)
 
 
 def test_a18_one_request_of_a_step_fails_and_the_others_go_on(tmp_path: Path) -> None:
-    """The embedding of one token is damaged: only a prompt that has it is harmed."""
+    """The embedding of one token is damaged: only a prompt with that token fails."""
 
     def untied(weights: tiny.TinyWeights) -> None:
         for kept in (weights.tensors, weights.shapes, weights.formats):
@@ -149,7 +149,9 @@ def test_a18_perplexity_and_the_command_line(
 
 
 def test_what_a_processor_makes_of_logits_is_its_own_affair(tmp_path: Path) -> None:
-    """NaN there never comes and +inf always does; nothing left is the processor's error, not the model's."""
+    """A token with NaN is never sampled, one with +inf always; no token left is the processor's error, not
+    the model's.
+    """
 
     def only_nine(past: Any, logits: Any) -> None:
         logits[:] = np.nan

@@ -1,5 +1,5 @@
-"""What a request answers, its tokens and the bits of their logarithms of probability, depends on nothing but
-the request: not on its company, threads, chunks, drafts, what was cached, or having given way.
+"""An answer, its tokens and the bits of its log-probabilities, depends on the request only: not on batch,
+threads, chunks, drafts, cached prefixes or preemption.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Answer = tuple[list[int], bytes]
 
 @dataclass(frozen=True)
 class Setting:
-    """How an engine is made and asked."""
+    """How an engine is opened and used."""
 
     slots: int = 1
     threads: int = 1
@@ -87,7 +87,7 @@ def requests() -> list[GenerateRequest]:
 
 
 def bits(handle: RequestHandle) -> bytes:
-    """Everything that is told of the tokens, as bytes of float32."""
+    """All reported numbers of the tokens, as bytes of float32."""
     told = [x for p in handle.logprobs for x in (p.logprob, p.rank, *(v for pair in p.top for v in pair))]
     return np.array(told, np.float32).tobytes()
 

@@ -1,4 +1,4 @@
-"""Measured peaks: above zero where a device can measure, honest where it cannot, and what follows."""
+"""Measured peaks: positive where a device can measure, absent where it cannot, and their use."""
 
 from __future__ import annotations
 

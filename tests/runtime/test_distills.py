@@ -1,5 +1,5 @@
-"""R1's distills: bases of Llama 3 and Qwen 2 with DeepSeek's markers and template. A chat is written in its
-marker tokens, the answer begins inside of the thinking, and the two are told apart, with tools and without.
+"""R1's distills: Llama 3 and Qwen 2 vocabularies with DeepSeek's markers and template. A chat is written in
+marker tokens, the answer begins inside the reasoning, and both are separated, with tools and without.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def prompt_of(base: str, messages: list[dict[str, Any]], **more: Any) -> tuple[C
 
 @pytest.mark.parametrize("base", BASES)
 def test_a_prompt_is_written_in_marker_tokens(base: str) -> None:
-    """One begin token; what the user spells of markers is text."""
+    """One begin token; markers that the user spells stay text."""
     tokenizer, markers = tokenizer_of(base), BASES[base][2]
     said = tokenizer.encode(str(HI["content"]), bos=False)
     prompt, ids = prompt_of(base, [HI])

@@ -1,4 +1,6 @@
-"""Embeddings: what numpy makes of the definition's rows; alone, in a batch and in pieces the same bits."""
+"""Embeddings equal numpy's pooling of the definition's rows; the same bits alone, in a batch and in
+chunks.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ def test_alone_in_a_batch_and_in_pieces_the_bits_are_the_same(kind: str, model: 
 
 
 def test_texts_and_answers_run_beside_each_other(model: Model) -> None:
-    """More callers than slots: nobody waits for ever, and each gets what it gets alone."""
+    """More callers than slots: none waits for ever, and each result is the same as alone."""
     alone, text = model.embed(TEXTS), model.generate(TEXTS[3], max_tokens=20, sampling=GREEDY).read()
     found: list[Any] = [None] * 8
 

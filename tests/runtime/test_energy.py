@@ -1,4 +1,4 @@
-"""Joules are those of the counters that can be read; where none can, the reason is told."""
+"""Energy is that of the readable counters; where there are none, the reason is reported."""
 
 from __future__ import annotations
 

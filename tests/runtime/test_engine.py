@@ -65,8 +65,8 @@ def oracle(arch: str, format: str, ids: list[int], cache: Cache = CACHE) -> Arra
 
 
 def grid(formats: list[str], few: str) -> list[tuple[str, str, str]]:
-    """Architecture, format, backend: those whose layer is Llama's in all formats on all backends, of the
-    others each once.
+    """(architecture, format, backend): those whose layer is Llama's in all formats on all backends, each
+    other one once.
     """
     plain = [a for a in DECODERS if a not in SPECS]
     return [
@@ -121,8 +121,8 @@ def test_a_batch_equals_each_alone(arch: str, format: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_was_sampled_needs_no_way_through_the_host(backend: str, ids: list[int]) -> None:
-    """A step fed LAST takes the token that the slot sampled: the same tokens come out as when the host feeds
-    them.
+    """A step with input LAST takes the token that the slot sampled, with the same tokens as through the
+    host.
     """
     runs = []
     for feed_host in (True, False):

@@ -1,5 +1,5 @@
-"""The scheduler and its pages under whatever order of events hypothesis finds: nothing is lost, nothing is
-stuck.
+"""The scheduler and its pages under any order of events (a hypothesis state machine): nothing is lost and
+nothing hangs.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ CONTEXT, ENOUGH = 200, 5000
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests arrive, are cancelled, run out of time and give way, in a pool that is too small for all."""
+    """Requests arrive, are cancelled, time out and are preempted, in a pool that is too small for all."""
 
     engine: Engine
     scheduler: Scheduler

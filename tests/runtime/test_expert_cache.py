@@ -1,5 +1,5 @@
-"""Experts of the CPU's that another device holds too: the answers stay, what is held follows what is picked,
-and no plan reads what is being moved.
+"""The expert cache: answers stay the same, the cached experts follow their use, and no plan reads an expert
+that is being swapped.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_the_answers_stay_whatever_is_held(files: dict[str, Path], kind: str) ->
         wanted = model.logits(IDS)
     with load(files[kind], 2) as model:
         cache = experts_of(model)
-        cache.step_bytes = 0  # nothing moves by itself
+        cache.step_bytes = 0  # no swap by itself
         first, bound = next(iter(cache.usage.values())), 1e-9 if KINDS[kind] == "f32" else 1e-4
         assert nmse(model.logits(IDS), wanted) < bound
         everything = set(range(len(first.slots)))
@@ -78,7 +78,7 @@ def test_the_answers_stay_whatever_is_held(files: dict[str, Path], kind: str) ->
 
 
 def hold(cache: ExpertCache, experts: list[int]) -> None:
-    """Static: these experts of every layer, as if they had been moved."""
+    """Caches these experts of every layer, as if they had been swapped in."""
     for label, usage in cache.usage.items():
         usage.slots[:] = -1
         for slot, expert in enumerate(experts):
@@ -115,7 +115,7 @@ def test_the_kernels_of_gpus_have_their_part(files: dict[str, Path]) -> None:
 
 
 def skewed(weights: tiny.TinyWeights) -> None:
-    """Routers that pick the last experts whatever comes: all rows but theirs are the negative of one row."""
+    """Routers that always select the last experts: all other rows are the negative of one row."""
     for name in [n for n in weights.tensors if n.endswith("ffn_gate_inp.weight")]:
         rows = np.random.default_rng(5).standard_normal(weights.shapes[name]).astype(np.float32)
         rows[:-2] *= 0.01
@@ -220,7 +220,7 @@ def test_a_step_sends_no_more_than_it_may(files: dict[str, Path]) -> None:
 
 
 def test_chance_moves_nothing() -> None:
-    """Experts that are all as likely: what is held stays, but for a few."""
+    """With equally likely experts the cached ones stay, except for a few."""
     rng, usage, moved = np.random.default_rng(3), ExpertUsage(64, 16), 0
     usage.holders[:] = range(16)
     usage.slots[:16] = range(16)

@@ -1,4 +1,4 @@
-"""What is kept of clients' grammars is bounded by its bytes (row A12)."""
+"""The cache of clients' grammars is bounded by bytes (row A12)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_cost_grows_with_the_text(tokenizer: Tokenizer) -> None:
 
 
 def test_a12_a_grammar_in_use_is_made_once(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that is not kept: a reply and its constraint share it."""
+    """Also one that is not cached: a reply and its constraint share it."""
     monkeypatch.setattr(compiled, "MAX_KEPT", 1)
     first = compile_grammar(tokenizer, schema(1))
     assert compile_grammar(tokenizer, schema(1)) is first

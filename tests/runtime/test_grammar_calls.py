@@ -1,5 +1,5 @@
-"""Forced calls in every family's format: the parser that reads answers reads back what a model may write, as
-a call that its tool's schema allows; and what templates write of calls can be written.
+"""Forced calls in every family's format: the parser reads back everything that a model may write, as a call
+that its tool's schema allows; and everything that templates write of calls can be written.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def test_what_the_schema_forbids_does_not_fit(style: str, begin: str) -> None:
 
 
 def walked(grammar: Grammar, tokenizer: Tokenizer, seed: int, most: int = 1500) -> str:
-    """A random answer: at each step one of the tokens that may come, the rarer ones of closing more often."""
+    """A random answer: at each step one of the allowed tokens, with the rarer closing tokens more likely."""
     rng, constraint = random.Random(seed), grammar.constraint()
     bitmask, said = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32), bytearray()
     for at in range(most):
@@ -421,7 +421,7 @@ def test_refused_with_its_place(style: str, tool: ToolSchema, place: str) -> Non
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats_of_text_are_those_of_json(name: str) -> None:
-    """Random texts of our pattern satisfy the format as values in JSON are held to it."""
+    """Random texts of our pattern satisfy the format, as values in JSON must."""
     from llguidance import LLMatcher
 
     grammar = LLMatcher.grammar_from_lark(f"start: {slashed(FORMATS[name])}")

@@ -1,4 +1,4 @@
-"""Grammars that are deep, long, or whose rules form chains: read, or refused in words (row A20)."""
+"""Grammars that are deep, long, or chains of rules: read, or refused with an error (row A20)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES = 4999
 
 
 def chain(head: str, sign: str, body: str, last: str) -> str:
-    """RULES + 1 rules, each of which is the next one."""
+    """RULES + 1 rules, each of which refers to the next."""
     names = [head, *(f"r{i}" for i in range(1, RULES + 1))]
     lines = [f"{name} {sign} {body} {after}" for name, after in pairwise(names)]
     return "\n".join([*lines, f"{names[-1]} {sign} {last}"])
@@ -78,7 +78,7 @@ REFUSED: dict[str, Spec] = {
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
-    """As a server's threads do it: with a stack of its own."""
+    """Runs in a thread with its own stack, like the server's threads."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -173,7 +173,7 @@ CHAINS: dict[str, Spec] = {
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_a20_chains_are_compiled_without_the_end_of_the_process(name: str, bundled_model: Path) -> None:
-    """The compiler recurses: on a usual stack each of these was a segmentation fault."""
+    """The compiler recurses: on an ordinary stack each of these was a segmentation fault."""
     with open_gguf(bundled_model) as gguf:
         tokenizer = build_tokenizer(gguf.metadata)
     try:

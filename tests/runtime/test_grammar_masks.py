@@ -1,4 +1,4 @@
-"""Constraints on random logits: what is finished validates, and what is cut says so."""
+"""Constraints on random logits: finished answers validate, and truncated ones say so."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OTHERS: list[Spec] = [
 
 
 def check_answers(tokenizer: Tokenizer, grammar: Grammar, seeds: range, limit: int = 80) -> int:
-    """Writes answers; gives how many were finished."""
+    """Writes answers; returns how many were finished."""
     count = 0
     for seed in seeds:
         rng = np.random.default_rng(seed)
@@ -185,7 +185,7 @@ def test_a_wrong_mask_buffer_is_refused(bitmask: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_process_that_only_checks_has_the_same_masks(kind: str) -> None:
-    """It leaves llguidance's slices of the vocabulary out, which take longest to make."""
+    """It omits llguidance's slices of the vocabulary, which take longest to build."""
     drawing, checking = toy(kind), toy(kind)
     only_check(checking)
     rng = np.random.default_rng(5)
@@ -242,7 +242,7 @@ def test_an_end_token_ends_and_is_taken_back() -> None:
 
 
 def test_constraints_of_one_grammar_do_not_meet() -> None:
-    """Eight threads through one compiled grammar write what one writes."""
+    """Eight threads with one compiled grammar write the same as one."""
     tokenizer = TOKENIZERS["gpt2"]
     grammar = compile_grammar(tokenizer, JsonSchema(SCHEMAS["people"]))
     alone = [write(tokenizer, grammar, np.random.default_rng(i), 40, 4)[0] for i in range(8)]

@@ -1,4 +1,6 @@
-"""Structured output of the bundled model: valid answers by schemas and other grammars, notes on cut ones."""
+"""Structured output of the bundled model: answers satisfy schemas and other grammars; truncated ones have
+notes.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ def test_a_tool_is_called(model: Model) -> None:
 
 
 def test_held_and_free_answers_run_together(model: Model) -> None:
-    """What shares the steps changes no answer, and the free one is as it is alone."""
+    """A batch changes no answer, and the unconstrained one is as it is alone."""
 
     def ask(spec: Any) -> Any:
         return model.chat(ASK, grammar=spec, sampling=GREEDY, max_tokens=24)

@@ -1,5 +1,5 @@
-"""Regular expressions, GBNF, Lark, choices and tool calls: what they let through, what is refused
-(H06, H08, H10).
+"""Regular expressions, GBNF, Lark, choices and tool calls: what they accept, and what is refused (H06, H08,
+H10).
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def test_masks_and_check_agree(
 
 
 def accepts(tokenizer: Tokenizer, constraint: Any, text: str) -> bool:
-    """Whether the constraint lets the text through byte by byte and may end there."""
+    """Whether the constraint accepts the text byte by byte and may end there."""
     try:
         for byte in text.encode():
             constraint.accept(next(i for i in range(256) if tokenizer.token_bytes(i) == bytes([byte])))

@@ -1,4 +1,4 @@
-"""The verdict on a finished answer: as jsonschema gives it, at a bounded cost for any schema and value."""
+"""The check of a finished answer: jsonschema's verdict, at a bounded cost for any schema and value."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_verdict_is_that_of_jsonschema(schema: Any, x: Any, y: Any, value: A
 
 
 def doubling(levels: int, key: str, last: object) -> dict[str, Any]:
-    """a0 says a1 twice, a1 says a2 twice ...: 2^levels ways to its end."""
+    """a0 refers to a1 twice, a1 to a2 twice ...: 2^levels paths to the end."""
     steps = {f"a{i}": {key: [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(levels)}
     return {"$defs": {**steps, f"a{levels}": last}, "$ref": "#/$defs/a0"}
 

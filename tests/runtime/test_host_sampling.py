@@ -1,4 +1,4 @@
-"""Requests whose sampling waits for the host: masks, biases, processors, reports, mirostat, beams."""
+"""Requests with host-side sampling: bitmasks, biases, processors, log-probabilities, mirostat, beams."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read(
 
 
 class Pattern:
-    """A constraint that allows one set of tokens after the other, and ends with the last."""
+    """A constraint that allows one set of tokens after another, and ends with the last."""
 
     def __init__(self, sets: Sequence[set[int]]) -> None:
         self.sets, self.taken = sets, list[int]()
@@ -208,7 +208,7 @@ def test_prompt_logprobs(service: Service) -> None:
 def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And the reports are the same bits as alone, where steps are longer."""
+    """The reports are the same bits as alone, where steps are longer."""
     engine = open_engine(slots=2)
     made, long = Service(engine), [int(i) for i in np.random.default_rng(2).integers(0, tiny.VOCAB, 90)]
     alone = score(made, long, 2)
@@ -240,7 +240,7 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
 
 
 def test_mirostat_comes_near_its_target_and_survives_pre_emption() -> None:
-    """The same tokens with a cache so small that requests push each other out."""
+    """The same tokens with a cache so small that requests preempt each other."""
     texts = []
     for blocks in (0, 7):
         small = Service(open_engine(blocks=blocks))
@@ -310,7 +310,7 @@ def test_h03_a_token_out_of_range_is_refused(service: Service, sampling: dict[st
 def brute_force(
     service: Service, prompt: list[int], width: int, steps: int, ends: frozenset[int]
 ) -> list[tuple[int, ...]]:
-    """Beam search in numpy, each beam computed anew at each step."""
+    """Beam search in numpy, with each beam computed again at each step."""
     opened: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     closed: list[tuple[tuple[int, ...], float]] = []
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Blocks that the cache gives up go to host memory and come back instead of being computed again: the same
+"""The host memory tier: evicted blocks move there and return instead of being recomputed, with the same
 tokens, within the limit, and never under another salt.
 """
 
@@ -50,7 +50,7 @@ def tier_of(engine: Engine) -> HostTier:
 
 
 def run(engine: Engine, tokens: Sequence[int], salt: str = "") -> tuple[list[int], int, Miss]:
-    """Five tokens greedily; what was cached, and why not more."""
+    """Five greedy tokens; the number of cached tokens, and why not more."""
     cached, why = engine.begin(0, tokens, salt)
     at, found = cached, list[int]()
     while at < len(tokens):
@@ -87,8 +87,8 @@ def test_what_was_pushed_out_comes_back_with_the_same_answer(backend: str) -> No
 
 @both
 def test_who_gave_way_comes_back_with_all_full_blocks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two requests that do not fit beside each other: pre-emption moves blocks, and nothing is computed twice
-    but what stands in no full block.
+    """Two requests that do not fit together: preemption moves blocks, and only partial blocks are
+    recomputed.
     """
     requests = [GenerateRequest(ids(i, 30), 40, GREEDY) for i in (1, 2)]
     with opened(backend, blocks=14) as engine:
@@ -99,7 +99,7 @@ def test_who_gave_way_comes_back_with_all_full_blocks(backend: str, monkeypatch:
 
         def noted(slot: int, tokens: Sequence[int], salt: str = "") -> tuple[int, Miss]:
             found = begin(slot, tokens, salt)
-            begun[len(tokens)] = found[0]  # the last try is that which was let in
+            begun[len(tokens)] = found[0]  # the last attempt is the one that was admitted
             return found
 
         monkeypatch.setattr(engine, "begin", noted)
@@ -187,7 +187,7 @@ def test_moving_is_left_where_computing_is_quicker() -> None:
 
 
 def test_random_turns_lose_nothing() -> None:
-    """Answers as without a cache, whatever is pushed out, brought back and cut."""
+    """Answers equal those without a cache, whatever is evicted, restored and cut."""
     rng, size = np.random.default_rng(7), 0
     with opened(tier=0) as plain:
         size = plain.states.block_bytes[0]

@@ -1,4 +1,4 @@
-"""Values that are legal in the container and wrong for the model: each is one ModelError that names the key
+"""Hyper-parameters that are valid GGUF and invalid for the model: each is one ModelError that names the key
 or tensor.
 """
 

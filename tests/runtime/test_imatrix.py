@@ -1,4 +1,6 @@
-"""What the products of a model meet: the sums are those of the definitions, and experts are told apart."""
+"""Importance data: sums of the inputs of a model's products equal those of the definitions, separately for
+each expert.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ IDS = np.arange(CONTEXT * 2, dtype=np.int32).reshape(2, CONTEXT) % 60
 
 
 def expected(arch: str, window: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
-    """Input and experts of each weight's product, by the ops' definitions, for one whole window."""
+    """Input and experts of each weight's product by the ops' definitions, for one whole window."""
     w, cache = tiny.weights(arch, "f32"), Cache(CONTEXT)
     forward = tiny.build(arch, w, cache)
     pages = Pages(cache)

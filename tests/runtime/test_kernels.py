@@ -1,5 +1,5 @@
-"""Kernels of the user's own: used where they say so, checked before, refused by name where they are wrong. On
-the emulated GPU, whose kernels the system's C compiler makes; `pytest -m gpu` on a real one.
+"""Custom kernels: used where they apply, checked first, and refused by name where they are wrong. On the
+emulated GPU, whose kernels the system's C compiler builds; `pytest -m gpu` on a real one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def norm(device: Device) -> Any:
 def test_a_kernel_is_used_where_it_says_so(device: Device, register: Register, example: Any) -> None:
     want = define("rms_norm", cases_of("rms_norm")[0])
     assert norm(device) == pytest.approx(want, rel=1e-4)
-    # A hundredth too much: within the bound that is asked for, and seen.
+    # One percent too large: within the requested bound, and noticed.
     more = example.SOURCE.replace("* sum *", "* sum * 1.01f *")
     kernel = register(more, bound=1e-3)
     assert norm(device) == pytest.approx(1.01 * want, rel=1e-4)

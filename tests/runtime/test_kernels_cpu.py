@@ -1,4 +1,4 @@
-"""Kernels of the user's own for the CPU: C functions that do a stretch of a grid's items."""
+"""Custom kernels for the CPU: C functions that compute a range of a grid's items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages hand out each block once, all or nothing, and take it back."""
+"""The page pool allocates each block once, all or nothing, and frees it."""
 
 import numpy as np
 import pytest

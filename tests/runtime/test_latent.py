@@ -1,5 +1,5 @@
-"""The forms of MLA: a long run of a prompt in the expanded form gives what its tokens give one by one in the
-absorbed form, whatever stands beside it; sparse attention to all positions is dense attention.
+"""The forms of MLA: a long run of a prompt in the expanded form equals its tokens one by one in the absorbed
+form, whatever runs beside it; sparse attention to all positions equals dense attention.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def open_engine(
     dense: bool = False,
     repack: bool = True,
 ) -> Engine:
-    """long False: as `deterministic` has it. top: the indexer's top k."""
+    """long: False: without the expanded form, as with `deterministic`. top: the indexer's top k."""
     w = tiny.weights(arch, format)
     extra = {"attention__indexer__top_k": top} if arch == "deepseek32" else {}
     made = tiny.build(arch, w, Cache(96, 3, keys=kind, values=kind, dense=dense), **extra)
@@ -87,7 +87,7 @@ def test_only_plans_for_long_prompts_have_it() -> None:
 
 @pytest.mark.parametrize("format", ["f32", "q4_k"])
 def test_tokens_beside_a_long_prompt_keep_their_bits(format: str) -> None:
-    """One sequence decodes, another's draft is verified, a third one's prompt goes on behind what it had."""
+    """One sequence decodes, another verifies a draft, a third continues its prompt."""
     engine, alone = open_engine(format), open_engine(format)
     for e in (engine, alone):
         e.logits([BatchEntry(0, IDS[:9])])

@@ -1,5 +1,5 @@
-"""The library's face: options said once, loads that can be stopped, answers that end when nobody wants them,
-and reports and counts that are true.
+"""The library's interface: options declared once, loads that can be cancelled, answers that end when they are
+dropped, and correct reports and counts.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def test_logs_hold_no_text(path: Path, caplog: pytest.LogCaptureFixture) -> None
 
 
 def resident() -> int:
-    """Bytes of memory that this process has, shared pages of files among them."""
+    """Resident bytes of this process, including shared file pages."""
     status = Path("/proc/self/status")
     if not status.exists():
         pytest.skip("needs /proc")

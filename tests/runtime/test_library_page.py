@@ -1,4 +1,4 @@
-"""Every example of docs/library.md runs as it stands, in a folder with a tiny model."""
+"""Every example of docs/library.md runs, in a folder with a tiny model."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Scores of continuations: sums over logits, alone and together; what they share is read once."""
+"""Scores of continuations: sums of log-probabilities, alone and together; a shared prefix is computed
+once.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,7 @@ def test_tasks_get_what_threads_get(model: Model) -> None:
 
 
 def test_prompt_logprobs_and_beams_use_what_is_loaded(model: Model) -> None:
-    """Nothing that was loaded is left out silently."""
+    """Loaded adapters and vectors are applied."""
     prompt = ASKED[1][0]
     wanted = by_hand(model, prompt[:1], prompt[1:], {"a": 1.0})
     assert np.allclose([p.logprob for p in model.prompt_logprobs(prompt)], wanted, atol=2e-5)

@@ -1,5 +1,5 @@
-"""A device that is lost while a model runs: what was under way fails with one error, and what is asked next
-is answered by what is left.
+"""A device that is lost while a model runs: running requests fail with one error, and the next ones run on
+the remaining devices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def load(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Loads the model where a card is lost at a launch: lose="CARD:N"."""
+    """Loads the model on devices one of which is lost at a launch: lose="CARD:N"."""
     made: list[Model] = []
 
     def loaded(lose: str, cards: int = 1, **more: object) -> Model:
@@ -58,7 +58,7 @@ def tokens(model: Model, count: int = 3) -> list[int]:
 
 
 def lost_at_some_step(model: Model) -> str:
-    """Answers until the device is lost; what the request under way then got."""
+    """Answers until the device is lost; returns the result of the request that was running."""
     for _ in range(50):
         try:
             tokens(model)

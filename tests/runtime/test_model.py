@@ -1,4 +1,4 @@
-"""The library's face on a tiny file: answers, reuse of what is cached, limits, and that close() frees
+"""The library's interface on a tiny file: answers, prefix caching, limits, and that close() frees
 everything.
 """
 
@@ -25,7 +25,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resident() -> int:
-    """Memory of this process that no file backs, in bytes."""
+    """Anonymous resident memory of this process in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) * 1024
 

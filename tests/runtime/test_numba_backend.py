@@ -1,4 +1,4 @@
-"""The numba backend: what the definitions give, the same bits however work is cut, errors as codes."""
+"""The numba backend: the definitions' results, the same bits however work is divided, errors as codes."""
 
 from pathlib import Path
 

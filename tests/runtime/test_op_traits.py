@@ -1,4 +1,4 @@
-"""What the table of ops claims of each op holds of its definition."""
+"""The declared traits of each op hold of its definition."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Contexts that are too small: what is cut or forgotten is what was asked for, counted, and the rest
-untouched.
+"""Context overflow: exactly the requested part is cut or dropped, it is counted, and the rest is
+unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM = Sampling(temperature=1.5, top_k=0, seed=3)
 
 
 def render(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """As a template would: a token for the role, those of the text, an end; then the answer's opening."""
+    """A simple template: a token for the role, those of the text, an end; then the answer's start."""
     roles = {"system": 1000, "user": 1001, "assistant": 1002, "tool": 1003}
     found: list[int] = []
     for m in messages:

@@ -1,4 +1,4 @@
-"""Devices work at the same time where nothing keeps one waiting for the other: told by marks, not by time."""
+"""Devices work at the same time where none waits for the other, shown by marks, not by time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ HAVE = {f.name for f in libraries() if not f.reason}
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mixture whose layers have experts that every token uses."""
+    """A mixture with shared experts."""
     return tiny_file.write_model(tmp_path_factory.mktemp("overlap") / "m.gguf", "deepseek2", "q8_0")
 
 
 @pytest.fixture(params=["remote", "emulated"])
 def split(request: pytest.FixtureRequest, path: Path) -> Iterator[Model]:
-    """Routed experts on the CPU, the shared ones and all else on the other device."""
+    """Routed experts on the CPU, everything else on the other device."""
     if not {"cpu", request.param} <= HAVE:
         pytest.skip(f"{request.param}: its library was not built")
     with Model.load(path, device=request.param, threads=1, override_tensor=["_exps=cpu"]) as model:

@@ -1,6 +1,4 @@
-"""Perplexity and divergence: windows and scored tokens as llama-perplexity has them, sums as numpy computes
-them.
-"""
+"""Perplexity and divergence: llama-perplexity's windows and scored tokens, numpy's sums."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ VOCAB = 11
 
 @dataclass
 class Table:
-    """Stands for an engine: logits are a function of the last token and its place, and what it is fed is
-    noted.
-    """
+    """A fake engine: logits are a function of the last token and its position; input tokens are recorded."""
 
     batch: int
     cache: Cache = field(default_factory=lambda: Cache(64))

@@ -1,5 +1,5 @@
-"""Placement: options are read or refused, candidates that fit are found, and a model on several
-devices answers as on one, in the memory that was foretold.
+"""Placement: options are parsed or refused, fitting candidates are found, and a model on several devices
+answers as on one, in the predicted memory.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def test_experts_on_the_cpu_and_the_rest_elsewhere(
 
 
 def test_what_stands_between_the_products_of_experts_stays_with_them(tmp_path: Path) -> None:
-    """Gemma 4's experts have a gate of their own kind, which must not cross to the other device and back."""
+    """Gemma 4's experts have a special gate, which must not cross to the other device and back."""
     path = tiny_file.write_model(tmp_path / "m.gguf", "gemma4")
     with Model.load(path, device="remote", threads=1, override_tensor=["_exps=cpu"]) as model:
         segments = model.engine.program(1, 1).plan.segments

@@ -1,4 +1,4 @@
-"""What a plan's steps must do, counted from its tables, against the shapes of the weights."""
+"""The work of a plan's steps, counted from its tables, against the shapes of the weights."""
 
 from __future__ import annotations
 

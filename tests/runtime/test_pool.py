@@ -1,4 +1,4 @@
-"""The CPU backend's threads: the same numbers from any count of them, none busy when idle, none in a forked
+"""The CPU backend's threads: the same results for any number of them, none busy when idle, none in a forked
 child, no more than the process may use.
 """
 
@@ -47,7 +47,7 @@ def logits(threads: int, threads_decode: int, format: str) -> Array:
 
 
 def in_child(script: str) -> str:
-    """What a script prints in a process of its own."""
+    """The output of a script in a process of its own."""
     paths = [p for p in sys.path if p]
     run = subprocess.run(
         [sys.executable, "-c", script],
@@ -68,10 +68,10 @@ def test_results_do_not_depend_on_the_number_of_threads(format: str) -> None:
 
 
 def at_work() -> dict[str, tuple[str, str]]:
-    """By thread of this process but the calling one: its state, and how long and how often it ran."""
+    """State, run time and number of runs of each other thread of this process."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError):  # the thread has ended
             if int(task.name) != threading.get_native_id():
                 state = (task / "stat").read_text().rpartition(")")[2].split()[0]
                 found[task.name] = (state, (task / "schedstat").read_text())
@@ -80,7 +80,7 @@ def at_work() -> dict[str, tuple[str, str]]:
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="reads /proc/self/task/*/schedstat")
 def test_idle_threads_take_no_time() -> None:
-    """They fall asleep, and between two looks nobody has run; one that spins or yields always has."""
+    """They sleep: between two looks no thread has run; a spinning or yielding one always has."""
     before = set(at_work())
     engine = open_engine(open_cpu(4))
     engine.logits([BatchEntry(0, IDS)])

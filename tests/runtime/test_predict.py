@@ -1,4 +1,4 @@
-"""What a step is foretold to take, from what was measured of each device."""
+"""Predicted step times from the measurements of each device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Shared beginnings: found, kept, given up in the order of their use, and never visible under another
-salt.
+"""Prefix caching: shared prefixes are found, kept, evicted in the order of their use, and never visible under
+another salt.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def pages(blocks: int = 12, slots: int = 3) -> Pages:
 
 
 def finish(p: Pages, slot: int, ids: list[int], salt: str = "") -> None:
-    """A request that ran and left what it computed."""
+    """A finished request that leaves its blocks in the cache."""
     p.adopt(slot, ids, salt)
     p.reserve(slot, len(ids))
     p.publish(slot, ids, salt)

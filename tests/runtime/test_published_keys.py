@@ -1,8 +1,7 @@
-"""Keys that published files of each architecture have, as converters write them: none is refused, and none is
-news to this version.
+"""Keys of published files of each architecture, as converters write them: all are accepted and known.
 
-Tables by architecture of what such files state beside the sizes that every tiny model has; values as
-published, but sizes, which are the tiny model's.
+The tables have such files' keys by architecture, beside the sizes that every tiny model has. Values are the
+published ones, except sizes.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def test_an_activation_that_is_not_there_is_refused() -> None:
 
 @pytest.mark.parametrize("arch", ["deepseek2", "glm4moe", "qwen35", "qwen35moe", "qwen3next"])
 def test_layers_that_predict_further_tokens_are_left_out_and_told(arch: str) -> None:
-    """Published files have them behind the others, under the next number."""
+    """Published files have MTP layers after the others, under the next number."""
     values, w = dict(tiny.metadata(arch).items()), tiny.weights(arch)
     layers = int(values[f"{arch}.block_count"])  # type: ignore[arg-type]
     values |= {f"{arch}.block_count": layers + 1, f"{arch}.nextn_predict_layers": 1}

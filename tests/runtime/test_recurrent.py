@@ -1,5 +1,5 @@
-"""Layers that keep a state: checkpoints at the ends of prompts and where texts part, found again by the next
-turn of a chat, by forks, after giving way and from files, with the same bits as without any of it.
+"""Recurrent layers: state checkpoints at the ends of prompts and where texts diverge are found by the next
+turn of a chat, by forks, after preemption and from files, with the same bits as without checkpoints.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def opened(arch: str, **more: object) -> Iterator[Engine]:
 
 
 def fed(engine: Engine, slot: int, ids: list[int]) -> Array:
-    """Logits after those of `ids` that the slot does not have yet."""
+    """Logits after those of `ids` that the slot has not processed yet."""
     found = []
     while (at := engine.length(slot)) < len(ids):
         found.append(engine.logits([BatchEntry(slot, ids[at : at + BATCH])]))
@@ -128,7 +128,7 @@ def test_pages_never_run_out_nor_get_lost(windows: tuple[int, ...]) -> None:
 @compiled
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_second_turn_of_a_chat_does_not_prefill_again(arch: str) -> None:
-    """Nor one that goes on from where two others parted; the answers are those of a fresh cache."""
+    """Also one that continues where two others diverged; answers equal those of a fresh cache."""
     prompt = IDS[:43]
     with opened(arch) as engine, opened(arch) as fresh:
         service, alone = Service(engine), Service(fresh)
@@ -180,7 +180,7 @@ def test_going_back_ends_at_a_checkpoint_or_at_nothing(arch: str) -> None:
 @pytest.mark.parametrize("length", [1, 7, 8, 15, 16])
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_rejected_drafts_are_taken_back_to_where_they_began(arch: str, length: int, count: int) -> None:
-    """With as many draft tokens as cross no border of a block, one, and two; fed at once and one by one."""
+    """Drafts that cross no block border, one, and two; processed at once and one by one."""
     with opened(arch, slots=2) as engine:
         wanted = fed(engine, 1, IDS[: length + 4])
         for step in (count, 1):
@@ -198,7 +198,7 @@ def test_rejected_drafts_are_taken_back_to_where_they_began(arch: str, length: i
 
 @compiled
 def test_many_callers_with_few_blocks_get_what_each_gets_alone() -> None:
-    """Jobs give way and come back: what they had is found again or computed anew."""
+    """Preempted sequences find their blocks again or recompute them."""
     prompts = [IDS[i : i + 20 + 7 * i] for i in range(5)]
     with opened("qwen35", slots=4, blocks=18) as engine, opened("qwen35") as fresh:
         service, alone = Service(engine), Service(fresh)

@@ -1,8 +1,7 @@
-"""Against llama.cpp on identical weights: greedy text, top tokens where it is sure, and logits, in every
+"""Against llama.cpp on identical weights: greedy text, top tokens where it is confident, and logits, in every
 format.
 
-The numbers were measured by bench/make_reference.py; bench/reference_file.py makes the files again, byte
-for byte.
+bench/make_reference.py measured the numbers; bench/reference_file.py writes the files again, byte for byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Reranking: a classifier head as numpy multiplies it, yes or no by the file's question, and neither."""
+"""Reranking: a classifier head equals numpy's product; yes/no rerankers use the file's question; other models
+are refused.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 def test_yes_or_no_is_asked_by_the_files_question(asked: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match="not single tokens"):
         asked.rerank("b", ["a"])
-    # The toy vocabulary has no words: letters stand for them.
+    # The toy vocabulary has letters in place of words.
     monkeypatch.setattr("satchel.runtime.tasks.rerank.ANSWERS", ("y", "n"))
     yes, no = (asked.tokenize(t, bos=False)[0] for t in "yn")
     found = {r.index: r.score for r in asked.rerank("b", DOCUMENTS)}

@@ -1,5 +1,5 @@
-"""Rotary embeddings alone, by kind of scaling: from a checkpoint's configuration to the rotated numbers of a
-head, against transformers' frequencies (stored) and against the formulas in float64.
+"""Rotary embeddings by kind of scaling: from a checkpoint's configuration to the rotated head, against
+transformers' stored frequencies and the formulas in float64.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STORED = json.loads(rope_cases.STORED.read_text())
 
 
 def converted(folder: Path, settings: dict[str, Any], context: int) -> Arch:
-    """The architecture that `satchel convert` makes of a configuration, with slots of this context."""
+    """The architecture of a converted configuration, with slots of this context."""
     path = folder / "config.json"
     path.write_text(json.dumps(settings))
     model, w = read_config(path, mappings()), tiny.TinyWeights()
@@ -37,7 +37,7 @@ def converted(folder: Path, settings: dict[str, Any], context: int) -> Arch:
 
 
 def stated(changes: dict[str, object], w: tiny.TinyWeights | None = None, context: int = 64) -> Arch:
-    """Of a tiny Llama whose file states this; heads of 64 numbers."""
+    """A tiny Llama whose file has these keys; heads of 64 numbers."""
     meta = tiny.metadata("llama", **{k.replace(".", "__"): v for k, v in changes.items()})
     return find_arch("llama")(HParams(meta, "llama"), w or tiny.TinyWeights(), Cache(context=context))
 
@@ -51,7 +51,7 @@ def turned_size(case: str) -> int:
 
 
 def formula(case: str, context: int) -> tuple[np.ndarray, float]:
-    """Turns per position of each pair, and the factor on cosine and sine."""
+    """Rotation per position of each pair, and the factor on cosine and sine."""
     _, base, trained, rope = rope_cases.CASES[case]
     n = turned_size(case)
     plain = 1 / base ** (2 * np.arange(n // 2) / n)
@@ -71,7 +71,7 @@ def formula(case: str, context: int) -> tuple[np.ndarray, float]:
 
 
 def yarn(plain: np.ndarray, base: float, factor: float, original: int, rope: dict[str, Any]) -> np.ndarray:
-    """Of YaRN's paper, 3.2 and 3.4: by how often a pair rotates within the original context."""
+    """The YaRN paper, 3.2 and 3.4: by how often a pair rotates within the original context."""
     fast, slow, n = rope.get("beta_fast", 32.0), rope.get("beta_slow", 1.0), 2 * len(plain)
 
     def place(turns: float) -> float:

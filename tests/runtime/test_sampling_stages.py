@@ -1,4 +1,6 @@
-"""What each stage of a chain keeps, worked out by hand; exp, log and sums; DRY's repetitions."""
+"""The candidates that each stage of a sampler chain keeps, worked out by hand; exp, log and sums; DRY's
+repetitions.
+"""
 
 from __future__ import annotations
 

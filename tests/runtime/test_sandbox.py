@@ -1,5 +1,5 @@
-"""The sandbox of a worker process: what it must not do is really tried, in each of its threads; what it must
-do it does; where the system lacks a part, that is said once.
+"""The sandbox of a worker process: forbidden actions are really attempted in each of its threads; required
+actions work; a missing protection is reported once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LACKS = enter.lacking()
 whole = pytest.mark.skipif(bool(LACKS), reason=LACKS or "it is whole")
 linux = pytest.mark.skipif(not calls.machine(), reason="there is no filter for this system")
 PROMPT = list(range(100, 190))
-EVIL = Path(__file__)  # no model's business
+EVIL = Path(__file__)  # a file that no model needs
 TRYING = "trying_child"
 
 
@@ -55,7 +55,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tries(path: Path) -> str:
-    """What a worker of this model tries, as trying_child.py reads it."""
+    """The attempts of this model's worker, for trying_child.py."""
     folder = path.parent
     (folder / "other.gguf").write_bytes(path.read_bytes())
     given = {
@@ -70,7 +70,7 @@ def tries(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def trying(path: Path) -> Iterator[WorkerModel]:
-    """A model whose worker tries what it must not do."""
+    """A model whose worker attempts forbidden actions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "MODULE", TRYING)
         patch.setenv("SATCHEL_TEST_TRIES", tries(path))
@@ -122,7 +122,7 @@ def test_the_probe_of_the_doctor() -> None:
 
 
 def test_the_probe_without_a_sandbox_is_refused_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So its attempts are real: each that an ordinary process may do is done."""
+    """So its attempts are real: an ordinary process may do nearly all of them."""
     start = process.START.replace("enter(given['sandbox'])", "enter(None)")
     monkeypatch.setattr(process, "START", start)
     monkeypatch.setattr(sandboxing, "MODULE", "free_probe")
@@ -219,7 +219,7 @@ def test_a_policy_grants_a_models_files_and_no_folder_of_theirs(path: Path, tmp_
 def test_a_gpu_computes_in_the_sandbox(
     path: Path, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver finds its devices and, where it compiles kernels, a folder to do that in, which goes."""
+    """Its driver finds its devices and, where it compiles kernels, a temporary folder."""
     if why := next((f.reason for f in libraries() if f.name == gpu), "its library was not built"):
         pytest.skip(f"{gpu}: {why}")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -266,7 +266,7 @@ def test_adapters_and_a_draft_model(path: Path, tmp_path: Path) -> None:
 @whole
 @linux
 def test_with_a_driver_its_devices_alone_can_be_written(path: Path, tmp_path: Path) -> None:
-    """/dev/zero stands for a device here."""
+    """/dev/zero stands in for a device."""
     (tmp_path / "mine").write_text("x")
     policy = policy_of([path], Options(device="cpu"))
     policy |= {"devices": ["/dev/zero"], "keep": [str(tmp_path / "keep")]}
@@ -391,7 +391,7 @@ ALLOW, EPERM, ENOSYS, KILL = "allow", "EPERM", "ENOSYS", "kill"
 
 
 def run(program: bytes, architecture: int, number: int, *arguments: int) -> str:
-    """What a filter answers: the instructions that seccomp.py uses, as the kernel documents them."""
+    """A filter's result: interprets the instructions that seccomp.py uses, as the kernel documents them."""
     given = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("<iIQ6Q", number, architecture, 0, *(a & (1 << 64) - 1 for a in given))
     rows = list(struct.iter_unpack("<HBBI", program))

@@ -1,5 +1,5 @@
-"""Saved keys and values: what comes back is what was there, whatever the model is loaded with; and M21, files
-that are wrong, each with one error before anything changes.
+"""Saved states: they restore exactly, whatever the model is loaded with; and M21: invalid files give one
+error before anything changes.
 """
 
 import shutil
@@ -35,7 +35,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer(model: Model, ids: Sequence[int], salt: str = "") -> tuple[list[int], int]:
-    """The tokens of an answer, and how many of the prompt's were cached."""
+    """The tokens of an answer, and the number of cached prompt tokens."""
     reply = model.generate(ids, max_tokens=8, sampling=GREEDY, ignore_eos=True, salt=salt)
     reply.read()
     return reply.ids, reply.stats.cached
@@ -223,7 +223,7 @@ def test_m21_numbers_that_are_not_finite_are_refused_however_their_digest_fits(
 
 
 def write_unchecked(path: Path, blocks: Callable[[int, int, int], Array]) -> None:
-    """As a writer with bad intent would, digests and all."""
+    """Writes a file as an attacker would, with matching digests."""
     import hashlib
 
     first = [SHAPE.first(g, state_file.LENGTH) for g in range(2)]

@@ -1,4 +1,4 @@
-"""What a scheduler may be told to aim at: how long a step takes, and who is done soonest."""
+"""Targets of the scheduler: the time of a step, and shortest request first."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ needs_null = pytest.mark.skipif(
 @needs_null
 @pytest.mark.parametrize("aim", [0.04, 0.06, 0.12])
 def test_steps_keep_to_the_aim_and_everybody_gets_on(aim: float) -> None:
-    """Sixteen that decode take 54 ms a step, so the first aim makes them take turns."""
+    """Sixteen decoding sequences take 54 ms per step, so the first target makes them take turns."""
     load = [Arrival(0.1 * i, 60 + 40 * i, 150, f"u{i}") for i in range(16)]
     trace = run(open_engine(2048, 16), load, SchedulerLimits(queue=1000, step_seconds=aim))
     late = [seconds for decoding, seconds in trace.steps[40:] if decoding]
@@ -102,7 +102,7 @@ def test_limits_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
 
 @needs_null
 def test_a_prompt_alone_holds_nobody_up_longer_than_the_aim() -> None:
-    """Once steps have been timed; what is small goes in as it is."""
+    """Once step times are known; small prompts run at once."""
     engine = open_engine(4096, 4, batch=4096)
     for aim, most in ((0.0, 4096), (10.0, 4096), (0.1, 1000), (0.001, SMALL)):
         scheduler = Scheduler(engine, 4, SchedulerLimits(alone_seconds=aim))

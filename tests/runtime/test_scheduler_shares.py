@@ -1,4 +1,4 @@
-"""A06 of the hostile requests: clients share the machine evenly, whatever one of them sends."""
+"""A06 of the hostile requests: clients get equal shares of the engine, whatever one of them sends."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a06_whenever_it_comes_and_however_many_run(name: str, slots: int) -> No
 
 
 def late(name: str, slots: int, at: float) -> float:
-    """How many times as late the victim's first or last token comes beside the mixture."""
+    """Factor by which the victim's first or last token is later beside the mixture."""
     ratios = [a / h for a, h in zip(beside(MIXTURES[name], slots, at), honest(slots, at), strict=True)]
     print(f"{name}, {slots} slots: first token {ratios[0]:.2f}, last {ratios[1]:.2f} times as late")
     return max(ratios)
@@ -95,7 +95,7 @@ def test_a06_with_one_slot_clients_take_turns(name: str) -> None:
 
 @needs_null
 def test_a06_the_hostile_client_has_its_share_too() -> None:
-    """Fair is fair: whoever sends much is not kept from what the others leave."""
+    """A client that sends much gets the capacity that others leave."""
     load = [*many(30, 200, 60), *(Arrival(0.5 * i, 200, 60, client=VICTIM) for i in range(10))]
     engine = open_engine(4096, 4)
     trace = run(engine, load, SchedulerLimits(queue=1000))
@@ -251,7 +251,7 @@ def test_a_client_keeps_the_slots_that_its_weight_gives_it() -> None:
 @pytest.mark.parametrize("blocks", [0, 24])
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (0.5, 1.0)])
 def test_clients_get_tokens_by_weight(weights: tuple[float, float], blocks: int) -> None:
-    """Of slots, of the cache and of prompts, as long as both have more to do than the machine."""
+    """Of slots, of the cache and of prompts, while both have enough requests."""
     engine, rng = open_engine(512, 8, blocks=blocks), np.random.default_rng(0)
     scheduler, now = Scheduler(engine, 8, SchedulerLimits(queue=1000)), 0.0
     for client, weight in zip("ab", weights, strict=True):

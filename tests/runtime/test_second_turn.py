@@ -1,6 +1,5 @@
-"""The second turn of a chat computes only what is new, on models whose layers keep a state, a window or a
-chunk of the past as on those that keep all; and so does a turn said anew. The answers are those of a fresh
-cache.
+"""The second turn of a chat computes only new tokens, also on models with recurrent states, sliding windows
+or chunked attention; so does a regenerated turn. Answers equal those of a fresh cache.
 """
 
 from pathlib import Path
@@ -41,7 +40,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def answered(model: Model, ids: list[int], salt: str = "") -> tuple[list[int], int]:
-    """Tokens of a greedy answer, and how many of the prompt's were in the cache."""
+    """Tokens of a greedy answer, and the number of cached prompt tokens."""
     reply = model.generate(ids, sampling=GREEDY, max_tokens=14, ignore_eos=True, salt=salt)
     reply.read()
     return list(reply.ids), reply.stats.cached
@@ -72,7 +71,7 @@ def test_the_second_turn_of_a_chat_does_not_prefill_again(arch: str, tmp_path: P
 
 @pytest.mark.parametrize("arch", ["mamba2", "granitehybrid", "qwen35", "gemma3", "gpt_oss", "gemma4"])
 def test_many_chats_in_turns_over_few_slots(arch: str, tmp_path: Path) -> None:
-    """What was given up is computed anew; what is kept never takes more than was planned."""
+    """Evicted blocks are recomputed; memory never exceeds the plan."""
     with Model.load(written(tmp_path, arch), context=192, slots=2, threads=1, batch=32) as model:
         engine, chats = model.engine, [IDS[i * 9 : i * 9 + 40] for i in range(6)]
         sizes = [group.pool.size for group in engine.pages.groups]

@@ -1,8 +1,7 @@
-"""One engine thread serves threads and tasks: the same tokens as one at a time, whatever comes together."""
+"""One engine thread serves threads and tasks, with the same tokens as one request at a time."""
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -85,7 +84,7 @@ def test_threads_and_tasks_get_what_each_would_get_alone(service: Service) -> No
 def test_tokens_do_not_depend_on_slots_memory_or_chunks(
     slots: int, blocks: int, batch: int, service: Service
 ) -> None:
-    """Few blocks make sequences give way to each other and come back."""
+    """With few blocks, sequences are preempted and resumed."""
     wanted = requests(16, seed=3)
     alone = [read(service, r) for r in wanted]
     other = Service(open_engine(slots, blocks, batch))
@@ -114,7 +113,7 @@ def test_a_beginning_is_computed_once(service: Service) -> None:
 
 
 class Slow:
-    """An engine whose steps wait for leave, so that a test decides what comes between them."""
+    """An engine whose steps wait for permission, so that a test decides what happens between them."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.leave, self.steps = engine, threading.Semaphore(0), 0

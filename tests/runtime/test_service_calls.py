@@ -1,4 +1,4 @@
-"""A06 of the hostile requests: calls (embeddings, scores) of many threads do not add up between steps."""
+"""A06 of the hostile requests: calls (embeddings, scores) of many threads do not pile up between steps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a06_one_call_between_two_steps_however_many_ask(service: Service) -> No
 
 
 def test_a06_slots_that_calls_lease_do_not_keep_requests_out(service: Service) -> None:
-    """Sixteen threads that want a slot again as soon as they gave one back, and one request."""
+    """Sixteen threads that lease a slot again at once, and one request."""
     over = threading.Event()
 
     def leases() -> None:

@@ -1,5 +1,5 @@
-"""Several devices at once: any of them in one plan, shares of the layers, which is filled first, and that
-steps which do not wait for each other run at the same time.
+"""Several devices: any of them in one plan, shares of the layers, the order of filling, and concurrent
+steps.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_any_devices_make_one_plan(path: Path, alone: np.ndarray, device: str, s
 
 
 class Held:
-    """Devices of the remote backend whose runs do not end before the test says so."""
+    """Devices of the remote backend whose runs end when the test allows it."""
 
     def __init__(self, folder: Path, *devices: int) -> None:
         self.folder, self.devices = folder, devices
@@ -275,7 +275,7 @@ def test_shares_for_devices_that_are_not_there(sizes: Sizes) -> None:
 
 
 class Fake:
-    """A backend of so many cards, some of which do not open."""
+    """A backend of several cards, some of which fail to open."""
 
     def __init__(self, name: str, cards: list[str]) -> None:
         self.name, self.cards = name, cards
@@ -290,7 +290,7 @@ def opened_with(
     cards: dict[str, list[str]],
     lost: tuple[str, ...] = (),
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Names of the devices that auto takes, and what it says. A card "!" does not open."""
+    """Names of the devices that auto selects, and its note. A card "!" fails to open."""
     with find_backend("remote").open(threads=1) as real:
         info = replace_info(real)
 

@@ -1,4 +1,6 @@
-"""A draft model: its vocabulary is checked, its answers do not matter, and what it keeps stays in step."""
+"""A draft model: its vocabulary is checked, its quality does not affect answers, and its cache stays in
+step.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,7 @@ def test_what_the_draft_model_holds_stays_in_step_with_many_requests(
 
 
 def test_M19_a_token_beyond_the_models_vocabulary_is_never_proposed() -> None:
-    """The draft model knows more tokens than the model, and the first one too many is its likeliest."""
+    """The draft model's vocabulary is larger, and the first extra token is its likeliest."""
     engine = made(0, slots=1)
     free = DraftModel(engine, tiny.VOCAB, tiny.VOCAB)
     seq = Sequence(GenerateRequest([1, 2, 3], 50, GREEDY), 0.0)

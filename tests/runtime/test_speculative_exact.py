@@ -1,5 +1,5 @@
-"""An answer is the same token for token with and without drafts, right ones and wrong ones, whatever the
-model, the sampling and the company.
+"""Speculative decoding is exact: an answer is the same token for token with right drafts, wrong drafts and
+none, for any model, sampling and batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PENALTIES = Sampling(
 
 
 class Forced(Speculator):
-    """Drafts of any length: the answer that is known to come, some of its tokens replaced."""
+    """Drafts of any length: the known answer with some tokens replaced."""
 
     def __init__(self, answers: dict[tuple[int, ...], list[int]], wrong: float, seed: int = 0) -> None:
         super().__init__(Speculation(lookup=True))
@@ -114,7 +114,7 @@ def answers(
     ],
 )
 def test_drafts_change_no_token(arch: str, format: str, slots: int, blocks: int, kind: str) -> None:
-    """Few blocks make sequences give way to each other with drafts under way."""
+    """With few blocks, sequences are preempted while drafts are in flight."""
     wanted, engine = requests(12), open_engine(arch, format, slots, blocks, kind)
     alone, plain = answers(engine, wanted, None, together=False)
     known = {tuple(r.ids): a for r, a in zip(wanted, alone, strict=True)}
@@ -131,7 +131,7 @@ def test_drafts_change_no_token(arch: str, format: str, slots: int, blocks: int,
 
 
 def test_what_is_kept_of_an_answer_with_rejected_drafts_is_right() -> None:
-    """The next turn finds the first one's blocks, and says what it says when nothing was kept."""
+    """The next turn finds the first one's blocks, and gives the same answer as without a cache."""
     engine, fresh = open_engine(), open_engine()
     first = GenerateRequest(list(range(20)), 45, Sampling(seed=2))
     plain, _ = answers(fresh, [first], None)
@@ -257,7 +257,7 @@ def test_H22_a_request_that_wants_no_drafts_has_none_beside_others_that_do() -> 
 
 
 def test_drafts_are_the_first_to_go() -> None:
-    """None while somebody waits for room; no more than batch, context, pool and answer have room for."""
+    """No drafts while a request waits for memory, and none beyond batch, context, pool and answer."""
     engine = open_engine(slots=2, blocks=4)
     scheduler = Scheduler(engine, 2)
     seq = Sequence(GenerateRequest([1] * 60, 30, draft=9), 0.0)

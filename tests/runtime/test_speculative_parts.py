@@ -1,4 +1,4 @@
-"""The parts of speculation on their own: what is drafted, what is learned, how many tokens are worth it."""
+"""The parts of speculative decoding: what is drafted, what is learned, and the best draft length."""
 
 from __future__ import annotations
 

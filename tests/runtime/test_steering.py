@@ -1,4 +1,4 @@
-"""Control vectors: added to what leaves a layer, as the definition has it; scales, ranges; bad files."""
+"""Control vectors: added to a layer's output as the definition says; scales, ranges; bad files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def steered_logits(path: Path, add: dict[int, Any]) -> Any:
-    """Logits of a model to whose layers these numbers are added as constants."""
+    """Logits of a model to whose layers these values are added as constants."""
 
     class Steered(Llama):
         def layer(self: Arch, x: Node, i: int) -> Node:

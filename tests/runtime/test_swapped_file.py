@@ -1,5 +1,5 @@
-"""A model's file that is swapped or rewritten under a program is noticed: by stamps of the open files, which
-no write leaves as they were, and not by samples of their bytes.
+"""A model file that is swapped or rewritten while it is in use is noticed by the open file's time stamps,
+which every write changes, not by samples of its bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def flip(path: Path) -> None:
-    """One bit of a weight; the time of the last write is set back."""
+    """Flips one bit of a weight, and restores the modification time."""
     with open_gguf(path) as gguf:
         info = gguf.tensors["blk.0.ffn_up.weight"]
     before = path.stat()
@@ -42,7 +42,7 @@ def flip(path: Path) -> None:
 
 
 def swap(path: Path) -> None:
-    """A copy with other weights takes its place, of the same size and time."""
+    """Replaces the file by a copy with other weights of the same size and time."""
     before, other = path.stat(), path.with_name("other")
     shutil.copy(path, other)
     flip(other)

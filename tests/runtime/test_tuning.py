@@ -1,4 +1,4 @@
-"""Tuning: kernels are measured and remembered, used from then on, and a file that is wrong is refused."""
+"""Tuning: kernels are measured, stored and used from then on; an invalid file is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def logits() -> Array:
 
 @pytest.fixture
 def slow_usual(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times as if the usual norm took ten times as long as the serial one, and all else nothing."""
+    """Simulated times: the default norm kernel takes ten times as long as the serial one, everything else no
+    time.
+    """
 
     def compiled(self: Any, segment: Any, buffers: Any, overrides: Any = None) -> Exec:
         asked = {c.step: c.name for c in (self.overrides_of(segment) if overrides is None else overrides)}

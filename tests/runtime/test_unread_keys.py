@@ -1,5 +1,5 @@
-"""What a file states of its architecture: a value that a key cannot have is one error that names it; a key
-that nothing reads is refused where it would change the numbers.
+"""Keys of an architecture: an invalid value is one error that names the key; an unread key is refused where
+it would change the result.
 """
 
 from __future__ import annotations

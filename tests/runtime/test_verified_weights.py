@@ -1,4 +1,4 @@
-"""A18 of the hostile requests: digests are verified at load, by the code that reads the weights."""
+"""A18 of the hostile requests: the code that reads the weights verifies their digests at load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from satchel.store.digests import digests_of
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A model, the same with one bit of a weight flipped, and a manifest of the first."""
+    """A model, a copy with one flipped bit of a weight, and a manifest of the first."""
     folder = tmp_path_factory.mktemp("verified")
     good, bad = write_model(folder / "m.gguf"), folder / "bad" / "m.gguf"
     bad.parent.mkdir()

@@ -1,4 +1,4 @@
-"""`verify`: what the loader refuses it reports, all of it, with place and repair; what it passes, loads."""
+"""`verify` reports everything that the loader refuses, with place and repair; a file that passes loads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from satchel.runtime.weights.weights import FileWeights
 
 
 def load(path: Path) -> None:
-    """What a load checks, in its order; no device is needed for it."""
+    """The checks of a load, in order; they need no device."""
     with open_gguf(path) as gguf:
         name = gguf.metadata.get_str("general.architecture")
         find_arch(name, str(path))(HParams(gguf.metadata, name), FileWeights(gguf), Cache(64)).build()
@@ -145,7 +145,7 @@ def test_what_the_loader_refuses_is_found(
 
 
 def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
-    """Those of every check, and several of each."""
+    """Faults of every check, several of each."""
     changes = {
         "llama.rope.freq_base": 0.0,
         "llama.attention.layer_norm_rms_epsilon": math.nan,
@@ -217,7 +217,9 @@ def test_what_is_odd_is_a_warning(changes: Changes, subject: str, text: str, tmp
 
 
 def test_an_answer_that_never_ends_is_a_warning(tmp_path: Path) -> None:
-    """The template ends an answer with a token that ends nothing: the usual cause of endless answers."""
+    """The template ends an answer with a token that is not an end token: the usual cause of endless
+    answers.
+    """
     changes = {
         "tokenizer.chat_template": "{% for m in messages %}<tool>{{ m.content }}<s>{% endfor %}",
         "tokenizer.ggml.eos_token_id": 2,
@@ -289,7 +291,7 @@ def test_the_loaders_own_line_is_among_the_findings(raw: bytes, match: str, tmp_
 
 
 def test_a_container_is_read_past_its_faults(tmp_path: Path) -> None:
-    """Keys and tensors that are wrong in themselves hide none that come after them."""
+    """Invalid keys and tensors hide none that come after them."""
     path = tmp_path / "m.gguf"
     keys = [
         G.kv(b"a\x00b"),

@@ -1,5 +1,5 @@
-"""Whether an engine makes progress: a watchdog judges by beats, which these tests count out, and a
-stopped worker process is noticed, comes back, or is ended and replaced.
+"""The watchdog: it judges an engine's progress by beats, which these tests count out; a stopped worker
+process is noticed, continues, or is ended and replaced.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_what_was_not_read_yet_is_held_against_nobody() -> None:
 
 
 def test_a_suspended_machine_costs_one_beat_however_long_it_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No clock is read at all: one that jumps changes nothing."""
+    """The watchdog reads no clock, so a jumping clock changes nothing."""
     for name in ("time", "monotonic", "perf_counter"):
         monkeypatch.setattr(f"time.{name}", lambda: pytest.fail("a clock was read"))
     dog = Watchdog(worker_timeout=1, step_timeout=1, loaded=True)

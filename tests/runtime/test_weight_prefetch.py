@@ -1,5 +1,5 @@
-"""Another device prefetches weights that the CPU holds for long steps: the answers stay, the layers'
-products go there, and it is done from so many tokens on as is foretold to be quicker.
+"""Weight prefetch: another device prefetches the CPU's weights for long steps. Answers stay the same, the
+layers' products run there, from the predicted number of tokens on.
 """
 
 from __future__ import annotations

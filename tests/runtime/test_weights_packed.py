@@ -1,5 +1,5 @@
-"""Weights in a device's own order: each is packed once, from the file's bytes, before a step reads it; the
-file's pages go; --no-repack leaves everything in the file.
+"""Packed weights: each weight is packed once, from the file's bytes, before a step reads it; the file's pages
+are released; --no-repack uses the file.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class FakeBuffer:
 
 
 class FakeDevice:
-    """Packs Q8_0 and F16 in whole panels of 16 rows. extra: bytes that a weight takes beside its parts'."""
+    """Packs Q8_0 and F16 in panels of 16 rows. extra: bytes that a weight takes beyond its parts'."""
 
     def __init__(self, can_wrap: bool = True, extra: int = 0, free: int = 1 << 40) -> None:
         self.name, self.can_wrap, self.extra, self.free = "fake", can_wrap, extra, free
@@ -254,7 +254,7 @@ def test_a_weight_with_another_reader_stays() -> None:
 
 
 def test_probe_and_plan_have_the_same_form(tmp_path: Path) -> None:
-    """What supports() is asked about a packed weight is what compile() gets: format, stride and shape."""
+    """supports() is asked about the same packed weight that compile() gets: format, stride and shape."""
     w = tiny.weights("llama", "q8_0", mixed=True)
     device: Any = FakeDevice()
     forward = tiny.build("llama", w, Cache(64))

@@ -1,5 +1,5 @@
-"""Layers with a sliding window keep only that: groups of layers with blocks of their own, given back behind
-the window, found again by prompts that need no more, and the same numbers as without any of it.
+"""Sliding-window layers keep only their window: groups of layers with blocks of their own, freed behind the
+window, found again by prompts that need no more, with the same results.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ compiled = pytest.mark.skipif("cpu" not in BACKENDS, reason="needs the cpu backe
 
 
 class Windowed(Llama):
-    """Llama whose layers see as many positions as `seen` says."""
+    """Llama with the windows of `seen`."""
 
     seen: tuple[int, ...] = ()
 
@@ -69,7 +69,7 @@ def opened(kind: str, backend: str = "cpu", **more: object) -> Iterator[Engine]:
 
 
 def oracle(kind: str, ids: list[int]) -> Array:
-    """Logits by the numpy definitions in one step, with room for all positions in every group."""
+    """Logits by the numpy definitions in one step, with all positions in every group."""
     w, c, n = tiny.weights("llama"), cache(slots=1, batch=1 << 20, keys="f32", values="f32"), len(ids)
     roots = arch(kind, c).build().roots("logits")
     values: dict[str, Array] = dict(w.tensors)
@@ -85,7 +85,7 @@ def oracle(kind: str, ids: list[int]) -> Array:
 
 
 def fed(engine: Engine, slot: int, ids: list[int], size: Callable[[], int]) -> Array:
-    """Logits of tokens that go in by pieces; the pages are checked after each."""
+    """Logits of tokens processed in chunks; the pages are checked after each."""
     found, at = [], 0
     while at < len(ids):
         n = min(size(), len(ids) - at)
@@ -102,7 +102,7 @@ def used(engine: Engine) -> list[int]:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_windows_give_what_numpy_gives_and_keep_no_more(kind: str, backend: str) -> None:
-    """Blocks that were given back hold -1 in the table: a kernel that looked there would fail."""
+    """Freed blocks are -1 in the table: a kernel that read them would fail."""
     ids, rng = IDS[:200], np.random.default_rng(1)
     with opened(kind, backend, keys="f32", values="f32") as engine:
         got = fed(engine, 1, ids, lambda: int(rng.integers(1, BATCH + 1)))
@@ -143,7 +143,7 @@ def test_going_back_a_little_works_and_far_begins_anew(kind: str) -> None:
 @compiled
 @pytest.mark.parametrize("kind", LAYERS)
 def test_the_next_turn_finds_its_window(kind: str) -> None:
-    """A prompt that goes on where another ended is known, one that turns off before the window is not."""
+    """A prompt that continues another is found; one that diverges before the window is not."""
     ids, other = IDS[:200], [(i + 1) % tiny.VOCAB for i in IDS]
     with opened(kind) as engine:
         whole = fed(engine, 0, [*ids, *other[:5]], lambda: BATCH)

@@ -1,5 +1,5 @@
-"""What a worker process says is not taken on its word: lengths, shapes and kinds are held against what was
-asked, and a process that says what none of ours says is ended, while its requests go on in the next.
+"""A worker's messages are not trusted: lengths, shapes and kinds are compared with the request, and a process
+with an impossible message is ended, while its requests continue in the next.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_an_answer_has_as_many_bytes_as_it_said() -> None:
 
 
 def test_bounds_hold_what_verbs_really_give() -> None:
-    """Bounds by what was asked, against the longest that each can say."""
+    """Bounds of the responses by request, against the longest real ones."""
     vocabulary, width, ids = 1000, 64, list(range(50))
     assert most_bytes("logits", [ids], {}, vocabulary, width) >= 4 * vocabulary * 50
     assert most_bytes("logits", [np.arange(50)], {}, vocabulary, width) >= 4 * vocabulary * 50
@@ -113,7 +113,7 @@ LIES: tuple[bytes | dict[str, Any], ...] = (LENGTHS.pack(1 << 40, 0), {"tokens":
 
 
 def test_a_worker_that_lies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lie takes the place of the first tokens of an answer, which goes on in the next process."""
+    """The lie replaces the first tokens of an answer, which continues in the next process."""
     path = write_model(tmp_path / "tiny.gguf")
     how: dict[str, Any] = {"max_tokens": 6, "sampling": GREEDY, "ignore_eos": True}
     lies: list[bytes] = []

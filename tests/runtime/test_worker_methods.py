@@ -1,5 +1,5 @@
-"""Forms, embeddings and the like in a worker process: what is lost with it comes again, what kills it is
-named, what nobody wants any more ends, and streams of tokens go on beside all of that.
+"""Embeddings, scores and grammars in a worker process: lost calls are repeated, a call that kills is named,
+an abandoned call ends, and streams continue beside them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def here(path: Path) -> Iterator[Model]:
 
 @pytest.fixture
 def begin(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Begin]:
-    """Loads a model whose worker dies of POISON, with waits of `slow` seconds before each step."""
+    """Loads a model whose worker dies of POISON, with a delay of `slow` seconds before each step."""
     made: list[WorkerModel] = []
 
     def load(slow: float = 0.0, file: Path = path, **options: Any) -> WorkerModel:
@@ -74,7 +74,9 @@ def begin(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
 
 @pytest.fixture(scope="module")
 def there(path: Path) -> Iterator[WorkerModel]:
-    """One for all that leave it as it was; each step waits a little, so that answers take their time."""
+    """One model for all tests that leave it unchanged; each step is delayed a little, so that answers take
+    time.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "MODULE", "crashing_child")
         patch.setenv("SATCHEL_TEST_POISON", str(POISON))
@@ -86,14 +88,14 @@ def there(path: Path) -> Iterator[WorkerModel]:
 
 
 def kill(model: WorkerModel) -> None:
-    """Waits until another is begun."""
+    """Kills the worker and waits until another has started."""
     before = model.worker.restarts
     os.kill(model.worker.pid, signal.SIGKILL)
     until(lambda: model.worker.restarts > before, "another worker")
 
 
 def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerModel) -> None:
-    """kill -9 in the middle of many kinds of work: each gives what it gives without."""
+    """kill -9 during many kinds of calls: each gives the result that it gives without."""
     prompt = TEXTS[0]
 
     def work(m: Model) -> list[Callable[[], Any]]:
@@ -139,7 +141,7 @@ def test_a_call_that_kills_is_named_and_refused_and_streams_go_on(
 
 
 def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
-    """The slots that it had are free for others."""
+    """Its slots are free for others."""
     scope, ended, before = CancelScope(), list[BaseException](), there.worker.restarts
 
     def work() -> None:

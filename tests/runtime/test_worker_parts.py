@@ -1,4 +1,6 @@
-"""The worker's parts that need no process: which request is blamed, and what messages carry."""
+"""The worker's parts that need no process: which request is blamed for a crash, and the content of
+messages.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def test_one_death_of_one_request_may_have_come_from_outside() -> None:
 
 @pytest.mark.parametrize("late", [1, 2, 5, 40, 300])
 def test_whoever_kills_is_found_however_late_it_does(late: int) -> None:
-    """`late`: tokens that the guilty one gives after each beginning anew before it kills."""
+    """late: tokens of the guilty request after each restart before it kills."""
     for seed in range(20):
         rng, blame = random.Random(seed), Blame()
         live, guilty, deaths = list(range(1, 7)), rng.randrange(1, 7), 0

@@ -1,5 +1,5 @@
-"""The engine in a process of its own: the same answers, crashes that only the request that caused them sees,
-and no process left behind.
+"""The engine in a worker process: the same answers, crashes that fail only the request that caused them, and
+no process left behind.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def there(path: Path) -> Iterator[WorkerModel]:
 
 @pytest.fixture
 def fragile(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[WorkerModel]:
-    """A model whose worker dies of the token POISON, and where `once` exists."""
+    """A model whose worker dies of the token POISON, and while `once` exists."""
     monkeypatch.setattr(process, "MODULE", "crashing_child")
     monkeypatch.setenv("SATCHEL_TEST_POISON", str(POISON))
     monkeypatch.setenv("SATCHEL_TEST_ONCE", str(tmp_path / "once"))
@@ -103,7 +103,7 @@ def test_answers_logits_and_counts_are_those_of_the_engine_here(here: Model, the
 
 
 def test_a_killed_worker_is_not_noticed(here: Model, fragile: WorkerModel) -> None:
-    """kill -9 in the middle of answers: none loses, repeats or changes a token."""
+    """kill -9 during answers: none loses, repeats or changes a token."""
     asked = prompts(5)
     wanted = [r.ids for r in answers(here, asked, 60)]
     replies = [fragile.generate(ids, max_tokens=60, sampling=WARM, ignore_eos=True) for ids in asked]

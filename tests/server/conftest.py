@@ -1,4 +1,4 @@
-"""A server over the bundled model, in this process, on a port of its own: `server` is its address."""
+"""A server over the bundled model, in this process, on its own port: `server` is its address."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from satchel.server.run import listen, server_of  # noqa: E402
 from satchel.server.settings import ServerSettings  # noqa: E402
 from satchel.server.telemetry import SpanRecorder  # noqa: E402
 
-# httpx gives up after five seconds unless a call says otherwise: here every call has the bound of all waits.
+# httpx times out after five seconds by default; here every call has the bound of all waits.
 for _phase in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, SECONDS)
 
 
 @contextmanager
 def serving(paths: list[Path], options: Options, settings: ServerSettings) -> Iterator[str]:
-    """A server in a thread; gives its address."""
+    """Runs a server in a thread; yields its address."""
     catalog = catalog_of({p.stem: p for p in paths}, {}, options, 0, None)
     with serving_catalog(catalog, settings) as address:
         yield address
@@ -78,13 +78,13 @@ _WORST: dict[str, tuple[float, str]] = {}
 
 @pytest.fixture(autouse=True)
 def loop_budget(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No request of any test may hold a server's loop for longer than the budget, in processor time of its
-    own thread; on a quiet machine (nightly), in wall time.
+    """No request of any test may block a server's loop for longer than the budget, in processor time of the
+    loop's thread; on a quiet machine (nightly), in wall time.
     """
     for turns in RUNNING:
         turns.clear()
     yield
-    nightly = request.config.getoption("-m") == "nightly or not nightly"  # as `make nightly` asks
+    nightly = request.config.getoption("-m") == "nightly or not nightly"  # the marks of `make nightly`
     for turns in RUNNING:
         worst = turns.worst_wall if nightly else turns.worst_cpu
         for kind, turn, seconds in (("processor", turns.worst_cpu, turns.worst_cpu.cpu),
@@ -108,13 +108,15 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def serving_of() -> Callable[..., AbstractContextManager[str]]:
-    """`serving`, for servers that differ from the usual one."""
+    """`serving`, for servers with other settings."""
     return serving
 
 
 @pytest.fixture(scope="session")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server over a tiny random model whose template opens a thought in each answer; it knows tools."""
+    """A server over a tiny random model whose template opens a reasoning section in each answer and supports
+    tools.
+    """
     path = tmp_path_factory.mktemp("thinker") / "thinker.gguf"
     template = TEMPLATE.replace("{% elif opened %}", "{% else %}")
     write_model(path, tokenizer__chat_template=template, markers=MARKERS, qwen3__context_length=1024)
@@ -124,7 +126,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def serving_with() -> Callable[[Path, SpanRecorder], AbstractContextManager[str]]:
-    """A server of one model, with spans that go somewhere."""
+    """A server of one model, with recorded spans."""
 
     def made(path: Path, spans: SpanRecorder) -> AbstractContextManager[str]:
         catalog = catalog_of({path.stem: path}, {}, Options(slots=2), 0, None)

@@ -1,5 +1,5 @@
-"""The server under clients in common use: the conformance suite with the official packages of PyPI, the
-openai package of npm, LangChain and LiteLLM. What is not installed is skipped.
+"""The server with common clients: the conformance suite with the official packages of PyPI, the openai
+package of npm, LangChain and LiteLLM. Clients that are not installed are skipped.
 """
 
 from __future__ import annotations

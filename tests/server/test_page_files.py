@@ -1,4 +1,4 @@
-"""The page's files as they are sent: their types, tags and policy, and what needs a key."""
+"""The page's files over HTTP: types, ETags, security policy, and which need a key."""
 
 from __future__ import annotations
 

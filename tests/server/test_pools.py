@@ -1,4 +1,4 @@
-"""Threads by kind of work, shared out among keys (row A07)."""
+"""Thread pools by kind of work, divided fairly among keys (row A07)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 60
 
 
 class Stalled:
-    """Work that stands still until it is let go. begun: by user, in order."""
+    """Work that blocks until it is released. begun: by user, in order."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

@@ -1,4 +1,6 @@
-"""A request option is stated once: flags, bodies, range checks and docs are derived from its definition."""
+"""A request option is declared once: flags, body fields, range checks and docs are derived from its
+declaration.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`satchel serve` as it is started: says where it listens, reads its configuration again, drains, stops."""
+"""The command `satchel serve`: prints its address, reloads its configuration, drains, stops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(*args: str) -> list[str]:
 
 
 def running(address: str) -> float:
-    """Requests that the engine works on."""
+    """The number of requests in the engine."""
     lines = httpx.get(f"{address}/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("satchel_running{"))
 
@@ -46,7 +46,7 @@ def started(*args: str, config: Path | None = None) -> Iterator[tuple[subprocess
         command("serve", "--port", "0", *args, *more),
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | dict.fromkeys(("HOME", "SATCHEL_MODELS"), str(EMPTY)),  # no store of this machine
+        env=os.environ | dict.fromkeys(("HOME", "SATCHEL_MODELS"), str(EMPTY)),  # hides this machine's store
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stderr is not None
@@ -176,7 +176,7 @@ def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
 
 
 def test_small_answers_are_not_held_back() -> None:
-    """Nagle's algorithm costs 40 ms an answer; asyncio turns it off for sockets that say TCP."""
+    """Nagle's algorithm delays an answer by 40 ms; asyncio turns it off only for sockets of IPPROTO_TCP."""
     import socket
 
     from satchel.server.run import listen

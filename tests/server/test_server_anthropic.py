@@ -1,4 +1,4 @@
-"""Anthropic's own client against the server: messages, streams, tools, thinking, errors in its shape."""
+"""Anthropic's official client against the server: messages, streams, tools, thinking, errors in its shape."""
 
 from __future__ import annotations
 

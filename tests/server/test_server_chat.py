@@ -1,4 +1,4 @@
-"""Chat completions over HTTP: the same text in one piece and streamed, errors in OpenAI's shape."""
+"""Chat completions over HTTP: whole and streamed texts are equal; errors have OpenAI's shape."""
 
 from __future__ import annotations
 

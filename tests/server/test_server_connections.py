@@ -1,6 +1,6 @@
-"""Connections that are held open in bad manners: they are cut, and a good client is answered meanwhile. Rows
-A03 (connections), A04 (descriptors) and A15 (streams that nobody reads) of hostile inputs. The clock is moved
-by the tests: see tests/support/house.py.
+"""Slow and abusive connections are cut, and a good client is answered meanwhile. Rows A03 (connections), A04
+(descriptors) and A15 (unread streams) of the hostile requests. The clock is simulated: see
+tests/support/house.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from satchel.server.settings import ServerSettings
 MOST, EACH = 24, 12
 HEAD = b"GET %s HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-# What a bad client sends, and the seconds after which it is cut.
+# What a bad client sends, and the seconds after which its connection is cut.
 MANNERS: dict[str, tuple[bytes, float]] = {
     "silent": (b"", 10.5),
     "slow header": (HEAD % b"/healthz" + b"X-Slow", 10.5),
@@ -56,7 +56,7 @@ def house() -> Iterator[House]:
 
 @pytest.fixture(autouse=True)
 def vacant(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test leaves the house empty."""
+    """Each test leaves no connection open."""
     yield
     if "house" in request.fixturenames:
         found: House = request.getfixturevalue("house")
@@ -76,7 +76,7 @@ def good(house: House, path: str = "/v1/models", source: str = "127.0.0.1") -> h
 
 @pytest.mark.parametrize("manner", MANNERS)
 def test_a03_twice_the_limit_of_bad_connections(house: House, manner: str) -> None:
-    """Those of one address, and of many: a good client at that address or another is answered."""
+    """From one address, and from many: a good client at that address or another is answered."""
     data, seconds = MANNERS[manner]
     held = [house.dial(data, f"127.0.0.{1 + i % 5}", window=4096) for i in range(2 * MOST)]
     if manner == "half-closed":
@@ -88,7 +88,7 @@ def test_a03_twice_the_limit_of_bad_connections(house: House, manner: str) -> No
         assert good(house, "/health", source).status_code == 200
     assert house.connections.open <= MOST + 16
     house.later(seconds)
-    house.later(seconds)  # what was written is cut after a whole window in which nothing was read
+    house.later(seconds)  # an unread response is cut after a whole window
     until(lambda: not house.connections.open, "bad connections are cut")
     until(lambda: not house.streams, "streams of cut connections end")
     for wire in held:
@@ -159,7 +159,7 @@ def test_a03_a_full_house_answers_health_and_refuses_the_rest(house: House) -> N
         assert (answer.status_code, answer.headers["retry-after"]) == (status, "1")
         assert "all connections that" in answer.text and "error" in answer.json()
     assert house.connections.refused == before + 3
-    silent = [house.dial() for _ in range(3 * MOST)]  # they cannot take the seats of probes either
+    silent = [house.dial() for _ in range(3 * MOST)]  # they can't take the probes' seats either
     assert good(house, "/health").status_code == 200
     house.open_door()
     assert all(answered(wire, b"waited") for wire in working)
@@ -172,7 +172,7 @@ def test_a03_a_request_under_way_outlives_every_deadline_and_every_flood(house: 
     working = house.dial(HEAD % b"/wait" + b"\r\n")
     until(lambda: house.asked == 1, "the request runs")
     flood = [house.dial() for _ in range(3 * MOST)]
-    assert good(house).status_code == 200  # after the flood: all of it was accepted
+    assert good(house).status_code == 200  # all connections of the flood were accepted before
     house.later(3600)
     until(lambda: house.connections.open == 1, "the flood is cut")
     house.open_door()
@@ -182,7 +182,7 @@ def test_a03_a_request_under_way_outlives_every_deadline_and_every_flood(house: 
 
 
 def test_a03_an_abandoned_request_keeps_its_seat(house: House) -> None:
-    """Else a client could have any number of requests run, by leaving each."""
+    """Otherwise a client could run any number of requests by abandoning each."""
     for i in range(EACH):
         wire = house.dial(HEAD % b"/wait" + b"\r\n")
         until(lambda: house.asked == i + 1, "the request runs")  # noqa: B023
@@ -202,7 +202,7 @@ def test_a03_a_late_header_is_told_and_an_idle_connection_just_ends(house: House
 
 
 def test_a03_a_drip_of_bytes_prolongs_nothing(house: House) -> None:
-    """Each byte comes in time, and the whole does not."""
+    """Each byte is in time, but the whole is not."""
     header, body, rest = house.dial(), house.dial(POST), house.dial(HEAD % b"/healthz")
     body.sendall(b"Content-Length: 90000\r\n\r\n")
     rest.sendall(b"Content-Length: 90000\r\n\r\n")
@@ -259,7 +259,7 @@ def test_a03_pipelined_requests_are_answered_in_order_and_bounded(house: House) 
 
 
 def test_a03_many_small_chunks_are_read_in_slices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """256 kB of one-byte chunks take h11 0.3 s, in which nobody else would be answered."""
+    """h11 takes 0.3 s for 256 kB of one-byte chunks, during which no other client would be answered."""
     seen: list[int] = []
     whole = H11Protocol.data_received
 
@@ -281,7 +281,7 @@ def test_a03_too_many_headers_and_other_protocols(house: House) -> None:
     with httpx.Client(timeout=60) as client:
         assert all(client.get(f"{house.url}/healthz").status_code == 200 for _ in range(100))
     lines = POST + b"Connection: close\r\nContent-Length: 9000\r\n\r\n" + b"\n" * 9000
-    assert heard(house.dial(lines)).startswith(b"HTTP/1.1 4")  # lines of a body are no headers
+    assert heard(house.dial(lines)).startswith(b"HTTP/1.1 4")  # a body's lines do not count as headers
     upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n"
     for path in (b"/healthz", b"/none"):
         wire = house.dial(HEAD % path + upgrade)
@@ -319,9 +319,9 @@ def test_a03_behind_a_trusted_proxy_the_cap_counts_forwarded_addresses() -> None
         assert [ask("/whose", f"203.0.113.{i}").text for i in range(8, 12)] == [
             f"203.0.113.{i}" for i in range(8, 12)
         ]
-        silent = [house.dial() for _ in range(5)]  # the proxy itself has no cap
+        silent = [house.dial() for _ in range(5)]  # the proxy itself has no limit
         assert sum(closed(wire) for wire in silent) == 0
-        # A caller that is not trusted cannot name another, nor pass for a client of this machine.
+        # An untrusted caller can't name another client's address, nor pass for a local one.
         assert ask("/whose", "127.0.0.1", "127.0.0.9").text == "forwarded"
         house.open_door()
         assert all(answered(wire, b"waited") for wire in held)
@@ -331,7 +331,7 @@ def test_a03_behind_a_trusted_proxy_the_cap_counts_forwarded_addresses() -> None
 
 
 def test_a03_a_reset_connection_is_no_local_one(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its peer has no address any more, like that of a Unix socket; what it sent can still be read."""
+    """Its peer has no address any more, like that of a Unix socket, but its data can still be read."""
     monkeypatch.setattr("uvicorn.protocols.http.h11_impl.get_remote_addr", lambda _: None)
     assert heard(house.dial(HEAD % b"/whose" + b"X-Forwarded-For: 127.0.0.1\r\n\r\n")) == b""
 
@@ -406,6 +406,6 @@ def test_a15_a_stream_that_nobody_reads_lets_go_of_its_model(
             wire.sendall(head + b"content-length: %d\r\n\r\n" % len(data) + data)
             until(lambda: model()["users"] == 1, "the stream runs")
             until(lambda: model()["users"] == 0, "the stream is cut, and the model let go")
-            # The model is let go before its answers are counted.
+            # The model is released before its answers are counted.
             ended = until(lambda: model()["stats"]["requests"], "no answer is counted")
             assert ended.get("cancelled", 0) >= 1 and not ended.get("length"), ended

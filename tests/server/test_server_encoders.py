@@ -1,4 +1,6 @@
-"""Encoders over HTTP: a reranker's scores are the library's; a text that is too long is refused, not cut."""
+"""Encoders over HTTP: a reranker's scores equal the library's; a text that is too long is refused, not
+cut.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of Anthropic's and Ollama's APIs without a server: blocks, calls in any pieces, durations."""
+"""Parts of Anthropic's and Ollama's APIs without a server: content blocks, streamed calls, durations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAMILIES = ("hermes", "mistral", "deepseek", "llama3", "")
 
 
 class Counted(Body):
-    """A body that counts how often its kept properties are worked out."""
+    """A body that counts how often its kept properties are computed."""
 
     @kept
     def good(self) -> list[int]:
@@ -55,7 +55,7 @@ def test_what_is_kept_is_worked_out_once_an_error_too() -> None:
 
 
 def events(case: Case, step: int) -> Iterator[list[Event]]:
-    """What the parser says of the case's text, `step` characters at a time."""
+    """The parser's events for the case's text, `step` characters at a time."""
     parser = ChatParser(Style(family=case.family), tools=TOOLS, opening=case.opening)
     for at in range(0, len(case.text), step):
         yield parser.feed(case.text[at : at + step])
@@ -86,7 +86,7 @@ def test_an_answer_comes_to_the_same_in_both_dialects(case: Case, step: int) -> 
 
 
 def rebuilt(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks as a client puts them together."""
+    """The blocks as a client assembles them."""
     blocks: list[dict[str, Any]] = []
     inputs: dict[int, str] = {}
     for event in told:

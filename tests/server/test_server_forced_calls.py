@@ -1,4 +1,4 @@
-"""A forced call is written in the model's own format, whatever that is, and comes out as a call."""
+"""A forced tool call is generated in the model's own format, and returned as a call."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def name_of(family: str, begin: str) -> str:
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Iterator[str]:
-    """A server of tiny random models, each with a template of its own."""
+    """A server of tiny random models, each with its own template."""
     folder, paths = tmp_path_factory.mktemp("families"), []
     for family, begin in FAMILIES:
         path = folder / f"{name_of(family, begin)}.gguf"

@@ -1,5 +1,5 @@
-"""Requests that broke other servers: refused in the API flavour's shape, and the server goes on. Ids as in
-the list of malformed inputs.
+"""Requests that broke other servers are refused in the API flavour's shape, and the server continues. Ids are
+those of the list of malformed inputs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ POST = b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: localhost\r\n"
 
 @pytest.fixture(scope="module")
 def locked(bundled_model: Path, serving_of: object) -> Iterator[str]:
-    """A server with keys, whose model is loaded."""
+    """A server with keys and a loaded model."""
     with serving_of([bundled_model], Options(slots=2), ServerSettings(port=0, api_keys=KEYS)) as address:
         until(lambda: httpx.get(f"{address}/health").status_code == 200, "the model is not loaded")
         yield address
 
 
 def raw(server: str, data: bytes, seconds: float = 20) -> bytes:
-    """What a server answers to these bytes, until it closes."""
+    """The server's response to these bytes, until it closes."""
     parts = urlsplit(server)
     with socket.create_connection((parts.hostname, parts.port), timeout=seconds) as wire:
         wire.sendall(data)
@@ -313,9 +313,9 @@ def test_keys_do_not_share_what_is_cached(locked: str) -> None:
 
 @pytest.mark.model
 def test_health_is_told_while_a_long_prompt_is_read(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine stands still within the prompt's first step, and health is told all the same."""
+    """The engine blocks in the prompt's first step, and health probes are answered."""
     long = {"messages": [{"role": "user", "content": "word " * 1900}], "max_tokens": 1}
-    post(server, ASK | {"max_tokens": 1})  # the model is loaded
+    post(server, ASK | {"max_tokens": 1})  # loads the model
     begun, go, fill = threading.Event(), threading.Event(), Engine.fill
 
     def held(self: Engine, *args: Any, **options: Any) -> Program:

@@ -1,4 +1,4 @@
-"""kill -9 of the engine's process under load: streams are whole or end with a proper error, and the server
+"""kill -9 of the engine's process under load: streams are complete or end with a proper error, and the server
 answers again.
 """
 
@@ -50,7 +50,7 @@ def command(pid: int) -> bytes:
 
 
 def under_fire(server: LoadTarget, requests: list[LoadRequest], engine: int) -> Driven:
-    """Asks all at once, and kills the engine when the first piece of an answer has come."""
+    """Sends all requests at once, and kills the engine after the first piece of an answer."""
 
     def generated() -> float:
         lines = httpx.get(f"{server.url}/metrics").text.splitlines()
@@ -79,7 +79,7 @@ def test_a_killed_engine_loses_no_stream_and_is_replaced(killed: tuple[LoadTarge
     assert not Path(f"/proc/{engine}/task").exists()
     for outcome in driven.outcomes:
         came, answer = "".join(outcome.text), answers[key(outcome.request)]
-        if outcome.error:  # an error of the stream, or a 5xx with a body: never a connection that breaks
+        if outcome.error:  # an error event, or a 5xx with a body; never a broken connection
             assert outcome.error.startswith(("in the stream: ", "HTTP 5")), outcome.error
             assert answer.startswith(came)
         else:

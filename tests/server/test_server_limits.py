@@ -1,5 +1,5 @@
-"""What must not grow with what clients send: descriptors, lines of the log, labels of metrics. Rows A04 and
-A10 of hostile inputs.
+"""Resources that must not grow with client input: descriptors, log lines, labels of metrics. Rows A04 and A10
+of the hostile requests.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_a04_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a04_without_descriptors_the_loop_waits_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One attempt, one line, one pause; and whoever waits is accepted when there is a descriptor again."""
+    """One attempt, one log line, one pause; waiting clients are accepted when a descriptor is free again."""
     attempts, pauses, given = [0], [], []
 
     class Idle:
@@ -154,7 +154,7 @@ def test_a04_a_server_with_few_descriptors_answers_and_says_little() -> None:
 
 
 class Written:
-    """A logger of its own whose clock the test moves."""
+    """A logger of its own with a simulated clock."""
 
     def __init__(self, formatter: logging.Formatter | None = None) -> None:
         self.now, self.stream = 0.0, io.StringIO()
@@ -192,7 +192,7 @@ def test_a04_lines_that_differ_in_what_a_client_sent_are_counted_by_their_place(
         written.log.warning("elsewhere %d", i)
     assert len(written.lines) == log.ORIGIN + 3
     assert len(written.handler._counts) <= log.KEPT + 2
-    written.handler.close()  # as at the end of the program
+    written.handler.close()  # as at the program's end
     assert f"(repeated {5000 - log.ORIGIN:,} times" in written.lines[-1]
 
 
@@ -275,7 +275,7 @@ def test_a10_what_clients_make_up_is_no_label(house: House) -> None:
             return client.get(f"{house.url}/metrics").text
 
     first, second = told_after(0), told_after(100)
-    assert len(first.splitlines()) == len(second.splitlines())  # the same series, with other counts
+    assert len(first.splitlines()) == len(second.splitlines())  # the same series with other counts
     found = labels(second)
     assert found["method"] <= METHODS | {OTHER, ""}
     assert found["route"] <= {getattr(r, "path", "") for r in routes(house)} | {OTHER}
@@ -283,7 +283,7 @@ def test_a10_what_clients_make_up_is_no_label(house: House) -> None:
 
 
 def routes(house: House) -> list[Any]:
-    """All routes, also those in routers that were included."""
+    """All routes, including those of included routers."""
     found, left = [], list(house.app.routes)
     while left:
         route = left.pop()

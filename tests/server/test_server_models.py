@@ -1,4 +1,4 @@
-"""Several models behind one server: loaded on demand, unloaded for room or want of use; versions."""
+"""Several models in one server: loaded on demand, unloaded for memory or after an idle time; aliases."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_model_is_loaded_when_asked_for_and_unloaded_for_room(files: dict[str,
 def test_a_model_that_nobody_uses_is_unloaded(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a simulated clock: it is kept for 20 seconds after its last request."""
+    """The clock is simulated: the model stays for 20 seconds after its last request."""
     now = 100.0
     monkeypatch.setattr("satchel.server.models.time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr("satchel.server.models.LOOK", 0.01)
@@ -143,7 +143,7 @@ def test_a_version_that_fails_is_taken_back_but_never_the_last() -> None:
     for _ in range(10):
         alias.record("a", True, 0.1)
     assert set(alias.weights) == {"a"}
-    told = {v["model"]: v for v in alias.told()["versions"]}
+    told = {v["model"]: v for v in alias.as_json()["versions"]}
     assert told["b"]["rolled_back"]
     assert not told["a"]["rolled_back"]
     assert told["b"]["failed"] == 5
@@ -176,7 +176,7 @@ def test_a_shadow_is_compared_and_never_answers(files: dict[str, Path]) -> None:
         assert [await answer(models, "chat") for _ in range(3)] == ["a"] * 3
         compared = models.aliases["chat"].records["b"]
         await until_async(lambda: compared.compared == 3, "three answers are compared")
-        told = models.aliases["chat"].told()["versions"][1]
+        told = models.aliases["chat"].as_json()["versions"][1]
         assert (told["compared"], told["agreement"], told["requests"]) == (3, 1.0, 0)
 
     run(work, catalog_of(files, table, SMALL, 0, None))

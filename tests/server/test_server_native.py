@@ -1,4 +1,4 @@
-"""llama-server's own routes, and what it and vLLM add to OpenAI's fields."""
+"""llama-server's own routes, and the fields that it and vLLM add to OpenAI's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ollama's own client against the server: texts, conversations, lines, tools, thinking, vectors, errors."""
+"""Ollama's official client against the server: texts, conversations, streams, tools, thinking, embeddings,
+errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ollama's client changes what there is: models are pulled from a hub of the test's, copied and deleted."""
+"""Ollama's client changes the store: models are pulled from the test's hub, copied and deleted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
-    """A hub that has the tiny model twice, and a store of the test's own."""
+    """A hub with two names of the tiny model, and a store of its own."""
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "SATCHEL_OFFLINE", "HF_HUB_CACHE", "SATCHEL_FOLDERS"):
         monkeypatch.delenv(name, raising=False)
     with hub_server.hub_server() as running:
@@ -81,7 +81,7 @@ def test_the_last_step_of_a_pull_is_told_although_the_end_is_known_by_then() -> 
     async def told() -> list[Any]:
         work = ServerPull(None, "small", None, None)  # type: ignore[arg-type]
         for step in ("first", "last", None, None):
-            work._told.put_nowait(step)  # type: ignore[arg-type]
+            work._reports.put_nowait(step)  # type: ignore[arg-type]
         return [await work._latest(), await work._latest()]
 
     assert asyncio.run(told()) == ["last", None]

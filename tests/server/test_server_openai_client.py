@@ -1,4 +1,4 @@
-"""OpenAI's own client against the server: what it sends is understood, what it gets it can read."""
+"""OpenAI's official client against the server: its requests are understood, and it can read the responses."""
 
 from __future__ import annotations
 

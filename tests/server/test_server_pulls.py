@@ -1,4 +1,6 @@
-"""A08 of the hostile requests: what a client can make the server's pulls reach, and how much they bring."""
+"""A08 of the hostile requests: the hosts that a client's pulls can reach, and the bytes that they may
+fetch.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
-    """A registry of the test's, as the operator configured it, and a store of its own."""
+    """A registry of the test's, as configured by the operator, and a store of its own."""
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "SATCHEL_OFFLINE", "HF_HUB_CACHE", "SATCHEL_FOLDERS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("SATCHEL_TRUSTED_HOSTS", raising=False)
@@ -55,7 +57,7 @@ def hub(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 class Wire:
-    """A server's admins, by key."""
+    """The admins of a server, by key."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
@@ -108,7 +110,7 @@ def test_a08_a_host_that_a_client_names_is_not_asked(
 
 
 def test_a08_open_and_closed_ports_are_one_answer(hub: hub_server.Hub, tiny: Path) -> None:
-    """Where a registry's answer leads: to a port that listens, one that does not, a name that is none."""
+    """A registry redirects to an open port, a closed one, an unknown name: the error is the same."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening, closing(socket.socket()) as bound:
         bound.bind(("127.0.0.1", 0))
         opened, closed = listening.getsockname()[1], bound.getsockname()[1]

@@ -1,5 +1,5 @@
-"""A14 of the hostile requests: /readyz says what is true of a worker that is stopped, of one that goes on,
-and of a server that stops; /metrics does not wait for a stopped one.
+"""A14 of the hostile requests: /readyz is right about a worker that is stopped, one that has continued, and a
+server that is stopping; /metrics does not wait for a stopped worker.
 """
 
 from __future__ import annotations

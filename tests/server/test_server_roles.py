@@ -1,4 +1,4 @@
-"""Row 9 (keys have roles) and row 16 (what a page of another site can do) of the hostile requests."""
+"""Row 9 (roles of keys) and row 16 (requests from pages of other sites) of the hostile requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from satchel.server.settings import ServerSettings
 
 USER_KEY, ADMIN_KEY = "a-users-key", "an-admins-key"
 KEYS = {"api_keys": (USER_KEY,), "admin_keys": (ADMIN_KEY,)}
-# Every route that changes what others find, or tells of them.
+# Every route that changes or reveals something of other callers.
 ADMINS = {
     ("POST", "/models/load"), ("POST", "/models/unload"), ("POST", "/config/reload"), ("GET", "/aliases"),
     ("POST", "/lora-adapters"), ("POST", "/props"), ("GET", "/metrics"),
@@ -65,7 +65,7 @@ OPEN = {
 def asked(
     app: FastAPI, method: str, path: str, client: tuple[str, int] | None = ("127.0.0.1", 9), **more: Any
 ) -> httpx.Response:
-    """One request to the application, from a client of this address."""
+    """One request to the application, from a client with this address."""
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app, client=client)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_a09_a_users_key_is_no_admin(method: str, path: str) -> None:
     app = application(**KEYS)
     path = path.replace("{digest}", f"sha256:{'0' * 64}")
     assert asked(app, method, path).status_code == 401
-    # Whatever the body is, and before it is read.
+    # For any body, and before it is read.
     for more in ({}, {"json": {"model": "x"}}, {"content": b"{" * 1000, "headers": {"content-type": "a/b"}}):
         headers = {**more.pop("headers", {}), **key(USER_KEY)}
         answer = asked(app, method, path, headers=headers, **more)
@@ -157,7 +157,9 @@ def test_a09_no_spelling_of_a_path_goes_around_the_role(path: str) -> None:
 
 
 def test_a09_the_second_look_is_at_the_route_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should the table ever name another route than the one that answers, its own role counts."""
+    """If the table named another route than the one that answers, the answering route's own role would
+    count.
+    """
     monkeypatch.setattr(RoleTable, "role", lambda self, scope: PUBLIC)
     assert asked(application(**KEYS), "POST", "/models/load", json={"model": "x"}).status_code == 403
 
@@ -207,7 +209,7 @@ def test_a09_a_line_of_the_key_file_is_a_key_and_its_role() -> None:
 def test_a_share_that_is_none_is_refused_with_its_line(share: str) -> None:
     with pytest.raises(RequestError, match=r"key 2: share: expected a number from 0\.01 to 100"):
         read_keys(["first", f"key user {share}"])
-    with pytest.raises(RequestError, match="key 2: it stands twice, with two roles or shares"):
+    with pytest.raises(RequestError, match="key 2: it occurs twice, with two roles or shares"):
         read_keys(["first user 2", "first"])
 
 
@@ -233,7 +235,7 @@ def test_a09_a_line_that_may_mean_something_else_is_refused(line: str) -> None:
     with pytest.raises(RequestError, match="key 2: ") as error:
         read_keys(["first", line])
     assert "key Admin" not in str(error.value)
-    with pytest.raises(RequestError, match="stands twice"):
+    with pytest.raises(RequestError, match="occurs twice"):
         read_keys(["first", "first admin"])
 
 
@@ -275,7 +277,9 @@ def test_a16_our_own_page_people_and_programs_call() -> None:
     "host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "0.0.0.0", ""]
 )
 def test_a16_without_a_key_the_servers_name_is_asked_for(host: str) -> None:
-    """A name that was changed to lead here is a page's own origin: nothing else tells."""
+    """DNS rebinding: a page whose name resolves to this machine is same-origin, so only the Host header
+    reveals it.
+    """
     app = application(hosts=())
     for method, path in (("POST", "/v1/chat/completions"), ("POST", "/config/reload"), ("GET", "/v1/models")):
         headers = {"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}
@@ -285,7 +289,7 @@ def test_a16_without_a_key_the_servers_name_is_asked_for(host: str) -> None:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Catalog:
-    """A model that is not loaded by itself, and a name of it that is."""
+    """A model that is not preloaded, and an alias of it."""
     path = write_model(tmp_path / "tiny.gguf")
     options = Options(slots=1, context=64)
     served = [Served("first", path, options, preload=True), Served("second", path, options)]
@@ -357,7 +361,7 @@ def test_a09_how_long_a_model_stays_is_an_admins(two: Catalog) -> None:
 
 
 def test_the_configuration_is_read_off_the_loop_and_once_for_all_who_wait() -> None:
-    """By reading: a reload may hash whole models."""
+    """Because a reload may hash whole models."""
     go, readings, loop = threading.Event(), list[int](), threading.get_ident()
 
     def read() -> Catalog:

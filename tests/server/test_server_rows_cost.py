@@ -1,5 +1,5 @@
-"""Requests that cost more than they weigh: rows A01 to A20 of the list of hostile requests, those about cost.
-While each is answered the server's health is asked for; conftest's `loop_budget` times the loop's turns.
+"""Requests whose cost exceeds their size: rows A01 to A20 of the hostile requests. During each, the server's
+health is probed; conftest's `loop_budget` times the loop's turns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def healthy(server: str) -> int:
 
 @pytest.fixture(autouse=True)
 def probed(server: str) -> Iterator[None]:
-    """The server says that it is well all the while."""
+    """The server reports good health all the time."""
     ready(server)
     with httpx.Client(base_url=server, timeout=60) as client:
         with Prober(lambda: client.get("/health").status_code) as prober:
@@ -66,7 +66,7 @@ WORD = {"type": "string", "enum": ["yes"]}
 
 
 def held(server: str, path: str, schema: object, **more: Any) -> httpx.Response:
-    """The answer to a request with a schema."""
+    """The response to a request with a schema."""
     fmt = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     asked = (
         {"messages": HI, "response_format": fmt} if path == CHAT else {"prompt": "hi", "json_schema": schema}
@@ -76,7 +76,7 @@ def held(server: str, path: str, schema: object, **more: Any) -> httpx.Response:
 
 @pytest.mark.parametrize("path", [CHAT, "/completion", "/v1/completions"])
 def test_a01_a_schema_that_doubles_is_refused(server: str, path: str) -> None:
-    """2^60 schemas of one value: to compile them takes all memory, to judge the answer by them for ever."""
+    """2^60 schemas of one value: compiling them would take all memory, checking an answer for ever."""
     assert "over 1,000 schemas" in refused(held(server, path, doubling("allOf", WORD)))
     assert held(server, path, doubling("anyOf", WORD)).status_code in (200, 400)
 
@@ -154,7 +154,7 @@ def shape(body: bytes) -> str:
 
 
 def test_a05_the_shape_is_that_of_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever stands in texts counts for nothing, wherever a piece ends."""
+    """Brackets within texts do not count, wherever a piece ends."""
     texts = ['[{"\\', "\\\\", '"', "],}", "\\u005b", "é[", '\\"' * 7]
     inside = json.dumps([texts] * 40).encode()
     for piece in (1, 2, 3, 7, 1 << 20):
@@ -172,7 +172,7 @@ def test_a05_the_shape_is_that_of_the_json(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def small(bundled_model: Path, serving_of: Any) -> Iterator[str]:
-    """A server with keys and memory for four bodies of a megabyte."""
+    """A server with keys and a memory budget for four bodies of a megabyte."""
     settings = ServerSettings(port=0, api_keys=("one", "two"), most_bodies=4 * MB * FACTOR)
     with serving_of([bundled_model], Options(slots=2), settings) as address:
         ready(address)
@@ -180,7 +180,7 @@ def small(bundled_model: Path, serving_of: Any) -> Iterator[str]:
 
 
 def test_a05_bodies_under_way_share_a_budget(small: str) -> None:
-    """One key has half of it at most, and what it holds comes back."""
+    """One key has at most half of it, and its reservations are freed."""
     body = json.dumps({"prompt": "a" * (3 * MB)}).encode()
     assert "bodies" in refused(post(small, "/v1/completions", body, authorization="Bearer one"), 503)
     fitting = json.dumps({"prompt": "a" * (MB // 4)}).encode()
@@ -252,7 +252,7 @@ def test_a20_a_grammar_of_5000_chained_rules(server: str) -> None:
 
 
 def test_a12_many_large_schemas(server: str) -> None:
-    """Each is another one: none is kept for long."""
+    """All are different, and none stays in a cache for long."""
     for i in range(6):
         schema = {"type": "object", "properties": {f"p{i}_{j}": {"enum": ["a" * 40]} for j in range(500)}}
         answer = post(server, "/completion", {"prompt": "x", "n_predict": 1, "json_schema": schema})
@@ -321,7 +321,7 @@ def test_a05_what_a_route_makes_of_a_large_body_is_made_elsewhere(
 
 
 def test_what_is_told_of_many_tokens_is_made_elsewhere(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = threads_of(monkeypatch, Legacy, "told")
+    seen = threads_of(monkeypatch, Legacy, "lists")
     for stream in (False, True):
         body = {"prompt": "a b c d " * 200, "echo": True, "logprobs": 1, "max_tokens": 1, "stream": stream}
         assert post(server, "/v1/completions", body).status_code == 200

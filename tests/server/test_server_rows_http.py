@@ -1,6 +1,4 @@
-"""Rows H01 to H10 and H20 of the list of malformed requests, at the routes of OpenAI's API and of
-llama-server's own.
-"""
+"""Rows H01 to H10 and H20 of the malformed requests, at OpenAI's and llama-server's routes."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ def post(server: str, path: str, body: object) -> httpx.Response:
 
 
 def refused(answer: httpx.Response, *params: str | None) -> str:
-    """Checks the shape of a refusal, and gives its line. params: names of the field, one of which it has."""
+    """Checks the shape of a refusal; returns its line. params: names of the field, one of which it has."""
     assert answer.status_code == 400, answer.text[:500]
     error = answer.json()["error"]
     assert error["type"] == "invalid_request_error" and isinstance(error["code"], str)
@@ -43,7 +41,7 @@ def refused(answer: httpx.Response, *params: str | None) -> str:
 
 @pytest.fixture(autouse=True)
 def alive(server: str) -> Any:
-    """Whatever was asked, the next request is answered."""
+    """The next request is answered."""
     yield
     assert httpx.get(f"{server}/healthz", timeout=SECONDS).status_code == 200
 
@@ -168,7 +166,7 @@ def test_h05_negative_and_huge_numbers_of_llama_servers(server: str, name: str, 
 )
 def test_h06_grammars_that_cannot_be(server: str, grammar: str) -> None:
     answer = post(server, "/completion", {"prompt": "x", "n_predict": 1, "grammar": grammar})
-    if answer.status_code == 200:  # the library takes left recursion: the answer fits it then
+    if answer.status_code == 200:  # the library accepts left recursion; then the answer matches
         assert grammar.startswith("root ::= root")
         return
     refused(answer, "grammar")
@@ -199,7 +197,7 @@ def nested(depth: int) -> dict[str, Any]:
 def test_h07_schemas_that_cannot_be(server: str, schema: object) -> None:
     fmt = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     answer = post(server, "/v1/chat/completions", {"messages": HI, "max_tokens": 1, "response_format": fmt})
-    if schema == nested(40):  # deep, and yet one that can be held to
+    if schema == nested(40):  # deep, but enforceable
         assert answer.status_code in (200, 400)
         return
     refused(answer, "response_format")
@@ -221,7 +219,7 @@ def test_h08_expressions_that_take_too_long(server: str, pattern: str) -> None:
 
 
 def test_h09_compiled_forms_are_bounded(server: str) -> None:
-    """The server's models keep what they compiled in the library's cache, which is bounded."""
+    """Compiled grammars are in the library's cache, which is bounded."""
     asked = {"prompt": "x", "max_tokens": 1, "structured_outputs": {"choice": ["a", "b"]}}
     assert post(server, "/v1/completions", asked).status_code == 200
     for tokenizer, compiler in list(compiled._compilers.items()):

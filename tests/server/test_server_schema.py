@@ -1,5 +1,5 @@
-"""The OpenAPI document is what the server does: requests made of it, right and wrong, never make it fail; and
-a client that hangs up leaves nothing behind (H18).
+"""The OpenAPI document is right: valid and invalid requests generated from it never make the server fail, and
+a disconnected client leaves nothing behind (H18).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REQUESTS = Path(__file__).parents[1] / "support" / "schema_requests.py"
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Iterator[str]:
-    """A server of a tiny model with a short context: every answer is short."""
+    """A server of a tiny model with a short context, so that every answer is short."""
     path: Path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     write_model(path, qwen3__context_length=96)
     with serving_of([path], Options(slots=4), ServerSettings(port=0)) as address:
@@ -47,7 +47,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Iterator[
 
 
 def asked(address: str, *options: str, seconds: float) -> dict[str, Any]:
-    """Runs schema_requests.py, and gives its counts. Its failures are this test's."""
+    """Runs schema_requests.py; returns its counts. Its failures fail this test."""
     command = [sys.executable, str(REQUESTS), address, *options]
     with (
         httpx.Client(base_url=address, timeout=60) as client,
@@ -69,7 +69,7 @@ def test_no_request_of_the_schema_makes_it_fail(tiny: str) -> None:
 
 @pytest.mark.nightly
 def test_no_request_drawn_anew_makes_it_fail(tiny: str) -> None:
-    """Every extreme of every field, and many more that no earlier night had."""
+    """Every extreme of every field, and many new random requests each night."""
     asked(
         tiny, "--examples=400", "--share=1", f"--seed={random.SystemRandom().getrandbits(31)}", seconds=7000
     )
@@ -104,7 +104,7 @@ def test_h18_clients_that_hang_up_leave_nothing_behind(server: str) -> None:
     parts = urlsplit(server)
     body = b'{"messages": [{"role": "user", "content": "%s"}], "stream": true, "max_tokens": 500}'
     for i in range(60):
-        text = b"word " * (400 if i % 3 else 3)  # within the prompt, or within the answer
+        text = b"word " * (400 if i % 3 else 3)  # disconnects during the prompt, or during the answer
         data = body % text
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         with socket.create_connection((parts.hostname, parts.port)) as wire:

@@ -1,5 +1,5 @@
-"""A13 of the hostile requests: saved conversations and cached blocks are the key's that made them. Row 6:
-the share of the machine that a request has is its key's.
+"""A13 of the hostile requests: saved conversations and cached blocks belong to the key that made them. Row 6:
+a request has its key's share of the engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IDS = list(range(3, 100))  # three blocks and one token
 
 
 class Keys:
-    """A server's callers: each request is one key's, None for none."""
+    """Sends requests with a given key; None: without one."""
 
     def __init__(self, wire: httpx.AsyncClient) -> None:
         self.wire = wire
@@ -40,13 +40,13 @@ class Keys:
         return await self.wire.post(path, json=body, headers=headers, timeout=60)
 
     async def slots(self, key: str | None) -> list[int]:
-        """Tokens that each slot is told to hold."""
+        """Tokens that each slot reports."""
         headers = {} if key is None else {"x-api-key": key}
         told = await self.wire.get("/slots", headers=headers)
         return [slot["n_prompt_tokens_cache"] for slot in told.json()]
 
     async def cached(self, key: str | None, **more: Any) -> int:
-        """Tokens of the prompt that were found in the cache."""
+        """Tokens of the prompt found in the cache."""
         made = await self.ask(key, "/v1/completions", prompt=IDS, max_tokens=1, **more)
         return int(made.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
@@ -92,7 +92,7 @@ def test_a13_what_a_key_saved_no_other_restores(tmp_path: Path) -> None:
 
 
 def test_a13_a_restored_conversation_is_another_keys_nowhere(tmp_path: Path) -> None:
-    """A file that is copied into a key's folder by the operator is that key's alone."""
+    """A file that the operator copies into a key's folder is that key's alone."""
 
     async def work(keys: Keys) -> None:
         await keys.cached(FIRST, id_slot=0)

@@ -1,4 +1,6 @@
-"""Streams: no character and no stop text comes in halves, errors have their place, thinking has its own."""
+"""Streams: characters and stop texts are never split, errors are in the right place, thinking has its own
+field.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def test_a_client_that_hangs_up_is_no_failure(
             wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             until(busy, "the answer has not begun")
         until(lambda: not busy(), "the answer goes on")
-        assert httpx.get(f"{server}/healthz").status_code == 200  # what was logged meanwhile has come
+        assert httpx.get(f"{server}/healthz").status_code == 200  # all earlier log lines have been written
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
@@ -104,7 +106,7 @@ def test_usage_may_come_with_every_chunk(server: str) -> None:
 
 @pytest.fixture
 def breaking() -> Iterator[tuple[str, Models]]:
-    """A server of which the test has the models."""
+    """A server whose models the test can change."""
     path = default_model()
     models = Models(catalog_of({path.stem: path}, {}, Options(slots=2, context=256), 0, None), 0)
     settings = ServerSettings(port=0)
@@ -119,7 +121,7 @@ def breaking() -> Iterator[tuple[str, Models]]:
 
 @pytest.mark.model
 def test_an_error_has_its_place(breaking: tuple[str, Models]) -> None:
-    """Before the first token it is an ordinary one, after it an event, then the end."""
+    """Before the first token it is an HTTP error, after it an event and then the end."""
     server, models = breaking
     ask = {"messages": HI, "max_tokens": 50, "ignore_eos": True}
     stream(server, "/v1/chat/completions", **{**ask, "max_tokens": 1})
@@ -151,7 +153,7 @@ def test_an_error_has_its_place(breaking: tuple[str, Models]) -> None:
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Iterator[str]:
-    """A server of a tiny model whose template thinks; its words mean nothing."""
+    """A server of a tiny random model whose template supports thinking."""
     path = write_chat_model(tmp_path_factory.mktemp("model") / "thinker.gguf")
     with serving_of([path], Options(slots=2), ServerSettings(port=0)) as address:
         yield address

@@ -1,4 +1,4 @@
-"""What a server tells of itself: spans, the log, the dashboard's names."""
+"""Observability of the server: spans, the log, metric names of the dashboard."""
 
 from __future__ import annotations
 

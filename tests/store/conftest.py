@@ -1,4 +1,4 @@
-"""What tests of the store share: a server of their own, a store in a folder of its own, small models."""
+"""Shared fixtures of the store's tests: a server, a store in a folder of its own, small models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hub() -> Iterator[hub_server.Hub]:
 
 @pytest.fixture
 def environ(tmp_path: Path, hub: hub_server.Hub, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Settings that lead nowhere but to the test's own server and folders."""
+    """Settings that point only to the test's server and folders."""
     found = {
         "SATCHEL_MODELS": str(tmp_path / "models"),
         "HF_ENDPOINT": hub.url,
@@ -43,21 +43,21 @@ def store(environ: dict[str, str]) -> Store:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A whole model of some kilobytes."""
+    """A complete model of some kilobytes."""
     path = tmp_path_factory.mktemp("mini") / "m.gguf"
     return mini_file.write_mini(path, {"general.license": "apache-2.0"}).read_bytes()
 
 
 @pytest.fixture(scope="session")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Another of the same size."""
+    """Another one of the same size."""
     path = tmp_path_factory.mktemp("mini") / "m.gguf"
     return mini_file.write_mini(path, {"general.license": "apache-2.1"}).read_bytes()
 
 
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """A model as a set of files."""
+    """A split model."""
     folder = tmp_path_factory.mktemp("set")
     mini_file.write_mini(folder / "big-Q4_K_M.gguf", max_size=4000)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

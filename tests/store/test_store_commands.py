@@ -1,4 +1,4 @@
-"""pull, list, show, cp, rm, ps and stop as users run them, and -m with a name of the store."""
+"""pull, list, show, cp, rm, ps and stop on the command line, and -m with a name of the store."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_rm_of_what_cut_pulls_left(pulled: Path, capfd: Capture) -> None:
     left = folder / ".incoming" / "c-Q8_0.gguf"
     left.parent.mkdir(parents=True)
     left.write_bytes(bytes(1 << 20))
-    with guard(root, (folder / left.name).relative_to(root).as_posix()):  # as a pull that is under way
+    with guard(root, (folder / left.name).relative_to(root).as_posix()):  # like a pull in progress
         assert run(capfd, "rm", "--unfinished") == (0, "removed 0 B of unfinished downloads\n", "")
     assert run(capfd, "rm", "--unfinished")[1] == "removed 1.0 MB of unfinished downloads\n"
     assert not folder.exists() and pulled.exists()
@@ -116,8 +116,6 @@ def test_pull_offline(pulled: Path, hub: Hub, capfd: Capture) -> None:
 
 def test_pull_shows_how_far_it_is_on_a_terminal(hub: Hub, model: bytes, capfd: Capture) -> None:
     hub.put_repo("u/r", {"r-Q4_K_M.gguf": model})
-    served = next(file for path, file in hub.files.items() if "resolve" in path)
-    served.pause, served.step = 0.1, 2000
     main_end, other_end = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
     child = subprocess.Popen([*SATCHEL, "pull", "hf:u/r"], stderr=other_end, stdout=subprocess.PIPE, env=env)
@@ -126,7 +124,7 @@ def test_pull_shows_how_far_it_is_on_a_terminal(hub: Hub, model: bytes, capfd: C
     try:
         while data := os.read(main_end, 4096):
             shown += data
-    except OSError:  # the other end is closed
+    except OSError:  # the other end has closed
         pass
     assert child.wait() == 0 and child.stdout is not None
     child.stdout.close()

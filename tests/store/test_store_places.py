@@ -1,4 +1,4 @@
-"""Models of other programs, read where they lie; which model a name means."""
+"""Models of other programs, read in place, and the resolution of model names."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_is_in_a_cache_is_not_pulled_again(
     link, blob = put_hub(environ, model), put_ollama(environ, model)
     assert store.pull("hf:u/r") == link and store.pull("ollama:tiny") == blob
     assert [path for path in hub.paths() if "resolve" in path or "blobs" in path] == []
-    hub.put_repo("u/r", {"r-Q4_K_M.gguf": other_model})  # a newer one than the cache has
+    hub.put_repo("u/r", {"r-Q4_K_M.gguf": other_model})  # newer than the cached one
     assert (
         store.pull("hf:u/r").is_relative_to(store.root) and store.find("hf:u/r").read_bytes() == other_model
     )

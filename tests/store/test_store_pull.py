@@ -1,4 +1,4 @@
-"""Pulling from a server that behaves: names, sets, quantizations, the lock file, what is already there."""
+"""Pulls from a well-behaved server: names, split sets, quantizations, the lock file, present files."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_is_there_is_not_fetched_again(hub: Hub, store: Store, model: bytes
     hub.asked.clear()
     assert store.pull("hf:u/r").read_bytes() == store.pull(hub.url + URL).read_bytes() == model
     ranges = [headers["range"] for path, headers in hub.asked if path != "/api/models/u/r"]
-    assert ranges == ["bytes=0-0"]  # an address tells its version by its ETag alone
+    assert ranges == ["bytes=0-0"]  # only the ETag identifies a URL's version
 
 
 def test_a_file_that_was_changed_here_is_refused_and_mended(hub: Hub, store: Store, model: bytes) -> None:

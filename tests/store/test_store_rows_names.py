@@ -1,4 +1,4 @@
-"""The D rows by their ids, the first half: names, digests, manifests, realms; and no check is an assert."""
+"""The first half of the D rows by their ids: names, digests, manifests, realms; and no check is an assert."""
 
 from __future__ import annotations
 
@@ -208,11 +208,11 @@ def test_d04_no_token_goes_to_another_realm(hub: Hub, environ: dict[str, str]) -
             with pytest.raises(RequestError, match="the server says 401"):
                 store.pull(name)
         assert other.asked == [] and len(hub.asked) == 2
-        assert "authorization" not in hub.asked[0][1]  # no token of the hub goes to a registry
+        assert "authorization" not in hub.asked[0][1]  # no token of the hub is sent to a registry
 
 
 def test_d11_no_check_is_an_assert() -> None:
-    """An assert goes away under python -O, and with it what it guards."""
+    """python -O removes asserts, and with them the checks."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for package in PACKAGES

@@ -1,5 +1,5 @@
-"""Test cases of kv_write, hadamard and attention for the kernel tests: every cache format, ragged batches,
-windows, positions around the borders of blocks, spans and chunks.
+"""Test cases of kv_write, hadamard and attention: every cache format, ragged batches, windows, and positions
+around the borders of blocks, spans and chunks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.graph import Array
 
 BLOCK = 16
-Tokens = list[tuple[int, int]]  # slot and position
+Tokens = list[tuple[int, int]]  # (slot, position) of each token
 PROMPT: Tokens = [(0, p) for p in range(5, 45)]
 RAGGED: Tokens = [(1, 30), (0, 0), (0, 1), (0, 2), (2, 100), (1, 31)]
 BORDER = (0, 15, 16, 63, 64, 511, 512, 513, 1023, 1024, 2600)
@@ -23,7 +23,7 @@ BORDERS: Tokens = [(s, p + 7 * s) for s in range(2) for p in BORDER]
 
 
 def paged(rng: np.random.Generator, lengths: list[int], block: int = BLOCK) -> tuple[Array, int]:
-    """A block table whose blocks stand in random order, and how many blocks it takes."""
+    """A block table in which each sequence's blocks stand in random order, and the number of blocks."""
     width = -(-max(lengths) // block) + 1
     order = rng.permutation(len(lengths) * width).astype(np.int32)
     return order.reshape(len(lengths), width), len(order)
@@ -70,8 +70,8 @@ def attention_case(
     wide: int = 0,
     cap: float = 0.0,
 ) -> Case:
-    """format: of keys and values, or "keys/values". heads: query heads, KV heads, D; wide: D of the values, 0
-    for the same.
+    """format: of keys and values, or "keys/values". heads: (query heads, KV heads, D). wide: D of the values;
+    0: as of the keys.
     """
     keys, _, values = format.partition("/")
     h, kv, d = heads
@@ -97,8 +97,8 @@ def latent_case(
     value: int,
     extra: dict[str, float] | None = None,
 ) -> Case:
-    """Values are the first `value` numbers of the keys; extra: arguments. With so many heads queries and
-    weights may have 16 significant bits.
+    """Attention whose values are the first `value` numbers of the keys (MLA). extra: arguments of the op. A
+    kernel may round the queries and weights of so many heads to 16 significant bits, which sets the bound.
     """
     one = attention_case(rng, format, heads, tokens)
     q, k, _, *place = one.inputs

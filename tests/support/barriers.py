@@ -1,10 +1,10 @@
-"""Mutation test of the portable kernels' barriers: searches a call that fails without a given barrier.
+"""Mutation test of the portable kernels' barriers: searches for a call that fails without a given barrier.
 
     python tests/support/barriers.py SITE
 
-looks for a call on the emulated GPU that comes to something else without that barrier: other bytes, an error,
-or none where there should be one. Exit code 0: there is one, which is printed; 1: there is none. A process of
-its own, since threads that do not wait may write anywhere.
+runs calls on the emulated GPU with and without that barrier, until one gives different bytes or a different
+error. Exit code 0: there is such a call, which is printed; 1: there is none. It runs in a process of its own,
+because threads that skip a barrier may write anywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from test_matrix_units import product
 
 KERNELS = Path(__file__).parents[2] / "cext" / "kernels"
 SAMPLING = ("sample", "sample_masked", "logprobs")
-# Which ops come to the barriers of a file, with the kernel that is asked for.
+# The ops whose kernels contain a file's barriers, each with the kernel to run.
 REACHED: dict[str, tuple[str, ...]] = {
     "attention.k.h": ("attention",),
     "hadamard.k.h": ("hadamard",),
@@ -39,15 +39,15 @@ REACHED: dict[str, tuple[str, ...]] = {
     "sample_set.k.h": SAMPLING,
     "sample_stages.k.h": SAMPLING,
 }
-ROUNDS = 3  # over all calls, each with other orders of threads
+ROUNDS = 3  # passes over all calls, each with another order of threads
 
 
 def sites() -> Iterator[str]:
-    """Every barrier as the emulated GPU names it: file, line, which of those that a macro brings there. Those
-    that no caller needs today say so behind them ("kept: why") and are left out here.
+    """Every barrier as the emulated GPU names it: file, line, and index among those of one macro. A barrier
+    with a comment "kept: why" is redundant on purpose and is left out.
     """
     texts = {path.name: path.read_text(encoding="utf-8").splitlines() for path in sorted(KERNELS.glob("*.h"))}
-    macros: dict[str, list[bool]] = {}  # which barriers of a macro are needed
+    macros: dict[str, list[bool]] = {}  # whether each barrier of a macro is needed
     for lines in texts.values():
         name = ""
         for line in lines:
@@ -63,7 +63,7 @@ def sites() -> Iterator[str]:
 
 
 def lost_block() -> Case:
-    """Attention that sees a block of the past that there is not."""
+    """Attention over a block table that points past the pool."""
     one = cases_of("attention")[0]
     *inputs, (table, format) = one.inputs[:6]
     table = table.copy()
@@ -72,7 +72,7 @@ def lost_block() -> Case:
 
 
 def equals() -> Case:
-    """Rows in which xtc must find the last of candidates that weigh the same, in several waves."""
+    """Rows with equal logits across several waves, among which xtc must find the last candidate."""
     x = np.full((ROWS, 4099), -60, np.float32)
     x[:, 40::500] = 0
     rng = generator("equals")
@@ -81,7 +81,9 @@ def equals() -> Case:
 
 
 def many_rows(one: Case, whole: tuple[int, ...] = ()) -> Case:
-    """A call with so many rows that a group has several, each unlike the last. whole: inputs without rows."""
+    """A call with so many different rows that one group computes several. whole: inputs that have no row per
+    token.
+    """
     i = np.arange(130)
     rows = (i + i // 64) % ROWS
     inputs = tuple((x if j in whole else x[rows], format) for j, (x, format) in enumerate(one.inputs))
@@ -89,11 +91,11 @@ def many_rows(one: Case, whole: tuple[int, ...] = ()) -> Case:
 
 
 def calls_of(op: str, kernel: str) -> list[Case]:
-    """Calls that are likely to need a barrier come first."""
+    """The op's calls, those that are most likely to need a barrier first."""
     if kernel:
         return [product(op, "q8_0", 70, 160, (70,))]
     calls = cases_of(op)
-    if op == "attention":  # those that look forward have barriers of their own
+    if op == "attention":  # non-causal attention has barriers of its own
         return [lost_block(), *sorted(calls, key=lambda one: one.args.get("causal", 1))]
     if op == "logprobs":
         return [many_rows(next(one for one in calls if one.name == "all-64-64")), *calls]
@@ -112,7 +114,7 @@ def result(op: str, kernel: str, one: Case, without: str) -> bytes:
 
 
 def difference(site: str) -> str:
-    """The first call whose result hangs on this barrier; "": none does."""
+    """The first call whose result changes without this barrier; "": none."""
     for _ in range(ROUNDS):
         for op, _, kernel in (name.partition(" ") for name in REACHED[site.split(":")[0]]):
             for one in calls_of(op, kernel):

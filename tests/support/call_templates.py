@@ -1,6 +1,8 @@
-"""Templates that write calls as other families do than those whose templates are at hand."""
+"""Chat templates that write tool calls in the formats of families whose own templates are not in
+tests/data.
+"""
 
-# How other families' templates write a turn with calls; the variable is `call` for each.
+# How these families' templates write a turn with calls; `call` is the variable of one call.
 OWN = {
     "qwen_xml": "<tool_call>\n<function={{ call.name }}>\n{% for k, v in call.arguments.items() %}<parameter="
     "{{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>",
@@ -38,7 +40,7 @@ OWN = {
     "</tool_call:opensource>\n</tool_calls:opensource>",
     "mistral": "[TOOL_CALLS]{{ call.name }}[ARGS]{{ call.arguments | tojson }}",
 }
-# Markers by which one family's templates begin calls.
+# Markers that may begin the calls of one family.
 BEGINS = {
     "listed": (
         "<|tool_call|>",
@@ -58,7 +60,7 @@ BEGINS = {
 
 
 def template_of(family: str, begin: str = "") -> str:
-    """A template's text. begin: in the place of the marker that it has."""
+    """A template's text. begin: replaces the marker that begins its calls."""
     call = OWN[family]
     if begin:
         call = call.replace(BEGINS[family][0], begin)

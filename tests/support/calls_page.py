@@ -47,7 +47,7 @@ GIVEN = {"a": "x", "n": 3}
 
 
 def example(format: ToolCallFormat) -> str:
-    """A call of f with a="x" and n=3, in this format."""
+    """The call f(a="x", n=3) in this format."""
     name = f"f{':0' if format.numbered else ''}"
     call = f"{format.before}{name}{format.middle}{_arguments(format.arguments)}{format.after}"
     return f"{format.open}{call}{format.close}"
@@ -78,7 +78,7 @@ def lines() -> Iterator[str]:
 
 
 def page(text: str) -> str:
-    """The page with the table made again."""
+    """The page's text with the table generated anew."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}{''.join(lines())}{END}{rest.partition(END)[2]}"
 

@@ -14,11 +14,11 @@ ANSWER = "The harbour lies quiet under grey clouds. Gulls cry above the old ston
 
 @dataclass(frozen=True)
 class Made:
-    """Pieces of an answer and why it ended; mark: the stop text that ended it."""
+    """Pieces of an answer, and why it ended."""
 
     pieces: list[str]
     finish: str
-    mark: str | None = None
+    mark: str | None = None  # the stop text that ended the answer
 
     @property
     def text(self) -> str:
@@ -26,7 +26,7 @@ class Made:
 
 
 def pieces(text: str) -> list[str]:
-    """Words, each with the blank before it."""
+    """Words, each with the space before it."""
     words = text.split(" ")
     return [words[0], *(f" {w}" for w in words[1:])]
 
@@ -36,7 +36,7 @@ def tokens(text: str) -> list[int]:
 
 
 def instance(schema: dict[str, Any]) -> Any:
-    """The least value that a schema allows."""
+    """The smallest value that a schema allows."""
     if "enum" in schema:
         return schema["enum"][0]
     if schema.get("type") == "object":
@@ -53,7 +53,7 @@ def make(
     begun: str = "",
     schema: dict[str, Any] | None = None,
 ) -> Made:
-    """An answer of at most so many pieces, that goes on from what was begun."""
+    """An answer of at most so many pieces, which continues the text that was begun."""
     if schema is not None:
         found = pieces(json.dumps(instance(schema), ensure_ascii=False))
     else:

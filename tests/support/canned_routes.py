@@ -1,4 +1,4 @@
-"""The routes of canned_server that OpenAI's and llama-server's clients use."""
+"""Routes of canned_server for clients of OpenAI and llama-server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def usage(prompt: int, made: int) -> dict[str, int]:
 
 
 def drawn(body: dict[str, Any], schema: Any = None, begun: str = "") -> list[Made]:
-    """The n answers."""
+    """The n completions."""
     check(body)
     most = body.get("max_completion_tokens", body.get("max_tokens", -1))
     seeds = [body.get("seed", 0) + i for i in range(body.get("n", 1))] if body.get("temperature") else [None]
@@ -61,7 +61,7 @@ def schema_of(body: dict[str, Any]) -> Any:
 
 
 def called(body: dict[str, Any]) -> dict[str, Any] | None:
-    """The call that tool_choice asks for."""
+    """The tool call that tool_choice forces."""
     choice, tools = body.get("tool_choice", "auto"), body.get("tools", [])
     if choice in ("auto", "none"):
         return None
@@ -74,7 +74,7 @@ def called(body: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def check_messages(messages: list[dict[str, Any]]) -> str:
-    """The text that was begun for the assistant."""
+    """Checks the messages; returns the prefill of the assistant's turn."""
     if sum(len(str(m.get("content"))) for m in messages) > 4 * CONTEXT:
         raise Refused(400, "too long", "messages", "context_length_exceeded")
     ids = {c["id"] for m in messages for c in m.get("tool_calls", ())}

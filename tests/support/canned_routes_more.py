@@ -1,4 +1,4 @@
-"""The routes of canned_server that OpenAI's Responses, Anthropic's and Ollama's clients use."""
+"""Routes of canned_server for clients of OpenAI's Responses API, Anthropic and Ollama."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,11 +19,11 @@ MOST_BODY = 1 << 20
 
 @dataclass
 class Reply:
-    """What is sent: an object, events as (name, data), or lines."""
+    """A response: an object, server-sent events, or lines of NDJSON."""
 
     body: Any = None
     status: int = 200
-    events: list[tuple[str, Any]] | None = None
+    events: list[tuple[str, Any]] | None = None  # (name, data) of each
     lines: list[Any] | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -68,7 +67,7 @@ def route(method: str, *paths: str) -> Callable[[Route], Route]:
 
 
 def error(path: str, problem: Refused) -> Reply:
-    """The error in the flavour of its path."""
+    """The error in the shape of the path's API flavour."""
     kind = KINDS.get(problem.status, "invalid_request_error")
     if path.startswith("/v1/messages"):
         inner = {"type": kind, "message": str(problem)}
@@ -101,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
             reply = self.find(method)(asked)
         except Refused as problem:
             reply = error(self.path, problem)
-        reply = copy.deepcopy(reply)  # the routes' own objects stay as they are
+        reply = copy.deepcopy(reply)  # `spoil` must not change the routes' own objects
         if self.spoil:
             type(self).spoil(self.path, asked, reply)  # type: ignore[misc]
         self.send(reply)
@@ -141,19 +140,21 @@ class Handler(BaseHTTPRequestHandler):
         kind, data = reply.packed()
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.headers.get("Content-Type", kind))
-        parts = data.splitlines(keepends=True) if reply.events else [data]
-        self.send_header("Content-Length", str(len(data)))
+        streams = bool(reply.events)
+        self.send_header(
+            *(("Transfer-Encoding", "chunked") if streams else ("Content-Length", str(len(data))))
+        )
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        for number, part in enumerate(parts):
-            self.wfile.write(part)
-            if number < 12:  # the first events come one by one
-                time.sleep(0.0005)
+        # A line of a stream is a chunk, which clients receive on its own however fast it is sent.
+        for part in (*data.splitlines(keepends=True), b"") if streams else (data,):
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if streams else part)
 
 
 class Server(ThreadingHTTPServer):
-    request_queue_size = 128  # of connections that are not accepted yet; a crowd is more than the usual 5
+    # Connections that wait for accept; the crowd check opens more than the default of 5.
+    request_queue_size = 128
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -162,7 +163,7 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def canned(spoil: Spoil | None = None) -> Iterator[str]:
-    """The server on a port of its own; gives its address."""
+    """Runs the server on a free port; yields its address."""
     import canned_routes  # noqa: F401  # fills ROUTES
 
     kind = type("Spoilt", (Handler,), {"spoil": staticmethod(spoil) if spoil else None})

@@ -1,4 +1,4 @@
-"""Answers as the families' models write them, with what each must be read as."""
+"""Answers in each family's tool-call format, with the message that the parser must make of each."""
 
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ CASES = [
     Case("hermes", '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}', calls=(("f", '{"a": 1}'),)),
     Case("hermes", f"[{hermes(*W)[12:-13]}]".join(("<tool_call>", "</tool_call>")), calls=(W,)),
     Case("hermes", '<tool_call>{"function": {"name": "f", "arguments": {}}}</tool_call>', calls=(("f", "{}"),)),
-    # Malformed: the text stays, with a note.
+    # Malformed calls: the text is kept, with a note.
     Case("hermes", "<tool_call>", content="<tool_call>", notes=1),
     Case("hermes", '<tool_call>{"name": "f", "arg', content='<tool_call>{"name": "f", "arg', notes=1),
     Case("hermes", '<tool_call>{"name": "f", "arguments": {"a": tru}}</tool_call> x',
@@ -257,6 +257,6 @@ CASES = [
 
 
 def identity(found: Any) -> tuple[str, str, tuple[tuple[str, str], ...], int]:
-    """What a case fixes of a collected message."""
+    """The parts of a collected message that a case compares."""
     calls = tuple((call.name, call.arguments) for call in found.tool_calls)
     return found.content, found.reasoning, calls, len(found.notes)

@@ -1,4 +1,4 @@
-"""A tiny model with a thinking template and marker tokens, and one whose tokens are given."""
+"""A tiny model with a thinking template and marker tokens, and a fake model whose tokens are given."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def tokenizer(kind: int = toy_vocab.USER_DEFINED) -> Tokenizer:
 
 
 def write_chat_model(path: Path) -> Path:
-    """The markers stand in the place of words that are padding."""
+    """Writes the tiny model. Its markers replace padding tokens."""
     return write_model(path, tokenizer__chat_template=TEMPLATE, markers=MARKERS, qwen3__context_length=1024)
 
 
 class RequestHandle:
-    """Gives tokens one by one, and None when it was cancelled or they are over."""
+    """Yields the given tokens one by one, then None; None at once where the request was cancelled."""
 
     def __init__(self, tokens: Sequence[int], request: Any) -> None:
         self.seq = SimpleNamespace(

@@ -1,7 +1,10 @@
-"""A worker process that crashes on certain tokens, for tests: SATCHEL_TEST_POISON is one that kills where it
-stands twice in a row, and SATCHEL_TEST_ONCE a file; a process that is older than it dies in its tenth step:
-none could remove it, for they are in a sandbox. SATCHEL_TEST_SLOW is seconds that each step waits before it
-begins. SATCHEL_TEST_STILLBORN names a file; while it exists, a process dies when its model is loaded.
+"""A worker process that crashes on demand, for tests. Environment variables say when:
+
+- SATCHEL_TEST_POISON: a token that kills the process where it occurs twice in a row.
+- SATCHEL_TEST_ONCE: a file; a process that is older than the file dies in its tenth step. (A process in the
+  sandbox can't remove the file.)
+- SATCHEL_TEST_SLOW: seconds by which each step is delayed.
+- SATCHEL_TEST_STILLBORN: a file; while it exists, a process dies when its model is loaded.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def sample(self: Engine, entries: Sequence[BatchEntry]) -> Sequence[int | Sample
 
 def fill(self: Engine, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
     if any(pair == (POISON, POISON) for e in entries for pair in pairwise(e.ids)):
-        ctypes.string_at(0)  # in this very thread: a signal from kill() may come after the step
+        ctypes.string_at(0)  # a crash of this very thread: the signal of kill() may arrive after the step
     time.sleep(SLOW)
     return FILL(self, entries, rows, output, every=every)
 

@@ -1,6 +1,7 @@
-"""Uses the desktop program of examples/ as a person would. Arguments: the folder of examples, a model. Prints
-the answer and its rate. It is a process of its own, for Tk aborts one in which a thread other than its own
-collects a closed window as garbage.
+"""Drives the desktop program of examples/ as a user would. Arguments: the folder of examples, a model.
+
+It prints the answer and its token rate. It runs in a process of its own, because Tk aborts a process in which
+a thread other than Tk's collects a closed window as garbage.
 """
 
 from __future__ import annotations

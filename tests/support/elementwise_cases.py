@@ -1,4 +1,4 @@
-"""Test cases of elementwise and row-wise ops, beside those in tests/cext/test_kernels.py."""
+"""Test cases of elementwise and row-wise ops, in addition to those of kernel_cases.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def wide() -> np.ndarray:
-    """Inputs over the whole range, dense around 0, where activation functions bend."""
+    """Inputs over the whole range, dense around 0, where activation functions curve."""
     near = np.linspace(-6, 6, 3001, dtype=np.float32)
     far = np.array([-3e38, -1e20, -300, -90, -1e-3, -1e-20, 0, 1e-30, 1e-3, 90, 300, 1e20, 3e38], np.float32)
     return np.concatenate((near, far, np.linspace(-60, 60, 1082, dtype=np.float32))).reshape(2, -1)

@@ -1,5 +1,4 @@
-"""Test cases of the mixture-of-experts ops for the kernel tests: every weight format, few and many tokens,
-ties, NaN."""
+"""Test cases of the mixture-of-experts ops: every weight format, few and many tokens, ties, NaN."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from satchel.runtime.graph import Array
 
 
 def choose(rng: np.random.Generator, tokens: int, experts: int, k: int) -> tuple[Array, str]:
-    """k different experts for each token; low numbers more often."""
+    """k different experts for each token; low ids are more frequent."""
     chance = 1 / np.arange(1, experts + 1)
     chosen = [rng.choice(experts, k, replace=False, p=chance / chance.sum()) for _ in range(tokens)]
     return np.array(chosen, np.int32).reshape(tokens, k), "i32"
@@ -55,13 +54,14 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def products(rng: np.random.Generator, format: str, weights: int, t: int, k: int, n: int, own: bool) -> Case:
-    """own: each expert of a token has an input row of its own, (T, k, K)."""
+    """own: each expert of a token has an input row of its own, (T, k, K); else the token has one, (T, K)."""
     act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
     experts, used = 6, 3
     act = "f32" if k % FORMATS[act].block else act
     x = encode(act, f32(rng, *((t, used, k) if own else (t, k)))[0])
     stacks = [stack(rng, format, experts, n, k) for _ in range(weights)]
-    if format not in ("f32", "f16", "bf16"):  # codes are random: what a gate gets must not be far from 1
+    # The codes are random; scale them so that the gate's input is near 1.
+    if format not in ("f32", "f16", "bf16"):
         for array, _ in stacks:
             for scale in {"d", "dmin", "m"} & set(array.dtype.names or ()):
                 array[scale] = (array[scale].astype(np.float32) / 64).astype(array.dtype[scale])
@@ -81,7 +81,7 @@ def product_cases(rng: np.random.Generator, weights: int, own: bool) -> Iterator
 
 
 def elsewhere(rng: np.random.Generator, one: Case, share: float) -> Case:
-    """The same call, with this share of ids on another device (-1)."""
+    """The same call, with this share of expert ids on another device (-1)."""
     ids = np.array(one.inputs[-1][0])
     ids[rng.random(ids.shape) < share] = -1
     ids[0, 0] = -(1 << 31)

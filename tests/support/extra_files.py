@@ -1,4 +1,4 @@
-"""Adapters and control vectors for the tiny models, as files."""
+"""Adapter files and control-vector files for the tiny models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def factors(
     scale: float = 0.1,
     arch: str = "llama",
 ) -> dict[str, Array]:
-    """Random lora_a and lora_b of these weights of every layer that has them."""
+    """Random lora_a and lora_b for these weights in every layer that has them."""
     rng, shapes = np.random.default_rng(seed), tiny.weights(arch).shapes
     found: dict[str, Array] = {}
     names = [n for i in range(tiny.LAYERS) for t in targets if (n := f"blk.{i}.{t}.weight") in shapes]
@@ -47,7 +47,9 @@ def write_adapter(
     format: str = "f32",
     **keys: Any,
 ) -> Path:
-    """keys: metadata with `.` as `__`, over what is there; None leaves a key out."""
+    """Writes an adapter file. keys: metadata with `__` for `.`, over the usual metadata; None removes a
+    key.
+    """
     metadata: dict[str, Any] = {
         "general.architecture": arch,
         "general.type": "adapter",

@@ -21,7 +21,9 @@ CHUNK = 512
 
 
 class FakeReply:
-    """Pieces of a script; a callable among them is called in its place, as a signal that arrives there."""
+    """Yields the pieces of a script. A callable in the script is called in its place, as a signal arriving
+    there.
+    """
 
     def __init__(self, model: FakeModel, ids: list[int], script: Sequence[str | Act], **asked: Any) -> None:
         self.model, self.prompt, self.script, self.asked = model, ids, script, asked
@@ -64,7 +66,7 @@ class FakeReply:
 
 
 class FakeModel:
-    """Answers with the scripts in turn. A token is a word; `asked` has what each call got."""
+    """Answers with the scripts in turn; a token is a word. `asked` holds the arguments of each call."""
 
     def __init__(self, *scripts: Sequence[str | Act], context: int = 2048, notes: Sequence[str] = ()) -> None:
         self.scripts, self.context, self.notes = list(scripts), context, list(notes)

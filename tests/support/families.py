@@ -1,5 +1,5 @@
-"""Checkpoints of the model families: configurations as they are published, in small, and random tensors whose
-numbers follow from their names. The shapes are those that transformers made; see make_families.py.
+"""Checkpoints of the model families: published configurations scaled down, and random tensors whose values
+are a function of their names. The shapes are those that transformers creates; see make_families.py.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ _DELTA_EXPERTS = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 32,
 }
-# By name: model_type, class, configuration.
+# Case name -> (model_type, class, configuration).
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma2": ("gemma2", "Gemma2ForCausalLM", _BASE | _GEMMA2),
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM", _BASE | _GEMMA3),
@@ -254,7 +254,7 @@ def config(case: str) -> dict[str, Any]:
 
 
 def values_of(shapes: Mapping[str, Sequence[int]]) -> Arrays:
-    """Random numbers for tensors of these names and shapes, the same wherever a name is asked for."""
+    """Random values for tensors of these names and shapes. The same name always gives the same values."""
     made: Arrays = {}
     for name, shape in shapes.items():
         rng = np.random.default_rng(zlib.crc32(name.encode()))
@@ -264,8 +264,8 @@ def values_of(shapes: Mapping[str, Sequence[int]]) -> Arrays:
 
 
 def tensors(case: str, shapes: Mapping[str, Sequence[int]]) -> Arrays:
-    """The numbers of a case. Gemma 4 does not scale its scores: with norms as large as others' they would
-    make of a rounding error of GELU a hundred times that.
+    """The tensor values of a case. Gemma 4's norms are small: it does not scale its attention scores, so with
+    norms of the usual size a rounding error of GELU would grow a hundredfold.
     """
     made = values_of(shapes)
     tame = 0.1 if case.startswith("gemma4") else 1.0
@@ -273,13 +273,13 @@ def tensors(case: str, shapes: Mapping[str, Sequence[int]]) -> Arrays:
 
 
 def shapes() -> dict[str, dict[str, list[int]]]:
-    """Names and shapes of each case's tensors, as transformers saves them."""
+    """The names and shapes of each case's tensors, as transformers saves them."""
     found: dict[str, dict[str, list[int]]] = json.loads((DATA / "families.json").read_text())
     return found
 
 
 def write(folder: Path, settings: Mapping[str, Any], tensors: Arrays) -> Path:
-    """A checkpoint's folder."""
+    """Writes a checkpoint folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings))
     (folder / "model.safetensors").write_bytes(toy.safetensors(toy.stored(tensors)))

@@ -1,4 +1,4 @@
-"""The attempts of the sandbox's probe in a process that is in none, for tests."""
+"""Runs the sandbox probe's attempts in a process without a sandbox."""
 
 from __future__ import annotations
 

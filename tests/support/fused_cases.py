@@ -1,4 +1,4 @@
-"""Test cases of the fused ops, and of rope, whose cos/sin table they share."""
+"""Test cases of the fused ops and of rope, which share a cos/sin table."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         for style, d, n_rot in ((0, 24, 24), (1, 64, 64), (1, 40, 6)):
             cache = encode(format, f32(rng, 8 * 2 * 16, d)[0]).reshape(8, 2, 16, d)
             inputs = ((cache, format), f32(rng, 4, 2, d), cos_sin(n_rot, pos), slot, pos, (table, "i32"))
-            # a product that lies between two numbers of the cache may be rounded either way
+            # a product halfway between two values of the cache format may be rounded either way
             bound = {"f32": 1e-12, "f16": 1e-8, "bf16": 1e-6}[format]
             yield Case(f"{format}-{style}-{d}", inputs, (), format, {"style": style}, bound)
 
@@ -132,7 +132,7 @@ def tame(w: Array) -> Array:
 
 
 def gated(rng: np.random.Generator, formats: tuple[str, str], t: int, k: int, n: int, to: str = "") -> Case:
-    """to: the format that the result is quantized to, or float32."""
+    """to: the format to which the result is quantized, or float32."""
     act = (FORMATS[formats[0]].act if FORMATS[formats[0]].block > 1 else None) or "f32"
     act = "f32" if k % FORMATS[act].block else act
     weights = tuple((tame(random_blocks(rng, f, n, k)), f) for f in formats)

@@ -1,4 +1,4 @@
-"""Fuzz targets for what is loaded beside a model, or converted to one: LoRA adapters, PEFT's folders, ONNX
+"""Fuzz targets for files loaded beside a model or converted to one: LoRA adapters, PEFT folders, ONNX
 files.
 """
 
@@ -22,13 +22,13 @@ from satchel.formats.gguf import GGUF, open_gguf
 from satchel.runtime.adapters.lora import read_adapter, stacked
 from satchel.runtime.weights.sources import _base
 
-LENGTH = struct.Struct("<I")  # bytes of adapter_config.json, before it
-MOST = 1 << 24  # bytes of one tensor that is read whole
+LENGTH = struct.Struct("<I")  # the length of adapter_config.json, which precedes it
+MOST = 1 << 24  # bytes of the largest tensor that is read
 
 
 @cache
 def model() -> GGUF:
-    """The model that adapters are for; open as long as the process."""
+    """The model that the adapters are for; the process keeps it open."""
     path, stack = write_model(folder() / "base.gguf", "llama"), ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(open_gguf(path))
@@ -43,7 +43,7 @@ def base() -> Base:
 
 
 def lora(data: bytes) -> None:
-    """A GGUF adapter: what is taken fits the model, and stacks."""
+    """A GGUF adapter: an accepted one fits the model and stacks."""
     path = folder() / "adapter.gguf"
     path.write_bytes(data)
     found = read_adapter(path, model())
@@ -53,7 +53,7 @@ def lora(data: bytes) -> None:
 
 
 def peft(data: bytes) -> None:
-    """A PEFT folder: the length of adapter_config.json, this file, then adapter_model.safetensors."""
+    """A PEFT folder: the length of adapter_config.json, the file itself, then adapter_model.safetensors."""
     size = min(LENGTH.unpack_from(data)[0], len(data)) if len(data) >= LENGTH.size else 0
     path = folder() / "peft"
     path.mkdir(exist_ok=True)
@@ -68,7 +68,7 @@ def peft(data: bytes) -> None:
 
 
 def onnx(data: bytes) -> None:
-    """An ONNX graph: every weight that is found can be read, and has the shape that it states."""
+    """An ONNX graph: every weight that is found can be read and has the stated shape."""
     path: Path = folder() / "onnx" / "model.onnx"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)

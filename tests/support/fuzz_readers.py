@@ -1,6 +1,6 @@
-"""Fuzz targets for texts that clients, registries and other processes send: grammars, answers of registries,
-lock files, journals, the configuration file, messages of a worker process. Like those of fuzz_targets.py,
-each ends in one of the three errors or in none.
+"""Fuzz targets for texts from clients, registries and other processes: grammars, registry responses, lock
+files, download journals, configuration files, messages of a worker process. As in fuzz_targets.py, each run
+ends in one of the three errors or in none.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from satchel.runtime.grammar import compile_grammar
 from satchel.runtime.grammar.spec import Gbnf, JsonSchema, Lark, Regex, Spec
 from satchel.runtime.worker.wire import LENGTHS, decode, decode_error, read_message
 
-# Finished answers that every grammar is asked about.
+# Complete answers that are checked against every grammar.
 ANSWERS = ("", "{}", '{"a": 1, "b": [true, null, "x"]}', "[[], 1e3]", '"a"', "-1", "yes", "a" * 40)
-TOKENS = 24  # that an answer takes at most while its grammar is walked
-LARGEST = 1 << 50  # bytes; what the store takes for the size of a file
+TOKENS = 24  # the longest answer that is drawn from a grammar
+LARGEST = 1 << 50  # bytes: the largest file size that the store accepts
 
 
 def text_of(data: bytes) -> str:
@@ -36,7 +36,7 @@ def text_of(data: bytes) -> str:
 
 @cache
 def folder() -> Path:
-    """A folder of this process, gone with it."""
+    """A folder of this process, which is removed at its end."""
     made = Path(tempfile.mkdtemp(prefix="satchel-fuzz-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made
@@ -47,13 +47,13 @@ def folder() -> Path:
 
 @cache
 def vocabulary() -> Tokenizer:
-    """A small byte-level vocabulary, which has all bytes."""
+    """A small byte-level vocabulary with all 256 bytes."""
     return build_tokenizer(toy_vocab.byte_level())
 
 
 def walk(spec: Spec, seed: int) -> None:
-    """Compiles a grammar, draws an answer by its masks, and asks its check. What the masks led to must not
-    fail the check; what the matcher allows must be accepted.
+    """Compiles a grammar, draws an answer by its token bitmasks, and checks it. An answer that the masks
+    allow must pass the check, and the matcher must accept what it allowed.
     """
     made = compile_grammar(vocabulary(), spec)
     for answer in ANSWERS:
@@ -72,7 +72,7 @@ def walk(spec: Spec, seed: int) -> None:
     if constraint.complete and ids:
         text = vocabulary().decode(ids)
         wrong = made.check(text)
-        # A mask takes any exponent, also of more digits than a number may have.
+        # A mask allows exponents with more digits than a number may have.
         if "\ufffd" not in text and wrong and "out of range" not in wrong:
             raise AssertionError(f"the masks led to {text!r}, of which the check says: {wrong}")
 
@@ -93,12 +93,12 @@ def regex(data: bytes) -> None:
     walk(Regex(text_of(data)), len(data))
 
 
-# --- what registries answer
+# --- responses of registries
 
 
 def registry(data: bytes) -> None:
-    """A name, then answers, each after a line `---`: status, header lines, an empty line, the body. What
-    comes of a name must stay in the store's folder and at the addresses that were asked.
+    """A model name, then responses, each after a line `---`: status, header lines, an empty line, the body.
+    Every path must stay in the store's folder, and every address must be one that was requested.
     """
     from satchel.store import hub
     from satchel.store import registry as ollama
@@ -133,7 +133,7 @@ def registry(data: bytes) -> None:
 
 
 def replayed(answers: list[bytes]) -> Any:
-    """The store's HTTP client, whose connections give these answers; it connects to nothing."""
+    """The store's HTTP client with connections that replay these responses; it opens no socket."""
     from satchel.store.web import HttpResponse, Interrupted, Web
 
     class Replayed(Web):
@@ -153,11 +153,13 @@ def replayed(answers: list[bytes]) -> Any:
     return Replayed()
 
 
-# --- files that the program keeps
+# --- files that the program writes itself
 
 
 def lock(data: bytes) -> None:
-    """models.lock: what it names lies in the store or is an absolute path, and is written as it was read."""
+    """models.lock: every named file lies in the store or has an absolute path, and a lock is written as it
+    was read.
+    """
     from satchel.store.lock import LockFile
 
     file = LockFile(folder())
@@ -179,7 +181,7 @@ def lock(data: bytes) -> None:
 
 
 def journal(data: bytes) -> None:
-    """A journal of a download: spans lie in the file, and what is missing with what is there makes the
+    """The journal of a download: spans lie in the file, and the present and missing spans together make the
     file.
     """
     from satchel.store.journal import Journal, read_journal
@@ -220,7 +222,7 @@ def config(data: bytes) -> None:
         return
     for table in tables.get("models", {}).values():
         if isinstance(table, dict) and isinstance(table.get("path"), str):
-            table["path"] = str(path)  # no file of the machine is looked for
+            table["path"] = str(path)  # the fuzzer must not look for files of the machine
     catalog = catalog_of({"first": path}, tables, Options(), 0.0, path)
     for alias in catalog.aliases.values():
         if not set(alias.versions) <= set(catalog.models):
@@ -231,7 +233,7 @@ def config(data: bytes) -> None:
 
 
 def wire(data: bytes) -> None:
-    """Messages one after the other, as either side of the pipe reads them."""
+    """Consecutive messages, read as either end of the worker's pipe reads them."""
     pipe = io.BytesIO(data)
     while (got := read_message(pipe)) is not None:
         message, rest = got
@@ -244,5 +246,5 @@ def wire(data: bytes) -> None:
 
 
 def message_of(head: bytes, rest: bytes = b"") -> bytes:
-    """A message as it stands in the pipe."""
+    """A message as bytes in the pipe."""
     return LENGTHS.pack(len(head), len(rest)) + head + rest

@@ -1,6 +1,5 @@
-"""The fuzz target `requests`: any bytes as the body of a request of any API flavour, through the whole
-application, over a tiny random model. No answer may be a failure of the server, and each must be what its
-content type says.
+"""The fuzz target `requests`: any bytes as the body of a request to any API flavour, through the whole
+application over a tiny random model. No response may be a server error, and each must match its content type.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from typing import Any
 
 from tiny_file import write_model
 
-CONTEXT = 96  # tokens: every answer is short
-SECONDS = 60.0  # for one answer
-# Those that read other files or the network, or change what is loaded, are left out.
+CONTEXT = 96  # tokens: keeps every answer short
+SECONDS = 60.0  # seconds for one response
+# Routes that read other files or the network, or change the loaded models, are left out.
 ROUTES = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -46,7 +45,7 @@ Send = Callable[[MutableMapping[str, Any]], Any]
 
 
 class Server:
-    """The application and its event loop, in a thread of its own."""
+    """The application with its event loop in a thread of its own."""
 
     def __init__(self) -> None:
         from satchel.runtime.api.options import Options
@@ -70,7 +69,8 @@ class Server:
     def close(self) -> None:
         for entry in self.models.entries.values():
             if entry.model is not None:
-                entry.model.model.close()  # not by the loop, whose threads have ended by then
+                # The loop's threads have ended by then, so it can't close the model.
+                entry.model.model.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.folder.cleanup()
 
@@ -119,7 +119,7 @@ def server() -> Server:
 
 
 def requests(data: bytes) -> None:
-    """The number of a route, one byte (letters from `a` on in the corpus), then the body."""
+    """One byte, the number of a route (letters from `a` in the corpus), then the body."""
     if not data:
         return
     path = ROUTES[(data[0] - ord("a")) % len(ROUTES)]
@@ -133,7 +133,7 @@ def requests(data: bytes) -> None:
 
 
 def check_events(body: bytes) -> None:
-    """Every event of a stream is whole, and none tells of a failure of the server."""
+    """Every event of a stream is complete, and none reports a server error."""
     if not body.endswith(b"\n\n"):
         raise AssertionError(f"a stream ends in the middle of an event: {body[-200:]!r}")
     for line in body.decode().split("\n"):

@@ -1,6 +1,6 @@
-"""What is fuzzed: functions of bytes that may end in one of the three errors and in nothing else.
+"""Fuzz targets: functions of bytes that end in one of the three errors or in none.
 
-Each checks more than that nothing crashes: what has no finding must load, what was encoded must decode.
+Each also checks a property: a file without findings must load, encoded data must decode.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.tasks.verify import verify
 from satchel.runtime.weights.weights import FileWeights
 
-logging.getLogger("satchel").addHandler(logging.NullHandler())  # warnings of hostile files are no news
+logging.getLogger("satchel").addHandler(logging.NullHandler())  # hides warnings about hostile files
 Target = Callable[[bytes], None]
 TEXTS = ("hello <|im_end|> </s>\n\n  x", "é€ \U0001f600 ▁ ##x")
 CHAT = (
@@ -45,7 +45,7 @@ CHAT = (
 
 @cache
 def scratch() -> Path:
-    """One file, in memory where the system can do that."""
+    """A scratch file, in memory where the system supports it."""
     if hasattr(os, "memfd_create"):
         return Path(f"/proc/self/fd/{os.memfd_create('fuzz')}")
     handle, name = tempfile.mkstemp(suffix=".gguf")
@@ -62,7 +62,7 @@ def put(data: bytes) -> Path:
 
 
 def gguf(data: bytes) -> None:
-    """Container, meaning, weights, tokenizer, template: `verify`; then what it says of loading must be so."""
+    """Container, metadata, weights, tokenizer, template: `verify`; its verdict about loading must hold."""
     path = put(data)
     report = verify(path)
     if not report.errors and not report.left_out:
@@ -87,7 +87,9 @@ def gguf(data: bytes) -> None:
 
 
 def tokenizer(data: bytes) -> None:
-    """Lines: kind; pre-tokenizer; NAME=ID ...; merges, split by commas; then "TYPE TEXT" of each token."""
+    """Lines: kind; pre-tokenizer; NAME=ID ...; merges, separated by commas; then "TYPE TEXT" of each
+    token.
+    """
     lines = data.decode("utf-8", "replace").split("\n")
     lines += [""] * (5 - len(lines))
     kind, pre, ids, merges, *rows = lines
@@ -134,7 +136,7 @@ def logits(data: bytes) -> None:
 
 
 def imatrix(data: bytes) -> None:
-    """Importance data, of either form."""
+    """Importance data in either format."""
     with open_importance(put(data)) as found:
         for name in found.weights:
             found.diagonal(name)
@@ -152,12 +154,12 @@ def safetensors(data: bytes) -> None:
 
 
 def editing(data: bytes) -> None:
-    """Assignments, one a line, each over the one before."""
+    """Metadata assignments, one a line; each is applied over the one before."""
     metadata = Metadata.of({"a.b": 1, "a.c": "x", "a.d": [1, 2], "a.e": 0.5, "a.f": True})
     for line in data.decode("utf-8", "replace").split("\n"):
         value = line.partition("=")[2]
         if value.startswith("@") and not value.startswith("@@"):
-            continue  # no file of the machine is read
+            continue  # the fuzzer must not read files of the machine
         try:
             metadata = change(metadata, sets=[parse_assignment(line, metadata)])
         except RequestError:
@@ -169,7 +171,7 @@ def manifest(data: bytes) -> None:
 
 
 def state(data: bytes) -> None:
-    """Saved keys and values: what opens and is checked can be read, block by block."""
+    """A saved state: when it opens and passes its check, every block can be read."""
     with open_saved(put(data), SHAPE) as found:
         found.check()
         if not 0 <= int(found.ids.min()) <= int(found.ids.max()) < SHAPE.vocabulary:
@@ -195,18 +197,18 @@ BESIDE: tuple[Target, ...] = (
     fuzz_adapters.onnx,
 )
 TARGETS: dict[str, Target] = {f.__name__: f for f in (*HERE, *BESIDE)}
-# The packages without which a target cannot run: extras of pyproject.toml.
+# The packages that a target needs: extras of pyproject.toml.
 NEEDS = {"requests": ("fastapi", "uvicorn"), "config": ("fastapi",), "onnx": ("onnx",)}
 
 
 def missing(name: str) -> str:
-    """Why a target cannot run here; "" where it can."""
+    """Why a target can't run here; "" where it can."""
     absent = [package for package in NEEDS.get(name, ()) if find_spec(package) is None]
     return f"{', '.join(absent)} is not installed" if absent else ""
 
 
 def run(name: str, data: bytes) -> SatchelError | None:
-    """Runs one input; gives the SatchelError that it ended in, if any. Any other exception is a bug."""
+    """Runs one input; returns the SatchelError in which it ended, or None. Any other exception is a bug."""
     try:
         TARGETS[name](data)
     except SatchelError as error:

@@ -1,4 +1,4 @@
-"""Models of the families for tests on GPUs: a file made from a case, and the devices to run it on."""
+"""Models of the families for tests on GPUs: writes a case's file, and lists the devices to run it on."""
 
 from __future__ import annotations
 

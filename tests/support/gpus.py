@@ -1,5 +1,5 @@
-"""The GPU backends that tests are parametrized with: the emulated one, those whose driver a test library or a
-CPU replaces (where set up), and a real GPU.
+"""The GPU backends over which tests are parametrized: the emulated one, those whose driver a test library or
+the CPU replaces (where set up), and a real GPU.
 """
 
 import pytest

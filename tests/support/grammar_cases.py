@@ -1,4 +1,6 @@
-"""Schemas as programs send them, and a writer that draws tokens from random logits through a constraint."""
+"""JSON schemas as programs send them, and a writer that draws tokens from random logits through a
+constraint.
+"""
 
 from __future__ import annotations
 
@@ -99,15 +101,16 @@ SCHEMAS: dict[str, Any] = {
 
 
 def unpack(bitmask: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    """Flags of `count` tokens from a token bitmask."""
+    """The token bitmask as `count` flags."""
     return np.unpackbits(bitmask.view(np.uint8), bitorder="little")[:count].astype(bool)
 
 
 def write(
     tokenizer: Tokenizer, grammar: Grammar, rng: np.random.Generator, limit: int, closing: float
 ) -> tuple[str, bool, bool]:
-    """Text of at most `limit` tokens drawn from random logits through the masks, whether it was finished, and
-    whether it might have been. closing: how much likelier tokens are that close something.
+    """Text of at most `limit` tokens drawn from random logits through the masks, whether the constraint ended
+    it, and whether the constraint allowed an end. closing: added to the
+    logits of tokens that close a bracket or a text.
     """
     count = tokenizer.vocab_size
     bitmask = np.zeros(-(-count // 32), np.uint32)

@@ -1,6 +1,6 @@
 """A server without a model, with inspectable connections and a simulated clock: deadlines pass when the test
-advances it, so no verdict depends on how fast the machine is. There is one such clock: a
-check that kept the machine's own time would find a body late that began when the clock had been moved.
+advances the clock, so no verdict depends on the machine's speed. All checks read this one clock; real time
+elsewhere would make a body late that began before the clock was advanced.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from satchel.server.roles import PUBLIC, needs
 from satchel.server.run import listen, server_of
 from satchel.server.settings import ServerSettings
 
-SLOWER = 100  # times the usual deadlines: so long that none passes by itself, on any machine
-LARGE = 2 << 20  # bytes: more than a socket takes unread
+SLOWER = 100  # factor on the usual deadlines, so that none passes by itself on any machine
+LARGE = 2 << 20  # bytes: more than a socket buffers unread
 
 
 class House:
-    """bound: where it listens. streams: streams under way. asked: requests that wait for `open_door`."""
+    """The running server.
+
+    bound: the listening socket. streams: streams in progress. asked: requests that wait for `open_door`.
+    """
 
     def __init__(self, app: FastAPI, bound: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self.app, self.bound, self.loop = app, bound, loop
@@ -55,7 +58,9 @@ class House:
         return f"http://127.0.0.1:{self.bound.getsockname()[1]}"
 
     def dial(self, data: bytes = b"", source: str = "127.0.0.1", window: int = 0) -> socket.socket:
-        """A connection from this loopback address, with so small a receive buffer, that has sent the data."""
+        """A connection from this loopback address that has sent the data. window: the size of its receive
+        buffer.
+        """
         wire = socket.socket(self.bound.family)
         if window:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
@@ -63,12 +68,12 @@ class House:
         if self.bound.family != getattr(socket, "AF_UNIX", None):
             wire.bind((source, 0))
         wire.connect(self.bound.getsockname())
-        with suppress(OSError):  # it may have been cut meanwhile
+        with suppress(OSError):  # the server may have cut the connection already
             wire.sendall(data)
         return wire
 
     def run(self, work: Any, *args: Any) -> Any:
-        """Calls it on the loop's thread, and gives its result."""
+        """Runs `work` on the loop's thread and returns its result."""
 
         async def call() -> Any:
             return work(*args)
@@ -82,8 +87,8 @@ class House:
         )
 
     def later(self, seconds: float) -> None:
-        """Checks deadlines as if so much time had passed: once to see what is there, and once after it.
-        Seconds are those of a server with the usual deadlines.
+        """Checks deadlines now and again as if so many seconds had passed; seconds are those of a server with
+        the usual deadlines.
         """
         self.run(self.connections.check)
         self._ahead += SLOWER * seconds
@@ -94,7 +99,7 @@ class House:
 
 
 def _router(made: list[tuple[House, uvicorn.Server]]) -> APIRouter:
-    """Routes that anyone may call, of the house that is made later."""
+    """Public routes for the House that is created later."""
     router = APIRouter()
 
     @router.get("/wait")
@@ -118,7 +123,7 @@ def _router(made: list[tuple[House, uvicorn.Server]]) -> APIRouter:
     @router.post("/length")
     @needs(PUBLIC)
     async def length(request: Request) -> PlainTextResponse:
-        _, size = request.scope["state"].get(JSON, (None, 0))  # the guard has read the body
+        _, size = request.scope["state"].get(JSON, (None, 0))  # the guard has read the body already
         return PlainTextResponse(str(size))
 
     @router.get("/endless")
@@ -142,7 +147,7 @@ def _router(made: list[tuple[House, uvicorn.Server]]) -> APIRouter:
 
 @contextmanager
 def serving_house(settings: ServerSettings, secure: ssl.SSLContext | None = None) -> Iterator[House]:
-    """A server with routes that wait, that answer more than is read, and that never end."""
+    """A server with routes that wait, that send more than the client reads, and that never end."""
     settings = replace(
         settings,
         header_seconds=SLOWER * settings.header_seconds,
@@ -182,7 +187,7 @@ def serving_house(settings: ServerSettings, secure: ssl.SSLContext | None = None
 
 
 def heard(wire: socket.socket) -> bytes:
-    """All that comes until the other side closes."""
+    """Everything that arrives until the other side closes."""
     found = b""
     with suppress(ConnectionError):
         while part := wire.recv(65536):
@@ -191,7 +196,7 @@ def heard(wire: socket.socket) -> bytes:
 
 
 def answered(wire: socket.socket, part: bytes) -> bool:
-    """Whether an answer comes with this in it; what came so far is thrown away."""
+    """Whether a response with this part arrives; the bytes read so far are dropped."""
     found = b""
     with suppress(ConnectionError):
         while part not in found and (more := wire.recv(65536)):
@@ -200,7 +205,7 @@ def answered(wire: socket.socket, part: bytes) -> bool:
 
 
 def closed(wire: socket.socket) -> bool:
-    """Whether the other side has closed; what came is thrown away."""
+    """Whether the other side has closed; bytes that arrive are dropped."""
     wire.setblocking(False)
     try:
         while wire.recv(1 << 20):

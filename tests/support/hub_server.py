@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from waiting import SECONDS, happened, until
 
+import satchel.store.download
 from satchel.store.remote import Pace
 
-# Small pieces, so that a file of some kilobytes is fetched in many; nothing waits long.
+# Small ranges, so that a file of some kilobytes needs many; short pauses between retries.
 QUICK = Pace(workers=3, piece=1 << 12, block=1 << 10, least=1 << 10, patience=60.0, pause=0.01, tries=3)
-HASTY = replace(QUICK, patience=0.2)  # gives up what drips
 LOCK = threading.Lock()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL, LICENCE = "application/vnd.ollama.image.model", "application/vnd.ollama.image.license"
@@ -27,26 +29,19 @@ MODEL, LICENCE = "application/vnd.ollama.image.model", "application/vnd.ollama.i
 
 @dataclass
 class Served:
-    """A file of the server. etag: None for its digest in quotes, "" for none at all.
-
-    ranges: answers with parts. length: a Content-Length that is not true. cut: ends each answer after so many
-    bytes. pause: seconds before each `step` bytes. free: bytes that are sent, in all answers together, before
-    the rest waits for `go`. redirect: sends every request there. said: what the
-    Content-Range says, as a format of first, last, size. status: the answer, whatever is asked.
-    """
+    """A file of the server, and how the server misbehaves when it sends it."""
 
     data: bytes = b""
-    etag: str | None = None
-    ranges: bool = True
-    length: int | None = None
-    cut: int | None = None
-    pause: float = 0.0
-    step: int = 1 << 16
-    free: int | None = None
+    etag: str | None = None  # None: the digest in quotes, "": no ETag
+    ranges: bool = True  # the server answers range requests with 206
+    length: int | None = None  # a false Content-Length
+    cut: int | None = None  # each response ends after so many bytes
+    step: int = 1 << 16  # bytes of a write
+    free: int | None = None  # bytes sent in all responses together before the rest waits for `go`
     go: threading.Event = field(default_factory=threading.Event)
-    redirect: str = ""
-    said: str = "bytes {first}-{last}/{size}"
-    status: int = 0
+    redirect: str = ""  # every request is redirected there
+    said: str = "bytes {first}-{last}/{size}"  # Content-Range
+    status: int = 0  # the status of every response; 0: the right one
     headers: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -56,23 +51,21 @@ class Served:
 
 @dataclass
 class Hub:
-    """A running server: what it has by path, the requests that it got as (path, headers), and
-    the bodies of those that had one. open: connections that it accepted and has not finished.
-    """
+    """A running server."""
 
     url: str
-    files: dict[str, Served] = field(default_factory=dict)
-    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    posted: list[Any] = field(default_factory=list)
+    files: dict[str, Served] = field(default_factory=dict)  # by path
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # (path, headers) of each request
+    posted: list[Any] = field(default_factory=list)  # the bodies of requests that had one
     before: Callable[[str], None] = lambda path: None
-    open: set[Any] = field(default_factory=set)
+    open: set[Any] = field(default_factory=set)  # connections that were accepted and are not finished
 
     def finish_all(self) -> None:
-        """Waits until everything that was sent before is handled: clients that were killed leave requests
-        behind, which count as asked when they are read.
+        """Waits until every request sent before is handled. Clients that were killed leave requests behind,
+        which the server counts only when it reads them.
         """
         host, _, port = self.url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port))) as last:  # accepted after all before it
+        with socket.create_connection((host, int(port))) as last:  # accepted after all earlier connections
             last.sendall(b"GET /nothing HTTP/1.0\r\n\r\n")
             while last.recv(1 << 16):
                 pass
@@ -85,13 +78,13 @@ class Hub:
         self.files[path] = Served(json.dumps(value).encode(), ranges=False)
 
     def put_repo(self, repo: str, files: dict[str, bytes], licence: str = "mit", **changes: Any) -> None:
-        """A repository of the hub, its files large ones that have digests."""
+        """Adds a repository of the hub; its files are large ones with digests."""
         self.put_json(f"/api/models/{repo}", repository(files, licence) | changes)
         for path, data in files.items():
             self.files[f"/{repo}/resolve/{COMMIT}/{path}"] = Served(data)
 
     def put_ollama(self, name: str, tag: str, data: bytes, licence: str = "") -> None:
-        """A model of the registry."""
+        """Adds a model of Ollama's registry."""
         layers = [(MODEL, data), *([(LICENCE, licence.encode())] if licence else [])]
         self.put_json(f"/v2/{name}/manifests/{tag}", {"schemaVersion": 2, "layers": [*map(layer, layers)]})
         for _, content in layers:
@@ -112,13 +105,19 @@ def layer(content: tuple[str, bytes]) -> dict[str, Any]:
     return {"mediaType": kind, "digest": f"sha256:{sha(data)}", "size": len(data)}
 
 
+def rushing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates the clock of downloads: 100 seconds pass between two looks, so every transfer is too slow."""
+    seconds = itertools.count(step=100)
+    monkeypatch.setattr(satchel.store.download, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+
+
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
 @contextmanager
 def hub_server() -> Iterator[Hub]:
-    """A server on a free port while the block runs."""
+    """Runs the server on a free port while the block runs."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -195,15 +194,13 @@ def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:
         handler.send_header(name, value)
     handler.send_header("Content-Length", str(len(body) if served.length is None else served.length))
     if served.length is not None:
-        handler.close_connection = True  # a client that waits for more learns that there is none
+        handler.close_connection = True  # the client learns that the response is over
     handler.end_headers()
     send(handler, served, body)
 
 
 def send(handler: BaseHTTPRequestHandler, served: Served, body: bytes) -> None:
     for at in range(0, len(body), served.step):
-        if served.pause:
-            time.sleep(served.pause)
         piece = body[at : at + served.step]
         if served.free is not None:
             with LOCK:

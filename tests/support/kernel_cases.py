@@ -1,4 +1,4 @@
-"""Test cases for every kernel, and the comparison of a result with its definition. Cases of the plain ops are
+"""Test cases of every kernel, and the comparison of a result with the op's definition. Cases of plain ops are
 here; those of attention, experts, fused ops and sampling are in the files beside it.
 """
 
@@ -76,8 +76,8 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 def linear_cases(
     rng: np.random.Generator, format: str, t: int, k: int, rows: tuple[int, ...], by: str = ""
 ) -> Case:
-    """Rows that are no whole number of the activation format's blocks meet float32, and so do formats whose
-    activations not every set has products for.
+    """Rows that are not a multiple of the activation format's block have float32 activations; so do formats
+    for whose activations some instruction sets lack products.
     """
     act = FORMATS[format].act or "f32"
     act = "f32" if act == "bf16x2" else act
@@ -180,8 +180,8 @@ def pair_cases(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def broadcast_cases(rng: np.random.Generator) -> Iterator[Case]:
-    """Second operands of every shape that broadcasts to the first; square ones, whose sizes do not tell
-    which dimension is meant; and numbers whose sums and products overflow, vanish or are none.
+    """Second operands of every shape that broadcasts to the first; square ones, whose sizes do not reveal the
+    dimension; and values whose sums and products overflow, underflow or are NaN.
     """
     shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         ((5, 33), (5, 1)), ((5, 33), (1, 33)), ((5, 33), (1,)), ((5, 33), (1, 1)), ((9,), (9,)), ((9,), (1,)),
@@ -230,7 +230,7 @@ def check(one: Case, got: Array, want: Array) -> None:
 
 
 def row(one: Case, t: int, split: tuple[int, ...]) -> Case:
-    """The same call for token t alone; `split` are the inputs that have a row per token."""
+    """The same call for token t alone. split: the inputs that have a row per token."""
     inputs = tuple((a[t : t + 1], f) if i in split else (a, f) for i, (a, f) in enumerate(one.inputs))
     return Case(one.name, inputs, (1, *one.shape[1:]), one.format, one.args)
 
@@ -242,7 +242,7 @@ def wrong(op: str, index: int, values: list[int] | list[list[int]]) -> Case:
     return Case(one.name, tuple(inputs), one.shape, one.format, one.args)
 
 
-# Calls of `wrong`: numbers of a step that point outside.
+# Calls of `wrong`: step-block values that point out of bounds.
 WRONG: list[tuple[str, int, list[int] | list[list[int]]]] = [
     ("get_rows", 1, [3, 9, 0, 0]),
     ("get_rows", 1, [-1, 0, 0, 0]),

@@ -1,5 +1,5 @@
-"""Cases of the MLA ops for the kernels' tests: runs shorter and longer than `least`, mixed with single
-tokens; every kind of weight format; sparse positions that are all, some, and at borders of spans.
+"""Test cases of the MLA ops: runs shorter and longer than `least`, mixed with single tokens; every weight
+format; sparse positions that are all, some, or at borders of spans.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Operand = tuple[Array, str]
 def past_of(
     rng: np.random.Generator, format: str, tokens: Tokens, size: int
 ) -> tuple[Operand, tuple[Operand, ...]]:
-    """A cache of one head with `size` numbers; slots, positions and the block table."""
+    """A cache of one head with `size` numbers per token; slots, positions and the block table."""
     lengths = [1 + max(p for s, p in tokens if s == slot) for slot in range(1 + max(s for s, _ in tokens))]
     table, blocks = paged(rng, lengths)
     cache = random_blocks(rng, format, blocks * BLOCK, size).reshape(blocks, 1, BLOCK, -1), format
@@ -47,7 +47,7 @@ def expanded_case(
     heads: int = 3,
     least: int = LEAST,
 ) -> Case:
-    """formats: of the cache and of the weights. sizes: rank, nope, rope and value."""
+    """formats: of the cache and of the weights. sizes: (rank, nope, rope, value)."""
     rank, nope, rope, value = sizes
     cache, place = past_of(rng, formats[0], tokens, rank + rope)
     k_b = random_blocks(rng, formats[1], heads * rank, nope).reshape(heads, rank, -1)
@@ -56,7 +56,7 @@ def expanded_case(
     weights = ((k_b, formats[1]), (v_b, formats[1]))
     name = f"{formats}-{sizes}-{len(tokens)}-{least}"
     args = {"scale": 0.05, "least": least}
-    # Queries, keys, weights and values of 16 significant bits each, where tiles take them.
+    # Queries, keys, weights and values have 16 significant bits each, where tiles support them.
     return Case(name, (q, cache, cache, *place, *weights, left), left[0].shape, args=args, bound=5e-9)
 
 
@@ -82,7 +82,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in CACHE_TYPES:
         for k in (1, 40, 64, 500):
             cache, place = past_of(rng, format, SEEN, 64)
-            # Numbers with few bits: sums are exact in any order, and some are equal.
+            # Values with few bits: sums are exact in any order, and some are equal.
             q = rng.integers(-3, 4, (len(SEEN), 5, 64)).astype(np.float32)
             cache = random_like(rng, format, cache[0].shape, 64)
             weights = rng.integers(-2, 5, (len(SEEN), 5)).astype(np.float32)
@@ -91,7 +91,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def random_like(rng: np.random.Generator, format: str, shape: tuple[int, ...], size: int) -> Operand:
-    """A cache of small whole numbers, blocks of it coded from such."""
+    """A cache of random blocks whose values are small integers."""
     from one_step import encode
 
     small = rng.integers(-1, 2, (shape[0] * shape[2], size)).astype(np.float32)

@@ -23,16 +23,15 @@ BUDGET = 0.25  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """cpu, wall: seconds of one turn. requests: those under way in the turn, or that ended in it. kernel:
-    seconds of cpu that the kernel used; faults: page faults. They show a turn in which the kernel looked for
+    """Time and activity of one turn of the loop. kernel and faults show a turn in which the kernel allocated
     memory.
     """
 
-    cpu: float = 0.0
-    wall: float = 0.0
-    requests: tuple[str, ...] = ()
-    kernel: float = 0.0
-    faults: int = 0
+    cpu: float = 0.0  # seconds
+    wall: float = 0.0  # seconds
+    requests: tuple[str, ...] = ()  # in progress during the turn, or ended in it
+    kernel: float = 0.0  # seconds of cpu spent in the kernel
+    faults: int = 0  # page faults
 
     def __str__(self) -> str:
         told = "; ".join(self.requests) or "no request"
@@ -43,14 +42,16 @@ class Turn:
 
 
 def kernel_use() -> tuple[float, int]:
-    """Seconds that the kernel has used for this thread, and its page faults."""
+    """Seconds that this thread has spent in the kernel, and its page faults."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
     return used.ru_stime, used.ru_minflt + used.ru_majflt
 
 
 class Turns(selectors.DefaultSelector):
-    """A selector that times what the loop does between two calls of select(). worst_cpu, worst_wall: of all
-    turns since the last `clear()`; slow: every turn over the budget of processor time since then.
+    """A selector that times what the loop does between two calls of select().
+
+    worst_cpu, worst_wall: the longest turn since the last `clear()`. slow: turns over the processor-time
+    budget since then.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class Turns(selectors.DefaultSelector):
         self._active: dict[int, str] = {}
         self._ended: list[str] = []
         self._thread = 0
-        self._cpu = self._wall = 0.0  # when this turn began
+        self._cpu = self._wall = 0.0  # start of this turn
         self._kernel = 0.0, 0
         self._collected = self._collecting = 0.0
         self.clear()
@@ -78,7 +79,7 @@ class Turns(selectors.DefaultSelector):
         return found
 
     def _end_turn(self) -> None:
-        if self._thread != threading.get_ident():  # the first turn has no beginning
+        if self._thread != threading.get_ident():  # the first turn has no start
             self._thread = threading.get_ident()
             return
         cpu = time.thread_time() - self._cpu - self._collected
@@ -92,7 +93,7 @@ class Turns(selectors.DefaultSelector):
         self._ended.clear()
 
     def collecting(self, phase: str, info: dict[str, int]) -> None:
-        """For gc.callbacks."""
+        """A callback of gc.callbacks."""
         if threading.get_ident() != self._thread:
             return
         if phase == "start":
@@ -101,7 +102,7 @@ class Turns(selectors.DefaultSelector):
             self._collected += time.thread_time() - self._collecting
 
     def around(self, app: Any) -> Any:
-        """The application, wrapped to record each request in progress."""
+        """The application, wrapped so that requests in progress are recorded."""
 
         async def noted(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] != "http":
@@ -126,13 +127,13 @@ class Turns(selectors.DefaultSelector):
         return noted
 
 
-# Of the servers that run in this process.
+# The loops of the servers in this process.
 RUNNING: list[Turns] = []
 
 
 @contextmanager
 def timed() -> Iterator[Turns]:
-    """Turns of a loop that is about to run."""
+    """Times the loop that is about to run."""
     turns = Turns()
     RUNNING.append(turns)
     gc.callbacks.append(turns.collecting)
@@ -144,7 +145,7 @@ def timed() -> Iterator[Turns]:
 
 
 class Prober:
-    """Asks a server for its health without a pause, while something else is asked of it."""
+    """Probes a server's health without a pause while other requests run."""
 
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask, self._stop = ask, threading.Event()

@@ -1,5 +1,6 @@
-"""The smallest whole models: one layer of width 32 and a vocabulary of a few tokens, some kilobytes as a
-file."""
+"""The smallest complete models: one layer of width 32 and a vocabulary of a few tokens, some kilobytes on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +70,9 @@ def write_mini(
     replace: Mapping[str, TensorSource | None] | None = None,
     max_size: int | None = None,
 ) -> Path:
-    """Writes a whole model; the first part of a set. changes: metadata over what is there, None takes a key
-    away. replace: tensors by name, None takes one away."""
+    """Writes a complete model; the first part of a split one. changes: metadata over the usual, None removes
+    a key. replace: tensors by name, None removes one.
+    """
     metadata = keys(tokenizer=tokenizer) | dict(changes or {})
     metadata = {key: value for key, value in metadata.items() if value is not None}
     vocab = len(metadata.get("tokenizer.ggml.tokens", "x" * 12))

@@ -1,4 +1,4 @@
-"""Checkpoints of families whose layers are not plain decoders', as families.py has the others."""
+"""Checkpoints of families with unusual layers; plain decoders are in families.py."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
-# Of 24 tokens all but the first few choose among those before them.
+# All but the first few of 24 tokens select among earlier tokens (sparse attention).
 CASES["deepseek_v32"] = (
     "deepseek_v32",
     "DeepseekV32ForCausalLM",
@@ -158,7 +158,7 @@ CASES |= {
         },
     ),
 }
-CASES |= {  # as llama.cpp computes them too
+CASES |= {  # cases that llama.cpp computes equally
     "gpt_oss_unscaled": (
         *CASES["gpt_oss"][:2],
         CASES["gpt_oss"][2] | {"rope_scaling": None, "rope_parameters": {"rope_type": "default"}},
@@ -229,7 +229,7 @@ CASES |= {
         },
     ),
 }
-CASES |= {  # every key that changes numbers at another value than the published models have
+CASES |= {  # every key that affects the result, at a value that no published model has
     "ministral3_other": (
         *CASES["ministral3"][:2],
         CASES["ministral3"][2]
@@ -280,7 +280,7 @@ _NETS = {
     "mamba_proj_bias": False,
     "mamba_chunk_size": 8,
 }
-# Beyond this length the published model's own code has the long factors, transformers the short ones.
+# Beyond this length the published model's own code uses the long factors, transformers the short ones.
 _LONGROPE = {
     "type": "longrope",
     "short_factor": [1.0 + i / 8 for i in range(8)],
@@ -331,7 +331,7 @@ CASES |= {
         | {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 96}
         | {"layer_types": 3 * ["attention"], "position_embedding_type": "rope", "mamba_n_heads": 8},
     ),
-    # small families, as published
+    # small families with their published settings
     "gemma": (
         "gemma",
         "GemmaForCausalLM",
@@ -437,7 +437,7 @@ ENCODERS["modern_bert_silu"] = (
     *ENCODERS["modern_bert"][:2],
     ENCODERS["modern_bert"][2] | {"hidden_activation": "silu"},
 )
-# Encoders with a classifier, and the tokenizer that each has.
+# Encoders with a classifier, and the tokenizer of each.
 RERANKERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert_reranker": ("bert", "BertForSequenceClassification", ENCODERS["bert"][2] | {"num_labels": 1}),
     "xlm_roberta_reranker": (
@@ -462,7 +462,7 @@ def config(case: str) -> dict[str, Any]:
 
 
 def with_tokenizer(folder: Path, case: str) -> Path:
-    """The folder with the tokenizer of a reranker in it."""
+    """Adds a reranker's tokenizer to the folder."""
     toy_sentences.write(folder, TOKENIZERS.get(case, toy_sentences.wordpiece)(toy.VOCAB))
     return folder
 

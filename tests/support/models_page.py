@@ -36,15 +36,15 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass
 class Row:
-    """Of one architecture: names of its checkpoints, and the largest NMSE of their logits."""
+    """A row of the table: one architecture."""
 
-    cases: list[str] = field(default_factory=list)
-    transformers: float = 0.0
+    cases: list[str] = field(default_factory=list)  # names of its checkpoints
+    transformers: float = 0.0  # the largest NMSE of their logits
     peer: list[float] = field(default_factory=list)
 
 
 def plain_cases() -> Iterator[tuple[str, Path, Logits]]:
-    """Those of test_checkpoint.py: Llama, Mistral, Qwen."""
+    """The checkpoints of test_checkpoint.py: Llama, Mistral, Qwen."""
     sys.path[:0] = [str(ROOT / "tests/formats/convert")]
     import test_checkpoint
 
@@ -71,7 +71,7 @@ def cases() -> Iterator[tuple[str, Path, Logits]]:
 
 
 def logits_of(path: Path, case: str = "") -> Logits:
-    """Of an encoder the hidden states."""
+    """The logits at two positions; hidden states for an encoder."""
     with Model.load(path, cache_type="f32", threads=1, context=CONTEXT.get(case, 128)) as model:
         if case in mixed.ENCODERS:
             return np.asarray(model.embed_tokens([families.IDS], normalize=False)[0])
@@ -84,8 +84,8 @@ def convert(folder: Path, name: str) -> Path:
 
 
 def peer_nmse(folder: Path, path: Path, case: str) -> list[float]:
-    """Against llama.cpp, where it is installed, takes the file, and means the same by it; families.PEER has
-    the changes that make it so.
+    """NMSE against llama.cpp, where it is installed, reads the file, and computes the same function.
+    families.PEER holds the changes that make it comparable.
     """
     import pytest
     from peer import peer_logits, peer_rows
@@ -116,7 +116,7 @@ def measure() -> dict[str, Row]:
 
 
 def family(arch: str) -> str:
-    """What the architecture's file says it is of, before the colon."""
+    """The family that the architecture's docstring names before its colon."""
     said = importlib.import_module(f"satchel.runtime.models.{arch}").__doc__ or ""
     return " ".join(said.partition(":")[0].split())
 

@@ -73,7 +73,7 @@ MUTATIONS: tuple[Callable[[bytearray, random.Random, Sequence[bytes]], None], ..
 
 
 def mutate(whole: bytes, rand: random.Random, others: Sequence[bytes], head: int = 0) -> bytes:
-    """A mutated copy; with `head` most changes fall into the first so many bytes."""
+    """A mutated copy. head: most mutations hit the first so many bytes."""
     raw = bytearray(whole)
     for _ in range(rand.choice([1, 1, 1, 2, 2, 3, 5, 8])):
         if len(raw) < 2:

@@ -1,4 +1,4 @@
-"""JSON and TOML made wrong by their values: the rest stays readable, so that mutations reach what reads the
+"""Mutations of JSON and TOML values. The text stays parsable, so mutations reach the code that reads the
 values.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 from mutate import mutate
 
-# Beyond every range and type, or senseless; and what schemas and requests mean something by.
+# Values beyond every range and type, and keywords that schemas and requests know.
 EXTREMES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 1.5, -0.0, 1e308, -1e308, 5e-324, 1 << 31, 1 << 63, -(1 << 63), 10**400,
     "", "a", "\0", "\U0001f600", "<|im_end|>", "a" * 300, "{{ 7 }}", "^(a+)+$", "[", "\\", "#", "#/$defs/a",
@@ -29,11 +29,11 @@ NAMES = (
     "priority", "chat_template_kwargs", "reasoning_effort", "cache_prompt", "id_slot", "lora", "samplers",
     "user",
 )  # fmt: skip
-Place = tuple[Any, Any]  # a list or an object, and the index or the name of one of its values
+Place = tuple[Any, Any]  # a list or object, and the index or key of one of its values
 
 
 def places(value: Any) -> list[Place]:
-    """All places below a value."""
+    """All places within a value."""
     found: list[Place] = []
     left = [value]
     while left:
@@ -50,7 +50,7 @@ def put(value: Any, rand: random.Random, other: Any) -> None:
 
 
 def graft(value: Any, rand: random.Random, other: Any) -> None:
-    """A value of the same or another input takes the place of one."""
+    """Replaces a value with one of the same or another input."""
     holder, key = rand.choice(places(value))
     source, at = rand.choice(places(rand.choice([value, other])) or [([0], 0)])
     holder[key] = copy.deepcopy(source[at])
@@ -69,7 +69,7 @@ def drop(value: Any, rand: random.Random, other: Any) -> None:
 
 
 def repeat(value: Any, rand: random.Random, other: Any) -> None:
-    """A list's value several times over."""
+    """Repeats a value of a list several times."""
     lists = [one for one in (h[k] for h, k in places(value)) if isinstance(one, list) and one]
     if lists:
         found = rand.choice(lists)
@@ -94,7 +94,7 @@ CHANGES: tuple[Callable[[Any, random.Random, Any], None], ...] = (
 )
 
 
-# Where the text of an input's values stands: before it, the text, behind it.
+# Splits an input into the text before the values, the values, and the text after them.
 Parts = tuple[bytes, bytes, bytes]
 
 
@@ -107,19 +107,19 @@ def all_of_it(whole: bytes) -> Parts:
 
 
 def last_body(whole: bytes) -> Parts:
-    """What stands behind the last empty line."""
+    """The text after the last empty line."""
     head, line, text = whole.rpartition(b"\n\n")
     return head + line, text, b""
 
 
 def first_message(whole: bytes) -> Parts:
-    """The JSON of a message of the worker process, without its length; what follows it stays."""
+    """The JSON of a worker message without its length prefix, and the bytes after it."""
     size = int.from_bytes(whole[:8], "little")
     return whole[8:16], whole[16 : 16 + size], whole[16 + size :]
 
 
 def mutate_values(target: str, whole: bytes, rand: random.Random, others: Sequence[bytes]) -> bytes:
-    """A copy of a target's input with other values; with other bytes where its values cannot be read."""
+    """A copy of a target's input with other values; with other bytes where its values can't be parsed."""
     cut, loads, dumps = READERS[target]
     head, text, tail = cut(whole)
     try:
@@ -147,7 +147,7 @@ def toml_bytes(value: Any) -> bytes:
     return tomli_w.dumps(value).encode()
 
 
-# Targets whose inputs hold values, and how they are read and written.
+# Targets whose inputs hold JSON or TOML, with the functions that parse and write it.
 READERS: dict[str, tuple[Callable[[bytes], Parts], Callable[[bytes], Any], Callable[[Any], bytes]]] = {
     "requests": (after_one_byte, json.loads, json_bytes),
     "schema": (all_of_it, json.loads, json_bytes),

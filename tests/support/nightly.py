@@ -1,5 +1,5 @@
-"""NIGHTLY.md, the list of tests that run by night: rows that begin with - are marked by their names, those
-with + in their files. Each row is a name, in which * is any text and {a,b} one of these, and a reason.
+"""NIGHTLY.md, the list of tests that run by night. A row that begins with - marks a test by its name here;
+one with + describes a mark in the test's file. A name is a pattern: * is any text, {a,b} one of these.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ ROW = re.compile(r"^([-+]) `([^`]+)`(?:: (\S.*))?$", re.M)
 
 @dataclass(frozen=True)
 class Row:
-    """by_name: marked because it stands here. name: path from the folder of the tests, then the test's."""
+    """A row of the list."""
 
-    by_name: bool
-    name: str
+    by_name: bool  # this row marks the test, not the test's file
+    name: str  # path below tests/, then the test's name
     why: str
 
     @property

@@ -1,4 +1,6 @@
-"""Runs one op on one device as a plan of one step: operands and result as numpy arrays, and test values."""
+"""Runs one op on one device as a plan of one step; operands and result are numpy arrays. Also makes test
+values.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from satchel.runtime.plan import PACKED, BufferSpec, Segment
 
 SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")
 WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
-# Formats whose products are those of the ones above in other codes: fewer cases will do.
+# Formats whose products share the code of those above, and so need fewer cases.
 MORE_WEIGHTS = (
     *("q2_k", "q3_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs"),
     *("tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "i8_g128", "f8_e4m3", "f8_e5m2", "q8_k", "f64"),
@@ -32,14 +34,14 @@ CONST, STATE, STEP, OUT = 1, 2, 4, 5
 
 @dataclass(frozen=True)
 class Case:
-    """One call: operands as (array in its format, format's name), what it gives, how far off it may be."""
+    """One call of an op."""
 
     name: str
-    inputs: tuple[tuple[Array, str], ...]
-    shape: tuple[int, ...]
-    format: str = "f32"
+    inputs: tuple[tuple[Array, str], ...]  # (array in its format, name of the format) of each operand
+    shape: tuple[int, ...]  # of the result
+    format: str = "f32"  # of the result
     args: dict[str, Any] = field(default_factory=dict)
-    bound: float = 1e-11
+    bound: float = 1e-11  # the largest NMSE against the definition
 
 
 CASES: dict[str, Callable[[np.random.Generator], Iterator[Case]]] = {}
@@ -60,7 +62,7 @@ def shape_of(array: Array, format: str) -> tuple[int, ...]:
 
 
 def spread(array: Array, pad: int) -> tuple[bytearray, int]:
-    """The array's bytes with `pad` bytes of 0xFF behind each index of the first dimension, and the stride."""
+    """The array's bytes with `pad` bytes of 0xFF after each index of the first dimension, and the stride."""
     rows = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), -1)
     wide = np.full((len(rows), rows.shape[1] + pad), 0xFF, np.uint8)
     wide[:, : rows.shape[1]] = rows
@@ -79,7 +81,7 @@ def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
     alias, changed = OPS[op].alias, OPS[op].alias or OPS[op].update
     data, views, buffers = [bytearray(32)], [], [BufferSpec("step", STEP, 32)]
     for array, format in case.inputs:
-        shared = op in ("add", "mul") and array.ndim < len(case.shape)  # such an operand is dense
+        shared = op in ("add", "mul") and array.ndim < len(case.shape)  # a broadcast operand is dense
         raw, stride = spread(array, 0 if array.ndim == 1 or shared else pad)
         views.append(view(len(buffers), format, shape_of(array, format), stride))
         buffers.append(BufferSpec(f"in{len(buffers)}", STATE if changed else CONST, len(raw)))
@@ -101,13 +103,13 @@ def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
 
 
 def matrices(array: Array, format: str) -> tuple[int, int, int]:
-    """A weight as a stack of matrices: (E, N, K)."""
+    """A weight as a stack of matrices (E, N, K)."""
     stack, rows, columns = (1, *shape_of(array, format))[-3:]
     return stack, rows, columns
 
 
 def pack_inputs(device: Device, case: Case, segment: Segment, inputs: Sequence[int]) -> Segment:
-    """The same step with these weights in the device's own order; input i has buffer i + 1."""
+    """The same step with these weights packed by the device; input i has buffer i + 1."""
     views, buffers = segment.view_table.copy(), list(segment.buffers)
     for i in inputs:
         array, format = case.inputs[i]
@@ -188,13 +190,13 @@ def define_all(op: str, case: Case) -> list[Array]:
 
 @functools.cache
 def cases_of(op: str) -> list[Case]:
-    """The op's calls, made once for all kernel sets."""
+    """The op's calls, created once for all kernel sets."""
     return list(CASES[op](generator(op)))
 
 
 @functools.cache
 def wanted(op: str) -> list[Array]:
-    """The definition's result for each of `cases_of`, computed once for all kernel sets."""
+    """The definition's result for each call of `cases_of`, computed once for all kernel sets."""
     return [define(op, one) for one in cases_of(op)]
 
 
@@ -217,7 +219,7 @@ def generator(name: str) -> np.random.Generator:
 
 
 def random_blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> Array:
-    """Blocks with every code possible: random bytes under finite scales."""
+    """Blocks with every possible code: random bytes under finite scales."""
     if format == "f64":
         return rng.standard_normal((rows, k))
     if format in ("f32", "f16", "bf16", "fp8"):
@@ -227,11 +229,11 @@ def random_blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> A
     for name in ("d", "dmin", "m"):
         if name in (dtype.names or ()):
             out[name] = (rng.standard_normal(len(out)) * 0.1).astype(np.float16).astype(out[name].dtype)
-    if format == "iq1_m":  # the upper four bits of d stand in the last word
+    if format == "iq1_m":  # the last word holds the upper four bits of d
         out["scales"] = out["scales"] & 0xFFF | np.array([0, 0, 0, 0x2000], np.uint16)
     if format == "mxfp4":
         out["e"] = 120 + out["e"] % 8
-    if format.startswith("f8_"):  # no infinity, no NaN
+    if format.startswith("f8_"):  # excludes infinity and NaN
         codes = out[dtype.names[1]]  # type: ignore[index]
         codes[~np.isfinite(FORMATS[format].decode(out)).reshape(codes.shape)] = 0
     return out.reshape(rows, -1)
@@ -252,7 +254,7 @@ def i32(*values: int) -> tuple[Array, str]:
 
 
 def extremes(rng: np.random.Generator, rows: int, k: int) -> Array:
-    """Rows of zeros, of tiny, huge, mixed and outlying numbers, and of exact ties."""
+    """Rows of zeros, of tiny, huge, mixed and outlying values, and of exact ties."""
     x = rng.standard_normal((rows, k)).astype(np.float32)
     kinds = [0.0, 1e-39, 1e-30, 1e30, 1e-3]
     for i, scale in enumerate(kinds):

@@ -1,5 +1,5 @@
-"""Reference packers of integer and FP8 checkpoint weights, written from the formats' descriptions, and the
-values that the formats' formulas give.
+"""Reference packers of integer and FP8 checkpoint weights, written from the formats' specifications, and the
+values that the specifications' formulas give.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
 
 @dataclass
 class PackedCheckpoint:
-    """Tensors by name, and the matrix [rows, columns] that they stand for, in float32."""
+    """Tensors by name, and the float32 matrix [rows, columns] that they encode."""
 
     tensors: Tensors
     values: F32
 
 
 def pack_down(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.int32]:
-    """[K, N] codes -> [K * bits / 32, N] words: a stream of bits down each column, the lowest first."""
+    """[K, N] codes -> [K * bits / 32, N] words: a bit stream down each column, lowest bits first."""
     n = codes.shape[1]
     stream = (
         codes.astype(np.uint64)[:, None, :] >> np.arange(bits, dtype=np.uint64)[None, :, None]
@@ -97,7 +97,7 @@ def compressed(
     symmetric: bool = True,
     seed: int = 0,
 ) -> PackedCheckpoint:
-    """compressed-tensors' pack-quantized form."""
+    """compressed-tensors' pack-quantized format."""
     rng = np.random.default_rng(seed)
     half = 1 << bits - 1
     codes = rng.integers(-half, half, (rows, columns))
@@ -119,7 +119,9 @@ def compressed(
 
 
 def int8(base: str, rows: int, columns: int, *, groups: int = 1, seed: int = 0) -> PackedCheckpoint:
-    """compressed-tensors' int-quantized form: bytes, a scale for each row or for each of its groups."""
+    """compressed-tensors' int-quantized format: bytes, with a scale for each row or for each group of a
+    row.
+    """
     rng = np.random.default_rng(seed)
     codes = rng.integers(-128, 128, (rows, columns), dtype=np.int8)
     scales = rng.uniform(0.5, 2, (rows, groups)).astype(np.float32) * np.float32(0.001)
@@ -141,7 +143,7 @@ def fp8(
     """FP8 E4M3 with a scale for each tile; tile None: one for the tensor."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 256, (rows, columns), dtype=np.uint8)
-    codes[codes & 0x7F == 0x7F] = 0x38  # no NaN
+    codes[codes & 0x7F == 0x7F] = 0x38  # replaces NaN
     high, wide = tile or (rows, columns)
     scales = rng.uniform(0.5, 2, (-(-rows // high), -(-columns // wide))).astype(np.float32)
     spread = np.repeat(np.repeat(scales, high, 0)[:rows], wide, 1)[:, :columns]
@@ -151,7 +153,7 @@ def fp8(
 
 
 def e4m3(codes: npt.NDArray[np.uint8]) -> F32:
-    """Sign, four bits of exponent with bias 7, three of fraction."""
+    """FP8 E4M3: one sign bit, four exponent bits with bias 7, three fraction bits."""
     exponent, fraction = (codes >> 3 & 15).astype(np.int32), (codes & 7).astype(np.float64)
     size = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7))
     return np.where(codes < 128, size, -size).astype(np.float32)

@@ -1,4 +1,4 @@
-"""llama.cpp's own logits and hidden states of a file, where llama-cpp-python is installed."""
+"""llama.cpp's logits and hidden states of a file, where llama-cpp-python is installed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def peer_rows(path: Path, ids: list[int]) -> npt.NDArray[np.float32]:
 
 
 def peer_logits(path: Path, ids: list[int], encoder: bool = False) -> npt.NDArray[np.float32]:
-    """Logits after each token (n, V), with a cache of float32; of an encoder its hidden states (n, D)."""
+    """Logits after each token (n, V), with a float32 cache; for an encoder the hidden states (n, D)."""
     peer = pytest.importorskip(
         "llama_cpp", reason="llama-cpp-python, which this compares with, is not installed"
     )
-    # Its plain kernels: repacked weights are rounded differently on each machine.
+    # Plain kernels: results of repacked weights differ between machines.
     params = peer.llama_model_default_params()
     params.use_extra_bufts, params.n_gpu_layers = False, 0
     peer.llama_log_set(QUIET := peer.llama_log_callback(lambda *_: None), None)
@@ -29,7 +29,7 @@ def peer_logits(path: Path, ids: list[int], encoder: bool = False) -> npt.NDArra
     options = peer.llama_context_default_params()
     options.n_ctx = options.n_batch = options.n_ubatch = 256
     options.type_k = options.type_v = 0
-    options.flash_attn_type = 0  # which rounds queries and keys
+    options.flash_attn_type = 0  # flash attention rounds queries and keys
     if encoder:
         options.embeddings, options.pooling_type = True, 0
     context = peer.llama_init_from_model(model, options)

@@ -1,5 +1,5 @@
-"""Test cases of the recurrent ops for the kernel tests: pieces that start at position 0, that continue inside
-blocks and across their ends, single tokens, heads of odd sizes, positions without a page.
+"""Test cases of the recurrent ops: pieces that start at position 0 or continue inside blocks and across their
+ends, single tokens, heads of odd sizes, positions without a block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from satchel.runtime.graph import Array
 __all__ = ["CASES"]
 BLOCK, PAGES = 8, 12
 GONE = -1
-# Slot, first position and length of each piece, and blocks that have no page.
+# (slot, first position, length) of each piece, and the blocks that are not allocated.
 STEPS: dict[str, tuple[tuple[tuple[int, int, int], ...], set[tuple[int, int]]]] = {
     "one": (((0, 5, 1),), set()),
     "begin": (((0, 0, 1), (2, 0, 11)), {(2, 0)}),
@@ -26,7 +26,7 @@ Operand = tuple[Array, str]
 
 
 def placed(step: str) -> tuple[int, tuple[Operand, ...]]:
-    """How many tokens, and slot, pos and table (3, 5)."""
+    """The number of tokens, then slot, pos and table (3, 5)."""
     pieces, gone = STEPS[step]
     table = np.array([[3, 0, 7, 1, 2], [5, 4, 6, 8, 11], [9, 10, 1, 2, 3]], np.int32)
     for place in gone:
@@ -75,7 +75,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 def scanned(
     rng: np.random.Generator, step: str, sizes: tuple[int, int, int, int], fade: float
 ) -> list[Operand]:
-    """k, g and the places, then q, v and beta; sizes: H, G, N, P."""
+    """k, g and the places, then q, v and beta. sizes: H, G, N, P."""
     (n, where), (heads, groups, keys, size) = placed(step), sizes
     k, q = f32(rng, n, groups, keys, scale=keys**-0.5), f32(rng, n, groups, keys)
     g = (-np.abs(f32(rng, n, heads)[0]) * np.float32(fade), "f32")

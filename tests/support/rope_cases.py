@@ -1,5 +1,5 @@
-"""Rotary embeddings as checkpoints state them: every kind of scaling, at several lengths, factors and sizes
-of heads. tests/data/convert/make_rope.py keeps what transformers makes of them.
+"""Rotary embeddings as checkpoints configure them: every kind of scaling, at several lengths, factors and
+head sizes. tests/data/convert/make_rope.py stores the frequencies that transformers computes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _LONG = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
 
 
 def _listed(pairs: int) -> dict[str, list[float]]:
-    """LongRoPE's two lists for so many pairs."""
+    """LongRoPE's two factor lists for so many pairs."""
     return {
         "short_factor": [1.0 + i / 64 for i in range(pairs)],
         "long_factor": [1.0 + i * i / 8 for i in range(pairs)],
     }
 
 
-# By name: numbers of a head, rotary base, trained positions, what rope_parameters has beside the base.
+# Case name -> (head size, rotary base, trained positions, further rope_parameters).
 CASES: dict[str, tuple[int, float, int, dict[str, Any]]] = {
     "default": (64, 1e4, 4096, {"rope_type": "default"}),
     "default odd head": (36, 1e6, 4096, {"rope_type": "default"}),
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[int, float, int, dict[str, Any]]] = {
 
 
 def config(case: str) -> dict[str, Any]:
-    """config.json of a case: Phi 3's for LongRoPE and where a part of each head is rotated, else Llama's."""
+    """config.json of a case: Phi 3's for LongRoPE and for partly rotated heads, else Llama's."""
     dim, base, trained, stated = CASES[case]
     long = stated["rope_type"] == "longrope"
     found = {

@@ -60,7 +60,7 @@ ROWS = 8
 
 
 def params(rng: np.random.Generator, chain: tuple[str, ...], **options: float) -> Array:
-    """One hal_sampling a row, (ROWS, bytes) int8."""
+    """One hal_sampling per row, (ROWS, bytes) int8."""
     rows = np.zeros((ROWS, 1), SAMPLING)
     for name, value in {**USUAL, **options}.items():
         rows[name] = value
@@ -71,8 +71,8 @@ def params(rng: np.random.Generator, chain: tuple[str, ...], **options: float) -
 
 
 def logits(rng: np.random.Generator, vocabulary: int) -> Array:
-    """Rows of usual logits, of ties, equal ones, forbidden ones, and of a wide spread; three that give no
-    token: one NaN at the very end, one +inf among small numbers, nothing above -inf.
+    """Rows of usual logits, of ties, of equal and of forbidden ones, and of a wide spread; and three from
+    which no token can be sampled: one NaN at the end, one +inf among small values, nothing above -inf.
     """
     x = f32(rng, ROWS, vocabulary, scale=3)[0]
     x[1] = np.round(x[1])
@@ -87,7 +87,9 @@ def logits(rng: np.random.Generator, vocabulary: int) -> Array:
 
 
 def far(rng: np.random.Generator, vocabulary: int) -> Array:
-    """Rows with one top token, by a margin from small to so large that no other weighs; half have ties."""
+    """Rows with one top token, whose margin ranges from small to so large that no other token counts; half of
+    the rows have ties.
+    """
     x = f32(rng, ROWS, vocabulary, scale=1)[0]
     x[::2] = np.round(x[::2] * 2) / 2
     x[:, 17] = x.max(-1) + np.array([0, 2, 5, 8, 9, 12, 20, 40], np.float32)

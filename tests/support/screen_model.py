@@ -10,7 +10,7 @@ PART = re.compile(r"\x1b\[(\?2026[hl]|2K|A|[\d;]*m)|(\x1b.?)|([\r\n])|([^\x1b\r\
 
 
 class ScreenModel:
-    """Rows of text. A row that has left the screen cannot be reached any more."""
+    """Rows of text. A row that has scrolled off the screen can't be changed any more."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows

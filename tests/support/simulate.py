@@ -28,36 +28,36 @@ COST = np.array([0.030, 0.0015, 0.0014, 4e-8])
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request of the load: when it comes, and tokens of its prompt and its answer. patience: seconds until
-    its deadline, None: none. alike: its prompt begins as those of the same number do.
-    """
+    """A request of the load."""
 
-    at: float
-    prompt: int
-    answer: int
+    at: float  # seconds
+    prompt: int  # tokens
+    answer: int  # tokens
     user: str = ""
     client: str = ""
     priority: int = 0
-    patience: float | None = None
-    alike: int | None = None
+    patience: float | None = None  # seconds until the deadline; None: none
+    alike: int | None = None  # prompts with the same number share a prefix
 
 
 @dataclass
 class Trace:
-    """When each token of a request came, by arrival's number, and when the last one of all did."""
+    """The times of all tokens."""
 
-    tokens: dict[int, list[float]] = field(default_factory=dict)
-    end: float = 0.0
-    steps: list[tuple[int, float]] = field(default_factory=list)  # sequences that decode, seconds
+    tokens: dict[int, list[float]] = field(default_factory=dict)  # by the arrival's number
+    end: float = 0.0  # time of the last token of all
+    steps: list[tuple[int, float]] = field(default_factory=list)  # (decoding sequences, seconds) of each step
 
     def gaps(self, which: abc.Sequence[int] | None = None) -> list[float]:
-        """Seconds between two tokens of a request."""
+        """Seconds between consecutive tokens of a request."""
         chosen = self.tokens if which is None else {i: self.tokens[i] for i in which}
         return [b - a for times in chosen.values() for a, b in pairwise(times)]
 
 
 def recorded() -> list[Arrival]:
-    """The load in tests/data: arrivals of an afternoon with bursts, lengths as of chats and of documents."""
+    """The load in tests/data: arrivals of an afternoon with bursts, with lengths of chats and of
+    documents.
+    """
     return [Arrival(**row) for row in json.loads(LOAD.read_text())]
 
 
@@ -73,9 +73,8 @@ def run(
     static: int = 0,
     whole: abc.Callable[[Arrival], bool] | None = None,
 ) -> Trace:
-    """static: answers in groups of so many, each group whole before the next, as servers without continuous
-    batching do; 0: as the scheduler has it. whole: it ends with the last of these, however many others there
-    are still.
+    """Simulates the load. static: static batching, groups of so many requests, each group complete before the
+    next; 0: continuous batching. whole: requests after which the simulation ends, however many others remain.
     """
     scheduler, trace, now = (
         Scheduler(engine, engine.cache.slots, limits or SchedulerLimits(queue=10_000)),

@@ -1,4 +1,6 @@
-"""A small saved state: two groups of layers, one with a window, keys and values of different formats."""
+"""A small saved state: two groups of layers, one with a sliding window; keys and values have different
+formats.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from satchel.quant import FORMATS
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.saved import SavedShape, write_saved
 
-BLOCK, LENGTH = 4, 5  # tokens of a block, blocks of the state
+BLOCK, LENGTH = 4, 5  # tokens of a block, number of blocks
 SHAPE = SavedShape(
     model="ab" * 32,
     keys="f16",
@@ -25,7 +27,7 @@ IDS = tuple(int(i) for i in np.random.default_rng(1).integers(0, 100, BLOCK * LE
 
 
 def block(group: int, place: int) -> Array:
-    """(block_bytes,) uint8: numbers as a cache would have them."""
+    """(block_bytes,) uint8: plausible cache contents."""
     rng, parts = np.random.default_rng((group, place)), []
     for name, size in SHAPE.parts[group]:
         format = FORMATS[name]

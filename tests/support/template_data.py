@@ -1,4 +1,4 @@
-"""Shared data of the chat template tests: the files in tests/data/template and parts of requests."""
+"""Shared data of the chat template tests: the files of tests/data/template, and parts of requests."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""A real terminal for tests: a program under tmux, its keys and its screen. The server is the test's own."""
+"""A real terminal for tests: a program under tmux, its keys and its screen. The tmux server is the test's
+own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typing import Self
 from waiting import until
 
 REASON = "tmux is not installed"
-PYTHON = (sys.executable, *(("-S",) if sys.flags.no_site else ()))  # as the tests themselves run
+PYTHON = (sys.executable, *(("-S",) if sys.flags.no_site else ()))  # the flags with which the tests run
 
 
 def installed() -> bool:
@@ -24,15 +26,17 @@ def installed() -> bool:
 
 
 class Terminal:
-    """A program in a terminal of so many columns and rows. The screen stays when the program has ended, with
-    its exit code as the last line: `exit 0`.
+    """A program in a terminal of so many columns and rows. After the program has ended, the screen remains,
+    and its last line is the exit code: `exit 0`.
     """
 
     def __init__(
         self, command: Sequence[str], columns: int = 80, rows: int = 24, **variables: str | Path
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="t")  # short: a socket's path has 107 bytes at most
-        given = [f"{name}={value}" for name, value in variables.items()]  # TERM too, which tmux sets itself
+        # A short path: a socket's has at most 107 bytes.
+        self._folder = tempfile.TemporaryDirectory(prefix="t")
+        # Also TERM, which tmux would set itself.
+        given = [f"{name}={value}" for name, value in variables.items()]
         ending = "code=$?; echo; echo exit $code; exec sleep 1000"
         line = f"trap : INT; {shlex.join(['env', *given, *command])}; {ending}"
         size = ["-x", str(columns), "-y", str(rows)]
@@ -63,7 +67,7 @@ class Terminal:
         return done.stdout
 
     def type(self, text: str) -> None:
-        """Types text as it is."""
+        """Types the text literally."""
         self._tmux("send-keys", "-l", "--", text)
 
     def press(self, *keys: str) -> None:
@@ -71,7 +75,7 @@ class Terminal:
         self._tmux("send-keys", *keys)
 
     def paste(self, text: str) -> None:
-        """Pastes, bracketed where the program asked for that."""
+        """Pastes text; as a bracketed paste where the program has enabled that."""
         self._tmux("load-buffer", "-", text=text)
         self._tmux("paste-buffer", "-p", "-r")
 
@@ -84,7 +88,9 @@ class Terminal:
         return self._tmux("capture-pane", "-p", *more)
 
     def wait(self, what: str | Callable[[str], bool], *, history: bool = True) -> str:
-        """The screen as soon as it holds the text, or is as the function says."""
+        """Waits until the screen contains the text, or until the function of the screen is true; returns the
+        screen.
+        """
         screen = ""
 
         def shown() -> bool:

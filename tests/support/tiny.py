@@ -1,6 +1,4 @@
-"""A tiny random model of any architecture, made in memory: hyper-parameters, tensors with values, and the
-cache sizes.
-"""
+"""A tiny random model of any architecture, created in memory: hyper-parameters, tensors, and cache sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ EXPERTS, USED, EXPERT_FFN = 7, 3, 256
 
 @dataclass
 class TinyWeights:
-    """Stands for a file's tensors: random values, block formats as asked for."""
+    """Stands in for a file's tensors: random values in the requested block formats."""
 
     tensors: dict[str, Array] = field(default_factory=dict)
     formats: dict[str, str] = field(default_factory=dict)
@@ -41,7 +39,7 @@ class TinyWeights:
         return FORMATS[self.formats[name]].decode(self.tensors[name])
 
     def changeable(self, name: str) -> Array:
-        """The tensor's blocks, no longer shared with others."""
+        """The tensor's blocks as a private copy that a test may change."""
         self.tensors[name] = self.tensors[name].copy()
         return self.tensors[name]
 
@@ -75,19 +73,19 @@ def metadata(arch: str, **extra: object) -> Metadata:
 def weights(
     arch: str, format: str = "f32", seed: int = 0, tied: bool = True, mixed: bool = False
 ) -> TinyWeights:
-    """Random tensors under the names that the architecture reads. mixed: V and the down projection in
-    another format. Many tests ask for the same ones: the arrays are shared and cannot be written.
+    """Random tensors under the names that the architecture reads. mixed: V and the down projection have
+    another format. Tests share the arrays, which are read-only.
     """
     sizes = (WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, LAYERS, EXPERTS, EXPERT_FFN)
     made = _weights(arch, format, seed, tied, mixed, sizes)
     return TinyWeights(dict(made.tensors), dict(made.formats), dict(made.shapes))
 
 
-@lru_cache(maxsize=48)  # the architectures, in one format; some 10 MB each
+@lru_cache(maxsize=48)  # all architectures in one format; some 10 MB each
 def _weights(
     arch: str, format: str, seed: int, tied: bool, mixed: bool, sizes: tuple[int, ...]
 ) -> TinyWeights:
-    """sizes: a test may set this module's own."""
+    """sizes: values of this module's constants, which a test may change."""
     made = _random(arch, format, seed, tied, mixed)
     for array in made.tensors.values():
         array.flags.writeable = False
@@ -142,6 +140,6 @@ def build(arch: str, w: TinyWeights, cache: Cache, **extra: object):  # type: ig
 
 
 def engine(arch: str, w: TinyWeights, cache: Cache, *devices: Device, wanted=None, batch: int = 64) -> Engine:  # type: ignore[no-untyped-def]
-    """An engine over a tiny model; it owns the devices."""
+    """An engine over a tiny model, which owns the devices."""
     made = build(arch, w, cache)
     return Engine(made, cache, devices, Uploaded(w.tensors), wanted, batch=batch)

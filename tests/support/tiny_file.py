@@ -22,7 +22,9 @@ def write_model(
     change: Callable[[tiny.TinyWeights], None] | None = None,
     **keys: Any,
 ) -> Path:
-    """Writes the model. markers: user-defined tokens; change: of its weights; keys: metadata, `.` as `__`."""
+    """Writes the model. markers: user-defined tokens. change: edits its weights. keys: metadata, with `__`
+    for `.`.
+    """
     weights, values = tiny.weights(arch, format, seed), tiny.metadata(arch)
     if change is not None:
         change(weights)

@@ -1,5 +1,5 @@
-"""Tiny random models of the architectures whose tensors are not Llama's: what the architecture's own file
-asks for is made when it is asked for, in the shape that it wants.
+"""Tiny random models of the architectures whose tensors differ from Llama's: each tensor is created, in the
+shape that is requested, when the architecture's definition asks for it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from satchel.runtime.layers.arch import Arch, Cache, HParams, find_arch
 
 @dataclass(frozen=True)
 class Spec:
-    """metadata: beside what all tiny models have. tensors: shapes of those that decide what the architecture
-    does, {i} being a layer; every other tensor is made as it is asked for. biases: what ends with one of
-    these names has a bias.
-    """
+    """What a tiny model of an architecture needs beyond the defaults."""
 
-    metadata: dict[str, object] = field(default_factory=dict)
+    metadata: dict[str, object] = field(default_factory=dict)  # keys beyond those of all tiny models
+    # Shapes of tensors that determine what the architecture does; {i} is a layer. Other tensors are created
+    # on request.
     tensors: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    biases: tuple[str, ...] = ()
+    biases: tuple[str, ...] = ()  # a tensor whose name ends so has a bias
 
 
 W, QKV, FFN, DIM, VOCAB, CONTEXT = 256, 512, 512, 64, 288, 96
@@ -69,13 +68,14 @@ GROUPS: dict[str, object] = {
     "expert_weights_norm": True,
     "expert_weights_scale": 0.9,
 }
-# top_k is less than the tokens of a test's text, so attention is sparse.
+# top_k is smaller than a test's text, so attention is sparse.
 INDEXER: dict[str, object] = {
     "attention.indexer.head_count": 3,
     "attention.indexer.key_length": 64,
     "attention.indexer.top_k": 7,
 }
-# Two layers with a window and small heads, between them one without V; the last reads the first one's cache.
+# Two layers with a sliding window and small heads, between them one without V; the last one shares the first
+# one's KV cache.
 TWO_SIZES: dict[str, object] = {
     "attention.key_length": 128,
     "attention.value_length": 128,
@@ -244,7 +244,9 @@ class Sink(Protocol):
 
 
 def grow(metadata: Metadata, arch: str, w: Sink, format: str, seed: int, tied: bool, other: str) -> None:
-    """Puts all that the architecture asks for into w. other: the format of V and the down projection."""
+    """Adds every tensor that the architecture asks for to w. other: the format of V and the down
+    projection.
+    """
     rng, spec = np.random.default_rng(seed), SPECS[arch]
 
     def make(name: str, shape: tuple[int, ...]) -> None:

@@ -1,6 +1,7 @@
-"""Checkpoints of Hugging Face's shape, made in memory: tensors under its names, config.json, tokenizer.json.
+"""Checkpoints in Hugging Face's layout, created in memory: tensors under its names, config.json,
+tokenizer.json.
 
-Files are written by hand, so that no library is needed and malformed ones can be made.
+The files are written without a library, so that malformed ones can be made too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Tensors = dict[str, tuple[str, npt.NDArray[Any]]]
 
 
 def config(arch: str, **changes: Any) -> dict[str, Any]:
-    """config.json of a tiny model; a change of ... takes the key away."""
+    """config.json of a tiny model; a change of ... removes the key."""
     name, kind = CLASSES[arch]
     values: dict[str, Any] = {
         "architectures": [name],
@@ -110,7 +111,7 @@ def tensors(
 
 
 def stored(values: Mapping[str, npt.NDArray[np.float32]], dtype: str = "F32") -> Tensors:
-    """Tensors as a file of this type holds them."""
+    """Tensors as a file of this dtype stores them."""
     if dtype == "BF16":
         from satchel.quant import FORMATS
 
@@ -121,7 +122,7 @@ def stored(values: Mapping[str, npt.NDArray[np.float32]], dtype: str = "F32") ->
 
 
 def safetensors(values: Tensors, header: dict[str, Any] | None = None) -> bytes:
-    """A file's bytes; `header` replaces the right one."""
+    """A file's bytes. header: replaces the right one."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, (dtype, array) in values.items():
@@ -138,7 +139,7 @@ def safetensors(values: Tensors, header: dict[str, Any] | None = None) -> bytes:
 
 
 def tokenizer() -> dict[str, Any]:
-    """tokenizer.json of toy_vocab's byte-level vocabulary, with qwen2's words."""
+    """tokenizer.json of toy_vocab's byte-level vocabulary, with qwen2's pre-tokenizer."""
     meta = toy_vocab.byte_level()
     tokens, kinds = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"].tolist()
     added = [
@@ -193,7 +194,7 @@ def write_tokenizer(folder: Path) -> None:
 def write(
     folder: Path, arch: str = "llama", dtype: str = "F32", values: Tensors | None = None, **changes: Any
 ) -> Path:
-    """A whole checkpoint. values: its tensors, random ones by default; changes: of config.json."""
+    """Writes a complete checkpoint. values: its tensors, random ones by default. changes: of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config(arch, **changes)))
     (folder / "model.safetensors").write_bytes(safetensors(values or stored(tensors(arch), dtype)))

@@ -1,4 +1,4 @@
-"""Tokenizers of encoders in small, as tokenizer.json, and rerankers' questions in their words."""
+"""Small tokenizers of encoders as tokenizer.json, and questions for rerankers in their words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = ("bad", "cab", "bee", "fed")
 
 
 def wordpiece(count: int) -> tuple[Tokenizer, dict[str, Any]]:
-    """BERT's: [PAD] to [MASK], letters, and what goes on with them, up to `count` tokens."""
+    """BERT's vocabulary: [PAD] to [MASK], letters, and continuations, up to `count` tokens."""
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     texts = [*special, *LETTERS, *(f"##{c}" for c in LETTERS), *WORDS]
     vocab = {text: i for i, text in enumerate([*texts, *(f"[unused{i}]" for i in range(count - len(texts)))])}
@@ -33,7 +33,7 @@ def wordpiece(count: int) -> tuple[Tokenizer, dict[str, Any]]:
 
 @cache
 def charsmap() -> bytes:
-    """The table of NFKC and of blanks that SentencePiece carries: ModelProto's field 3, and in it field 2."""
+    """SentencePiece's normalization table of NFKC and whitespace: field 2 within field 3 of ModelProto."""
     raw = SentencePieceNormalizer(rule_name="nmt_nfkc").serialized_model_proto()
     for field in (3, 2):
         raw = dict(_fields(raw))[field]
@@ -56,7 +56,9 @@ def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def unigram(count: int) -> tuple[Tokenizer, dict[str, Any]]:
-    """XLM-RoBERTa's: <s>, <pad>, </s>, <unk>, then pieces with scores; a pair has two </s> between texts."""
+    """XLM-RoBERTa's vocabulary: <s>, <pad>, </s>, <unk>, then pieces with scores. A pair has two </s> between
+    its texts.
+    """
     special = ("<s>", "<pad>", "</s>", "<unk>")
     pieces = ["\u2581", *LETTERS, *(f"\u2581{c}" for c in LETTERS), *(f"\u2581{w}" for w in WORDS)]
     vocab = [(text, 0.0) for text in special] + [(p, -1.0 - 0.07 * i) for i, p in enumerate(pieces)]
@@ -77,7 +79,7 @@ def unigram(count: int) -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def write(folder: Path, made: tuple[Tokenizer, Mapping[str, Any]]) -> None:
-    """The tokenizer's files in a checkpoint's folder."""
+    """Writes the tokenizer's files into a checkpoint folder."""
     tokenizer, settings = made
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -1,4 +1,6 @@
-"""Vocabularies of a few tokens, as GGUF metadata: one builder per kind, each override-able key by key."""
+"""Vocabularies of a few tokens as GGUF metadata, with one builder per kind. Keyword arguments override single
+keys.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
 def _metadata(model: str, rows: list[tuple[str, float, int]], changes: dict[str, Any]) -> dict[str, Any]:
-    """Metadata of (text, score, type) rows; a change of None takes the key away."""
+    """Metadata of (text, score, type) rows; a change of None removes the key."""
     metadata: dict[str, Any] = {
         "tokenizer.ggml.model": model,
         "tokenizer.ggml.tokens": [text for text, _, _ in rows],
@@ -44,7 +46,9 @@ def sentencepiece(changes: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def unigram(changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """<pad> </s> <unk>, then pieces with log probabilities; begins with a space, squeezes blanks."""
+    """<pad> </s> <unk>, then pieces with log probabilities. A space is put before a text, and whitespace is
+    squeezed.
+    """
     rows = [("<pad>", 0.0, CONTROL), ("</s>", 0.0, CONTROL), ("<unk>", 0.0, UNKNOWN)]
     rows += [("▁", -3.0, NORMAL), ("▁hello", -4.0, NORMAL), ("he", -5.0, NORMAL), ("llo", -5.0, NORMAL)]
     rows += [(letter, -8.0, NORMAL) for letter in "helo"]

@@ -9,7 +9,9 @@ F32 = npt.NDArray[np.float32]
 
 
 def trained_like(seed: int) -> F32:
-    """Normal weights whose columns and rows differ in size, with a few outliers, as trained matrices have."""
+    """Normally distributed weights whose rows and columns differ in scale, with a few outliers, as in trained
+    matrices.
+    """
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((96, 1024)) * rng.lognormal(0, 0.3, (96, 1)) * rng.lognormal(0, 0.3, 1024) * 0.05
     x[rng.integers(0, 96, 40), rng.integers(0, 1024, 40)] *= 12

@@ -1,7 +1,6 @@
-"""A worker process whose RPC method `rerank` really tries what a sandbox must refuse, for tests: in the
-method's own thread, in one begun for it, in the engine's thread (begun before the sandbox was closed) and in
-the one that reads the pipe. SATCHEL_TEST_TRIES is JSON: the paths of the attempts, by what probe.py calls
-them.
+"""A worker process whose RPC method `rerank` attempts what the sandbox must refuse, for tests. It tries in
+four threads: the method's own, a new one, the engine's (started before the sandbox was entered), and the one
+that reads the pipe. SATCHEL_TEST_TRIES is JSON: the paths of the attempts by the names of probe.py.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ reading: list[str] = []
 
 
 def tries() -> list[str]:
-    """What came of each attempt, as "name: answer"."""
+    """The outcome of each attempt, as "name: answer"."""
     return [f"{name}: {attempt(name, GIVEN)}" for name in ATTEMPTS]
 
 
 def beside(work: Callable[[], list[str]]) -> list[str]:
-    """The same in a thread that is begun for it."""
+    """The outcomes in a new thread."""
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.extend(work()))
     thread.start()
@@ -38,7 +37,7 @@ def beside(work: Callable[[], list[str]]) -> list[str]:
 
 
 def rerank(self: Model, query: Any, documents: Any, **_: Any) -> Any:
-    """[here, beside, engine, reading, what it may do]"""
+    """[outcomes here, in a new thread, in the engine's, in the reader's, what the worker may do]"""
     allowed = [f"{name}: {permitted(path)}" for name, path in GIVEN.items() if name.startswith("own")]
     limits = [resource.getrlimit(r) for r in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)]
     engine = self._own_service().ask(tries)
@@ -54,8 +53,10 @@ def permitted(path: str) -> str:
 
 
 def lazy() -> list[str]:
-    """What a worker does later: modules, threads, memory, its own facts."""
-    import wave  # not imported by anything here
+    """What a worker does after entering the sandbox: imports, threads, memory, reading its own /proc
+    files.
+    """
+    import wave  # a module that nothing else imports
 
     return [wave.__name__, Path("/proc/self/cgroup").read_text()[:1], str(len(os.sched_getaffinity(0)) > 0)]
 

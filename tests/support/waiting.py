@@ -1,6 +1,6 @@
-"""Waiting with a bound: the one place where tests sleep. A condition is polled until it holds; what never
-comes fails the test with a reason. The bound is far above what a loaded machine takes and below a test's own
-limit, so no verdict depends on how fast the machine is.
+"""Waiting with a bound: the one place where tests sleep. A condition is polled until it holds; a test fails
+with a reason when it never does. The bound is far above what a loaded machine takes and below a test's own
+limit, so no verdict depends on the machine's speed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-SECONDS = 120.0  # the bound of every wait: of conditions, of processes, of answers over HTTP
-STEP = 0.01  # seconds between two looks
+SECONDS = 120.0  # the bound of every wait: for a condition, a process, an HTTP response
+STEP = 0.01  # seconds between two polls
 
 
 def until(done: Callable[[], T], what: str | Callable[[], str], seconds: float = SECONDS) -> T:
-    """Returns what `done()` gives, once that is true. what: what is waited for, in words, or a function that
-    says it when it did not come.
+    """Polls `done()` until it is true, and returns its value. what: a description of the condition, or a
+    function that gives one after a timeout.
     """
     end = time.monotonic() + seconds
     while not (found := done()):
@@ -29,7 +29,7 @@ def until(done: Callable[[], T], what: str | Callable[[], str], seconds: float =
 
 
 async def until_async(done: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
-    """Async version: other tasks run meanwhile."""
+    """Like `until`, while other tasks run."""
     end = time.monotonic() + seconds
     while not (found := done()):
         if time.monotonic() > end:
@@ -39,20 +39,20 @@ async def until_async(done: Callable[[], T], what: str, seconds: float = SECONDS
 
 
 def joined(thread: threading.Thread, what: str, seconds: float = SECONDS) -> None:
-    """Waits for a thread's end."""
+    """Waits until the thread has ended."""
     thread.join(seconds)
     if thread.is_alive():
         raise AssertionError(f"{what}: its thread still runs after {seconds:g} s")
 
 
 def happened(event: threading.Event, what: str, seconds: float = SECONDS) -> None:
-    """Waits for an event."""
+    """Waits until the event is set."""
     if not event.wait(seconds):
         raise AssertionError(f"{what}: not within {seconds:g} s")
 
 
 def ready(address: str, seconds: float = SECONDS) -> None:
-    """Returns once a server says that it is ready."""
+    """Waits until the server's readiness probe succeeds."""
     import httpx
 
     told = "no answer"

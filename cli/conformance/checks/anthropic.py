@@ -1,4 +1,4 @@
-"""/v1/messages: Anthropic's form, whole and as its events."""
+"""/v1/messages: Anthropic's API, whole responses and event streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _body(target: ConformanceTarget, **fields: Any) -> dict[str, Any]:
 
 
 def _call(body: dict[str, Any]) -> dict[str, Any]:
-    """The body as the client takes it, some of whose versions know no temperature."""
+    """The body as the client's method takes it; some versions of the client have no temperature."""
     rest = {k: v for k, v in body.items() if k != "temperature"}
     return rest | {"extra_body": {"temperature": body["temperature"]}}
 

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: the answer whole and as a stream."""
+"""/v1/chat/completions: whole responses and streams."""
 
 from __future__ import annotations
 

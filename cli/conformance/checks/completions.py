@@ -1,4 +1,4 @@
-"""/v1/completions: plain text, as older clients and base models use it."""
+"""/v1/completions: text completions for older clients and base models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from satchel.cli.conformance.target import ConformanceTarget
 
 PATH = "/v1/completions"
 CHOICE = {"index": int, "text": str, "finish_reason": str}
-TOKENS = [40, 41, 42, 43]  # of any vocabulary
+TOKENS = [40, 41, 42, 43]  # ids that every vocabulary has
 
 
 def create(target: ConformanceTarget) -> None:

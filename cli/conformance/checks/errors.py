@@ -1,4 +1,4 @@
-"""What goes wrong: the right status, OpenAI's shape, and nothing that a client would try for ever."""
+"""Errors: the right status, OpenAI's shape, and nothing that a client would retry for ever."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 PATH = "/v1/chat/completions"
 ERROR = {"error": {"message": str, "type": str, "param": (str, None), "code": (str, None)}}
-TOGETHER = 24  # requests of a crowd
-RELEASE = 10.0  # seconds after which an answer that nobody waits for must be over
+TOGETHER = 24  # concurrent requests of the `crowd` check
+RELEASE = 10.0  # seconds after which an abandoned answer must have ended
 
 
 def _error(found: httpx.Response, status: int) -> Any:

@@ -1,4 +1,4 @@
-"""/v1/models: what a client learns before it asks."""
+"""/v1/models: the list of models that a client reads first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/api: Ollama's form, one JSON object a line."""
+"""/api: Ollama's API, with NDJSON streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's newer form, whole and with every index that its client reads."""
+"""/v1/responses: OpenAI's Responses API, whole responses and every index that its client reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools and tool_choice: calls whole and in a stream, and the turn after them."""
+"""tools and tool_choice: whole calls, streamed calls, and the turn after them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def _body(target: ConformanceTarget, choice: Any, **fields: Any) -> dict[str, An
 
 
 def _right(call: dict[str, Any]) -> None:
-    """The call names a tool, and its arguments are text that the tool's schema allows."""
+    """Asserts that the call names a tool, and that its arguments are JSON text that the tool's schema
+    allows.
+    """
     fits(call, CALL, "the call")
     expect(call["function"]["name"] in NAMES, f"no tool is named {call['function']['name']!r}")
     value = parsed(call["function"]["arguments"], "the arguments")

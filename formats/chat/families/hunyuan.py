@@ -1,4 +1,4 @@
-"""GLM's tags with ":opensource" in each, a marker behind the name and one around all calls: Hunyuan 3."""
+"""GLM's tags with ":opensource" in each, a marker after the name and one around all calls: Hunyuan 3."""
 
 from __future__ import annotations
 

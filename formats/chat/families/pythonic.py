@@ -1,5 +1,5 @@
-"""name(key="value") as Python has it: in a list (LFM2, Llama 3.2 and 4, ToolACE), or a line each between
-markers (OLMo 3, Gemma 3's tool_code) or in fenced code between them (MiniCPM 3 and 4).
+"""name(key="value") in Python syntax: in a list (LFM2, Llama 3.2 and 4, ToolACE), or one call per line
+between markers (OLMo 3, Gemma 3's tool_code) or in fenced code between them (MiniCPM 3 and 4).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from satchel.formats.chat.family import Family
 from satchel.formats.chat.reader import AnswerReader, Steps
 from satchel.formats.chat.tagged import python_listed
 
-# Openings of lists, and of lines, with their ends.
+# Markers that open a list, and a group of lines, with their closing markers.
 LISTS = {"<|tool_call_start|>": "<|tool_call_end|>", "<|python_start|>": "<|python_end|>"}
 LINES = {"<function_calls>": "</function_calls>", "```tool_code": "```"}
 ENDS = LISTS | LINES

@@ -11,7 +11,7 @@ TAGS = Tags(">", "<parameter=", (">",), "</parameter>", "</function>")
 
 
 def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
-    # The model sometimes leaves the outer tag out.
+    # The model sometimes omits the outer tag.
     if begin in ENDS and (yield from reader.at("<function=")) is None:
         raise Malformed("<function= was expected")
     yield from tagged(reader, TAGS)

@@ -1,10 +1,9 @@
-"""Makes expected.json: the ids that llama.cpp gives for texts.json, kept so that tests need no peer.
+"""Makes expected.json: the ids that llama.cpp gives for texts.json, so that tests need no peer.
 
     python tests/data/tokenizer/make.py SHARED     SHARED holds vocabs/*.gguf and default-model/*.gguf
 
-For each vocabulary and text: "plain" ids (no begin token, control tokens not parsed), and "special"
-(parsed) and "added" (parsed, with the tokens that the file asks for) where they differ from the entry
-before, else null.
+For each vocabulary and text: "plain" ids (no begin token, control tokens not parsed), "special" (parsed) and
+"added" (parsed, with the tokens that the file adds); null where they equal the entry before.
 """
 
 from __future__ import annotations

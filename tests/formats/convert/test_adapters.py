@@ -1,5 +1,5 @@
-"""PEFT adapters as GGUF: names, factors and rotary order are such that B A is the same change of the same
-weight.
+"""PEFT adapters converted to GGUF: with the converted names, factors and rotary order, B A is the same change
+of the same weight.
 """
 
 import json
@@ -57,7 +57,7 @@ def test_the_change_of_each_weight_is_the_same(arch: str, from_gguf: bool, tmp_p
             base = write_source(source, tmp_path / "base.gguf")[0]
     with open_adapter(folder, base) as made:
         path = write_source(made, tmp_path / "lora.gguf")[0]
-    # What PEFT would merge, converted as a whole, is the weight plus what the adapter says.
+    # The merged checkpoint, converted, equals the converted weight plus the converted adapter.
     merged = toy.tensors(arch)
     for name in list(tensors):
         if ".lora_A." in name:

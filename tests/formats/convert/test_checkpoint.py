@@ -1,5 +1,5 @@
-"""Checkpoints of every architecture: transformers' logits where it is installed, stored ones where not, and
-what contradicts itself is one line with no file left behind.
+"""Checkpoints of every architecture against transformers' logits, computed where it is installed, else
+stored; a contradictory checkpoint is one line, and leaves no file.
 """
 
 import json
@@ -32,7 +32,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-# What is compared: an architecture, and changes of its configuration.
+# The compared cases: an architecture, and changes of its configuration.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{arch: (arch, {}) for arch in toy.CLASSES},
     "llama tied": ("llama", {"tie_word_embeddings": True}),
@@ -82,7 +82,7 @@ def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", toy.CLASSES)
 def test_what_transformers_saves_is_converted(arch: str, tmp_path: Path) -> None:
-    """Its own file layout, with shards and an index, as it stands today."""
+    """The file layout that transformers writes today, with shards and an index."""
     torch = pytest.importorskip("torch", reason="torch is not installed (the `reference` extra)")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     folder = checkpoint(tmp_path, arch)
@@ -98,7 +98,7 @@ def test_what_transformers_saves_is_converted(arch: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_the_stored_ones(case: str, tmp_path: Path) -> None:
-    """The same without torch: tests/data/convert/make_expected.py keeps what transformers said."""
+    """The same without torch: tests/data/convert/make_expected.py stored transformers' logits."""
     stored = np.load(DATA / "logits.npz")
     got = logits(converted(checkpoint(tmp_path, case)))
     assert nmse(got[[5, -1]], stored[case.replace(" ", "_")].astype(np.float32)) < NMSE
@@ -152,7 +152,7 @@ def test_formats_are_those_asked_for(outtype: str, matrix: str, tmp_path: Path) 
     with open_gguf(converted(folder, Shaping(outtype))) as gguf:
         assert gguf.tensors["token_embd.weight"].format == matrix
         assert gguf.tensors["blk.0.ffn_gate_exps.weight"].format == matrix
-        # 48 columns are no whole number of blocks.
+        # 48 columns are not a multiple of the block.
         assert gguf.tensors["blk.0.ffn_down_exps.weight"].format == ("f16" if outtype == "q8_0" else matrix)
         for name in ("blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.1.attn_q_norm.weight"):
             assert gguf.tensors[name].format == "f32"
@@ -172,7 +172,7 @@ def test_weights_on_a_grid_keep_their_codes(tmp_path: Path) -> None:
         assert gguf.tensors["blk.1.attn_output.weight"].format == "q4_0"
         assert gguf.tensors["blk.0.attn_output.weight"].format == "bf16"
         kept = gguf.array("blk.1.attn_output.weight")
-        # A block whose codes stay within -7 .. 7 may come back with all signs turned.
+        # A block whose codes lie within -7 .. 7 may return with all signs flipped.
         same = np.abs((kept["qs"] & 15).astype(int) - 8) == np.abs((codes["qs"] & 15).astype(int) - 8)
         assert same.all()
         decode = FORMATS["bf16"].decode
@@ -278,7 +278,7 @@ def test_what_contradicts_itself_is_one_line_and_no_file(change: Change, said: s
 
 
 def sharded(folder: Path) -> dict[str, Any]:
-    """The toy checkpoint in two shards; the index's contents."""
+    """The toy checkpoint in two shards; returns the index."""
     toy.write(folder, "llama")
     (folder / "model.safetensors").unlink()
     values = toy.stored(toy.tensors("llama"))

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer after conversion gives the ids that the libraries give which read it directly."""
+"""A converted tokenizer gives the same ids as the libraries that read the checkpoint's own."""
 
 import io
 import json
@@ -59,7 +59,7 @@ def split(pattern: str) -> Any:
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
-# How checkpoints of these families cut words, and GGUF's name for it.
+# The pre-tokenizers of these families' checkpoints, and GGUF's names for them.
 WORDS: dict[str, tuple[bool, Any]] = {
     "qwen2": (False, byte_level(split(toy_checkpoint.QWEN2_PATTERN))),
     "llama-bpe": (True, byte_level(split(LLAMA3))),
@@ -79,7 +79,7 @@ WORDS: dict[str, tuple[bool, Any]] = {
 
 
 def trained(words: Any, ignore_merges: bool = False) -> Tokenizer:
-    """A BPE vocabulary learnt from the texts, with special tokens."""
+    """A BPE vocabulary trained on the texts, with special tokens."""
     made = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     made.pre_tokenizer = words
     made.decoder = decoders.ByteLevel()
@@ -96,7 +96,7 @@ def trained(words: Any, ignore_merges: bool = False) -> Tokenizer:
 
 
 def encode(ours: Any, text: str, special: bool) -> list[int]:
-    """Ids of the text alone, nothing around it."""
+    """Ids of the text without begin and end tokens."""
     found: list[int] = ours.encode(text, special=special, bos=False)
     return found
 
@@ -186,7 +186,7 @@ def test_a_begin_token_is_seen_in_what_the_tokenizer_does(tmp_path: Path) -> Non
 
 
 def sentencepiece_model(folder: Path) -> sentencepiece.SentencePieceProcessor:
-    """A BPE model with byte tokens, learnt from the texts."""
+    """A BPE model with byte tokens, trained on the texts."""
     out = io.BytesIO()
     lines = [re.sub(r"[\x00-\x1f]", " ", text) for text in TEXTS if text.strip()] * 3
     sentencepiece.SentencePieceTrainer.train(
@@ -221,7 +221,7 @@ def test_sentencepiece_ids_are_the_librarys(tmp_path: Path) -> None:
 
 
 def spaced(theirs: sentencepiece.SentencePieceProcessor) -> Tokenizer:
-    """The same vocabulary as transformers writes it: merges by score, spaces as U+2581."""
+    """The same vocabulary as transformers saves it: merges by score, spaces as U+2581."""
     vocab = {theirs.id_to_piece(i): i for i in range(theirs.vocab_size())}
     pairs = [
         (-theirs.get_score(i), vocab[piece[:cut]], vocab[piece[cut:]], piece[:cut], piece[cut:])

@@ -1,4 +1,4 @@
-"""Encoders from folders as they are published: how vectors are pooled, words cut, pairs ranked."""
+"""Published encoder checkpoints: pooling, pre-tokenization and ranking of pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = json.loads(mixed.STEM.with_suffix(".json").read_text())
 
 
 def folder_of(case: str, folder: Path, **changes: Any) -> Path:
-    """A checkpoint of the case with the tokenizer of its kind."""
+    """A checkpoint of the case with its tokenizer."""
     values = families.values_of(SHAPES[case])
     source = families.write(folder / case, mixed.config(case) | changes, values)
     return mixed.with_tokenizer(source, case)
@@ -37,7 +37,7 @@ def converted(source: Path) -> Path:
 
 @pytest.mark.parametrize("case", mixed.RERANKERS)
 def test_a_classifier_ranks_as_transformers_does(case: str, tmp_path: Path) -> None:
-    """Pairs as the checkpoint's own tokenizer writes them, with the kinds of their sentences."""
+    """Pairs in the checkpoint's own format, with segment ids."""
     with np.load(mixed.STEM.with_suffix(".npz")) as stored:
         want = 1 / (1 + np.exp(-stored[case].astype(np.float64)))
     path = converted(folder_of(case, tmp_path))
@@ -85,7 +85,7 @@ def test_words_are_cut_as_the_checkpoints_tokenizer_cuts_them(case: str, kind: s
 
 
 def pooled(source: Path, pooling: dict[str, Any] | None, *modules: str, **settings: Any) -> Path:
-    """The folder with what sentence-transformers writes beside a model."""
+    """The folder with the files that sentence-transformers adds to a model."""
     kinds = [*modules] if modules else ["models.Transformer", "models.Pooling", "models.Normalize"]
     paths = {"Pooling": "1_Pooling"}
     listed = [
@@ -205,7 +205,9 @@ def test_tokenizers_that_gguf_cannot_say_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_text_ends_with_what_its_tokenizer_adds(tmp_path: Path) -> None:
-    """A decoder that embeds (Qwen 3 Embedding) ends what it reads with another token than what it writes."""
+    """The tokenizer of an embedding decoder (Qwen 3 Embedding) ends its input with another token than the one
+    that ends an answer.
+    """
     source = pooled(toy.write(tmp_path / "m", "qwen3"), {"pooling_mode_lasttoken": True})
     data = json.loads((source / "tokenizer.json").read_text())
     ends = next(t["id"] for t in data["added_tokens"] if t["content"] == "<|im_start|>")
@@ -227,7 +229,7 @@ def test_a_text_ends_with_what_its_tokenizer_adds(tmp_path: Path) -> None:
 
 
 def test_a_text_is_read_whole_or_refused(tmp_path: Path) -> None:
-    """As long as the context by default, whatever a step usually holds; never cut."""
+    """A text may be as long as the context, whatever a step holds; it is never cut."""
     path = converted(folder_of("jina_bert_v2", tmp_path, max_position_embeddings=1024))
     text = [int(t) for t in np.random.default_rng(2).integers(5, toy.VOCAB, 1024)]
     with Model.load(path, threads=2, cache_type="f32") as model:
@@ -241,7 +243,7 @@ def test_a_text_is_read_whole_or_refused(tmp_path: Path) -> None:
 
 
 def test_slopes_are_those_of_the_paper() -> None:
-    """Of 8 heads the halves from 1/2 on; of 6 those of four heads, then two of eight between them."""
+    """ALiBi: 8 heads have powers of 1/2; 6 heads those of four, then two of the eight between them."""
     assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
     assert alibi_slopes(6, 2.0).tolist() == pytest.approx([2 * 2.0**-n for n in (2, 4, 6, 8, 1, 3)])
     assert alibi_slopes(1).tolist() == [2.0**-8]

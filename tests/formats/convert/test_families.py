@@ -1,5 +1,5 @@
-"""The model families from published configurations: what transformers computes with a small random model is
-what ours computes from the converted file, and what a family is not known to do is refused.
+"""Converted published configurations: a small random model computes what transformers computes, and unknown
+features of a family are refused.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ def logits(path: Path, ids: list[int], context: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("case", families.CASES)
 def test_logits_are_those_that_transformers_gave(case: str, tmp_path: Path) -> None:
-    """tests/data/convert/make_families.py keeps them, and holds the published form against the saved one."""
+    """tests/data/convert/make_families.py stores the logits, and compares the published layout with the saved
+    one.
+    """
     with np.load(families.DATA / "families.npz") as stored:
         want = stored[case].astype(np.float64)
-    # LongRoPE goes by the context that the slots have, not by how much of it is used.
+    # LongRoPE's factors depend on the configured context, not on the length in use.
     context = 64 if case == "phi3_long" else 0
     got = logits(converted(tmp_path, case), families.IDS, context)[list(families.KEPT)]
     assert np.square(got - want).sum() / np.square(want).sum() < NMSE
@@ -74,7 +76,7 @@ def test_logits_are_those_of_llama_cpp(case: str, tmp_path: Path) -> None:
     assert np.square(got - want).sum() / np.square(want).sum() < 3e-5
 
 
-# A configuration that makes a family another one than we know, and what the error names.
+# Configurations of unknown variants, and the key that the error names.
 UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
     ("gemma2", {"hidden_activation": "relu"}, "hidden_activation"),
     ("gemma2", {"query_pre_attn_scalar": "large"}, "query_pre_attn_scalar"),

@@ -1,5 +1,5 @@
-"""PyTorch and ONNX files give the tensors that the same checkpoint has as safetensors; what could run code or
-lead out of the folder is refused.
+"""PyTorch and ONNX files give the same tensors as the checkpoint's safetensors; content that could run code
+or leave the folder is refused.
 """
 
 import builtins
@@ -30,7 +30,7 @@ def without_weights(folder: Path, arch: str, **changes: Any) -> Path:
 
 
 def missing(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    """As if the package were not installed."""
+    """Hides the package."""
     real = builtins.__import__
 
     def fake(name: str, *rest: Any, **named: Any) -> Any:
@@ -65,7 +65,7 @@ def test_pytorch_types_and_shards(tmp_path: Path) -> None:
 
 
 class Evil:
-    """Runs a command where a pickle is loaded without care."""
+    """Runs a command when a pickle is loaded unsafely."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,7 +111,7 @@ def test_without_the_package_it_is_named(
 
 
 def graph(onnx: Any, arch: str, style: str) -> Any:
-    """A graph as exporters write them: only the products' weights and their names matter here."""
+    """A graph as exporters write it; only the weights of products and their names matter here."""
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     initializers, nodes = [], []
     for number, (name, value) in enumerate(toy.tensors(arch).items()):

@@ -1,4 +1,4 @@
-"""Any value at any key of a checkpoint's JSON files ends in a model that loads, or in one line."""
+"""Any value at any key of a checkpoint's JSON files gives a model that loads, or one error line."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(folder: Path, name: str, data: Any) -> None:
-    """The folder with this file opens or is refused in one line; the file is put back."""
+    """The folder with this file opens or is refused in one line; the file is then restored."""
     path = folder / name
     before = path.read_bytes() if path.exists() else None
     path.write_text(json.dumps(data))
@@ -81,7 +81,7 @@ def check(folder: Path, name: str, data: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
             if (
                 name != "tokenizer.json"
-            ):  # the probes are most of the time, and see nothing of the other files
+            ):  # the probes take most of the time, and do not depend on the other files
                 patch.setattr(tokenizerjson, "find_pretokenizer", lambda *_: "qwen2")
             with open_checkpoint(folder, Shaping(grids=False)) as source:
                 assert source.tensors

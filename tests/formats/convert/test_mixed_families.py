@@ -1,6 +1,4 @@
-"""Families whose layers are not plain decoders': what transformers computes with a small random model is what
-ours computes from the converted file.
-"""
+"""Converted families with unusual layers: a small random model computes what transformers computes."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def converted(folder: Path, case: str, **changes: object) -> Path:
 
 @pytest.mark.parametrize("case", mixed.CASES)
 def test_logits_are_those_that_transformers_gave(case: str, tmp_path: Path) -> None:
-    """tests/data/convert/make_mixed.py keeps them."""
+    """tests/data/convert/make_mixed.py stores the logits."""
     with np.load(mixed.STEM.with_suffix(".npz")) as stored:
         want = stored[case].astype(np.float64)
     with Model.load(converted(tmp_path, case), cache_type="f32", threads=1) as model:
@@ -42,8 +40,8 @@ def test_logits_are_those_that_transformers_gave(case: str, tmp_path: Path) -> N
 
 
 def test_phimoe_takes_longropes_long_factors_beyond_the_original_context(tmp_path: Path) -> None:
-    """transformers has its short list for every length; so its logits of that list are what ours must be
-    where the same numbers are the long one.
+    """transformers uses its short list for every length; so its logits with that list are those that we must
+    have with the same numbers as the long list.
     """
     rope = mixed.config("phimoe_long")["rope_scaling"]
     swapped = rope | {"long_factor": rope["short_factor"], "short_factor": rope["long_factor"]}
@@ -59,7 +57,7 @@ def test_phimoe_takes_longropes_long_factors_beyond_the_original_context(tmp_pat
 
 
 def test_blocks_of_four_bit_floats_keep_their_codes(tmp_path: Path) -> None:
-    """A checkpoint as gpt-oss is published gives the numbers of one whose experts are floats."""
+    """A checkpoint with gpt-oss's published codes gives the same result as one with float experts."""
     rng, values = np.random.default_rng(1), families.values_of(SHAPES["gpt_oss"])
     table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
     packed: dict[str, tuple[str, np.ndarray]] = {}
@@ -87,7 +85,7 @@ def test_blocks_of_four_bit_floats_keep_their_codes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", mixed.ENCODERS)
 def test_an_encoder_gives_the_hidden_states_of_transformers(case: str, tmp_path: Path) -> None:
-    """Beside other texts and alone; it refuses to write, and a text that no step holds."""
+    """In a batch and alone; the encoder refuses to generate, and refuses a text longer than a step."""
     with np.load(mixed.STEM.with_suffix(".npz")) as stored:
         want = stored[case].astype(np.float64)
     with Model.load(converted(tmp_path, case), cache_type="f32", threads=1, batch=40) as model:

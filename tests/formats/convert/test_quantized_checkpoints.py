@@ -1,5 +1,5 @@
-"""GPTQ, AWQ, compressed-tensors and FP8 weights: what is kept decodes to the checkpoint's own numbers to the
-bit, and what no type holds says so.
+"""GPTQ, AWQ, compressed-tensors and FP8 weights: kept codes decode to the checkpoint's own values bit for
+bit; weights that no GGUF type holds are reported.
 """
 
 import json
@@ -29,7 +29,7 @@ BASE = "model.layers.0.self_attn.q_proj"
 
 @pytest.fixture
 def read(tmp_path: Path) -> Iterator[Any]:
-    """Tensors as a file's logical ones, by name."""
+    """The logical tensors of a file by name."""
     opened: list[SafetensorsFile] = []
 
     def run(
@@ -47,7 +47,7 @@ def read(tmp_path: Path) -> Iterator[Any]:
 
 
 def decoded(tensor: Logical, size: int = 1 << 20) -> npt.NDArray[np.float32]:
-    """The tensor's numbers, read in pieces of up to `size` bytes."""
+    """The tensor's values, read in pieces of up to `size` bytes."""
     raw = b"".join(bytes(piece) for piece in pieces(tensor, size))
     blocks = np.frombuffer(raw, tensor.fmt.dtype)
     return tensor.fmt.decode(blocks).reshape(tensor.shape)

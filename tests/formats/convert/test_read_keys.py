@@ -1,5 +1,5 @@
-"""Every key of a configuration that transformers' code of a class reads is read by the converter too, so that
-it is obeyed or refused; or it stands here, with the reason why it changes no number.
+"""The converter reads every configuration key that transformers' code of a class reads, so that it is obeyed
+or refused; exceptions are listed here with their reason.
 
 tests/data/convert/make_read_keys.py finds the keys in transformers' sources.
 """
@@ -20,14 +20,14 @@ from satchel.formats.convert import config as reading
 from satchel.runtime.weights.sources import mappings
 
 KEYS: dict[str, list[str]] = json.loads((families.DATA / "read_keys.json").read_text())
-# Which tensors there are: what a checkpoint has is used, and what it lacks is missed.
+# Keys that say which tensors exist; the checkpoint's own tensors decide.
 TENSORS = {
     *("attention_bias", "attention_out_bias", "mlp_bias", "use_bias", "use_qkv_bias", "bias"),
     *("use_conv_bias", "mamba_conv_bias", "lm_head_bias", "norm_bias", "decoder_bias", "classifier_bias"),
     *("vocab_size", "type_vocab_size", "tie_word_embeddings", "num_labels", "num_ln_in_parallel_attn"),
     "use_qk_norm",
 }
-# Of training, of how work is cut, or of what a caller is given back.
+# Keys of training, of chunking, and of what a call returns.
 IDLE = {
     *("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout", "residual_dropout"),
@@ -71,7 +71,7 @@ OTHERS: dict[str, set[str]] = {
 
 
 class Recorded(dict[str, Any]):
-    """A configuration that notes which of its keys were asked for."""
+    """A configuration that records which keys are read."""
 
     def __init__(self, values: dict[str, Any], seen: set[str]) -> None:
         super().__init__(values)
@@ -101,7 +101,7 @@ SETTINGS = settings()
 
 MINISTRAL = mixed.config("ministral3")["rope_parameters"]
 FULL, NEAR = "full_attention", "sliding_attention"
-# Values that make a family another one than is run, and what the error says.
+# Values of unsupported variants, and the error's text.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma2", {"layer_types": [FULL] * 3}, "layer_types: expected 'sliding_attention' for layer 0"),
     ("gemma2", {"layer_types": [NEAR]}, "layer_types: expected a list of 3"),

@@ -1,5 +1,5 @@
-"""The safetensors reader: what the format's own library writes is read bit for bit, and every lie in a header
-is one line.
+"""The safetensors reader: files of the format's own library are read bit for bit, and every false claim in a
+header is one line.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Checkpoints that read pictures too: their text model is converted, and is the same as without them."""
+"""Vision-language checkpoints: the text model inside is converted, and equals the text model alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from satchel.formats.convert.checkpoint import Checkpoint
 from satchel.runtime.weights.sources import open_checkpoint
 
 MROPE = {"type": "mrope", "mrope_section": [2, 3, 3]}
-# The case of a text model, the class that has it inside, and what its configuration has or leaves out.
+# The case of a text model, the class that contains it, and keys that its configuration has or omits.
 CASES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "gemma3": ("Gemma3ForConditionalGeneration", {}, False),
     "gemma4": ("Gemma4ForConditionalGeneration", {}, False),
@@ -41,7 +41,9 @@ def parts(case: str) -> tuple[dict[str, Any], families.Arrays]:
 
 
 def wrapped(folder: Path, case: str, new: bool) -> Path:
-    """The checkpoint with pictures around it: tensors as published, or as transformers 5 saves them."""
+    """The checkpoint inside a vision-language one, with tensors as published or as transformers 5 saves
+    them.
+    """
     name, changes, flat = CASES[case]
     inner, tensors = parts(case)
     inner = {k: v for k, v in inner.items() if k != "architectures"} | changes
@@ -99,7 +101,7 @@ def test_where_the_configuration_contradicts_itself_the_tensors_say_what_is_tied
 
 
 def test_what_a_published_gemma_leaves_out_is_known(tmp_path: Path) -> None:
-    """The configuration of the 4B does not say how many heads its text model has, and more."""
+    """The configuration of the 4B omits its text model's number of heads, among others."""
     stated = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "model_type": "gemma3_text"}
     stated |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
     head = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}, "text_config": stated}

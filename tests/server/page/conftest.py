@@ -1,5 +1,5 @@
 """The page in Debian's chromium. `page` is a tab of a new user; at its end there must have been no request to
-another place, no breach of the policy and no error of a script.
+another host, no violation of the content security policy, and no script error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLAGS = [
     "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
-# Short answers, the same each time.
+# Short, deterministic answers.
 SAMPLING = {"temperature": 0, "max_tokens": 12}
 WINDOW = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
 BREACHES = "addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"
@@ -44,7 +44,7 @@ def browser() -> Iterator[Any]:
 
 @dataclass
 class Watched:
-    """A tab, and what it must not do. errors: texts that a test expects, by a part of them."""
+    """A tab that is checked. errors: expected error texts, by a part of each."""
 
     tab: Any
     origin: str
@@ -52,7 +52,8 @@ class Watched:
     expected: list[str] = field(default_factory=list)
 
     def watch(self) -> None:
-        # Not by a route for all, which costs as much as the rest of a test. FLAGS let no name be found.
+        # A route for all requests would cost as much as the rest of a test; FLAGS disable name resolution
+        # instead.
         self.tab.context.on("request", lambda request: self._asked(request.url))
         self.tab.context.add_init_script(BREACHES)
         self.tab.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
@@ -79,14 +80,14 @@ def open_page(browser: Any) -> Iterator[Callable[..., Watched]]:
         context = browser.new_context(**{**WINDOW, **options})
         context.set_default_timeout(1000 * SECONDS)
         defaults = json.dumps({"sampling": SAMPLING if sampling is None else sampling})
-        # Only where the page has not stored its own.
+        # Only where the page has not stored its own settings.
         context.add_init_script(f"localStorage['satchel.defaults'] ??= {defaults!r}")
         watched = Watched(context.new_page(), server, expected=[expected] if expected else [])
         opened.append(watched)
         watched.watch()
         watched.tab.goto(f"{server}{path}")
         if path == "/":
-            watched.tab.wait_for_selector("#thread > *")  # what is pressed before is pressed in vain
+            watched.tab.wait_for_selector("#thread > *")  # earlier key presses have no effect
         return watched
 
     yield start
@@ -116,7 +117,7 @@ def stream(*chunks: dict) -> str:
 
 @pytest.fixture
 def canned() -> Callable[..., None]:
-    """canned(tab, delta, ...): the next answers are these, whatever is asked."""
+    """canned(tab, delta, ...): the next answers are these, whatever the request."""
 
     def give(tab: Any, *chunks: dict) -> None:
         headers = {"content-type": "text/event-stream"}

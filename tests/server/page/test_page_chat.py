@@ -1,4 +1,4 @@
-"""Chatting on the page: send, stream, stop, regenerate, edit, delete, and what a reload keeps."""
+"""Chatting on the page: send, stream, stop, regenerate, edit, delete, and what survives a reload."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_escape_stops_an_answer_and_keeps_what_came(
 ) -> None:
     tab = open_page(server, sampling={"temperature": 0.8, "seed": 1}).tab
     ask(tab, "Write a very long story about the sea.", wait=False)
-    # Within the page: the whole answer takes less time than a look from here.
+    # Runs inside the page: the whole answer takes less time than one query from here.
     pressed = (
         "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))"
     )

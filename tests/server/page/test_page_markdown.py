@@ -1,4 +1,4 @@
-"""Markdown as the page shows it: what it knows, and that no text of a model becomes anything but text."""
+"""Markdown on the page: the supported syntax, and that a model's text never becomes anything but text."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ PIECES += [
     "&lt;",
 ]
 PIECES += ["\t", "é", "\U0001f600"]
-# Each of them takes a time out of proportion in a reader that goes back and forth.
+# Each takes quadratic time in a backtracking parser.
 LONG = [
     "[",
     "![",
@@ -202,7 +202,7 @@ def test_any_text_becomes_known_elements(page: Any) -> None:
 
 
 def test_long_runs_are_read_in_a_short_time(page: Any) -> None:
-    """The page answers at all: a reader that needs the square of the length would take minutes."""
+    """The page responds at all: a quadratic parser would take minutes."""
     texts = [unit * (40_000 // len(unit)) for unit in LONG]
     texts += [f"[{unit * (40_000 // len(unit))}x" for unit in LONG]
     texts += ["#" + " " * 100_000 + "x", "x" + " " * 100_000 + "y\nz", "a|b\n-" + " " * 100_000 + "x"]

@@ -1,5 +1,5 @@
-"""How the page is reached and what it does in trouble: narrow screens, keys alone, themes, a server that is
-away, loads, is busy or wants a key.
+"""Accessibility and errors of the page: narrow screens, keyboard only, themes, a server that is unreachable,
+loading, busy or wants a key.
 """
 
 from __future__ import annotations

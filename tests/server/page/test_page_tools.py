@@ -1,4 +1,6 @@
-"""Tools on the page: a list in the settings, checked as it is written; calls are shown and nothing is run."""
+"""Tools on the page: a list in the settings, checked while it is typed; calls are shown and nothing is
+executed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ WEATHER = {
 
 
 def bodies(tab: Any) -> list[dict[str, Any]]:
-    """What the server was asked, as it will be asked from now on."""
+    """The bodies of requests from now on."""
     seen: list[dict[str, Any]] = []
 
     def note(request: Any) -> None:
@@ -65,7 +67,7 @@ def test_a_call_is_forced_and_shown(open_page: Any, server: str, ask: Any, expec
         ('{"name": "a"}', "must be a list"),
         ("[1]", "Tool 1: it must be an object"),
         ('[{"name": "a b"}]', "Tool 1: its name"),
-        ('[{"name": "a"}, {"function": {"name": "a"}}]', "Tool 2: a stands twice"),
+        ('[{"name": "a"}, {"function": {"name": "a"}}]', "Tool 2: a occurs twice"),
         ('[{"name": "a", "parameters": []}]', "its parameters must be"),
     ],
 )

@@ -1,8 +1,8 @@
-// Elements made in one place. Text becomes text nodes only: nothing here or elsewhere parses markup.
+// Creates elements. Text becomes text nodes only: no code of the page parses markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. props: "on..." are listeners, true and false are attributes there and absent, the rest are attributes. */
+/** A new element. props: "on..." are listeners; true is an attribute without a value, false is none. */
 export function el(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
 }
@@ -28,7 +28,7 @@ export function the(id) {
   return found;
 }
 
-/** Shows text in a node that had other text; a node that has it already is left alone. */
+/** Sets a node's text where it differs, so that an unchanged node keeps its selection. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

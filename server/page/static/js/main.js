@@ -19,13 +19,13 @@ import { Sidebar } from "./view/sidebar.js";
 import { themeSwitch } from "./view/theme.js";
 import { Thread } from "./view/thread.js";
 
-const SAVE_MS = 1000; // how often an answer that comes is kept
+const SAVE_MS = 1000; // how often an answer in progress is stored
 
 class App {
   constructor(library) {
     this.library = library;
     this.client = new Client(getKey);
-    this.turns = new Map(); // by conversation: answers under way
+    this.turns = new Map(); // answers in progress, by conversation
     this.saved = 0;
     this.panels = new Panels();
     this.picker = new ModelPicker(this.client, {
@@ -77,7 +77,7 @@ class App {
     await this.connect();
   }
 
-  /** Asks the server for its models; tries again by itself while one is being loaded. */
+  /** Asks the server for its models, and again while one is loading. */
   async connect() {
     try {
       const { sampling, version } = await this.client.json("/page/options");
@@ -93,7 +93,7 @@ class App {
     }
   }
 
-  /** Says what is wrong with the server, and what to do. */
+  /** Shows what is wrong with the server, and what to do. */
   trouble(trouble) {
     const again = () => {
       banner("");
@@ -288,7 +288,7 @@ class App {
     this.metered();
   }
 
-  /** The settings changed; a conversation without a message is kept once it has one. */
+  /** Called when the settings changed. A conversation is stored once it has a message. */
   settled() {
     if (this.open.messages.length) this.keep(this.open, { touched: false });
   }

@@ -1,27 +1,27 @@
-// One answer in progress: requests it, writes its text into the message, and notifies a listener. It goes on
-// while another conversation is shown.
+// One answer in progress: requests it, writes its text into the message, and notifies a listener. It continues
+// while the user reads another conversation.
 
 import { answer } from "./api/answer.js";
 import { Trouble } from "./api/trouble.js";
 import { requestOf } from "./store/conversation.js";
 
-const QUIET_MS = 800; // without a word for so long, the server is asked what it does
+const QUIET_MS = 800; // after so long without a token, ask the server whether it is loading the model
 const LATER_MS = 1000;
 
 export class Turn {
-  /** changed(turn): something came, or it ended. going: the message has words already, and is to go on. */
+  /** changed(turn): a delta arrived, or the answer ended. going: continue the message's text. */
   constructor(client, conversation, message, { changed, going = false }) {
     Object.assign(this, { client, conversation, message, changed, going });
     this.abort = new AbortController();
-    this.waiting = ""; // why nothing comes yet
+    this.waiting = ""; // why there is no token yet
     this.over = false;
     this.tokens = 0;
     this.began = performance.now();
-    this.first = null; // when the first word came
-    this.thought = null; // when the first word after the thinking came
+    this.first = null; // time of the first token
+    this.thought = null; // time of the first token after the thinking
   }
 
-  /** Tokens a second so far. */
+  /** Tokens per second so far. */
   get rate() {
     const seconds = (performance.now() - this.first) / 1000;
     return this.first !== null && seconds > 0.2 ? this.tokens / seconds : 0;
@@ -46,7 +46,7 @@ export class Turn {
     }
   }
 
-  /** Asks, and again while the model is being loaded. */
+  /** Sends the request, and repeats it while the model is loading. */
   async ask() {
     const body = requestOf(this.conversation, { going: this.going });
     for (;;) {
@@ -120,7 +120,7 @@ export class Turn {
     this.changed(this);
   }
 
-  /** Asks the server whether it loads the model, while nothing comes. */
+  /** Asks the server whether it is loading the model, while there is no token. */
   async watch() {
     if (this.over || this.first !== null) return;
     try {

@@ -1,9 +1,9 @@
-// Requests to the server that this page came from, with the key where it asks for one.
+// Requests to the page's own server, with the API key where it needs one.
 
 import { away, troubleOf } from "./trouble.js";
 
 export class Client {
-  /** key: gives the API key, "" for none. */
+  /** key(): the API key, "" for none. */
   constructor(key) {
     this.key = key;
   }

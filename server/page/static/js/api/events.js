@@ -1,4 +1,4 @@
-// Server-sent events of a response's body.
+// Parses the server-sent events of a response body.
 
 /** Yields the data of each event. */
 export async function* eventsOf(response) {

@@ -1,4 +1,4 @@
-// A line over time on a canvas, drawn by hand: the area below it, a few lines of the scale, nothing else.
+// Plots a value over time on a canvas: a curve, the area below it, and a few grid lines.
 
 import { SPAN_S } from "./series.js";
 
@@ -7,7 +7,7 @@ const BOTTOM = 20;
 const TOP = 8;
 const TICKS = 3;
 
-/** Draws points {time, [name]} up to `now`. most: the least that the scale ends at. label(value): a tick. */
+/** Draws points {time, [name]} up to `now`. most: the smallest maximum of the scale. label(value): a tick's text. */
 export function plot(canvas, points, name, { now, most, label }) {
   const { width, height, pen } = fresh(canvas);
   const style = getComputedStyle(canvas);
@@ -72,7 +72,7 @@ function line(pen, places, ground, colour) {
   pen.globalAlpha = 1;
 }
 
-/** The next number that three steps divide well. */
+/** The next larger number that divides into three round steps. */
 function roundUp(value) {
   const step = 10 ** Math.floor(Math.log10(value));
   return [1.2, 1.5, 3, 6, 9, 12].map((m) => m * step).find((m) => m >= value * 0.999);

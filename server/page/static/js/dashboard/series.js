@@ -8,7 +8,7 @@ export class Series {
     this.before = null;
   }
 
-  /** Takes an answer of /dashboard/stats; gives the sums over all models. */
+  /** Adds a response of /dashboard/stats; returns the sums over all models. */
   add({ time, models }) {
     const now = sums(models);
     const { before } = this;
@@ -22,7 +22,7 @@ export class Series {
     return now;
   }
 
-  /** Nothing is known of the time until the next answer. */
+  /** Leaves a gap until the next response. */
   broken() {
     this.before = null;
   }

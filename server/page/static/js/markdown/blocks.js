@@ -1,7 +1,7 @@
-// Block Markdown: a text as a list of plain objects {type, source, ...}. source: the lines that a block was made of,
-// by which a view that is shown already knows that it need not be made anew.
+// Parses block Markdown into a list of plain objects {type, source, ...}. source: the block's lines; a view whose
+// source is unchanged is not rendered again.
 
-const DEEPEST = 12; // lists and quotes within each other; what lies deeper is a paragraph
+const DEEPEST = 12; // nested lists and quotes; deeper ones are paragraphs
 const FENCE = /^( {0,3})(`{3,}|~{3,})/;
 const HEADING = /^ {0,3}(#{1,6})(?=[ \t]|$)/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
@@ -54,7 +54,7 @@ function readCode(lines, at) {
   return [{ type: "code", language, text: inner.join("\n") }, Math.min(to + 1, lines.length)];
 }
 
-/** What stands after backticks on their line may hold no other: that is code within a line. */
+/** The info string of a backtick fence holds no backtick; with one, the line is inline code. */
 function isFence(line) {
   const found = FENCE.exec(line);
   return found !== null && !(found[2][0] === "`" && line.includes("`", found[0].length));
@@ -103,7 +103,7 @@ function readList(lines, at, depth) {
   return [{ type: "list", ordered, start: ordered ? parseInt(first, 10) : 1, loose, items }, to];
 }
 
-/** An item's text without its indent, the line after it, and whether an empty line stands before that. */
+/** An item's text without its indent, the index of the line after it, and whether an empty line precedes that. */
 function readItem(lines, at, [mark], depth) {
   const width = mark.length;
   const inner = [lines[at].slice(width)];
@@ -149,7 +149,7 @@ function readTable(lines, at) {
   return [{ type: "table", head, align, rows }, to];
 }
 
-/** The cells of a row; a bar behind a backslash is text. */
+/** The cells of a row; an escaped bar (\|) is text. */
 function cells(line) {
   const inner = line
     .trim()

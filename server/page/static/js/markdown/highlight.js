@@ -1,10 +1,10 @@
-// Code in colours: comments, strings, numbers and keywords, by one expression for each family of languages. What it
-// does not know stays plain.
+// Syntax highlighting: comments, strings, numbers and keywords, by one regular expression per language family. An
+// unknown language stays plain.
 
 import { el } from "../dom.js";
 
-const MOST = 50_000; // characters; a longer text stays plain
-// A string that nothing ends goes to the end of its line, so that none is looked for twice.
+const MOST = 50_000; // characters; longer code stays plain
+// An unterminated string ends with its line, so no part of the code is scanned twice.
 const STRING = String.raw`"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.){0,200}'`;
 const NUMBER = String.raw`\b(?:0[xXbBoO][\da-fA-F_]+|\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\b`;
 const SLASHES = String.raw`\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$)`;
@@ -78,7 +78,7 @@ function compiled({ strings, comments, words, anyCase }) {
   );
 }
 
-/** The text as nodes. */
+/** The highlighted code as nodes. */
 export function highlighted(text, language) {
   const rule = text.length <= MOST ? ruleOf(language) : null;
   if (!rule) return [text];

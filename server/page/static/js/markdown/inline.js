@@ -1,5 +1,5 @@
-// Inline Markdown: a text as a tree of plain objects {type, text | children | address}. One pass over the text with a
-// stack of openers, so that no text takes more than a time in proportion to its length.
+// Parses inline Markdown into a tree of plain objects {type, text | children | address}. It makes one pass over the
+// text with a stack of openers, so the time is linear in the text's length.
 
 import { safeAddress } from "./link.js";
 
@@ -10,7 +10,7 @@ const BARE = /^(?:https?:\/\/|mailto:)[^\s<>"`]+/i;
 const ADDRESS = String.raw`<[^<>\n]{0,2000}>|[^\s()<>]{0,2000}(?:\([^\s()]{0,200}\)[^\s()<>]{0,200})?`;
 const TITLE = String.raw`"[^"\n]{0,500}"|'[^'\n]{0,500}'`;
 const TARGET = new RegExp(String.raw`^\(\s{0,9}(${ADDRESS})(?:\s{1,9}(?:${TITLE}))?\s{0,9}\)`);
-const DEEPEST = 40; // openers that wait for their ends; what comes beyond is text
+const DEEPEST = 40; // open delimiters; further ones are text
 
 /** The tree of a text. */
 export function parseInline(text) {
@@ -21,10 +21,10 @@ class Reader {
   constructor(text) {
     this.text = text;
     this.at = 0;
-    this.plain = ""; // text that waits to become a node
-    this.nodes = []; // what was read; openers stand in it until they are closed
-    this.openers = []; // indices of marks and brackets in nodes
-    this.lost = new Set(); // lengths of code fences that nothing ends any more
+    this.plain = ""; // text since the last node
+    this.nodes = []; // finished nodes, and openers until they are closed
+    this.openers = []; // indices of open delimiters and brackets in nodes
+    this.lost = new Set(); // lengths of backtick runs that have no closing run in the rest of the text
   }
 
   read() {
@@ -92,7 +92,7 @@ class Reader {
     this.at = to + fence.length;
   }
 
-  /** Where a run of exactly `length` backticks begins, or -1. */
+  /** The index of the next run of exactly `length` backticks, or -1. */
   fenceEnd(length, from) {
     const runs = /`+/g;
     runs.lastIndex = from;
@@ -102,7 +102,7 @@ class Reader {
     return -1;
   }
 
-  /** A run of * _ ~ may end what was opened before, and may open. */
+  /** Reads a run of * _ or ~, which may close emphasis, open it, or both. */
   mark(c) {
     let run = 1;
     while (this.text[this.at + run] === c) run += 1;
@@ -133,7 +133,7 @@ class Reader {
     this.openers.push(this.nodes.length - 1);
   }
 
-  /** Ends the nearest opener of this mark with at most `most` characters; gives how many it took, 0 for none. */
+  /** Closes the nearest opener of this mark with at most `most` characters; returns the number used, 0 for none. */
   pair(c, most) {
     for (let i = this.openers.length - 1; i >= 0; i -= 1) {
       const index = this.openers[i];
@@ -155,7 +155,7 @@ class Reader {
     return 0;
   }
 
-  /** Takes the nodes from an index on; openers among them that nothing ended are text. */
+  /** Removes and returns the nodes from an index on; unclosed openers among them become text. */
   settled(from) {
     this.flush();
     return this.nodes
@@ -169,7 +169,7 @@ class Reader {
     this.open({ type: "bracket", text, linked: false });
   }
 
-  /** "]" ends the nearest bracket; an address must follow for a link. A picture becomes a link to it. */
+  /** "]" closes the nearest bracket; an address after it makes a link. An image becomes a link to it. */
   close() {
     const i = this.openers.findLastIndex((index) => this.nodes[index].type === "bracket");
     if (i < 0) {
@@ -211,7 +211,7 @@ class Reader {
     } else this.literal(1);
   }
 
-  /** An address that stands in the text; the full stop or bracket after it is not its own. */
+  /** A bare address (autolink), without the full stop or bracket that follows it. */
   bare() {
     const found = BARE.exec(this.text.slice(this.at, this.at + 2000));
     let shown = found ? found[0].replace(/[.,:;!?'*_~]+$/, "") : "";
@@ -227,7 +227,7 @@ class Reader {
   }
 }
 
-/** A link holds no other link. */
+/** The node with spans in place of the links inside it, because links do not nest. */
 function unlinked(node) {
   if (!node.children) return node;
   const children = node.children.map(unlinked);

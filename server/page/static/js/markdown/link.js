@@ -2,7 +2,7 @@
 
 const SCHEMES = new Set(["http:", "https:", "mailto:"]);
 
-/** The address in its full form, or null where a link to it could do more than lead to a page or a letter. */
+/** The absolute address; null for a scheme other than http, https and mailto, and for one with a user name. */
 export function safeAddress(text) {
   let address;
   try {

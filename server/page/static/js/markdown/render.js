@@ -1,4 +1,4 @@
-// Markdown as elements. Only element names that stand in this file are ever made, and text becomes text nodes.
+// Renders Markdown as elements. It creates only the element names listed in this file; text becomes text nodes.
 
 import { copyButton } from "../view/copy.js";
 import { el } from "../dom.js";
@@ -8,7 +8,7 @@ import { parseInline } from "./inline.js";
 
 const INLINE = { em: "em", strong: "strong", del: "del", span: "span" };
 
-/** Shows a text in a container. What was shown and is the same is kept: its selection and its place stay. */
+/** Shows a text in a container. Unchanged blocks keep their elements, and so the selection and scroll position. */
 export function renderMarkdown(container, text) {
   const blocks = parseBlocks(text);
   const shown = container.shownBlocks ?? [];
@@ -22,7 +22,7 @@ export function renderMarkdown(container, text) {
 function blockNode(block) {
   switch (block.type) {
     case "heading":
-      // The page's own headings come before those of an answer.
+      // An answer's headings rank below the page's own.
       return el(`h${Math.min(6, block.level + 2)}`, { class: `h${block.level}` }, ...inline(block.text));
     case "rule":
       return el("hr");
@@ -44,7 +44,7 @@ function listNode({ ordered, start, loose, items }) {
   return el(ordered ? "ol" : "ul", ordered && start !== 1 ? { start } : {}, ...made);
 }
 
-/** The lines of a list without empty lines stand close, without paragraphs of their own. */
+/** The items of a tight list (no empty lines) have no paragraphs. */
 function itemNodes(block, loose) {
   return block.type === "paragraph" && !loose ? inline(block.text) : [blockNode(block)];
 }

@@ -1,7 +1,7 @@
 // A conversation as it is stored, a plain object, and its operations.
 //
 // {id, title, created, updated, model, system, tools, forced, sampling: {name: number}, messages: [message]}
-// tools: the JSON text of a list, "" for none; forced: each answer must be a call of one
+// tools: the JSON text of a list, "" for none; forced: each answer must call one of them
 // message: {id, role: "user" | "assistant", content}, and of an assistant also {reasoning, calls, finish, trouble, counts}
 
 import { readTools } from "./tools.js";
@@ -47,7 +47,7 @@ export function reply() {
   };
 }
 
-/** Its name: the one that was given, or how its first question begins. */
+/** The conversation's title: the user's, or the beginning of the first question. */
 export function titleOf(conversation) {
   if (conversation.title) return conversation.title;
   const first =
@@ -58,7 +58,7 @@ export function titleOf(conversation) {
   return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || "New chat";
 }
 
-/** The request to the server, without empty answers. going: the last answer is continued. */
+/** The request body, without empty answers. going: continue the last answer. */
 export function requestOf(conversation, { going = false } = {}) {
   const said = conversation.messages
     .filter((m) => m.role === "user" || m.content)
@@ -95,7 +95,7 @@ export function remove(conversation, message) {
   messages.splice(from, to - from);
 }
 
-/** Whether every word of a search stands in the title or in a message. */
+/** Whether the title or a message contains every word of a search. */
 export function matches(conversation, search) {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return true;

@@ -1,16 +1,16 @@
-// The browser's database of conversations. Where it has none (a private window may), they last as long as the page.
+// The browser's database of conversations (IndexedDB). Without it (in a private window), they last as long as the page.
 
 const NAME = "satchel";
 const STORE = "conversations";
 
 export class Database {
-  /** Opens it; `lasting` says whether what is put there is kept. */
+  /** Opens the database; `lasting` is false where conversations last only as long as the page. */
   static async open() {
     try {
       const request = indexedDB.open(NAME, 1);
       request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
       const opened = await done(request);
-      // Another tab with a newer page may change the database; this one then asks again when it is loaded anew.
+      // Another tab with a newer page may upgrade the database; this page opens it again at its next load.
       opened.onversionchange = () => opened.close();
       return new Database(opened);
     } catch {
@@ -27,7 +27,7 @@ export class Database {
     return this.opened ? done(this.store("readonly").getAll()) : [];
   }
 
-  /** An Error with one line where the browser has no room for it. */
+  /** Stores a conversation; throws an Error with a one-line message where the browser has no room for it. */
   async put(conversation) {
     if (!this.opened) return;
     try {

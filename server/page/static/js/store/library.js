@@ -1,4 +1,4 @@
-// All conversations: in memory as objects, in the database as copies, and told to other tabs.
+// All conversations: objects in memory, copies in the database, and changes announced to other tabs.
 
 import { Database } from "./database.js";
 import { matches, newConversation } from "./conversation.js";
@@ -28,7 +28,7 @@ export class Library {
     return this.held.get(id) ?? null;
   }
 
-  /** Those that fit a search, the latest first. */
+  /** The conversations that match a search, the latest first. */
   list(search = "") {
     const found = [...this.held.values()].filter((c) => matches(c, search));
     return found.sort((a, b) => b.updated - a.updated);
@@ -38,7 +38,7 @@ export class Library {
     return newConversation(settings);
   }
 
-  /** Keeps a conversation as it is now. */
+  /** Stores a conversation's current state. */
   async keep(conversation, { touched = true } = {}) {
     if (touched) conversation.updated = Date.now();
     this.held.set(conversation.id, conversation);
@@ -52,7 +52,7 @@ export class Library {
     this.channel?.postMessage(conversation.id);
   }
 
-  /** Takes in conversations of a file; of two with one id the later stays. Gives how many came. */
+  /** Adds imported conversations; of two with one id the later wins. Returns how many were added. */
   async take(conversations) {
     const fresh = conversations.filter((c) => !(this.get(c.id)?.updated >= c.updated));
     for (const one of fresh) await this.keep(one, { touched: false });

@@ -1,4 +1,4 @@
-// Small settings of this browser. Where it keeps nothing they last as long as the page.
+// Preferences in the browser's local storage. Where that is blocked, they last as long as the page.
 
 const PREFIX = "satchel.";
 const memory = new Map();
@@ -11,7 +11,7 @@ function read(storage, name) {
   }
 }
 
-/** A setting, or `other` where there is none. */
+/** A preference's value, or `other` where none is stored. */
 export function getPref(name, other) {
   return memory.get(name) ?? read(localStorage, name) ?? other;
 }
@@ -25,7 +25,7 @@ export function setPref(name, value) {
   }
 }
 
-/** The API key: kept until the tab is closed, or for good where the user wants it. */
+/** The API key. It is stored until the tab is closed, or permanently where the user wants that. */
 export function getKey() {
   return memory.get("key") ?? read(sessionStorage, "key") ?? read(localStorage, "key") ?? "";
 }

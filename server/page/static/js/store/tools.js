@@ -2,7 +2,7 @@
 
 const NAME = /^[A-Za-z0-9_.-]{1,128}$/;
 
-/** {tools, fault}: the list as the server takes it, and what is wrong with the text, "" for nothing. */
+/** {tools, fault}: the list for the request, and an error message for the text, "" for none. */
 export function readTools(text) {
   if (!text.trim()) return { tools: [], fault: "" };
   let found;
@@ -25,7 +25,7 @@ function faultOf(tool, names) {
   const { name, parameters, description } = tool;
   if (typeof name !== "string" || !NAME.test(name))
     return "its name must have letters, digits, _ . and - alone.";
-  if (names.has(name)) return `${name} stands twice.`;
+  if (names.has(name)) return `${name} occurs twice.`;
   names.add(name);
   if (description !== undefined && typeof description !== "string") return "its description must be text.";
   if (parameters !== undefined && !isObject(parameters)) return "its parameters must be a JSON schema.";

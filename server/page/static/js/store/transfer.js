@@ -10,7 +10,7 @@ export function exported(conversations) {
   return JSON.stringify({ kind: KIND, version: 1, conversations }, null, 1);
 }
 
-/** Offers a text as a file to be saved. */
+/** Downloads a text as a file. */
 export function download(name, text) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
@@ -19,7 +19,7 @@ export function download(name, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The conversations in a file; an Error with one line where it holds none. */
+/** The conversations in a file; throws an Error with a one-line message where it holds none. */
 export async function imported(file) {
   if (file.size > MOST_BYTES) throw new Error(`${file.name} has more than ${MOST_BYTES >> 20} MB: split it.`);
   let found;

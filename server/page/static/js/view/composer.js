@@ -41,7 +41,7 @@ export class Composer {
     this.changed();
   }
 
-  /** Not on a phone, where that would bring up its keyboard unasked. */
+  /** Focuses the field, except on a phone, where focus opens the keyboard. */
   focus() {
     if (matchMedia("(hover: hover)").matches) this.field.focus();
   }
@@ -51,7 +51,7 @@ export class Composer {
     this.button.disabled = !this.busy && !this.field.value.trim();
   }
 
-  /** busy: an answer comes, which the button stops. */
+  /** busy: an answer is in progress, and the button stops it. */
   show(busy) {
     if (this.busy !== busy) {
       this.busy = busy;
@@ -66,7 +66,7 @@ export class Composer {
   }
 }
 
-/** Makes a text field as high as its text; its style says how high at most. */
+/** Makes a text field as high as its text; its style sets the maximum. */
 export function grow(field) {
   field.style.blockSize = "auto";
   field.style.blockSize = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;

@@ -20,7 +20,7 @@ async function copyText(text) {
   if (!done) throw new Error("the browser did not copy");
 }
 
-/** A button that copies what `text()` gives, and says that it did. */
+/** A button that copies `text()` and confirms it. */
 export function copyButton(label, text) {
   const button = el(
     "button",

@@ -1,9 +1,9 @@
-// Keeps the end of a growing text in sight, until the reader scrolls up; back at the end it follows again.
+// Scrolls to the end of a growing text until the user scrolls up; at the end again, it resumes.
 
-const NEAR = 48; // pixels
+const NEAR = 48; // pixels from the end that still count as the end
 
 export class Follow {
-  /** jump: a button to the end, shown while the reader is elsewhere. */
+  /** jump: a button to the end, shown while the user is elsewhere. */
   constructor(scroller, jump) {
     Object.assign(this, { scroller, jump, following: true, last: 0 });
     scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
@@ -23,7 +23,7 @@ export class Follow {
     this.jump.hidden = this.following || this.left < NEAR;
   }
 
-  /** The text grew. */
+  /** Called when the text has grown. */
   grown() {
     if (this.following) this.scroller.scrollTop = this.scroller.scrollHeight;
     else this.jump.hidden = this.left < NEAR;

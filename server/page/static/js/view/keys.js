@@ -1,4 +1,4 @@
-// Keys that work everywhere on the page.
+// Keyboard shortcuts of the page.
 
 export function shortcuts({ search, fresh, escape }) {
   document.addEventListener("keydown", (event) => {

@@ -34,7 +34,7 @@ export class MessageView {
     return [...made, iconButton("trash", "Delete", () => on.remove(message))];
   }
 
-  /** turn: the one that writes this message now, if any. last: no message comes after it. */
+  /** turn: the turn that is writing this message, if any. last: whether this is the last message. */
   update(turn = null, last = false) {
     const { message } = this;
     this.node.classList.toggle("coming", Boolean(turn));
@@ -109,7 +109,7 @@ export class MessageView {
     this.trouble.replaceChildren(...[el("span", {}, line), button].filter(Boolean));
   }
 
-  /** The text becomes a field; a question that was changed is asked anew. */
+  /** Turns the text into a field; an edited question is sent again. */
   edit() {
     const asks = this.message.role === "user";
     const field = el("textarea", { class: "edit-field", rows: "2", "aria-label": "Edit the message" });
@@ -173,7 +173,7 @@ function pretty(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {
-    return text; // not whole yet
+    return text; // incomplete JSON: the call is still being written
   }
 }
 

@@ -2,9 +2,9 @@
 
 import { say, the } from "../dom.js";
 
-const NARROW = 0.85; // share from which it warns
+const NARROW = 0.85; // used share from which the meter warns
 
-/** used, room: tokens; room is null while unknown. */
+/** used, room: tokens in use, and of the context; room is null while unknown. */
 export function showMeter(used, room) {
   const meter = the("meter");
   meter.hidden = !room;

@@ -29,7 +29,7 @@ export function banner(line, act = null) {
   place.hidden = !line;
 }
 
-/** Says something to users of screen readers. */
+/** Announces a text to screen readers. */
 export function announce(line) {
   the("announcer").textContent = line;
 }

@@ -1,4 +1,4 @@
-// The two panels beside the conversation. On a narrow screen each lies over it, one at a time.
+// The two panels beside the conversation. On a narrow screen one at a time covers it.
 
 import { the } from "../dom.js";
 import { getPref, setPref } from "../store/prefs.js";
@@ -35,7 +35,7 @@ export class Panels {
     if (narrow.matches && open) this.closeOver();
     this.set(name, open);
     if (!narrow.matches) setPref(`panel.${name}`, open);
-    // On a narrow screen a field in focus would bring up a phone's keyboard over the panel.
+    // On a phone, a focused field would open the keyboard over the panel.
     if (open)
       this.panels[name]
         .querySelector(narrow.matches ? "button" : "input, textarea")
@@ -49,7 +49,7 @@ export class Panels {
     the("backdrop").hidden = !(narrow.matches && Object.keys(this.panels).some((n) => this.isOpen(n)));
   }
 
-  /** Closes what lies over the conversation; says whether anything did. */
+  /** Closes the panel over the conversation; returns whether one was open. */
   closeOver() {
     const over = narrow.matches && Object.keys(this.panels).filter((n) => this.isOpen(n));
     for (const name of over || []) this.set(name, false);

@@ -1,4 +1,4 @@
-// The choice among the server's models.
+// The menu of the server's models.
 
 import { el, the } from "../dom.js";
 
@@ -23,7 +23,7 @@ export class ModelPicker {
     this.models = await this.client.models();
   }
 
-  /** Shows the model of a conversation; the server's first where it has none, or one that is gone. */
+  /** Shows the model of a conversation; the server's first where it names none, or one that is gone. */
   show(wanted) {
     this.wanted = wanted;
     const ids = this.models.map((m) => m.id);

@@ -1,5 +1,5 @@
-// The panel of a conversation: system prompt, tools and sampling. Ranges and defaults are the server's; what lies outside is
-// said beside its field, and is not kept.
+// The settings panel of a conversation: system prompt, tools and sampling options. The server gives ranges and
+// defaults; an invalid value gets an error message beside its field and is not stored.
 
 import { el, the } from "../dom.js";
 import { readTools } from "../store/tools.js";
@@ -18,7 +18,7 @@ const OWN = { max_tokens: { low: 1, high: 2 ** 31 - 1, shown: "no limit" }, seed
 const SAFE = Number.MAX_SAFE_INTEGER;
 
 export class SettingsPanel {
-  /** changed(): the conversation has other settings now. asDefaults(): new conversations shall have them too. */
+  /** changed(): the conversation's settings changed. asDefaults(): make them the defaults of new conversations. */
   constructor({ changed, asDefaults }) {
     Object.assign(this, { changed, ranges: {}, conversation: null });
     this.system = the("system");
@@ -61,7 +61,7 @@ export class SettingsPanel {
     return { node, input, wrong };
   }
 
-  /** The server's ranges and defaults. */
+  /** Sets the server's ranges and defaults. */
   setRanges(sampling) {
     for (const [name] of FIELDS) {
       const own = OWN[name] ?? {};
@@ -85,7 +85,7 @@ export class SettingsPanel {
     }
   }
 
-  /** Says what is wrong with a field, "" for nothing. */
+  /** Shows an error message beside a field; "" removes it. */
   tell(input, wrong, line) {
     wrong.textContent = line;
     wrong.hidden = !line;
@@ -113,7 +113,7 @@ export class SettingsPanel {
     this.changed();
   }
 
-  /** What is wrong with a value, "" for nothing. */
+  /** The error message for a value, "" for none. */
   fault(name, text) {
     const value = Number(text);
     const { low = -SAFE, high = SAFE } = this.ranges[name] ?? {};

@@ -1,4 +1,4 @@
-// The messages of the conversation that is shown, drawn at most once a frame.
+// The messages of the open conversation, drawn at most once per frame.
 
 import { el, the } from "../dom.js";
 import { Follow } from "./follow.js";
@@ -12,7 +12,7 @@ const EXAMPLES = [
 ];
 
 export class Thread {
-  /** on: what MessageView wants, and ask(text) for an example and answer() for a question without an answer. */
+  /** on: MessageView's callbacks, ask(text) for an example, and answer() for a question without an answer. */
   constructor(on) {
     this.on = on;
     this.place = the("thread");
@@ -31,13 +31,13 @@ export class Thread {
     this.follow.toEnd();
   }
 
-  /** Something of it changed. */
+  /** Redraws the conversation after a change. */
   set(conversation, turn) {
     Object.assign(this, { conversation, turn });
     this.draw();
   }
 
-  /** A token came: many of them are drawn together. */
+  /** Schedules a redraw for new tokens; all tokens of a frame are drawn together. */
   soon() {
     if (this.drawn) return;
     this.drawn = true;
