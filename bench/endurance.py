@@ -178,7 +178,7 @@ def endure(process: Process, keys: Sequence[str], options: argparse.Namespace) -
     hostile = [Hostile(process.url, own, seed, acts) for seed, own in enumerate(keys[1:])]
     bounds = Bounds(seconds=options.seconds, concurrency=mix.clients, grace=GRACE)
     with ProcessWatch(process) as watch, beside(hostile):
-        driven = asyncio.run(drive(server, crowd(asked, mix), bounds, told))
+        driven = asyncio.run(drive(server, crowd(asked, mix), bounds, notify))
     after = alone(server, asked)  # it still answers, and as before
     return Run(driven, compared, hostile, list(watch.found.values()), after == answers)
 

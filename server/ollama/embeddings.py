@@ -86,7 +86,7 @@ async def _embed(request: Request, body: EmbedBody, warnings: list[str]) -> Json
         salt = caller_of(request).salt
         with scope_of(caller_of(request)).entered():
             found = await model.embed(ids, dimensions=body.dimensions, salt=salt) if ids else None
-    told = {
+    result = {
         "model": body.model,
         "embeddings": [] if found is None else await in_pool(request, "response", found.tolist),
         "total_duration": int((time.perf_counter() - arrived) * NS),

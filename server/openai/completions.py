@@ -185,4 +185,4 @@ def _said(
 ) -> tuple[JsonObject, JsonObject]:
     likely = legacy.lists(said.logprobs) if body.logprobs is not None else None
     more = {"timings": timings(answer.replies[said.index])} if body.timings_per_token else {}
-    return {"text": text, "logprobs": told, "finish_reason": None}, more
+    return {"text": text, "logprobs": likely, "finish_reason": None}, more
