@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from satchel.errors import ModelError
-from satchel.formats.convert.vocabulary import PREFIX, Table
+from satchel.formats.convert.token_table import PREFIX, Table
 from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
 
 LIMIT = 1 << 28

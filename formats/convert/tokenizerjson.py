@@ -13,8 +13,8 @@ from typing import Any
 from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.pretokenizer import find_pretokenizer
+from satchel.formats.convert.token_table import PREFIX, Table, added_entries, put_added
 from satchel.formats.convert.unigram import read_unigram
-from satchel.formats.convert.vocabulary import PREFIX, Table, added_entries, put_added
 from satchel.formats.gguf.check import quote
 from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from satchel.errors import ModelError, RequestError
-from satchel.formats.convert.folder import gather
-from satchel.formats.convert.stored import DTYPES, Array, Container, Stored
+from satchel.formats.convert.stored import DTYPES, Array, Container, Stored, gather
 from satchel.formats.gguf.check import quote
 
 NAMES = {

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from satchel.errors import ModelError
-from satchel.formats.convert.vocabulary import PREFIX, Table, added_entries, put_added
+from satchel.formats.convert.token_table import PREFIX, Table, added_entries, put_added
 from satchel.formats.tokenizer.charsmap import read_charsmap
 from satchel.formats.tokenizer.vocab import MAX_ENTRIES, Kind, Meta
 

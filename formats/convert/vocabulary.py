@@ -5,8 +5,8 @@ tokenizer.model (SentencePiece) wins over tokenizer.json, which was made from it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import numpy as np
 from satchel.errors import ModelError
 from satchel.formats.convert.general import chat_templates
 from satchel.formats.convert.jsonfile import read_optional
+from satchel.formats.convert.sentencepieces import read_sentencepiece
+from satchel.formats.convert.token_table import PREFIX, Added, Table, added_entries, put_added
+from satchel.formats.convert.tokenizerjson import read_tokenizer_json
 from satchel.formats.tokenizer.specials import TEXTS
-from satchel.formats.tokenizer.vocab import MAX_ENTRIES, Kind
+from satchel.formats.tokenizer.vocab import Kind
 
-PREFIX = "tokenizer.ggml."
 # tokenizer_config.json's names, and GGUF's for the id ("seperator" is how GGUF spells it).
 SPECIALS = {
     "bos_token": "bos_token_id",
@@ -29,27 +31,6 @@ SPECIALS = {
     "mask_token": "mask_token_id",
     "cls_token": "cls_token_id",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """A token added to the model's vocabulary. special: it is not parsed in plain text."""
-
-    id: int
-    text: str
-    special: bool
-
-
-@dataclass
-class Table:
-    """Tokens collected by id. Ids without a token become spare entries."""
-
-    texts: dict[int, str] = field(default_factory=dict)
-    kinds: dict[int, Kind] = field(default_factory=dict)
-    scores: dict[int, float] = field(default_factory=dict)
-
-    def put(self, id: int, text: str, kind: Kind, score: float = 0.0) -> None:
-        self.texts[id], self.kinds[id], self.scores[id] = text, kind, score
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +77,6 @@ def _spelt(table: Table, id: int) -> str:
 
 
 def _read_table(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> tuple[Table, dict[str, Any]]:
-    from satchel.formats.convert.sentencepieces import read_sentencepiece
-    from satchel.formats.convert.tokenizerjson import read_tokenizer_json
-
     model, tokens = folder / "tokenizer.model", folder / "tokenizer.json"
     if model.is_file() and (found := read_sentencepiece(model, required=not tokens.is_file())):
         table, values = found
@@ -135,27 +113,6 @@ def added_tokens(folder: Path, settings: Mapping[str, Any]) -> list[Added]:
 
 def _is_table(value: dict[str, Any]) -> bool:
     return all(isinstance(v, dict) and k.isascii() and k.isdigit() and len(k) < 10 for k, v in value.items())
-
-
-def added_entries(entries: object) -> Iterable[Added]:
-    for entry in entries if isinstance(entries, list) else []:
-        if not isinstance(entry, dict):
-            continue
-        id, text = entry.get("id"), entry.get("content")
-        if type(id) is int and 0 <= id < MAX_ENTRIES and isinstance(text, str) and text:
-            yield Added(id, text, entry.get("special") is True)
-
-
-def put_added(table: Table, added: Iterable[Added]) -> None:
-    """Marks what is special among known tokens, and takes up the others. Byte tokens stay what they are."""
-    for token in added:
-        kind = table.kinds.get(token.id)
-        if kind in (Kind.BYTE, Kind.UNKNOWN) and table.texts[token.id] == token.text:
-            continue
-        if token.special:
-            table.put(token.id, token.text, Kind.CONTROL, table.scores.get(token.id, 0.0))
-        elif kind != Kind.CONTROL or table.texts[token.id] != token.text:
-            table.put(token.id, token.text, Kind.USER_DEFINED, table.scores.get(token.id, -1000.0))
 
 
 def _fit(folder: Path, table: Table, rows: int, notes: list[str]) -> None:
