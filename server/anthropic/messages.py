@@ -19,6 +19,7 @@ from satchel.server.generation import Turn
 from satchel.server.reading import with_model
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.shadow import begin_answer
 from satchel.server.stream import Stream, event, unless_gone
 
 router = APIRouter(route_class=BodyRoute)
@@ -29,7 +30,7 @@ PING = event({"type": "ping"}, "ping")
 @needs(USER)
 async def messages(request: Request, body: MessagesBody) -> Response:
     warnings = unknown_fields(request, body)
-    work = Answer.begin(models_of(request), body.wanted, caller_of(request))
+    work = begin_answer(models_of(request), body.wanted, caller_of(request))
     if body.stream:
         answer = await unless_gone(request, work)
         return Stream(events(answer, body, warnings), answer.close, ping=PING)

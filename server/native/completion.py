@@ -30,6 +30,7 @@ from satchel.server.openai.shapes import LEAST, timings
 from satchel.server.problem import Problem
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.shadow import begin_answer
 from satchel.server.stream import event, stream_of, unless_gone
 
 router = APIRouter(route_class=BodyRoute)
@@ -111,11 +112,11 @@ async def infill(request: Request, body: InfillBody) -> Response:
 async def _respond(request: Request, body: NativeFields, wanted: GenerationRequest) -> Response:
     warnings, early = unknown_fields(request, body), None
     if not body.stream:
-        made = whole(Answer.begin(models_of(request), wanted, caller_of(request)), body, warnings)
+        made = whole(begin_answer(models_of(request), wanted, caller_of(request)), body, warnings)
         return await unless_gone(request, made)
     if body.return_progress:
         wanted, early = reporting(wanted, "completion")
-    work = Answer.begin(models_of(request), wanted, caller_of(request))
+    work = begin_answer(models_of(request), wanted, caller_of(request))
     bits = partial(events, body=body, warnings=warnings)
     return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
 

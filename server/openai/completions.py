@@ -30,6 +30,7 @@ from satchel.server.openai.shapes import FINISH, head, new_id, prompt_logprobs, 
 from satchel.server.problem import Problem
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.shadow import begin_answer
 from satchel.server.stream import stream_of, unless_gone
 
 router = APIRouter(route_class=BodyRoute)
@@ -100,13 +101,13 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     if body.use_beam_search:
         return JSONResponse(await unless_gone(request, beamed_texts(models, wanted, caller, body)))
     if not body.stream:
-        made = whole(Answer.begin(models, wanted, caller), body, warnings)
+        made = whole(begin_answer(models, wanted, caller), body, warnings)
         return await unless_gone(request, made)
     early = None
     if body.return_progress:
         wanted, early = reporting(wanted, "text_completion")
     bits = partial(chunks, body=body, warnings=warnings)
-    work = Answer.begin(models, wanted, caller)
+    work = begin_answer(models, wanted, caller)
     return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
 
 
