@@ -15,8 +15,8 @@ import typer
 
 from satchel.cli.groups import flag_values, flags_of, option, wrong
 from satchel.cli.load_flags import DEFAULTS, LoadFlags
-from satchel.cli.main import UsageError
 from satchel.cli.model_argument import model_file
+from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.options import LoadKwargs, Options

@@ -11,8 +11,9 @@ import pytest
 
 from satchel.cli.groups import Taking, with_options
 from satchel.cli.load_flags import DEFAULTS, LoadFlags
-from satchel.cli.main import UsageError, parsed
+from satchel.cli.main import parsed
 from satchel.cli.options import ModelOptions, loading
+from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.load_option import (

@@ -15,9 +15,9 @@ pytest.importorskip("pydantic")
 from pydantic import ValidationError
 
 from satchel.cli.groups import flag_values, flags_of
-from satchel.cli.main import UsageError
 from satchel.cli.options import TextOptions
 from satchel.cli.sampling import SamplingOptions
+from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.request_option import (
