@@ -11,6 +11,8 @@ from fake_model import FakeModel
 from satchel.cli.chat.attach import LARGEST, Attachment, attached, mentioned, with_files
 from satchel.cli.chat.display import Look
 from satchel.cli.chat.history import Conversation
+from satchel.cli.chat.loop import answer_turns
+from satchel.cli.chat.output import TextOutput
 from satchel.cli.chat.session import Session
 from satchel.errors import RequestError
 
@@ -29,7 +31,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(fake: FakeModel, *turns: str) -> list[str]:
-    Session(fake, Conversation(), Look(), interactive=True).run(turns)  # type: ignore[arg-type]
+    talk = Session(fake, Conversation(), Look(), interactive=True, out=TextOutput())  # type: ignore[arg-type]
+    answer_turns(talk, turns)
     return [message["content"] for message in fake.conversations[-1]] if fake.conversations else []
 
 

@@ -16,6 +16,8 @@ from fake_model import FakeModel
 from satchel.cli.chat import reader
 from satchel.cli.chat.display import Look
 from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation
+from satchel.cli.chat.loop import answer_turns
+from satchel.cli.chat.output import TextOutput
 from satchel.cli.chat.session import Session
 from satchel.cli.main import main
 from satchel.errors import RequestError
@@ -45,7 +47,7 @@ def chat(fake: FakeModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 def session(fake: FakeModel, **settings: Any) -> Session:
     kept = Conversation("Fake 2M", "", (), ChatSettings(Sampling(**settings)))
-    return Session(fake, kept, Look(), interactive=True)  # type: ignore[arg-type]
+    return Session(fake, kept, Look(), interactive=True, out=TextOutput())  # type: ignore[arg-type]
 
 
 def interrupt() -> None:
@@ -127,7 +129,7 @@ def test_lines_that_cannot_be_sent(typed: bytes, said: str) -> None:
 def test_a_stopped_answer_stays_and_is_marked(fake: FakeModel, capsys: pytest.CaptureFixture[str]) -> None:
     fake.scripts.append(["so ", "far", interrupt, "never"])
     s = session(fake)
-    s.run(["go on", "and?"])
+    answer_turns(s, ["go on", "and?"])
     assert s.conversation.turns[1] == ChatMessage("assistant", "so far", stopped=True)
     assert contents(fake) == ["go on", "so far", "and?"]
     assert "stopped" in capsys.readouterr().out
@@ -138,7 +140,7 @@ def test_stopped_before_the_first_word_takes_the_message_back(
 ) -> None:
     fake.while_reading.append(interrupt)
     s = session(fake)
-    s.run(["word " * 1500])
+    answer_turns(s, ["word " * 1500])
     assert s.conversation.turns == () and "taken back" in capsys.readouterr().out
 
 
@@ -146,11 +148,11 @@ def test_a_full_context_keeps_the_conversation(fake: FakeModel, capsys: pytest.C
     fake.context = 8
     fake.scripts.append(["a", "b"])
     s = session(fake)
-    s.run(["one two", "word " * 20])
+    answer_turns(s, ["one two", "word " * 20])
     assert [t.content for t in s.conversation.turns] == ["one two", "ab"]
     out = capsys.readouterr().out
     assert "would have 23 tokens, the context holds 8" in out and "/clear" in out
-    s.run(["/clear", "one two"])
+    answer_turns(s, ["/clear", "one two"])
     assert [t.content for t in s.conversation.turns] == ["one two", "Hello!"]
 
 
@@ -160,7 +162,7 @@ def test_an_answer_that_fills_the_context_is_told(
     fake.context = 4
     fake.scripts.append(["a "] * 9)
     s = session(fake)
-    s.run(["one two"])
+    answer_turns(s, ["one two"])
     assert s.conversation.turns[1].content == "a a a "
     out = capsys.readouterr().out
     assert "the context of 4 tokens is full; /clear" in out and "100% of 4" in out
@@ -169,7 +171,7 @@ def test_an_answer_that_fills_the_context_is_told(
 def test_regen_answers_the_last_message_again(fake: FakeModel) -> None:
     fake.scripts += [["first"], ["second"], ["third"]]
     s = session(fake, seed=10)
-    s.run(["q", "/regen", "/regen"])
+    answer_turns(s, ["q", "/regen", "/regen"])
     assert [t.content for t in s.conversation.turns] == ["q", "third"]
     assert [a["sampling"].seed for a in fake.asked] == [10, 11, 12]
     assert contents(fake) == ["q"]
@@ -181,12 +183,12 @@ def test_regen_answers_the_last_message_again(fake: FakeModel) -> None:
 def test_regen_that_makes_no_sense(
     fake: FakeModel, capsys: pytest.CaptureFixture[str], before: list[str], said: str
 ) -> None:
-    session(fake).run([*before, "/regen"])
+    answer_turns(session(fake), [*before, "/regen"])
     assert said in capsys.readouterr().out
 
 
 def test_a_message_that_is_no_text_is_refused(fake: FakeModel, capsys: pytest.CaptureFixture[str]) -> None:
-    session(fake).run(["ab\udcff"])
+    answer_turns(session(fake), ["ab\udcff"])
     assert "character 2" in capsys.readouterr().out and not fake.asked
 
 
@@ -229,19 +231,19 @@ def test_a_message_that_is_no_text_is_refused(fake: FakeModel, capsys: pytest.Ca
     ],
 )
 def test_commands(fake: FakeModel, capsys: pytest.CaptureFixture[str], typed: str, shown: str) -> None:
-    session(fake).run([typed])
+    answer_turns(session(fake), [typed])
     assert shown in capsys.readouterr().out
     assert not fake.asked
 
 
 def test_set_reaches_the_next_answer(fake: FakeModel) -> None:
-    session(fake).run(["/set min_p 0.5", "/set max_tokens 3", "/system Be kind.", "hi"])
+    answer_turns(session(fake), ["/set min_p 0.5", "/set max_tokens 3", "/system Be kind.", "hi"])
     assert (fake.asked[0]["sampling"].min_p, fake.asked[0]["max_tokens"]) == (0.5, 3)
     assert contents(fake) == ["Be kind.", "hi"]
 
 
 def test_two_slashes_begin_a_message(fake: FakeModel) -> None:
-    session(fake).run(["//etc is a folder"])
+    answer_turns(session(fake), ["//etc is a folder"])
     assert contents(fake) == ["/etc is a folder"]
 
 
@@ -249,10 +251,10 @@ def test_save_with_its_state_and_load_without_a_fitting_one(
     fake: FakeModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, state = tmp_path / "c.json", tmp_path / "c.json.kv"
-    session(fake).run(["hi", f"/save +state {file}"])
+    answer_turns(session(fake), ["hi", f"/save +state {file}"])
     assert fake.saved == [state] and "2 tokens saved" in capsys.readouterr().out
     state.write_text("no state")
-    session(fake).run([f"/load {file}", f"/save +state {file}"])
+    answer_turns(session(fake), [f"/load {file}", f"/save +state {file}"])
     out = capsys.readouterr().out
     assert "2 messages loaded" in out and "computed again" in out
     assert "no saved state" in out and state.read_text() == "no state"
@@ -272,16 +274,16 @@ def test_a_session_goes_on_in_the_next_run(chat: Chat, fake: FakeModel, tmp_path
 def test_read_sends_a_file(fake: FakeModel, tmp_path: Path) -> None:
     file = tmp_path / "a b.txt"
     file.write_text("/set is\ntext here\n", encoding="utf-8")
-    session(fake).run([f'/read "{file}"'])
+    answer_turns(session(fake), [f'/read "{file}"'])
     assert contents(fake) == ["/set is\ntext here"]
 
 
 def test_save_and_load_in_a_chat(fake: FakeModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "c.json"
-    session(fake).run(["/set top_k 7", "hi", f"/save {file}"])
+    answer_turns(session(fake), ["/set top_k 7", "hi", f"/save {file}"])
     other = session(fake)
     other.conversation = Conversation("Another")
-    other.run([f"/load {file}", "more"])
+    answer_turns(other, [f"/load {file}", "more"])
     assert contents(fake) == ["hi", "Hello!", "more"]
     assert fake.asked[-1]["sampling"].top_k == 7
     assert "they were written with Fake 2M; this is Another" in capsys.readouterr().out

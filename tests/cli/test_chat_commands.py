@@ -17,6 +17,8 @@ from satchel.cli.chat import names
 from satchel.cli.chat.commands import completions
 from satchel.cli.chat.display import Look
 from satchel.cli.chat.history import Conversation
+from satchel.cli.chat.loop import answer_turns
+from satchel.cli.chat.output import TextOutput
 from satchel.cli.chat.registry import ALIASES, COMMANDS, find
 from satchel.cli.chat.session import Session
 from satchel.cli.main import main
@@ -35,10 +37,10 @@ def say(
 ) -> Say:
     """Runs turns in one chat and gives what was shown."""
     monkeypatch.setattr(names, "chats_folder", lambda: tmp_path / "chats")
-    session = Session(fake, Conversation("Fake 2M"), Look(), interactive=True)  # type: ignore[arg-type]
+    session = Session(fake, Conversation("Fake 2M"), Look(), interactive=True, out=TextOutput())  # type: ignore[arg-type]
 
     def run(*turns: str) -> str:
-        session.run(turns)
+        answer_turns(session, turns)
         return capsys.readouterr().out
 
     return run

@@ -12,6 +12,8 @@ from fake_model import FakeModel
 from satchel.cli.chat import bar
 from satchel.cli.chat.display import AnswerWriter, Look
 from satchel.cli.chat.history import Conversation
+from satchel.cli.chat.loop import answer_turns
+from satchel.cli.chat.output import TextOutput
 from satchel.cli.chat.session import Session
 from satchel.cli.chat.thinking import ThinkingSplitter
 
@@ -22,7 +24,7 @@ def fake() -> FakeModel:
 
 
 def session(fake: FakeModel) -> Session:
-    return Session(fake, Conversation("Fake 2M"), Look(), interactive=True)  # type: ignore[arg-type]
+    return Session(fake, Conversation("Fake 2M"), Look(), interactive=True, out=TextOutput())  # type: ignore[arg-type]
 
 
 THOUGHTS = [
@@ -125,7 +127,7 @@ def test_the_start_says_what_runs(fake: FakeModel, capsys: pytest.CaptureFixture
 
 
 def test_the_line_after_an_answer(fake: FakeModel, capsys: pytest.CaptureFixture[str]) -> None:
-    session(fake).run(["one two"])
+    answer_turns(session(fake), ["one two"])
     assert capsys.readouterr().out == "Hello!\n  2 tokens · 2 tok/s · context ▰▱▱▱▱▱▱▱▱▱ 0% of 2,048\n\n"
 
 
