@@ -30,7 +30,7 @@ class CompletionCandidate:
 
 
 def _backends() -> Iterable[str]:
-    from satchel.runtime.device.device import libraries
+    from satchel.runtime.device.libraries import libraries
 
     return ("auto", *(found.name for found in libraries() if not found.reason))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from barriers import REACHED, sites
 
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 SITES = list(sites())
 SAMPLE = 14  # of so many barriers, one in every run of the tests; `make barriers` takes all

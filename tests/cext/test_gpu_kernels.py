@@ -19,7 +19,8 @@ from one_step import CASES, Case, cases_of, define, generator, plan_of, run
 from satchel import cext
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import Array
 
 # Ops that make quantized activations: on a GPU they stay float32, so its kernels leave these to others.

@@ -11,7 +11,8 @@ from kernel_cases import OP_NAMES, WRONG, check, row, wrong
 from one_step import SETS, Case, cases_of, open_set, run, wanted
 
 from satchel.errors import DeviceError
-from satchel.runtime.device.device import Device, find_backend
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend
 
 
 @pytest.fixture(params=SETS)

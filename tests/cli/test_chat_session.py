@@ -8,7 +8,7 @@ import pytest
 
 from satchel import Model
 from satchel.cli.main import main
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 
 @pytest.mark.skipif(

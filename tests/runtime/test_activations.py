@@ -10,7 +10,7 @@ from tiny_file import write_model
 from satchel import Model
 from satchel.errors import RequestError
 from satchel.formats.quantize import find_recipe, quantize_file
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 needs_cpu = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

@@ -18,7 +18,7 @@ from satchel.errors import ModelError, RequestError
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.speculative import Speculation

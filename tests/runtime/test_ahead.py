@@ -14,7 +14,7 @@ import tiny
 from waiting import until
 
 from satchel.errors import DeviceError
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import LAST, BatchEntry, Engine
 from satchel.runtime.engine.host_sampling import Sampled, host_sampling_of
 from satchel.runtime.engine.logits_options import LogitsOptions

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from satchel.errors import DeviceError, RequestError
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, Launched
 from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.engine.request_handle import RequestHandle

@@ -22,7 +22,7 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.api.overflow import Fitted
 from satchel.runtime.api.reasoning import ReasoningBudget, closing_ids
 from satchel.runtime.api.reply import Reply
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.engine.service import Service

@@ -21,7 +21,8 @@ from one_step import define, nmse, plan_of, run
 from satchel.errors import DeviceError
 from satchel.runtime.api.model import Model
 from satchel.runtime.device import device as devices
-from satchel.runtime.device.device import Device, find_backend, include
+from satchel.runtime.device.device import Device, include
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.selftest import lacking, selftest
 from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.layers.arch import Cache

@@ -17,7 +17,7 @@ from satchel.quant import FORMATS
 from satchel.runtime.budget.choose import Option, choose, frontier, hull, total_bytes, total_kld
 from satchel.runtime.budget.curve import Point, read_off, relative_error, share_out
 from satchel.runtime.budget.search import FormatSearch, TensorGroup, candidates, group
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.tasks.perplexity import windows
 
 

@@ -10,7 +10,7 @@ from satchel.errors import RequestError
 from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES, encode_cache
 from satchel.runtime import ops
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.layers.arch import Cache

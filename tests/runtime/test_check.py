@@ -12,7 +12,8 @@ import tiny
 
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.compiler.check import StepReport, check_graph, nmse
-from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache, architectures

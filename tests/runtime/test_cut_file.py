@@ -12,7 +12,7 @@ from tiny_file import write_model
 from satchel import Model
 from satchel.errors import DeviceError
 from satchel.runtime.api.reply import Reply
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.sampling import GREEDY
 
 NO_CPU = not any(f.name == "cpu" and not f.reason for f in libraries())

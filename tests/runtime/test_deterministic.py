@@ -15,7 +15,7 @@ import tiny
 
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model, Options
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.engine.request_handle import RequestHandle

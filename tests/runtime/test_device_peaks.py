@@ -11,7 +11,8 @@ from satchel.errors import RequestError
 from satchel.runtime.compiler.cost import PlanCost
 from satchel.runtime.device import bandwidth
 from satchel.runtime.device import peaks as device_peaks
-from satchel.runtime.device.device import MEASURE, Device, find_backend, libraries
+from satchel.runtime.device.device import MEASURE, Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.device.peaks import DevicePeaks
 
 HAVE = {f.name for f in libraries() if not f.reason}

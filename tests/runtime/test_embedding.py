@@ -14,7 +14,7 @@ import tiny_file
 
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.layers.arch import Cache, HParams, find_arch

@@ -9,7 +9,7 @@ import tiny
 from tiny_grown import SPECS
 
 from satchel.errors import DeviceError, RequestError
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, bucket_of
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.kv import Pages

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from simulate import entry_of, open_engine
 
 from satchel.errors import RequestError
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.kv.host import HostTier
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence

@@ -20,7 +20,8 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.compiler.check import check_steps
 from satchel.runtime.compiler.expert_cache import CACHED
-from satchel.runtime.device.device import Buffer, Device, find_backend, libraries
+from satchel.runtime.device.device import Buffer, Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.options import read_expert_cache

@@ -13,7 +13,7 @@ import tiny
 from waiting import happened, until
 
 from satchel.errors import RequestError
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine import scoring
 from satchel.runtime.engine.beam import BeamOptions, beam_search, log_softmax
 from satchel.runtime.engine.constraint import Constraint

@@ -11,7 +11,7 @@ import tiny
 
 from satchel.errors import RequestError
 from satchel.runtime.api.options import settled
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.service import Service
 from satchel.runtime.kv import Miss

@@ -12,7 +12,7 @@ import tiny_file
 from satchel.errors import ModelError
 from satchel.formats.imatrix import Sums
 from satchel.runtime.compiler.check import inputs as step_inputs
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.graph import toposort
 from satchel.runtime.kv import Pages
 from satchel.runtime.layers.arch import Cache

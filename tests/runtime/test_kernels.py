@@ -18,7 +18,8 @@ from tiny_file import write_model
 
 from satchel import kernels
 from satchel.errors import DeviceError, RequestError
-from satchel.runtime.device.device import Device, KernelOverride, find_backend, include, libraries
+from satchel.runtime.device.device import Device, KernelOverride, include
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.device.selftest import selftest
 from satchel.runtime.kernels import image, native, nvrtc, trial
 from satchel.runtime.kernels.call import call_of

@@ -14,7 +14,8 @@ from one_step import define, run
 
 from satchel import kernels
 from satchel.errors import DeviceError, RequestError
-from satchel.runtime.device.device import find_backend, include, libraries
+from satchel.runtime.device.device import include
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache

@@ -12,7 +12,7 @@ import tiny
 from one_step import nmse
 
 from satchel.errors import ModelError, RequestError
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine import engine as engines
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array

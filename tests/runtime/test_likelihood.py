@@ -14,7 +14,7 @@ import tiny_file
 from satchel.errors import RequestError
 from satchel.runtime.api.async_model import AsyncModel
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.sampling import GREEDY
 
 pytestmark = pytest.mark.skipif(

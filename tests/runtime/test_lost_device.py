@@ -16,7 +16,7 @@ import tiny_file
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.sampling import GREEDY

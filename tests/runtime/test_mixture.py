@@ -20,7 +20,7 @@ from satchel.formats.quantize import find_recipe, quantize_file
 from satchel.quant import FORMATS
 from satchel.runtime import ops
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Type, toposort
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.layers.mixture import gated_row, rescaled

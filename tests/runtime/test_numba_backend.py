@@ -10,7 +10,8 @@ from satchel import cext
 from satchel.errors import DeviceError
 from satchel.runtime.backends.numba_kernels import PANEL, multiply, panels
 from satchel.runtime.backends.numba_steps import Workers
-from satchel.runtime.device.device import Device, find_backend
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.selftest import BOUND, selftest
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves

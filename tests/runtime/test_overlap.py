@@ -13,7 +13,8 @@ import tiny_file
 from satchel.runtime import compiler
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler.overlap import Ordered, overlap
-from satchel.runtime.device.device import Buffer, Exec, libraries
+from satchel.runtime.device.device import Buffer, Exec
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.graph import LEAVES, Node
 from satchel.runtime.ops import OPS
 

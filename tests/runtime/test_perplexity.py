@@ -15,7 +15,7 @@ import tiny
 
 from satchel.errors import RequestError
 from satchel.formats.logits import open_logits
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.tasks import perplexity

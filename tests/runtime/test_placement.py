@@ -16,7 +16,8 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs, Options, settled
-from satchel.runtime.device.device import Buffer, Device, find_backend, libraries
+from satchel.runtime.device.device import Buffer, Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement import speeds
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, candidates, choose, fits
 from satchel.runtime.placement.devices import Open

@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from satchel.runtime.compiler.cost import Attention, CostModel, PlanCost, TokenSpan, kind_of
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.tasks.bench import Test, cost_of
 

@@ -15,7 +15,8 @@ import tiny
 from waiting import until
 
 from satchel.errors import DeviceError
-from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache
@@ -112,7 +113,7 @@ FORK = """
 import os, signal, sys, tiny
 from satchel.errors import DeviceError
 from satchel.runtime.layers.arch import Cache
-from satchel.runtime.device.device import find_backend
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.engine import BatchEntry
 cache = Cache(context=tiny.CONTEXT, slots=4, block=16)
 weights = tiny.weights("qwen3", "q8_0")
@@ -148,7 +149,7 @@ def test_a_forked_child_is_told_and_may_open_its_own() -> None:
 
 AFFINITY = """
 import os
-from satchel.runtime.device.device import find_backend
+from satchel.runtime.device.libraries import find_backend
 os.sched_setaffinity(0, {cpus})
 with find_backend("cpu").open() as device:
     print(device.info().threads)

@@ -9,7 +9,7 @@ import pytest
 import tiny_file
 
 from satchel.formats.gguf import open_gguf
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement import speeds
 from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.placement import Placement

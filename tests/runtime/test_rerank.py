@@ -13,7 +13,7 @@ import tiny_file
 
 from satchel.errors import ModelError, RequestError
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.tasks.rerank import filled, pair_ids
 
 pytestmark = pytest.mark.skipif(

@@ -30,7 +30,7 @@ from satchel.errors import ModelError, RequestError
 from satchel.runtime import children
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.sandbox import calls, enter, seccomp
 from satchel.runtime.sandbox import policy as policy_module

@@ -17,7 +17,7 @@ from tiny_file import write_model
 from satchel import Model
 from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.saved import open_saved, write_saved

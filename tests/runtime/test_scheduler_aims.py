@@ -5,7 +5,7 @@ import pytest
 from simulate import Arrival, open_engine, recorded, run
 
 from satchel.errors import RequestError
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.lengths import START, Lengths
 from satchel.runtime.scheduler.steptime import LEARNED, Load

@@ -11,7 +11,7 @@ from simulate import COST, Arrival, Trace, entry_of, open_engine, run
 
 from satchel.errors import RequestError
 from satchel.runtime.api.refusals import QueueFull
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import KNOWN
 from satchel.runtime.scheduler.scheduler import NAMES, check

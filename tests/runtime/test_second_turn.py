@@ -11,7 +11,7 @@ import tiny
 from tiny_file import write_model
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.layers.arch import windows_of
 from satchel.runtime.placement.sizing import cache_bytes
 from satchel.runtime.sampling import GREEDY

@@ -11,7 +11,7 @@ import tiny
 from waiting import until
 
 from satchel.errors import DeviceError, RequestError
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache

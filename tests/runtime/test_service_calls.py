@@ -9,7 +9,7 @@ import pytest
 import tiny
 from waiting import until
 
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.scheduler import Request

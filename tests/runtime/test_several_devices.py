@@ -19,7 +19,8 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs
-from satchel.runtime.device.device import BackendLibrary, Device, Exec, find_backend, libraries
+from satchel.runtime.device.device import BackendLibrary, Device, Exec
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement import devices as placing
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose
 from satchel.runtime.placement.dryrun import dry_run

@@ -13,7 +13,7 @@ from tiny_file import write_model
 
 from satchel import Model
 from satchel.errors import ModelError, RequestError
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache

@@ -14,7 +14,7 @@ import pytest
 import tiny
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache

@@ -18,7 +18,7 @@ from satchel.runtime import ops
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.adapters.control_vectors import read_control_vector
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch, Cache, HParams

@@ -11,7 +11,8 @@ import pytest
 import tiny
 
 from satchel.errors import RequestError
-from satchel.runtime.device.device import Exec, find_backend, libraries
+from satchel.runtime.device.device import Exec
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of

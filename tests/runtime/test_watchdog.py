@@ -18,7 +18,7 @@ from waiting import until
 from satchel import Model
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.device import find_backend
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.watchdog import MISSED, SLOW, Beat, Beats, Pulse, Watchdog
 from satchel.runtime.layers.arch import Cache

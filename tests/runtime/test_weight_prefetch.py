@@ -16,7 +16,8 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs, Options
-from satchel.runtime.device.device import Buffer, find_backend, libraries
+from satchel.runtime.device.device import Buffer
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement.choose import MemoryBudget, choose
 from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.options import read_placement_options

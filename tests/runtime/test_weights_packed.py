@@ -25,7 +25,8 @@ from satchel.runtime.api.options import Options
 from satchel.runtime.compiler import Context, compile, optimize
 from satchel.runtime.compiler.lower import probe, state_layout
 from satchel.runtime.compiler.verify import PlanError, verify_plan
-from satchel.runtime.device.device import Info, find_backend, libraries, open_device
+from satchel.runtime.device.device import Info, open_device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import Graph, Type
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.placement.dryrun import dry_run

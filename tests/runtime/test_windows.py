@@ -12,7 +12,7 @@ import tiny
 
 from satchel.errors import RequestError
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.resume import restore, save, shape_of
 from satchel.runtime.engine.service import Service
