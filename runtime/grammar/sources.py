@@ -29,7 +29,6 @@ from satchel.runtime.grammar.spec import (
     ToolCallGrammar,
     check_size,
 )
-from satchel.runtime.grammar.tools import read_tools
 
 DEFINITIONS = ("$defs", "definitions")
 PATIENCE = 0.3  # seconds to search for the place of an error
@@ -58,6 +57,8 @@ def _read(spec: Spec, tokenizer: Tokenizer | None) -> GrammarSource:
     if isinstance(spec, ToolCallGrammar):
         if tokenizer is None:
             raise RequestError("tool calls: their markers are in a model's vocabulary: load it first")
+        from satchel.runtime.grammar.tools import read_tools  # loads the parsers of answers
+
         return read_tools(spec, tokenizer)
     return _of_grammar(spec)
 
