@@ -2,8 +2,8 @@
 and the numba backend's implementation.
 
 A call on nodes adds a node; `OPS[name].define` runs the definition on numpy arrays. Quantized values are
-block arrays of quant/<format>.py. In shapes, T is the tokens of the step, R the output rows, S the slots, and
-B the most blocks of a slot.
+block arrays of quant/formats/<format>.py. In shapes, T is the tokens of the step, R the output rows, S the
+slots, and B the most blocks of a slot.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from satchel.quant import FORMATS
-from satchel.quant.f8_e4m3 import values
+from satchel.quant.formats.f8_e4m3 import values
 
 ROOT = Path(__file__).parents[2]
 

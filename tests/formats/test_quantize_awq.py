@@ -20,7 +20,7 @@ from satchel.formats.quantizing import awq
 from satchel.formats.quantizing.calibration import Diagonals
 from satchel.formats.quantizing.plan import plan_tensors
 from satchel.quant import FORMATS
-from satchel.quant.awq import Sample, Spread
+from satchel.quant.calibration.awq import Sample, Spread
 from satchel.quant.format import F32
 from satchel.runtime.compiler.check import inputs as step_inputs
 from satchel.runtime.graph import toposort

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from satchel.quant import FORMATS
-from satchel.quant.awq import SPAN, Sample, best_scales, power_scales, scale_hessian, scaled_error
+from satchel.quant.calibration.awq import SPAN, Sample, best_scales, power_scales, scale_hessian, scaled_error
+from satchel.quant.calibration.gptq import encode_matrix, prepare
 from satchel.quant.format import F32
-from satchel.quant.gptq import encode_matrix, prepare
 
 
 def inputs(width: int, seed: int, spread: float = 1.5) -> F32:

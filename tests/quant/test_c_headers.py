@@ -1,4 +1,6 @@
-"""cext/quant/*.h against quant/*.py: unpack and quantize bit for bit, dots by value; each compiles alone."""
+"""cext/quant/*.h against quant/formats/*.py: unpack and quantize bit for bit, dots by value; each header
+compiles alone.
+"""
 
 from __future__ import annotations
 

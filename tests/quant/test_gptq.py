@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from satchel.quant import FORMATS
-from satchel.quant.gptq import (
+from satchel.quant.calibration.gptq import (
     Hessian,
     encode_matrix,
     gptq_codes,
@@ -20,7 +20,7 @@ from satchel.quant.gptq import (
     prepare,
     row_errors,
 )
-from satchel.quant.gptq_grids import GRIDS, blocks_of, parts
+from satchel.quant.calibration.gptq_grids import GRIDS, blocks_of, parts
 
 pytest.importorskip("numba", reason="GPTQ is compiled by numba")
 K = 512

@@ -13,9 +13,10 @@ import pytest
 from trained import relative_error, trained_like
 
 from satchel.errors import RequestError
-from satchel.quant import FORMATS, codebook, codebook_loops, grid_loops, low_loops, search_loops
-from satchel.quant.compiled import compiled
+from satchel.quant import FORMATS, codebook
+from satchel.quant.jit.compiled import compiled
 from satchel.quant.recipes import NEEDS_IMPORTANCE
+from satchel.quant.search import grid_loops, low_loops, step_loops, table_loops
 
 F32 = npt.NDArray[np.float32]
 # Weighted root mean square error over root mean square that ggml's own quantizer (0.25.3, with the same
@@ -206,7 +207,7 @@ def test_a_search_reads_nothing_outside_of_its_table(poison: float) -> None:
     nearest[:] = np.linspace(-127, 113, 512)
     x, one = np.ones((1, 1, 32)), np.ones((1, 1))
     x[0, 0, 3] = poison
-    found = compiled(codebook_loops.table_fit)(x, np.ones_like(x), np.zeros(1), one, nearest)
+    found = compiled(table_loops.table_fit)(x, np.ones_like(x), np.zeros(1), one, nearest)
     assert not np.isfinite(found[0])  # 0, which it was given, where the table's values were no numbers
 
 
@@ -227,8 +228,8 @@ def test_loops_give_what_plain_python_gives() -> None:
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((2, 16, 16)), rng.lognormal(0, 1, (2, 16, 16))
     d, start = np.array([0.02, -0.03]), rng.integers(0, 16, (2, 16)).astype(float)
-    tile = rng.standard_normal((2, 16, search_loops.LANES)).astype(np.float32)
-    flat = rng.integers(0, 16, (2, search_loops.LANES)).astype(np.float32)
+    tile = rng.standard_normal((2, 16, step_loops.LANES)).astype(np.float32)
+    flat = rng.integers(0, 16, (2, step_loops.LANES)).astype(np.float32)
     small = np.full_like(flat, 0.02)
     results = []
     for wrap in (lambda f: f, compiled):
@@ -236,10 +237,8 @@ def test_loops_give_what_plain_python_gives() -> None:
         wrap(low_loops.affine_units)(tile, np.abs(tile), small, small, units, lows, 2)
         choices = np.zeros((2, 2))
         nearest = np.clip(np.arange(512) - 256, -12, 12).astype(float)
-        totals = wrap(codebook_loops.table_choices)(
-            x[:, :2], w[:, :2], np.outer(d, [1, 2, 3]), nearest, choices
-        )
-        better = wrap(codebook_loops.table_fit)(x[:, :2], w[:, :2], d, start[:, :2], nearest)
+        totals = wrap(table_loops.table_choices)(x[:, :2], w[:, :2], np.outer(d, [1, 2, 3]), nearest, choices)
+        better = wrap(table_loops.table_fit)(x[:, :2], w[:, :2], d, start[:, :2], nearest)
         signed = np.zeros_like(flat)
         wrap(low_loops.symmetric_units)(tile, np.abs(tile), -small, signed)
         results.append((units, lows, choices, totals, better, signed))

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from satchel.errors import DeviceError
-from satchel.quant.threads import SafeThreadPool, begin
+from satchel.errors.threads import SafeThreadPool, begin
 
 REFUSED, MISUSED = "can't start new thread", "threads can only be started once"
 

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pytest
 from trained import relative_error, trained_like
 
-from satchel.quant import FORMATS, block_loops, lanes, scales, search, search_loops, search_numpy
-from satchel.quant import steps as compiled_steps
-from satchel.quant.compiled import link
+from satchel.quant import FORMATS
+from satchel.quant.jit.compiled import link
+from satchel.quant.search import block_loops, lanes, least_squares, numpy_steps, scales, step_loops
+from satchel.quant.search import steps as compiled_steps
 
 F32 = npt.NDArray[np.float32]
 WEIGHTS = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
@@ -129,7 +130,7 @@ def test_the_largest_scales_stay_finite_and_larger_ones_overflow_visibly(name: s
 def cases() -> list[F32]:
     """Groups as the search steps take them: [tiles, size, lanes]."""
     rng = np.random.default_rng(21)
-    normal = rng.standard_normal((2, 32, search_loops.LANES)).astype(np.float32)
+    normal = rng.standard_normal((2, 32, step_loops.LANES)).astype(np.float32)
     extreme = np.zeros_like(normal)
     extreme[:, :, 0] = 0.5
     extreme[:, :, 1] = -0.5
@@ -145,10 +146,12 @@ def steps(name: str, x: F32, module: object) -> list[F32]:
     """A search step's results, what it changed in place included."""
     function, w = getattr(module, name), np.abs(x) + np.float32(0.5)
     if name == "scale_groups":
-        return [function(x, w, least, -least - 1, np.float32(least) + search.MANY) for least in (-8, -32)]
+        return [
+            function(x, w, least, -least - 1, np.float32(least) + least_squares.MANY) for least in (-8, -32)
+        ]
     if name == "affine_groups":
-        plain = function(x, w, 15, False, np.float32(15) + search.FEW)
-        return [*plain, *function(x, w, 31, True, np.float32(31) + search.MANY)]
+        plain = function(x, w, 15, False, np.float32(15) + least_squares.FEW)
+        return [*plain, *function(x, w, 31, True, np.float32(31) + least_squares.MANY)]
     d = np.abs(x).max(axis=1) / 300
     units, lows = np.full(d.shape, 20, np.float32), np.full(d.shape, 63, np.float32)
     units[:, 1] = 0
@@ -166,7 +169,7 @@ def steps(name: str, x: F32, module: object) -> list[F32]:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_loops_equal_plain_numpy_bit_for_bit(name: str) -> None:
     for x in cases():
-        for loop, plain in zip(steps(name, x, search_loops), steps(name, x, search_numpy), strict=True):
+        for loop, plain in zip(steps(name, x, step_loops), steps(name, x, numpy_steps), strict=True):
             assert np.array_equal(loop, plain, equal_nan=True)
 
 
@@ -186,7 +189,7 @@ def test_compiled_equals_plain_numpy(name: str, weighted: bool, monkeypatch: pyt
     x = rows_of_every_kind()
     w = np.random.default_rng(5).lognormal(0, 1.5, 1024).astype(np.float32) if weighted else None
     compiled = encode(name, x, w).tobytes()
-    monkeypatch.setattr(search, "step", lambda step: getattr(search_numpy, step))
+    monkeypatch.setattr(least_squares, "step", lambda step: getattr(numpy_steps, step))
     assert encode(name, x, w).tobytes() == compiled
 
 
@@ -197,11 +200,11 @@ def test_blocks_are_laid_out_as_numpy_does(group: int, count: int) -> None:
     share = np.random.default_rng(6).uniform(0.1, 1, (3, 256)).astype(np.float32)
     plain = lanes.lanes(np.resize(x, (count + 2, 256))[:count], share, group)
     near, w = np.full_like(plain.x, np.nan), np.full_like(plain.w, np.nan)
-    power = np.empty(block_loops.TILES * search_loops.LANES * group // 256)
+    power = np.empty(block_loops.TILES * step_loops.LANES * group // 256)
     block_loops.load(np.ascontiguousarray(x), share, 0, near, w, power)
     assert np.array_equal(near, plain.x)
     assert np.array_equal(power[:count], plain.power)
-    there = np.arange(plain.w[:, 0].size).reshape(-1, 1, search_loops.LANES) < count * 256 // group
+    there = np.arange(plain.w[:, 0].size).reshape(-1, 1, step_loops.LANES) < count * 256 // group
     assert np.array_equal(np.where(there, w, 0), plain.w)
     q, step = np.empty((count, 256), np.uint8), np.full(near[:, 0].shape, 1 / 64, np.float32)
     block_loops.store(np.ascontiguousarray(x), 0, step, step * 3, power, -128, 127, q)
@@ -240,5 +243,5 @@ def test_compiles_where_no_cache_can_be_written(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(numba, "njit", refuse)
     found = link.__wrapped__(compiled_steps.LOOPS, numba)["scale_groups"]
     assert set(asked) == {True, False}
-    x, tries = cases()[0], np.float32(-8) + search.MANY
-    assert np.array_equal(found(x, x * x, -8, 7, tries), search_numpy.scale_groups(x, x * x, -8, 7, tries))
+    x, tries = cases()[0], np.float32(-8) + least_squares.MANY
+    assert np.array_equal(found(x, x * x, -8, 7, tries), numpy_steps.scale_groups(x, x * x, -8, 7, tries))
