@@ -100,7 +100,7 @@ def test_imports_flow_downwards() -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("quant/q8_0.py", "from satchel.formats.gguf import open_gguf"),
+        ("quant/formats/q8_0.py", "from satchel.formats.gguf import open_gguf"),
         ("formats/a.py", "import satchel.runtime.ops"),
         ("runtime/weights/weights.py", "from satchel import cext"),
         ("runtime/kv.py", "def f():\n    from satchel.cli import main"),
@@ -159,6 +159,28 @@ def test_a_circle_is_seen() -> None:
 )
 def test_an_import_is_seen_wherever_it_stands(source: str) -> None:
     assert list(imported(source)) == ["satchel.quant"]
+
+
+def shared_names(paths: list[str]) -> dict[str, list[str]]:
+    """Files by the name of a class that several of them define."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        for name in {n.name for n in ast.walk(tree(text(path))) if isinstance(n, ast.ClassDef)}:
+            found.setdefault(name, []).append(path)
+    return {name: files for name, files in found.items() if len(files) > 1}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    assert shared_names([p for p in PYTHON if p.split("/")[0] in PACKAGES]) == {}
+
+
+def test_a_shared_name_is_seen() -> None:
+    both = ["runtime/adapters/lora.py", "tests/test_layers.py"]
+    assert shared_names(both) == {"Adapter": both}
+
+
+class Adapter:
+    """Has the name of a class of runtime/adapters/lora.py."""
 
 
 def long_functions(path: str, source: str) -> list[str]:
