@@ -20,7 +20,7 @@ from satchel.formats.gguf.check import quote
 
 Array = npt.NDArray[Any]
 
-# Types without a number of numpy's own are held as their bits.
+# A type that numpy lacks (BF16, FP8) is held as its bits.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),

@@ -14,7 +14,7 @@ PREFIX = "tokenizer.ggml."
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A token added to the model's vocabulary. special: it is not parsed in plain text."""
+    """A token added to the vocabulary. special: a control token, which plain text never yields."""
 
     id: int
     text: str
@@ -34,6 +34,7 @@ class Table:
 
 
 def added_entries(entries: object) -> Iterable[Added]:
+    """The valid entries of a JSON list of added tokens: an object with an id and a non-empty content."""
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, dict):
             continue
@@ -43,7 +44,9 @@ def added_entries(entries: object) -> Iterable[Added]:
 
 
 def put_added(table: Table, added: Iterable[Added]) -> None:
-    """Marks what is special among known tokens, and takes up the others. Byte tokens stay what they are."""
+    """Puts added tokens into the table. A special one becomes a control token, another one a user-defined
+    token. Byte tokens and the unknown token keep their kind.
+    """
     for token in added:
         kind = table.kinds.get(token.id)
         if kind in (Kind.BYTE, Kind.UNKNOWN) and table.texts[token.id] == token.text:

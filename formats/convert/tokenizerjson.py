@@ -1,7 +1,11 @@
-"""tokenizer.json: a BPE vocabulary with its merges, as GGUF's gpt2 kind, or, where spaces are U+2581 and
-bytes <0xNN>, as its llama kind; BERT's words as its bert kind, and Unigram as its t5 kind (unigram.py).
+"""Reads tokenizer.json. GGUF's kind of tokenizer (tokenizer.ggml.model) by the vocabulary's model:
 
-The `tokenizers` library reads the file; what cuts words as no row of our table does is refused.
+    BPE on bytes                            gpt2
+    BPE with spaces as U+2581, <0xNN> bytes llama
+    WordPiece (BERT)                        bert
+    Unigram (XLM-RoBERTa)                   t5, in unigram.py
+
+The `tokenizers` library reads the file. A pre-tokenizer that splits text as no known one does is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ AGAIN = "the file is damaged: download it again"
 def read_tokenizer_json(
     path: Path, settings: Mapping[str, Any], notes: list[str]
 ) -> tuple[Table, dict[str, Any]]:
-    """Tokens and GGUF keys. notes gets a line for what can't be carried over."""
+    """The tokens and the GGUF keys. notes: gets a line for each part that GGUF cannot hold."""
     data = read_json(path)
     model = data.get("model")
     if isinstance(model, dict) and (model.get("type") == "WordPiece" or "max_input_chars_per_word" in model):
@@ -57,7 +61,7 @@ def read_tokenizer_json(
 
 
 def _wordpiece(path: Path, data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[Table, dict[str, Any]]:
-    """BERT's vocabulary, which GGUF calls bert; its words are cut and cleaned as BERT does it, or refused."""
+    """A WordPiece vocabulary. ModelError unless text is normalized and split as BERT does it."""
     table = _tokens(path, model)
     put_added(table, added_entries(data.get("added_tokens")))
     clean, cut = (data.get(key) or {} for key in ("normalizer", "pre_tokenizer"))
@@ -97,7 +101,7 @@ def _tokens(path: Path, model: Mapping[str, Any]) -> Table:
 
 
 def _merges(path: Path, merges: object) -> list[tuple[str, str]]:
-    """Pairs in order; newer files have lists of two, older ones a text with a space."""
+    """The merges by rank. Newer files write a pair as a list of two, older ones as a text with a space."""
     if not isinstance(merges, list) or len(merges) > MAX_ENTRIES:
         raise ModelError(f"{path}: model.merges: expected a list of pairs, got {str(merges)[:40]!a}; {AGAIN}")
     pairs = []
@@ -115,7 +119,7 @@ def _load(path: Path) -> Any:
     try:
         return Tokenizer.from_file(str(path))
     except BaseException as error:
-        # The library panics on some malformed files, and its panic is no Exception.
+        # The library panics on some malformed files; a panic is a BaseException, not an Exception.
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         raise ModelError(
@@ -124,8 +128,9 @@ def _load(path: Path) -> Any:
 
 
 def _adds(path: Path, data: Mapping[str, Any], tokenizer: Any, table: Table) -> dict[str, Any]:
-    """Whether a text gets special tokens around it, and which: seen on one. What ends a text that is read
-    need not be what ends one that is written.
+    """The keys add_bos_token, add_eos_token and add_sep_token, and the ids where one token is added, found by
+    encoding a letter with and without special tokens. The token that ends an encoded text need not be the one
+    that ends a generated text.
     """
     ids = tokenizer.encode("a").ids
     plain = tokenizer.encode("a", add_special_tokens=False).ids
@@ -148,8 +153,8 @@ def _adds(path: Path, data: Mapping[str, Any], tokenizer: Any, table: Table) -> 
 def _spaced(
     path: Path, data: Mapping[str, Any], table: Table, merges: list[tuple[str, str]]
 ) -> dict[str, Any]:
-    """A vocabulary that was SentencePiece's: a token's score is the rank of its first merge, negative, since
-    the highest score is merged first.
+    """A SentencePiece vocabulary in BPE form. SentencePiece merges the pair with the highest score first, so
+    a token's score is the negative rank of the first merge that makes it.
     """
     index = {text: i for i, text in table.texts.items()}
     for rank, (left, right) in enumerate(merges):
@@ -170,8 +175,9 @@ def _spaced(
 
 
 def _prefixes(path: Path, data: Mapping[str, Any]) -> bool:
-    """Whether a space is put before a text: Prepend and Replace as normalizers, or Metaspace as
-    pre-tokenizer. ModelError for anything else."""
+    """Whether a space is put before a text: by the normalizers Prepend and Replace, or by the pre-tokenizer
+    Metaspace. ModelError for anything else.
+    """
     steps = _steps(data.get("normalizer"), "normalizers")
     kinds = [step.get("type") for step in steps]
     cut = _steps(data.get("pre_tokenizer"), "pretokenizers")

@@ -1,5 +1,5 @@
-"""A Unigram vocabulary of tokenizer.json (XLM-RoBERTa and its like) as GGUF's t5 kind: pieces with scores,
-and the table that rewrites characters, of texts whose blanks are cut and squeezed as SentencePiece does it.
+"""Reads the Unigram vocabulary of a tokenizer.json (XLM-RoBERTa) as GGUF's t5 kind: pieces with their scores,
+and the character map of the normalizer. Spaces are removed at the ends and collapsed as in SentencePiece.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ AGAIN = "the file is damaged: download it again"
 def read_unigram(
     path: Path, data: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[Table, dict[str, Any]]:
-    """Tokens and GGUF keys. ModelError for pieces without a score, and other ways to clean and cut texts."""
+    """The tokens and the GGUF keys. ModelError for a piece without a score, and for a normalizer or a
+    pre-tokenizer that SentencePiece does not have.
+    """
     table = _pieces(path, model)
     put_added(table, added_entries(data.get("added_tokens")))
     charsmap = _normalizer(path, data.get("normalizer"))
@@ -56,7 +58,9 @@ def _pieces(path: Path, model: Mapping[str, Any]) -> Table:
 
 
 def _normalizer(path: Path, part: object) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-    """The table of rewritten characters; blanks that are squeezed too are what GGUF's flag says."""
+    """The character map (precompiled_charsmap), or None. Collapsing spaces needs no key of its own:
+    remove_extra_whitespaces says it.
+    """
     steps = part.get("normalizers") if isinstance(part, dict) and part.get("type") == "Sequence" else [part]
     found = None
     for step in steps if isinstance(steps, list) else [steps]:
@@ -88,7 +92,9 @@ def _charsmap(path: Path, text: object) -> np.ndarray[Any, np.dtype[np.uint8]] |
 
 
 def _check_cutter(path: Path, part: object) -> None:
-    """ModelError unless words are cut at blanks alone, and blanks become U+2581 with one before the text."""
+    """ModelError unless the pre-tokenizer is Metaspace, splits at spaces alone and puts one before each
+    text.
+    """
     steps = part.get("pretokenizers") if isinstance(part, dict) and part.get("type") == "Sequence" else [part]
     kinds = [step.get("type") if isinstance(step, dict) else None for step in steps or []]
     last = steps[-1] if isinstance(steps, list) and kinds and isinstance(steps[-1], dict) else {}

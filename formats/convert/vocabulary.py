@@ -1,6 +1,6 @@
 """Converts a checkpoint's tokenizer to GGUF's tokenizer.* keys: vocabulary, special tokens, chat templates.
 
-tokenizer.model (SentencePiece) wins over tokenizer.json, which was made from it.
+tokenizer.model (SentencePiece) wins over tokenizer.json, which is derived from it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ class ConvertedVocabulary:
 
 
 def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> ConvertedVocabulary:
-    """Converts the tokenizer of a checkpoint. The embeddings' number of rows bounds its tokens.
+    """Converts the tokenizer of a checkpoint. rows: of the embedding matrix, one for each token.
 
-    ModelError where there is none, where GGUF has no name for its kind, or where it has more tokens than
-    rows.
+    ModelError without a tokenizer, for a kind that GGUF has no name for, or for tokens beyond the rows.
     """
     settings = read_optional(folder / "tokenizer_config.json")
     notes: list[str] = []
@@ -67,8 +66,8 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> Conve
 
 
 def _spelt(table: Table, id: int) -> str:
-    """A WordPiece token in GGUF's form: U+2581 marks the start of a word; the checkpoint marks continuations
-    by ##.
+    """A WordPiece token as GGUF spells it. GGUF marks the start of a word by U+2581; the checkpoint marks a
+    continuation by ##.
     """
     text = table.texts[id]
     if table.kinds[id] != Kind.NORMAL or (text.startswith("[") and text.endswith("]")):
@@ -95,7 +94,9 @@ def _read_table(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> 
 
 
 def added_tokens(folder: Path, settings: Mapping[str, Any]) -> list[Added]:
-    """The tokens added to a SentencePiece model, from all files that list them."""
+    """The tokens added to a SentencePiece model: added_tokens.json, then tokenizer.json, then
+    added_tokens_decoder of tokenizer_config.json; a later file wins.
+    """
     found: dict[int, Added] = {}
     for text, id in read_optional(folder / "added_tokens.json").items():
         if type(id) is int:
@@ -116,8 +117,9 @@ def _is_table(value: dict[str, Any]) -> bool:
 
 
 def _fit(folder: Path, table: Table, rows: int, notes: list[str]) -> None:
-    """One token for each row of the embeddings. Rows without a token get a spare one; tokens without a row
-    can't be fed to the model, and only such as a checkpoint added may be left out.
+    """Fits the table to the embeddings: exactly one token per row. A row without a token gets a spare one
+    ([PAD7]). An added token without a row is left out, with a note; ModelError where any other token has no
+    row.
     """
     beyond = sorted(i for i in table.texts if not 0 <= i < rows)
     plain = [i for i in beyond if table.kinds[i] not in (Kind.CONTROL, Kind.USER_DEFINED)]
@@ -129,8 +131,7 @@ def _fit(folder: Path, table: Table, rows: int, notes: list[str]) -> None:
     for id in beyond:
         notes.append(
             f"{folder}: token {table.texts[id]!a:.60} has id {id:,}, but the embeddings have {rows:,}"
-            " rows: it"
-            " is left out"
+            " rows: it is left out"
         )
         del table.texts[id], table.kinds[id], table.scores[id]
     known = set(table.texts.values())
@@ -143,8 +144,9 @@ def _fit(folder: Path, table: Table, rows: int, notes: list[str]) -> None:
 def _special_ids(
     folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], table: Table
 ) -> dict[str, Any]:
-    """Ids by role: the tokenizer's word counts before the model's. Further ends of a generation become
-    eot_token_id."""
+    """GGUF keys of the special tokens' ids. The tokenizer's files win over config.json and
+    generation_config.json. A second end-of-sequence token in generation_config.json becomes eot_token_id.
+    """
     index = {text: i for i, text in table.texts.items()}
     other = read_optional(folder / "special_tokens_map.json")
     generation = read_optional(folder / "generation_config.json")

@@ -1,5 +1,5 @@
-"""Reads the pooling of a sentence-transformers folder from modules.json. A module that would change the
-vectors and has no GGUF key is refused by name.
+"""Reads the pooling of a sentence-transformers folder from modules.json. A module that changes embeddings and
+has no GGUF key is refused by name.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ FLAGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-HARMLESS = ("Transformer", "Normalize", "Dropout")  # vectors are normalized when they are asked for
+HARMLESS = ("Transformer", "Normalize", "Dropout")  # a request says whether embeddings are normalized
 
 
 def read_pooling(folder: Path) -> int | None:
-    """GGUF's pooling_type; None where the folder does not say. ModelError for an unsupported
-    module or mode.
-    """
+    """GGUF's pooling_type; None without modules.json. ModelError for an unsupported module or mode."""
     path, found = folder / "modules.json", None
     if not path.is_file():
         return None

@@ -26,7 +26,7 @@ PARTS = (
 KEYS = ("vision_config", "audio_config", "visual", "vision_tower", "image_size", "patch_size")
 
 
-def is_seeing(config: Config) -> bool:
+def is_multimodal(config: Config) -> bool:
     """Whether a configuration is of a multimodal model (images or audio)."""
     return any(key in config for key in KEYS)
 
@@ -34,7 +34,7 @@ def is_seeing(config: Config) -> bool:
 def text_mapping(mapping: ArchMapping) -> ArchMapping:
     """The mapping for a multimodal checkpoint, from that of its text model."""
     return replace(
-        mapping, renames=(*RENAMES, *mapping.renames), ignored=(*mapping.ignored, *PARTS), seeing=()
+        mapping, renames=(*RENAMES, *mapping.renames), ignored=(*mapping.ignored, *PARTS), multimodal=()
     )
 
 
@@ -54,14 +54,15 @@ def text_config(path: Path, config: Config, mapping: ArchMapping) -> Config:
         part["tie_word_embeddings"] for part in (outer, inner) if part.get("tie_word_embeddings") in (0, 1)
     }
     if len(tied) > 1:
-        # Both levels have the key, and which one counts depends on the library's version: the tensors decide.
+        # The levels contradict each other, and which one wins depends on the library's version. Without the
+        # key, the presence of the output tensor decides.
         del stated["tie_word_embeddings"]
     return {**stated, **_positions(stated), "architectures": [mapping.classes[0]]}
 
 
 def _positions(stated: Config) -> Config:
-    """RoPE settings without M-RoPE sections: they rotate pairs by time, row and column of an image, which are
-    all equal to the position of a text token.
+    """RoPE settings without M-RoPE sections. M-RoPE rotates pairs by time, height and width; for text all
+    three are the token's position.
     """
     found: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
