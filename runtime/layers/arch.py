@@ -31,7 +31,7 @@ SEGMENT_IDS = (
     "segment_ids"  # input of encoders with token types: 0 for tokens of the first text of a pair, then 1
 )
 WITH_ADAPTERS = "adapters "  # prefix of an output's name: the graph with adapters
-SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/test_sampling.py compares the two
+SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/sampling/test_sampling.py compares the two
 
 
 class HParams:

@@ -1,4 +1,4 @@
-"""Test cases of elementwise and row-wise ops, beside those in tests/cext/test_kernels.py."""
+"""Test cases of elementwise and row-wise ops, beside those in tests/cext/test_op_kernels.py."""
 
 from __future__ import annotations
 
