@@ -161,6 +161,13 @@ def test_an_import_is_seen_wherever_it_stands(source: str) -> None:
     assert list(imported(source)) == ["satchel.quant"]
 
 
+def test_tests_stand_in_the_rooms_of_what_they_test() -> None:
+    tests = [Path(p).relative_to("tests") for p in PYTHON if re.match(r"tests/.*/test_\w+\.py", p)]
+    rooms = {p.parent for p in tests if p.parts[0] in PACKAGES}
+    assert [r.as_posix() for r in rooms if not (ROOT / r).is_dir()] == []
+    assert [p.as_posix() for p in tests if p.parent.as_posix() in ("runtime", "quant")] == []
+
+
 def shared_names(paths: list[str]) -> dict[str, list[str]]:
     """Files by the name of a class that several of them define."""
     found: dict[str, list[str]] = {}
