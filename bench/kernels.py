@@ -20,7 +20,8 @@ import numpy as np
 from satchel import cext
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import Device, Exec, find_backend
+from satchel.runtime.device.device import Device, Exec
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.plan import BufferSpec, Segment
 

@@ -16,7 +16,12 @@ import numpy as np
 
 from satchel.runtime import ops
 from satchel.runtime.compiler.lower import probe
-from satchel.runtime.device.device import SAMPLING, Device, find_backend, pointer
+from satchel.runtime.device.device import (
+    SAMPLING,
+    Device,
+    pointer,
+)
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array, Graph, Type
 from satchel.runtime.plan import BufferSpec
 from satchel.runtime.sampling import Sampling

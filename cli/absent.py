@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from satchel.cli.main import ABSENT, UsageError
+from satchel.cli.main import ABSENT
+from satchel.cli.usage import UsageError
 
 # reason: the options, aliases joined by spaces
 REASONS = {

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from satchel.cli.main import CONFIG, UsageError
+from satchel.cli.usage import CONFIG, UsageError
 from satchel.errors import RequestError
 
 DEFAULTS, MODELS, ALIASES = "defaults", "models", "aliases"

@@ -102,14 +102,14 @@ def _nvrtc() -> GpuRequirement:
 def tunings() -> Iterator[GpuRequirement]:
     """The results of `satchel tune` for the devices of this machine."""
     from satchel.errors import RequestError
-    from satchel.runtime.device.device import Backend, libraries
+    from satchel.runtime.device.libraries import libraries, open_backend
     from satchel.runtime.tuning import read, tuned_for
 
     try:
         if not read():
             return
         for found in (f for f in libraries() if not f.reason):
-            with Backend(found).open() as device:
+            with open_backend(found).open() as device:
                 kept = tuned_for(device)
             if kept is not None:
                 changed = sum(t.changes for t in kept.steps.values())

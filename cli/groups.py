@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from satchel.cli.absent import absent_options
-from satchel.cli.main import UsageError
+from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.option import Option, OptionError, options_of, with_values
 

@@ -18,14 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from satchel.cli.usage import CONFIG, UsageError
+
 DONE, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
 ABSENT = "_absent"  # suffix of the parameter names of refused options
 HELP = ("-h", "--help")
-CONFIG = "SATCHEL_CONFIG"
-
-
-class UsageError(Exception):
-    """Wrong use of the command line that is found before typer parses it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

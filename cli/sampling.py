@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from satchel.cli.groups import option, wrong
-from satchel.cli.main import UsageError
+from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.sampling.options import LETTERS, ORDER, Sampling
 

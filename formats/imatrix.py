@@ -23,8 +23,8 @@ from satchel.formats.gguf import GGUF, Metadata, TensorSource, open_gguf, write_
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.gguf.values import StringArray, Typed, Value
 from satchel.formats.resource import Resource
+from satchel.quant.calibration.gptq import Hessian, prepare
 from satchel.quant.format import F32
-from satchel.quant.gptq import Hessian, prepare
 
 F64 = npt.NDArray[np.float64]
 SQUARES, COUNTS, PRODUCTS = ".in_sum2", ".counts", ".in_products"

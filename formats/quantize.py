@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from satchel.errors import RequestError
+from satchel.errors.threads import SafeThreadPool
 from satchel.formats.gguf import GGUF, TensorSource, Typed, Value, ValueType, open_gguf, write_gguf
 from satchel.formats.gguf.writer import lay_out
 from satchel.formats.quantizing.encode import Calibration, Diagonals, TensorEncoder
@@ -27,10 +28,9 @@ from satchel.formats.quantizing.plan import (
 from satchel.formats.quantizing.rules import find_recipe
 from satchel.formats.source import Source
 from satchel.quant import FORMATS
+from satchel.quant.calibration.gptq import one_blas_thread
 from satchel.quant.format import F32, Blocks
-from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import Recipe
-from satchel.quant.threads import SafeThreadPool
 
 __all__ = [
     "Calibration",

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors.threads import SafeThreadPool
 from satchel.formats.gguf import GGUF, TensorInfo
 from satchel.quant import FORMATS, Format
 from satchel.quant.format import Blocks
-from satchel.quant.threads import SafeThreadPool
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.quant import q4_0
 from satchel.quant.format import F32, Blocks, Format
+from satchel.quant.formats import q4_0
 from satchel.quant.pack import join_nibbles, quietly, rows, to_f16
 
 CACHE_TYPES = ("f16", "bf16", "f32", "q8_0", "fp8", "q4_0")

@@ -28,7 +28,6 @@ from satchel.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.server.models import Lease, Models
 from satchel.server.pools import Pools
 from satchel.server.problem import Problem, problem_of
-from satchel.server.shadow import follow
 
 T = TypeVar("T")
 MOST = 512  # completions of one request, over all of its prompts
@@ -81,9 +80,7 @@ class Answer:
         async with AsyncExitStack() as stack:
             lease = await stack.enter_async_context(models.use(wanted.model, caller.user))
             answer = cls(wanted, lease, stack, models.pools, caller.user, caller.salt)
-            stack.callback(answer._record, models)
-            if lease.alias:
-                stack.callback(follow, models, answer, caller, lease.alias)
+            stack.callback(answer._record_spans, models)
             stack.push_async_callback(answer._end)
             asked = partial(generate_kwargs, lease.model.model, wanted, caller, lease.entry.adapters)
             try:
@@ -273,8 +270,12 @@ class Answer:
                 last.options.salt,
             )
 
-    def _record(self, models: Models) -> None:
-        models.spans.answered(self, time.time_ns())
+    def _record_spans(self, models: Models) -> None:
+        models.spans.answered(self.name, self.replies, time.time_ns())
+
+    def before_close(self, action: Callable[[], object]) -> None:
+        """Has close() do this first."""
+        self._held.callback(action)
 
     async def close(self) -> None:
         """Cancels what is running and releases the model."""

@@ -7,23 +7,31 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from satchel.errors import SatchelError
 from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.server.alias import Alias
+from satchel.server.answer import Answer
+from satchel.server.generation import Caller, GenerationRequest
 from satchel.server.log import LOG
+from satchel.server.models import Models
 from satchel.server.problem import Problem
-
-if TYPE_CHECKING:
-    from satchel.server.alias import Alias
-    from satchel.server.answer import Answer
-    from satchel.server.generation import Caller, GenerationRequest
-    from satchel.server.models import Models
 
 LESS_URGENT = 10  # levels of priority below the original request
 WHOLE = ("stop", "length")  # finish reasons of complete completions
 
 _running: set[asyncio.Task[None]] = set()
+
+
+async def begin_answer(models: Models, wanted: GenerationRequest, caller: Caller) -> Answer:
+    """Begins the answer of a request. Where its model is an alias with a shadow, that gets the request when
+    the answer is closed.
+    """
+    answer = await Answer.begin(models, wanted, caller)
+    if answer.lease.alias:
+        answer.before_close(partial(follow, models, answer, caller, answer.lease.alias))
+    return answer
 
 
 def follow(models: Models, answer: Answer, caller: Caller, alias: Alias) -> None:
@@ -43,8 +51,6 @@ def follow(models: Models, answer: Answer, caller: Caller, alias: Alias) -> None
 async def _compare(
     models: Models, wanted: GenerationRequest, caller: Caller, alias: Alias, text: str
 ) -> None:
-    from satchel.server.answer import Answer
-
     began = time.monotonic()
     try:
         other = await Answer.begin(models, wanted, caller)

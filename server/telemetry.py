@@ -5,7 +5,7 @@ environment sets OTEL_EXPORTER_OTLP_ENDPOINT; the extra `telemetry` installs the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from satchel.errors import RequestError
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-    from satchel.server.answer import Answer
+    from satchel.runtime.api.async_model import AsyncReply
 
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 NS = 10**9
@@ -68,19 +68,19 @@ class SpanRecorder:
         finally:
             FACTS.reset(token)
 
-    def answered(self, answer: Answer, now: int) -> None:
-        """Records a finished completion for the log, and the spans of its phases. now: nanoseconds since
-        1970.
+    def answered(self, model: str, replies: Sequence[AsyncReply], now: int) -> None:
+        """Records the finished completions of a request for the log, and the spans of the first one's phases.
+        now: nanoseconds since 1970.
         """
         facts = FACTS.get()
-        if not answer.replies or facts is None:
+        if not replies or facts is None:
             return
-        report = answer.replies[0].report
+        report = replies[0].report
         facts |= {
-            "model": answer.name,
+            "model": model,
             "prompt_tokens": report.prompt_tokens,
             "cached_tokens": report.cached_tokens,
-            "completion_tokens": sum(r.stats.generated for r in answer.replies),
+            "completion_tokens": sum(r.stats.generated for r in replies),
             "finish": report.finish,
         }
         if self.tracer is None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO
 
 from satchel.errors import ModelError, RequestError
+from satchel.errors.threads import begin
 from satchel.formats.gguf.atomic import write_all
 from satchel.formats.gguf.magic import explain_magic
-from satchel.quant.threads import begin
 from satchel.store.journal import LARGEST, Identity, Journal
 from satchel.store.remote import Pace, Remote
 from satchel.store.stored import Progress, Watch

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_file import write_model
 
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 sys.path.insert(0, str(Path(__file__).parent))
 from soak import soak

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from satchel.cli.chat import slash  # registers the commands
 from satchel.cli.chat.registry import ALIASES, COMMANDS, find
+from satchel.cli.chat.session import Session
 from satchel.errors import RequestError
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
 
 __all__ = ["completions", "is_command", "obey", "slash", "wants_file"]
 

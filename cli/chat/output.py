@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from satchel.cli.chat.about import describe
 from satchel.cli.chat.display import BOLD, DIM, NEARLY_FULL, RED, YELLOW, AnswerOutput, AnswerWriter, Look
 from satchel.cli.chat.respond import ChatAnswer, counts
+from satchel.cli.chat.session import Session
 from satchel.cli.chat.thinking import ThinkingSplitter
 from satchel.cli.console import plain
 from satchel.cli.reports import answer_facts, lines, report_rows, timings
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
-
-
-class ChatOutput(Protocol):
-    """The output of a session."""
-
-    def start(self, session: Session) -> None:
-        """Writes the description of the model before the first turn."""
-
-    def say(self, session: Session, text: str, style: str) -> None:
-        """Writes a status line."""
-
-    def fail(self, session: Session, text: str) -> None:
-        """Writes an error."""
-
-    def writer(self, session: Session) -> AnswerOutput:
-        """The sink for the next answer."""
-
-    def report_answer(self, session: Session, answer: ChatAnswer) -> None:
-        """Writes the report of a finished answer: counts, timings, notes."""
 
 
 class TextOutput:

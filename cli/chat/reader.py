@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -257,24 +256,3 @@ def completer() -> Completer:
             return found
 
     return Commands()
-
-
-@contextmanager
-def silent(stream: TextIO) -> Iterator[None]:
-    """Turns terminal echo off: keys pressed during an answer do not appear in it; the next
-    prompt reads them.
-    """
-    try:
-        import termios
-
-        before = termios.tcgetattr(stream)
-    except (ImportError, OSError, ValueError, termios.error):
-        yield
-        return
-    try:
-        after = list(before)
-        after[3] &= ~termios.ECHO
-        termios.tcsetattr(stream, termios.TCSADRAIN, after)
-        yield
-    finally:
-        termios.tcsetattr(stream, termios.TCSADRAIN, before)

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
+from satchel.cli.chat.session import Session
 
-Run = Callable[["Session", str], None]
+Run = Callable[[Session, str], None]
 Words = Callable[[], Iterable[str]]
 KEYS = (
     ("@FILE", "in a message: the file goes with it"),

@@ -6,21 +6,18 @@ The conversation changes only when an answer arrives: a failed message leaves it
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from satchel.cli.chat.attach import Attachment, mentioned, with_files
-from satchel.cli.chat.commands import is_command, obey
-from satchel.cli.chat.display import DIM, Look
+from satchel.cli.chat.display import DIM, AnswerOutput, Look
+from satchel.cli.chat.echo import silent
 from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation, save
-from satchel.cli.chat.output import ChatOutput, TextOutput
-from satchel.cli.chat.reader import silent
-from satchel.cli.chat.registry import Leave
 from satchel.cli.chat.respond import ChatAnswer, ChatRequest, respond
-from satchel.errors import RequestError, SatchelError
+from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import MASK
 
@@ -68,6 +65,25 @@ class Totals:
         self.decode_seconds += stats.decode_seconds
 
 
+class ChatOutput(Protocol):
+    """The output of a session."""
+
+    def start(self, session: Session) -> None:
+        """Writes the description of the model before the first turn."""
+
+    def say(self, session: Session, text: str, style: str) -> None:
+        """Writes a status line."""
+
+    def fail(self, session: Session, text: str) -> None:
+        """Writes an error."""
+
+    def writer(self, session: Session) -> AnswerOutput:
+        """The sink for the next answer."""
+
+    def report_answer(self, session: Session, answer: ChatAnswer) -> None:
+        """Writes the report of a finished answer: counts, timings, notes."""
+
+
 @dataclass(slots=True)
 class Session:
     """The state of a chat."""
@@ -76,11 +92,11 @@ class Session:
     conversation: Conversation
     look: Look
     interactive: bool  # stdin and stdout are a terminal; otherwise stdout gets answers only
+    out: ChatOutput
     verbose: bool = False
     markdown: bool = False
     report: bool = False
     how: How = field(default_factory=How)
-    out: ChatOutput = field(default_factory=TextOutput)
     file: Path | None = None  # where /save without a name writes
     keeps: bool = False  # save to `file` after each answer
     loading: float = 0.0  # seconds that loading took
@@ -95,32 +111,6 @@ class Session:
     @property
     def settings(self) -> ChatSettings:
         return self.conversation.settings
-
-    def run(self, turns: Iterable[str], *, once: bool = False) -> None:
-        """Answers each turn or runs its command, until the turns end or /exit; with `once`, for
-        one answer.
-        """
-        for text in turns:
-            if not text.strip():
-                continue
-            self.stopped = False
-            try:
-                if is_command(text):
-                    obey(self, text)
-                    self.gap()
-                    continue
-                self.send(text[1:] if text.startswith("//") else text)
-            except Leave:
-                return
-            except KeyboardInterrupt:
-                if not self.interactive:
-                    raise
-                return  # pressed twice, or without an answer to stop
-            except SatchelError as error:
-                self.fail(str(error))
-            self.gap()
-            if once:
-                return
 
     def send(self, text: str) -> None:
         """Sends a turn with the files that it names and the attached ones, and answers it."""

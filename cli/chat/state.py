@@ -5,16 +5,13 @@ without a state that does not fit the model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.history import load, save
+from satchel.cli.chat.session import Session
 from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.kv.saved import TYPE
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
 
 
 def beside(path: Path) -> Path:

@@ -68,11 +68,11 @@ def chat(
             conversation,
             Look.of(sys.stdout),
             interactive,
+            Objects() if talk.as_json else TextOutput(),
             verbose=text.verbose,
             markdown=talk.markdown,
             report=reply.report,
             how=How(kwargs, spec, reply.thinking, reply.overflow),
-            out=Objects() if talk.as_json else TextOutput(),
             loading=time.perf_counter() - started,
         )
         session.begin()
@@ -84,14 +84,16 @@ def _run(session: Session, turns: Iterator[str], once: bool, kept: Path | None) 
     """Runs the conversation. With a file it is loaded at the start and saved at the end, however the chat
     ends.
     """
+    from satchel.cli.chat.loop import answer_turns
+
     if kept is None:
-        session.run(turns, once=once)
+        answer_turns(session, turns, once=once)
         return
     from satchel.cli.chat.state import begin, end
 
     begin(session, kept)
     try:
-        session.run(turns, once=once)
+        answer_turns(session, turns, once=once)
     finally:
         end(session, kept)
 

@@ -18,7 +18,7 @@ from satchel.cli.groups import option, wrong
 
 if TYPE_CHECKING:
     from satchel.formats.convert.checkpoint import Checkpoint
-    from satchel.formats.convert.lora import Adapter
+    from satchel.formats.convert.lora import LoraCheckpoint
 
 OUTTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 OUTTYPE = "Format of the matrices: auto keeps the checkpoint's; f32, f16, bf16, q8_0."
@@ -71,12 +71,12 @@ def convert(
 @contextmanager
 def opened(
     source: Path, outtype: str, dequantize: bool, extensions: bool, grids: bool, base: Path | None
-) -> Iterator[Checkpoint | Adapter]:
+) -> Iterator[Checkpoint | LoraCheckpoint]:
     """Opens the folder as a checkpoint or as an adapter."""
     from satchel.formats.convert.shaping import Shaping
     from satchel.runtime.weights.sources import open_adapter, open_checkpoint
 
-    made: Checkpoint | Adapter
+    made: Checkpoint | LoraCheckpoint
     if (source / "adapter_config.json").is_file():
         made = open_adapter(source, base, "f32" if outtype == "q8_0" else outtype)
     else:
@@ -87,7 +87,7 @@ def opened(
         yield made
 
 
-def write(made: Checkpoint | Adapter, path: Path, total: int, size: int | None) -> list[Path]:
+def write(made: Checkpoint | LoraCheckpoint, path: Path, total: int, size: int | None) -> list[Path]:
     """Writes the files, with a progress bar on a terminal, and returns their paths."""
     from satchel.formats.convert.write import write_source
 
@@ -95,7 +95,7 @@ def write(made: Checkpoint | Adapter, path: Path, total: int, size: int | None) 
         return write_source(made, path, max_size=size, progress=advance)
 
 
-def formats(made: Checkpoint | Adapter) -> str:
+def formats(made: Checkpoint | LoraCheckpoint) -> str:
     """`bf16 x 40, f32 x 17`."""
     counts = Counter(tensor.format for tensor in made.tensors.values())
     return ", ".join(f"{name} x {count}" for name, count in counts.most_common())

@@ -105,7 +105,7 @@ def proc(name: str) -> dict[str, str]:
 
 def backends() -> Iterator[CheckResult]:
     """Checks every backend library found, the compiled CPU backend even if it is missing, and numba."""
-    from satchel.runtime.device.device import libraries
+    from satchel.runtime.device.libraries import libraries
 
     found = libraries()
     if not any(f.name == "cpu" for f in found):
@@ -120,7 +120,7 @@ def backends() -> Iterator[CheckResult]:
 def gpus() -> Iterator[CheckResult]:
     """Checks the requirements of NVIDIA GPUs, and the results of `satchel tune`."""
     from satchel.cli.gpus import parts, tunings
-    from satchel.runtime.device.device import libraries
+    from satchel.runtime.device.libraries import libraries
 
     built = any(f.name == "cuda" for f in libraries())
     for kind, found in (("gpu", parts(built, reinstall())), ("tuning", tunings())):
@@ -130,7 +130,7 @@ def gpus() -> Iterator[CheckResult]:
 
 
 def tried(library: BackendLibrary) -> CheckResult:
-    from satchel.runtime.device.device import Backend
+    from satchel.runtime.device.libraries import open_backend
 
     path = Path(library.path)
     if library.name in ("cuda", "hip", "metal", "sycl") and any(what in library.reason for what in ABSENT):
@@ -140,12 +140,12 @@ def tried(library: BackendLibrary) -> CheckResult:
         own = path.parent.name == "cext"
         mend = reinstall() if own else "unset SATCHEL_BACKENDS"
         return CheckResult("backend", library.name, FAIL, library.reason, mend)
-    return computed(library.name, Backend(library), reinstall())
+    return computed(library.name, open_backend(library), reinstall())
 
 
 def numba() -> CheckResult:
     from satchel.errors import DeviceError
-    from satchel.runtime.device.device import find_backend
+    from satchel.runtime.device.libraries import find_backend
 
     mend = f"{shlex.quote(sys.executable)} -m pip install --upgrade numba"
     try:
@@ -156,7 +156,8 @@ def numba() -> CheckResult:
 
 def computed(name: str, backend: Any, mend: str) -> CheckResult:
     """Opens the backend's first device and runs its self-test."""
-    from satchel.runtime.device.device import TEST_ONLY, find_backend
+    from satchel.runtime.device.device import TEST_ONLY
+    from satchel.runtime.device.libraries import find_backend
     from satchel.runtime.device.selftest import cache_types, lacking, selftest
 
     try:

@@ -18,7 +18,7 @@ from rich.text import Text
 from satchel.cli.model_argument import ModelArgument
 from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, StringArray, describe, open_gguf
-from satchel.formats.gguf.histogram import Histogram, histogram
+from satchel.formats.gguf.histogram import TensorHistogram, histogram
 
 SHOWN = 200  # characters of a string; --json shows all of them
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -79,7 +79,7 @@ def _whole(gguf: GGUF, key: str, as_json: bool) -> str:
     return json.dumps(value if isfinite(value) else str(value))
 
 
-def _histograms(found: list[Histogram], as_json: bool) -> None:
+def _histograms(found: list[TensorHistogram], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=2))
         return

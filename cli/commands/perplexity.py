@@ -21,7 +21,7 @@ from satchel.cli.progress import Counted, counted
 from satchel.formats.gguf.labels import parameters
 
 if TYPE_CHECKING:
-    from satchel.cli.quality.report import Scored
+    from satchel.cli.quality.report import ModelQuality
     from satchel.runtime.api.model import Model
     from satchel.runtime.tasks.choices import Accuracy, Task
     from satchel.runtime.tasks.perplexity import Divergence, Perplexity, Window
@@ -141,7 +141,7 @@ class Measuring:
             self.tasks = read_tasks(score.choice)
             self.tasks = self.tasks[: score.tasks] if score.tasks else self.tasks
 
-    def run(self, paths: list[Path]) -> list[Scored]:
+    def run(self, paths: list[Path]) -> list[ModelQuality]:
         base = self.score.base
         if not self.score.compare or base is not None:
             return [self.one(path, base, self.score.compare) for path in paths]
@@ -150,9 +150,9 @@ class Measuring:
             first = self.one(paths[0], base, False)
             return [first, *(self.one(path, base, True) for path in paths[1:])]
 
-    def one(self, path: Path, base: Path | None, compare: bool) -> Scored:
+    def one(self, path: Path, base: Path | None, compare: bool) -> ModelQuality:
         """Measures one model. base: the file of log-probabilities, written or, with `compare`, read."""
-        from satchel.cli.quality.report import Scored
+        from satchel.cli.quality.report import ModelQuality
 
         started = time.perf_counter()
         context = self.context(base if compare else None)
@@ -168,7 +168,7 @@ class Measuring:
                 choices = self.choose(model) if self.tasks else None
             size = sum(part.size for part in model.gguf.parts)
             bits = 8 * sum(t.nbytes for t in model.gguf.tensors.values()) / max(1, parameters(model.gguf))
-        return Scored(path, size, bits, context, time.perf_counter() - started, ppl, kld, choices)
+        return ModelQuality(path, size, bits, context, time.perf_counter() - started, ppl, kld, choices)
 
     def context(self, base: Path | None) -> int:
         """Tokens per window: of -c, or of the base file."""

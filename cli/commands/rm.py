@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from satchel.cli.console import plain
-from satchel.cli.main import UsageError
+from satchel.cli.usage import UsageError
 
 
 def rm(

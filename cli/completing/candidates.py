@@ -14,7 +14,7 @@ from satchel.cli.main import HELP, commands, parsed, summary
 FILES = ":files"  # tells the scripts to use the shell's own completion of file names
 
 
-class Parameter(Protocol):
+class CompletedParameter(Protocol):
     """The used attributes of typer's options and arguments."""
 
     opts: list[str]
@@ -30,7 +30,7 @@ class CompletionCandidate:
 
 
 def _backends() -> Iterable[str]:
-    from satchel.runtime.device.device import libraries
+    from satchel.runtime.device.libraries import libraries
 
     return ("auto", *(found.name for found in libraries() if not found.reason))
 
@@ -114,7 +114,7 @@ def _commands(current: str) -> Iterator[CompletionCandidate]:
     yield from _fitting(current, ("--help", "--version") if current else ())
 
 
-def _options(current: str, parameters: Iterable[Parameter]) -> Iterator[CompletionCandidate]:
+def _options(current: str, parameters: Iterable[CompletedParameter]) -> Iterator[CompletionCandidate]:
     """The options that begin with the word. Of an option with several names only those with two dashes,
     unless the word has one.
     """
@@ -127,12 +127,12 @@ def _options(current: str, parameters: Iterable[Parameter]) -> Iterator[Completi
     yield from _fitting(current, HELP[1:])
 
 
-def _parameter(name: str, parameters: Iterable[Parameter]) -> Parameter | None:
+def _parameter(name: str, parameters: Iterable[CompletedParameter]) -> CompletedParameter | None:
     spelled = f"--{name[2:].replace('_', '-')}" if name.startswith("--") else name
     return next((p for p in parameters if spelled in (*p.opts, *p.secondary_opts)), None)
 
 
-def _values(parameter: Parameter | None, current: str) -> list[CompletionCandidate]:
+def _values(parameter: CompletedParameter | None, current: str) -> list[CompletionCandidate]:
     """The completions of an option's value: its choices, or files."""
     if parameter is None:
         return []

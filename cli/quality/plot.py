@@ -12,7 +12,7 @@ from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files
 
 if TYPE_CHECKING:
-    from satchel.cli.quality.report import Scored
+    from satchel.cli.quality.report import ModelQuality
 
 KINDS = ("svg", "png", "pdf")
 
@@ -27,7 +27,7 @@ def check_plot(path: Path) -> None:
         raise RequestError("--plot needs matplotlib: pip install 'satchel[docs]'") from None
 
 
-def draw(path: Path, found: Sequence[Scored]) -> None:
+def draw(path: Path, found: Sequence[ModelQuality]) -> None:
     """Draws one line per model in two axes, one above the other."""
     from matplotlib.figure import Figure
 

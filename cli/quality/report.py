@@ -29,7 +29,7 @@ PERCENTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ModelQuality:
     """One model's result."""
 
     path: Path
@@ -42,7 +42,7 @@ class Scored:
     choices: Accuracy | None = None
 
 
-def as_text(found: Scored) -> str:
+def as_text(found: ModelQuality) -> str:
     lines = []
     if found.ppl is not None:
         ppl = found.ppl
@@ -94,7 +94,7 @@ def _choices(found: Accuracy) -> list[str]:
     ]
 
 
-def to_json(found: Scored) -> dict[str, Any]:
+def to_json(found: ModelQuality) -> dict[str, Any]:
     """One JSON object. Shares are fractions of 1; kld_ keys are present only with a base."""
     from satchel.formats.logits import scored
 
@@ -109,12 +109,12 @@ def to_json(found: Scored) -> dict[str, Any]:
     return {**out, **about, "seconds": round(found.seconds, 3)}
 
 
-def json_text(found: Sequence[Scored], several: bool) -> str:
+def json_text(found: Sequence[ModelQuality], several: bool) -> str:
     rows = [to_json(one) for one in found]
     return json.dumps(rows if several else rows[0])
 
 
-def table(found: Sequence[Scored]) -> str:
+def table(found: Sequence[ModelQuality]) -> str:
     """One line for each file, in Markdown."""
     heads = ["model", "size", "bits/weight"]
     if any(one.ppl for one in found):
@@ -137,7 +137,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "| " + " | ".join(padded) + " |"
 
 
-def _cells(one: Scored) -> Mapping[str, str]:
+def _cells(one: ModelQuality) -> Mapping[str, str]:
     out = {"model": plain(one.path.name), "size": amount(one.bytes), "bits/weight": f"{one.bits:.2f}"}
     if one.ppl is not None:
         out["PPL"] = f"{one.ppl.ppl:.3f} ± {one.ppl.ppl_error:.3f}"

@@ -29,7 +29,7 @@ class Malformed(Exception):
 
 
 @dataclass(slots=True)
-class _Run:
+class _AnswerRun:
     """Plain text, or a marker's token."""
 
     text: str
@@ -50,7 +50,7 @@ class AnswerReader:
     ) -> None:
         self.tools, self.ended = tools, False
         self._tokens, self._new_id = frozenset(tokens), new_id
-        self._runs: deque[_Run] = deque()
+        self._runs: deque[_AnswerRun] = deque()
         self._at = 0
         self._raw: list[str] = []
         self._calls, self._open = 0, False
@@ -61,7 +61,7 @@ class AnswerReader:
             return
         runs = self._runs
         if mark or not runs or runs[-1].mark:
-            runs.append(_Run(text, mark, shown))
+            runs.append(_AnswerRun(text, mark, shown))
             return
         if len(runs) == 1:
             runs[0].text, self._at = runs[0].text[self._at :], 0

@@ -16,8 +16,8 @@ from satchel.formats.convert.folder import open_folder
 from satchel.formats.convert.general import general
 from satchel.formats.convert.logical import CHUNK, Logical, pieces
 from satchel.formats.convert.mapping import ArchMapping
+from satchel.formats.convert.pooling import RANKS, read_pooling
 from satchel.formats.convert.quantized import logicals, quantization
-from satchel.formats.convert.sentences import RANKS, read_pooling
 from satchel.formats.convert.shaping import Shaping, assemble
 from satchel.formats.convert.vocabulary import read_vocabulary
 from satchel.formats.gguf import Metadata, Typed, ValueType

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.mapping import ArchMapping, Config, ConfigCheck, Key
-from satchel.formats.convert.seeing import is_seeing, text_config, text_mapping
+from satchel.formats.convert.multimodal import is_multimodal, text_config, text_mapping
 
 INT_MAX = (1 << 31) - 1
 LAYERS_MAX = 512  # the runtime's limit
@@ -52,11 +52,11 @@ def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) ->
             not names and config.get("model_type") == mapping.model_type
         ):
             return mapping
-        if set(names) & set(mapping.seeing):
+        if set(names) & set(mapping.multimodal):
             return text_mapping(mapping)
     known = ", ".join(sorted(name for mapping in mappings for name in mapping.classes))
     got = ", ".join(map(ascii, names)) or ascii(config.get("model_type", "none"))
-    if is_seeing(config):
+    if is_multimodal(config):
         raise ModelError(
             f"{path}: {got:.200} reads pictures or sound, which is not supported; take a text model of its"
             " family"

@@ -4,14 +4,15 @@ Unsupported formats are refused by name, with a hint how to convert them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.safetensors import SafetensorsFile
-from satchel.formats.convert.stored import Container, Stored
+from satchel.formats.convert.stored import Container, Stored, gather
+from satchel.formats.convert.torchfile import open_torch
 from satchel.formats.gguf.check import quote
 
 SAVE = "load it with its own library and save it with save_pretrained(folder, safe_serialization=True)"
@@ -51,8 +52,6 @@ def open_folder(folder: Path) -> Container:
         return _open_safetensors(_files(folder, KINDS[0], "*.safetensors"))
     for name in (KINDS[1], ADAPTER):
         if (folder / name).is_file() or (folder / f"{name}.index.json").is_file():
-            from satchel.formats.convert.torchfile import open_torch
-
             return open_torch(_files(folder, name, name))
     if found := sorted(folder.glob("*.onnx")) or sorted(folder.glob("onnx/*.onnx")):
         from satchel.formats.convert.onnxfile import open_onnx
@@ -114,24 +113,3 @@ def _open_safetensors(files: Mapping[Path, set[str] | None]) -> Container:
             return opened.tensors
 
         return Container(gather(files, read), stack.pop_all())
-
-
-def gather(
-    files: Mapping[Path, set[str] | None], read: Callable[[Path], Mapping[str, Stored]]
-) -> dict[str, Stored]:
-    """The tensors of all files. ModelError where one is missing from its file, or is in two files."""
-    found: dict[str, Stored] = {}
-    for path, wanted in files.items():
-        tensors = read(path)
-        if wanted is not None and (missing := wanted - set(tensors)):
-            raise ModelError(
-                f"{path}: tensor {quote(min(missing))}: expected by the index ({len(missing)} such), got"
-                " none; the shards are not of one checkpoint"
-            )
-        if twice := set(tensors) & set(found):
-            name = min(twice)
-            raise ModelError(
-                f"{path}: tensor {quote(name)}: expected in one file, got it in {found[name].where} as well"
-            )
-        found.update(tensors)
-    return found

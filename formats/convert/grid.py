@@ -1,7 +1,7 @@
-"""Recovers Q4_0 codes from float weights: models of quantization-aware training store floats on Q4_0's grid.
+"""Recovers Q4_0 codes from float weights: quantization-aware training (QAT) leaves floats on Q4_0's grid.
 
-A tensor becomes Q4_0 only if decoding and rounding to the stored type gives every stored value again (apart
-from the sign of zero).
+A tensor becomes Q4_0 only if its blocks, decoded and rounded to the stored type, give every stored value
+again (apart from the sign of zero).
 """
 
 from __future__ import annotations

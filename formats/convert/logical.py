@@ -16,10 +16,10 @@ from math import prod
 import numpy as np
 
 from satchel.errors import ModelError
+from satchel.errors.threads import SafeThreadPool
 from satchel.formats.convert.stored import Array, Stored
 from satchel.quant import FORMATS, Format
 from satchel.quant.format import F32
-from satchel.quant.threads import SafeThreadPool
 
 Rows = Callable[[int, int], Array]
 CHUNK = 1 << 23  # bytes

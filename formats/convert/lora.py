@@ -67,7 +67,7 @@ class Pair:
     embedding: bool
 
 
-class Adapter(Resource):
+class LoraCheckpoint(Resource):
     """An open adapter folder; a satchel.formats.source.Source."""
 
     alignment = DEFAULT_ALIGNMENT

@@ -109,7 +109,7 @@ class ArchMapping:
     head_dim: bool = True  # all heads have one size: head_dim of the config, or hidden_size / heads
     whole: bool = True  # the ends of YaRN's ramp are rounded to whole pairs
     renames: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) for names before the rules apply
-    seeing: tuple[str, ...] = ()  # multimodal classes with this text model (seeing.py)
+    multimodal: tuple[str, ...] = ()  # multimodal classes with this text model (multimodal.py)
     flat: bool = False  # some of them have the text model's configuration at the top level
     defaults: Config = field(default_factory=dict)  # values that their configurations omit
     # whether the mapping applies to a config of its classes

@@ -1,7 +1,7 @@
 """Reads the weights of decoder models exported to ONNX, and recovers the checkpoint's names.
 
-Exporters keep the names of embeddings, norms and biases. The weight of a MatMul is often renamed and
-transposed, but the node's name still gives its layer.
+Exporters keep the names of embeddings, norms and biases. They often rename and transpose the weight of a
+MatMul, but the name of its node still gives the layer.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def open_onnx(paths: list[Path]) -> Container:
 
 
 class _Graph:
-    """One graph's initializers, and what its nodes tell of them."""
+    """The initializers of a graph, named and transposed by the nodes that use them."""
 
     def __init__(self, path: Path, graph: Any, onnx: Any) -> None:
         self.path, self.graph, self.onnx = path, graph, onnx
@@ -92,8 +92,7 @@ class _Graph:
         return {name: replace(stored, name=name) for name, stored in found.items()}
 
     def _add_product(self, node: Any, found: dict[str, Stored]) -> None:
-        """The second factor of a product, where it is a weight, under the checkpoint's name and the right way
-        round."""
+        """Adds the second factor of a product, if it is a weight, as (N, K) under the checkpoint's name."""
         source, flipped = self._origin(node.input[1])
         stored = self.stored.get(source)
         if stored is None or len(stored.shape) != 2 or stored.dtype not in FLOATS:
@@ -105,12 +104,11 @@ class _Graph:
             if not source.endswith(".weight"):
                 raise ModelError(
                     f"{self.path}: initializer {quote(source)}: expected a product whose name tells its"
-                    " layer,"
-                    f" got {quote(node.name)}; export with optimum, which keeps the names, or give"
+                    f" layer, got {quote(node.name)}; export with optimum, which keeps the names, or give"
                     " safetensors"
                 )
             name = _canonical(source)
-        # A tied head multiplies by the embeddings, which are found already.
+        # A tied output head multiplies by the embeddings, which are already found.
         if name not in found:
             found[name] = stored if flipped else transposed(stored)
 
@@ -132,7 +130,7 @@ class _Graph:
         return self._made_by
 
     def _is_product(self, name: str) -> bool:
-        """Whether a named weight is used as it stands in a product, where it lies transposed."""
+        """Whether a product uses the named initializer directly; it is (K, N) there, so it is transposed."""
         if not hasattr(self, "_direct"):
             products = (n for n in _nodes(self.graph) if n.op_type in ("MatMul", "Gemm") and len(n.input) > 1)
             self._direct = {n.input[1] for n in products}
@@ -152,7 +150,7 @@ class _Graph:
         return Stored(tensor.name, shape, dtype, str(self.path), read)
 
     def _inline(self, tensor: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        """Rows of a tensor whose data lies in the graph; ModelError where its length is not its shape's."""
+        """Reads rows of a tensor stored in the graph. ModelError where its length does not fit its shape."""
         field = "raw_data" if tensor.HasField("raw_data") else FIELDS[dtype]
         wanted = prod(shape) * (DTYPES[dtype].itemsize if field == "raw_data" else 1)
         got = len(getattr(tensor, field))
@@ -163,7 +161,9 @@ class _Graph:
         return partial(_from_graph, self.onnx, tensor, shape, dtype, str(self.path))
 
     def _external(self, tensor: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        """Rows of a tensor whose data lies in a file beside; ModelError where that is elsewhere or short."""
+        """Reads rows of a tensor stored in a file of the same folder. ModelError where the file is elsewhere
+        or too short.
+        """
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
         path = self.path.parent / location
@@ -189,7 +189,7 @@ class _Graph:
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
-    """Every node, also those in the branches of an If, as merged decoders have them."""
+    """All nodes, those in the branches of an If included: merged decoders have one."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -198,8 +198,9 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _of_node(node: Any) -> str | None:
-    """`/model/layers.0/mlp/up_proj/MatMul` gives model.layers.0.mlp.up_proj.weight, and so do the scopes that
-    newer exporters note beside a node; None where there is neither.
+    """The name of a product's weight: `/model/layers.0/mlp/up_proj/MatMul` gives
+    model.layers.0.mlp.up_proj.weight. Newer exporters write the module's name into the node's metadata
+    instead. None where there is neither.
     """
     parts = node.name.strip("/").split("/")
     if len(parts) > 1 and parts[-1].startswith(("MatMul", "Gemm")):
@@ -216,7 +217,7 @@ def _canonical(name: str) -> str:
 
 
 def _check_texts(message: Any, path: Path) -> None:
-    """ModelError where a text of the file is no UTF-8: the parser hands it out as bytes."""
+    """ModelError where a text field is not UTF-8: the parser returns such a field as bytes."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_MESSAGE, field.TYPE_STRING):
             continue

@@ -29,7 +29,7 @@ FLOATS = ("F16", "BF16", "F32")
 def gptq(tensors: Tensors, config: Mapping[str, Any], extensions: bool) -> Iterator[Logical]:
     """Every `<base>.qweight` [K * bits / 32, N] with its qzeros, scales [K / group, N] and g_idx [K].
 
-    Version 1 of the format stores each zero less one; `checkpoint_format` gptq_v2 stores it as it is.
+    Version 1 of the format stores zero - 1, gptq_v2 (`checkpoint_format`) the zero itself.
     """
     less = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
     for name, weight in tensors.items():

@@ -1,8 +1,8 @@
-"""Identifies the pre-tokenizer of a BPE vocabulary: the row of the table that splits every probe text as the
-checkpoint's own pre-tokenizer does.
+"""Identifies the pre-tokenizer of a BPE vocabulary: the known one that splits every probe text as the
+checkpoint's own does.
 
 Different regular expressions can split equally, so they are compared by their results. The probes contain
-every kind of character that a row distinguishes, alone and mixed.
+every class of characters that a known pre-tokenizer distinguishes, alone and mixed.
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ def build(row: PreTokenizer) -> Any:
 
 
 def _cuts(cutter: Any, text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Words with their places. The words are compared too: a cutter that changes them is another."""
+    """The words with their offsets. The words count too: a pre-tokenizer that changes them is another one."""
     found: list[tuple[str, tuple[int, int]]] = cutter.pre_tokenize_str(text)
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from satchel.errors import ModelError
-from satchel.formats.convert.vocabulary import PREFIX, Table
+from satchel.formats.convert.token_table import PREFIX, Table
 from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
 
 LIMIT = 1 << 28
@@ -25,7 +25,7 @@ class _Malformed(ValueError):
 
 
 def read_sentencepiece(path: Path, *, required: bool) -> tuple[Table, dict[str, Any]] | None:
-    """The vocabulary, or None where the file is of another kind (tiktoken's) and not `required`."""
+    """The vocabulary; None where the file is of another kind (such as tiktoken's) and not `required`."""
     from sentencepiece import SentencePieceProcessor
 
     if path.stat().st_size > LIMIT:

@@ -154,7 +154,7 @@ def _formatted(name: str, tensor: Logical, shaping: Shaping) -> Logical:
 
 
 def _decoded(tensor: Logical, target: str) -> Logical:
-    """The tensor in another format; a note where that gives up a quantized one's codes."""
+    """The tensor in another format, with a note where quantized codes are decoded."""
     if tensor.format in FLOATS or tensor.format == target:
         return retyped(tensor, target)
     return retyped(tensor, target, f"{tensor.format} decoded to {target}")

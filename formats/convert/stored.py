@@ -9,14 +9,18 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import ModelError
+from satchel.formats.gguf.check import quote
+
 Array = npt.NDArray[Any]
 
-# Types without a number of numpy's own are held as their bits.
+# A type that numpy lacks (BF16, FP8) is held as its bits.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -74,3 +78,24 @@ class Container:
 
     tensors: Mapping[str, Stored]
     closer: AbstractContextManager[Any]
+
+
+def gather(
+    files: Mapping[Path, set[str] | None], read: Callable[[Path], Mapping[str, Stored]]
+) -> dict[str, Stored]:
+    """The tensors of all files. ModelError where one is missing from its file, or is in two files."""
+    found: dict[str, Stored] = {}
+    for path, wanted in files.items():
+        tensors = read(path)
+        if wanted is not None and (missing := wanted - set(tensors)):
+            raise ModelError(
+                f"{path}: tensor {quote(min(missing))}: expected by the index ({len(missing)} such), got"
+                " none; the shards are not of one checkpoint"
+            )
+        if twice := set(tensors) & set(found):
+            name = min(twice)
+            raise ModelError(
+                f"{path}: tensor {quote(name)}: expected in one file, got it in {found[name].where} as well"
+            )
+        found.update(tensors)
+    return found

@@ -1,8 +1,11 @@
-"""Converts tokenizer.json to GGUF's tokenizer metadata.
+"""Reads tokenizer.json. GGUF's kind of tokenizer (tokenizer.ggml.model) by the vocabulary's model:
 
-BPE with merges becomes GGUF's kind gpt2, or llama where spaces are U+2581 and bytes are <0xNN>; WordPiece
-(BERT) becomes bert, Unigram becomes t5 (unigram.py). The `tokenizers` library reads the file. A pre-tokenizer
-that GGUF can't name is refused.
+    BPE on bytes                            gpt2
+    BPE with spaces as U+2581, <0xNN> bytes llama
+    WordPiece (BERT)                        bert
+    Unigram (XLM-RoBERTa)                   t5, in unigram.py
+
+The `tokenizers` library reads the file. A pre-tokenizer that splits text as no known one does is refused.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from typing import Any
 from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.pretokenizer import find_pretokenizer
+from satchel.formats.convert.token_table import PREFIX, Table, added_entries, put_added
 from satchel.formats.convert.unigram import read_unigram
-from satchel.formats.convert.vocabulary import PREFIX, Table, added_entries, put_added
 from satchel.formats.gguf.check import quote
 from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
 
@@ -23,7 +26,7 @@ AGAIN = "the file is damaged: download it again"
 
 
 def read_tokenizer_json(path: Path, notes: list[str]) -> tuple[Table, dict[str, Any]]:
-    """Tokens and GGUF keys. notes gets a line for what can't be carried over."""
+    """The tokens and the GGUF keys. notes: gets a line for each part that GGUF cannot hold."""
     data = read_json(path)
     model = data.get("model")
     if isinstance(model, dict) and (model.get("type") == "WordPiece" or "max_input_chars_per_word" in model):
@@ -56,7 +59,7 @@ def read_tokenizer_json(path: Path, notes: list[str]) -> tuple[Table, dict[str, 
 
 
 def _wordpiece(path: Path, data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[Table, dict[str, Any]]:
-    """The vocabulary of BERT (GGUF's kind bert). Refused unless normalizer and pre-tokenizer are BERT's."""
+    """A WordPiece vocabulary. ModelError unless text is normalized and split as BERT does it."""
     table = _tokens(path, model)
     put_added(table, added_entries(data.get("added_tokens")))
     clean, cut = (data.get(key) or {} for key in ("normalizer", "pre_tokenizer"))
@@ -96,7 +99,7 @@ def _tokens(path: Path, model: Mapping[str, Any]) -> Table:
 
 
 def _merges(path: Path, merges: object) -> list[tuple[str, str]]:
-    """The merges in order. Newer files store lists of two, older ones a text with a space."""
+    """The merges by rank. Newer files write a pair as a list of two, older ones as a text with a space."""
     if not isinstance(merges, list) or len(merges) > MAX_ENTRIES:
         raise ModelError(f"{path}: model.merges: expected a list of pairs, got {str(merges)[:40]!a}; {AGAIN}")
     pairs = []
@@ -114,7 +117,7 @@ def _load(path: Path) -> Any:
     try:
         return Tokenizer.from_file(str(path))
     except BaseException as error:
-        # The library panics on some malformed files, and its panic is a BaseException.
+        # The library panics on some malformed files; a panic is a BaseException, not an Exception.
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         raise ModelError(
@@ -123,8 +126,9 @@ def _load(path: Path) -> Any:
 
 
 def _adds(tokenizer: Any) -> dict[str, Any]:
-    """Whether a text gets special tokens around it, and which: seen on one. What ends a text that is read
-    need not be what ends one that is written.
+    """The keys add_bos_token, add_eos_token and add_sep_token, and the ids where one token is added, found by
+    encoding a letter with and without special tokens. The token that ends an encoded text need not be the one
+    that ends a generated text.
     """
     ids = tokenizer.encode("a").ids
     plain = tokenizer.encode("a", add_special_tokens=False).ids
@@ -147,8 +151,8 @@ def _adds(tokenizer: Any) -> dict[str, Any]:
 def _spaced(
     path: Path, data: Mapping[str, Any], table: Table, merges: list[tuple[str, str]]
 ) -> dict[str, Any]:
-    """A converted SentencePiece vocabulary: a token's score is the negative rank of its first merge, since
-    the highest score is merged first.
+    """A SentencePiece vocabulary in BPE form. SentencePiece merges the pair with the highest score first, so
+    a token's score is the negative rank of the first merge that makes it.
     """
     index = {text: i for i, text in table.texts.items()}
     for rank, (left, right) in enumerate(merges):
@@ -169,8 +173,8 @@ def _spaced(
 
 
 def _prefixes(path: Path, data: Mapping[str, Any]) -> bool:
-    """Whether a space is put before a text: normalizers Prepend and Replace, or pre-tokenizer Metaspace.
-    ModelError for any other combination.
+    """Whether a space is put before a text: by the normalizers Prepend and Replace, or by the pre-tokenizer
+    Metaspace. ModelError for anything else.
     """
     steps = _steps(data.get("normalizer"), "normalizers")
     kinds = [step.get("type") for step in steps]

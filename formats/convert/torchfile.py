@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from satchel.errors import ModelError, RequestError
-from satchel.formats.convert.folder import gather
-from satchel.formats.convert.stored import DTYPES, Array, Container, Stored
+from satchel.formats.convert.stored import DTYPES, Array, Container, Stored, gather
 from satchel.formats.gguf.check import quote
 
 NAMES = {
@@ -37,8 +36,9 @@ WRAPPERS = ("state_dict", "model", "module")
 
 
 def open_torch(files: Mapping[Path, set[str] | None]) -> Container:
-    """The tensors of PyTorch files. RequestError without torch, ModelError for a file that is no plain
-    weights."""
+    """The tensors of PyTorch files. RequestError without torch, ModelError for a file that holds more than
+    weights.
+    """
     try:
         import torch
     except ImportError:
@@ -75,7 +75,7 @@ def _read(torch: Any, path: Path) -> dict[str, Stored]:
 
 
 def _load(torch: Any, path: Path) -> Any:
-    """The file's contents; mapped where its form allows, else copied."""
+    """The file's contents: mapped into memory where its format allows it, else copied."""
     options = {"map_location": "cpu", "weights_only": True}
     try:
         try:
@@ -85,7 +85,7 @@ def _load(torch: Any, path: Path) -> Any:
                 raise
             return torch.load(path, **options)
     except Exception as error:
-        # Whatever the loader stumbles over in a foreign file, the file is what is wrong.
+        # Any exception of the loader means that the file is malformed.
         reason = str(error).split("\n")[0]
         raise ModelError(
             f"{path}: torch's loader of weights alone refuses it: {quote(reason, 160)}; give safetensors"

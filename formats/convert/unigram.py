@@ -1,5 +1,5 @@
-"""Converts a Unigram vocabulary of tokenizer.json (XLM-RoBERTa and relatives) to GGUF's kind t5: pieces with
-scores, and SentencePiece's normalization: a table of character replacements, whitespace trimmed and squeezed.
+"""Reads the Unigram vocabulary of a tokenizer.json (XLM-RoBERTa) as GGUF's t5 kind: pieces with their scores,
+and the character map of the normalizer. Spaces are removed at the ends and collapsed as in SentencePiece.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from satchel.errors import ModelError
-from satchel.formats.convert.vocabulary import PREFIX, Table, added_entries, put_added
+from satchel.formats.convert.token_table import PREFIX, Table, added_entries, put_added
 from satchel.formats.tokenizer.charsmap import read_charsmap
 from satchel.formats.tokenizer.vocab import MAX_ENTRIES, Kind, Meta
 
@@ -24,8 +24,8 @@ AGAIN = "the file is damaged: download it again"
 def read_unigram(
     path: Path, data: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[Table, dict[str, Any]]:
-    """Tokens and GGUF keys. ModelError for pieces without a score, and for other normalizers and
-    pre-tokenizers.
+    """The tokens and the GGUF keys. ModelError for a piece without a score, and for a normalizer or a
+    pre-tokenizer that SentencePiece does not have.
     """
     table = _pieces(path, model)
     put_added(table, added_entries(data.get("added_tokens")))
@@ -58,7 +58,9 @@ def _pieces(path: Path, model: Mapping[str, Any]) -> Table:
 
 
 def _normalizer(path: Path, part: object) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-    """The table of character replacements. Squeezed whitespace becomes GGUF's flag for it."""
+    """The character map (precompiled_charsmap), or None. Collapsing spaces needs no key of its own:
+    remove_extra_whitespaces says it.
+    """
     steps = part.get("normalizers") if isinstance(part, dict) and part.get("type") == "Sequence" else [part]
     found = None
     for step in steps if isinstance(steps, list) else [steps]:
@@ -90,7 +92,7 @@ def _charsmap(path: Path, text: object) -> np.ndarray[Any, np.dtype[np.uint8]] |
 
 
 def _check_cutter(path: Path, part: object) -> None:
-    """ModelError unless words are split at whitespace only, and spaces become U+2581 with one before the
+    """ModelError unless the pre-tokenizer is Metaspace, splits at spaces alone and puts one before each
     text.
     """
     steps = part.get("pretokenizers") if isinstance(part, dict) and part.get("type") == "Sequence" else [part]

@@ -1,12 +1,12 @@
 """Converts a checkpoint's tokenizer to GGUF's tokenizer.* keys: vocabulary, special tokens, chat templates.
 
-tokenizer.model (SentencePiece) wins over tokenizer.json, which was made from it.
+tokenizer.model (SentencePiece) wins over tokenizer.json, which is derived from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import numpy as np
 from satchel.errors import ModelError
 from satchel.formats.convert.general import chat_templates
 from satchel.formats.convert.jsonfile import read_optional
+from satchel.formats.convert.sentencepieces import read_sentencepiece
+from satchel.formats.convert.token_table import PREFIX, Added, Table, added_entries, put_added
+from satchel.formats.convert.tokenizerjson import read_tokenizer_json
 from satchel.formats.tokenizer.specials import TEXTS
-from satchel.formats.tokenizer.vocab import MAX_ENTRIES, Kind
+from satchel.formats.tokenizer.vocab import Kind
 
-PREFIX = "tokenizer.ggml."
 # tokenizer_config.json's names, and GGUF's for the id ("seperator" is how GGUF spells it).
 SPECIALS = {
     "bos_token": "bos_token_id",
@@ -32,27 +34,6 @@ SPECIALS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """A token added to the model's vocabulary. special: it is not parsed in plain text."""
-
-    id: int
-    text: str
-    special: bool
-
-
-@dataclass
-class Table:
-    """Tokens collected by id. Ids without a token become spare entries."""
-
-    texts: dict[int, str] = field(default_factory=dict)
-    kinds: dict[int, Kind] = field(default_factory=dict)
-    scores: dict[int, float] = field(default_factory=dict)
-
-    def put(self, id: int, text: str, kind: Kind, score: float = 0.0) -> None:
-        self.texts[id], self.kinds[id], self.scores[id] = text, kind, score
-
-
-@dataclass(frozen=True, slots=True)
 class ConvertedVocabulary:
     """The converted tokenizer. values: metadata by full key. notes: lines about oddities."""
 
@@ -61,10 +42,9 @@ class ConvertedVocabulary:
 
 
 def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> ConvertedVocabulary:
-    """Converts the tokenizer of a checkpoint. The embeddings' number of rows bounds its tokens.
+    """Converts the tokenizer of a checkpoint. rows: of the embedding matrix, one for each token.
 
-    ModelError where there is none, where GGUF has no name for its kind, or where it has more tokens than
-    rows.
+    ModelError without a tokenizer, for a kind that GGUF has no name for, or for tokens beyond the rows.
     """
     settings = read_optional(folder / "tokenizer_config.json")
     notes: list[str] = []
@@ -86,8 +66,8 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> Conve
 
 
 def _spelt(table: Table, id: int) -> str:
-    """A WordPiece token in GGUF's form: U+2581 marks the start of a word; the checkpoint marks continuations
-    by ##.
+    """A WordPiece token as GGUF spells it. GGUF marks the start of a word by U+2581; the checkpoint marks a
+    continuation by ##.
     """
     text = table.texts[id]
     if table.kinds[id] != Kind.NORMAL or (text.startswith("[") and text.endswith("]")):
@@ -96,9 +76,6 @@ def _spelt(table: Table, id: int) -> str:
 
 
 def _read_table(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> tuple[Table, dict[str, Any]]:
-    from satchel.formats.convert.sentencepieces import read_sentencepiece
-    from satchel.formats.convert.tokenizerjson import read_tokenizer_json
-
     model, tokens = folder / "tokenizer.model", folder / "tokenizer.json"
     if model.is_file() and (found := read_sentencepiece(model, required=not tokens.is_file())):
         table, values = found
@@ -117,7 +94,9 @@ def _read_table(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> 
 
 
 def added_tokens(folder: Path, settings: Mapping[str, Any]) -> list[Added]:
-    """The tokens added to a SentencePiece model, from all files that list them."""
+    """The tokens added to a SentencePiece model: added_tokens.json, then tokenizer.json, then
+    added_tokens_decoder of tokenizer_config.json; a later file wins.
+    """
     found: dict[int, Added] = {}
     for text, id in read_optional(folder / "added_tokens.json").items():
         if type(id) is int:
@@ -137,30 +116,10 @@ def _is_table(value: dict[str, Any]) -> bool:
     return all(isinstance(v, dict) and k.isascii() and k.isdigit() and len(k) < 10 for k, v in value.items())
 
 
-def added_entries(entries: object) -> Iterable[Added]:
-    for entry in entries if isinstance(entries, list) else []:
-        if not isinstance(entry, dict):
-            continue
-        id, text = entry.get("id"), entry.get("content")
-        if type(id) is int and 0 <= id < MAX_ENTRIES and isinstance(text, str) and text:
-            yield Added(id, text, entry.get("special") is True)
-
-
-def put_added(table: Table, added: Iterable[Added]) -> None:
-    """Marks what is special among known tokens, and takes up the others. Byte tokens stay what they are."""
-    for token in added:
-        kind = table.kinds.get(token.id)
-        if kind in (Kind.BYTE, Kind.UNKNOWN) and table.texts[token.id] == token.text:
-            continue
-        if token.special:
-            table.put(token.id, token.text, Kind.CONTROL, table.scores.get(token.id, 0.0))
-        elif kind != Kind.CONTROL or table.texts[token.id] != token.text:
-            table.put(token.id, token.text, Kind.USER_DEFINED, table.scores.get(token.id, -1000.0))
-
-
 def _fit(folder: Path, table: Table, rows: int, notes: list[str]) -> None:
-    """One token for each row of the embeddings. Rows without a token get a spare one; tokens without a row
-    can't be fed to the model, and only such as a checkpoint added may be left out.
+    """Fits the table to the embeddings: exactly one token per row. A row without a token gets a spare one
+    ([PAD7]). An added token without a row is left out, with a note; ModelError where any other token has no
+    row.
     """
     beyond = sorted(i for i in table.texts if not 0 <= i < rows)
     plain = [i for i in beyond if table.kinds[i] not in (Kind.CONTROL, Kind.USER_DEFINED)]
@@ -172,8 +131,7 @@ def _fit(folder: Path, table: Table, rows: int, notes: list[str]) -> None:
     for id in beyond:
         notes.append(
             f"{folder}: token {table.texts[id]!a:.60} has id {id:,}, but the embeddings have {rows:,}"
-            " rows: it"
-            " is left out"
+            " rows: it is left out"
         )
         del table.texts[id], table.kinds[id], table.scores[id]
     known = set(table.texts.values())
@@ -186,8 +144,9 @@ def _fit(folder: Path, table: Table, rows: int, notes: list[str]) -> None:
 def _special_ids(
     folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], table: Table
 ) -> dict[str, Any]:
-    """Ids by role: the tokenizer's word counts before the model's. Further ends of a generation become
-    eot_token_id."""
+    """GGUF keys of the special tokens' ids. The tokenizer's files win over config.json and
+    generation_config.json. A second end-of-sequence token in generation_config.json becomes eot_token_id.
+    """
     index = {text: i for i, text in table.texts.items()}
     other = read_optional(folder / "special_tokens_map.json")
     generation = read_optional(folder / "generation_config.json")

@@ -18,11 +18,10 @@ def write_source(
     max_size: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """Write `target`, or parts of up to max_size bytes of tensors; gives the paths. progress: called with
-    bytes written.
+    """Writes `target`, or parts with up to max_size bytes of tensors each, and returns the paths. progress:
+    called with the number of bytes written so far.
 
-    RequestError where it can't be written, ModelError where the source turns out to be malformed; nothing is
-    left behind then.
+    RequestError where a file cannot be written, ModelError for a malformed source; no file remains then.
     """
     target = Path(target)
     if source.path.is_dir() and target.resolve() == source.path.resolve():

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Lock
 
 from satchel.errors import ModelError, RequestError
+from satchel.errors.threads import SafeThreadPool
 from satchel.formats.gguf.reader import CHUNK, GGUF, Part
-from satchel.quant.threads import SafeThreadPool
 
 ALGORITHMS = ("sha256", "sha1", "sha512", "blake2b", "md5")
 THREADS = 2

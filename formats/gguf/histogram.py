@@ -21,7 +21,7 @@ MOST_BINS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class TensorHistogram:
     """The distribution of one tensor's decoded values."""
 
     name: str
@@ -38,7 +38,7 @@ class Histogram:
     counts: tuple[int, ...]
 
 
-def histogram(gguf: GGUF, name: str, bins: int = 40) -> Histogram:
+def histogram(gguf: GGUF, name: str, bins: int = 40) -> TensorHistogram:
     """The histogram of a tensor's decoded values. RequestError without such a tensor or a finite value."""
     if not 1 <= bins <= MOST_BINS:
         raise RequestError(f"bins: expected 1 to {MOST_BINS}, got {bins}")
@@ -66,7 +66,7 @@ def histogram(gguf: GGUF, name: str, bins: int = 40) -> Histogram:
     for values in _values(gguf, name):
         counts += np.histogram(values[np.isfinite(values)].astype(np.float64), edges)[0]
     deviation = sqrt(max(0.0, square / (count - nan) - mean * mean))
-    return Histogram(
+    return TensorHistogram(
         name, info.format, info.shape, count, nan, zeros, low, high, mean, deviation,
         tuple(edges.tolist()), tuple(counts.tolist()),
     )  # fmt: skip

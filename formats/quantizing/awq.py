@@ -17,9 +17,9 @@ from satchel.formats.quantizing.calibration import Calibration
 from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
 from satchel.quant import FORMATS
-from satchel.quant.awq import Sample, best_scales, scale_hessian
+from satchel.quant.calibration.awq import Sample, best_scales, scale_hessian
+from satchel.quant.calibration.gptq import Hessian
 from satchel.quant.format import F32
-from satchel.quant.gptq import Hessian
 from satchel.quant.pack import quietly
 
 SAMPLE = 64  # rows of each matrix on which scales are tried

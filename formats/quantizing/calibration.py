@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from satchel.quant.calibration.gptq import Hessian
 from satchel.quant.format import F32
-from satchel.quant.gptq import Hessian
 
 
 class Calibration(Protocol):

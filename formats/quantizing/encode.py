@@ -19,8 +19,8 @@ from satchel.formats.quantizing.calibration import Calibration, Diagonals, Witho
 from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, Format
+from satchel.quant.calibration.gptq import Hessian, encode_matrix
 from satchel.quant.format import F32, Blocks
-from satchel.quant.gptq import Hessian, encode_matrix
 
 __all__ = ["Calibration", "Diagonals", "EncodeTask", "TensorEncoder", "WithoutGptq"]
 

@@ -23,7 +23,8 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.compiler import optimize
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.target import DeviceTarget
-from satchel.runtime.device.device import Device, find_backend
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Type
 from satchel.runtime.layers.arch import Cache, HParams, find_arch

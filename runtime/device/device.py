@@ -1,14 +1,9 @@
 """Thin wrappers over hal.h: Backend (a library), Device, Buffer and Exec. Each ends with close(), children
 before parents.
-
-Backends are found at run time, by file name; numba fills the same struct from Python. There is no silent
-fallback here.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,78 +79,25 @@ class BackendLibrary:
     table: Any = None
 
 
-def _open_library(path: Path) -> BackendLibrary:
-    name = path.stem.removeprefix("libsatchel_")
-    try:
-        # Never unloaded: an unclosed device runs threads in it until the process ends.
-        library = cext.ffi.dlopen(str(path), os.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
-        table = library.hal_backend_entry()
-    except (OSError, AttributeError) as error:
-        return BackendLibrary(name, str(path), f"{path.name} cannot be opened: {error}", -1)
-    if table.hash != cext.ABI_HASH:
-        return BackendLibrary(
-            name, str(path), f"{path.name} was built for another version of Satchel: build it again", -1
-        )
-    name = cext.ffi.string(table.name).decode()
-    score = int(table.score())
-    reason = "" if score > 0 else f"{name} cannot run on this machine: {_text(table)}"
-    # cffi unloads a library when its handle is freed, so the handle is kept with the table.
-    return BackendLibrary(name, str(path), reason, score, (library, table))
-
-
-def _numba() -> BackendLibrary:
-    try:
-        from satchel.runtime.backends.numba import make_backend
-
-        table = make_backend(cext.ffi)
-    except ImportError as error:
-        return BackendLibrary("numba", "numba", f"numba cannot be imported: {error}", 0)
-    return BackendLibrary("numba", "numba", "", 1, (None, table))
-
-
-def library_files() -> tuple[Path, ...]:
-    """Files of all backend libraries; none is opened."""
-    return tuple(cext.libraries())
-
-
-@functools.cache
-def libraries() -> tuple[BackendLibrary, ...]:
-    """All backend libraries that were found, usable or not, those of SATCHEL_BACKENDS first."""
-    return tuple(_open_library(path) for path in cext.libraries())
-
-
-def find_backend(name: str = "auto") -> Backend:
-    """The best library of this name. "auto" is cpu, or numba if no library was built. The error lists what
-    there is.
-    """
-    usable = [f for f in libraries() if not f.reason]
-    if name == "numba" or (name == "auto" and not any(f.name == "cpu" for f in usable)):
-        found = _numba()
-        if found.reason:
-            raise DeviceError(f"no backend can run: {found.reason}; run `satchel doctor`")
-        return Backend(found)
-    wanted = [f for f in usable if f.name == ("cpu" if name == "auto" else name)]
-    if wanted:
-        return Backend(max(wanted, key=lambda f: f.score))
-    broken = [f.reason for f in libraries() if f.name == name and f.reason]
-    have = ", ".join(sorted({f.name for f in usable} | {"numba"}))
-    raise DeviceError(
-        f"device {name!r}: {broken[0] if broken else 'no such backend is installed'}; there is {have}"
-    )
-
-
-def _text(table: Any) -> str:
+def error_text(table: Any) -> str:
+    """The message of a library's last error."""
     message = table.error()
     text = str(cext.ffi.string(message).decode(errors="replace")) if message else ""
     return text or "no reason given"
 
 
+def no_overrides(device: Device) -> OverridesOf:
+    """Each step takes the device's default kernel."""
+    return lambda segment: ()
+
+
 class Backend:
-    """One library and its function table."""
+    """One library and its function table. choose_kernels: gives the kernel overrides of a device."""
 
     def __init__(self, found: BackendLibrary) -> None:
         self.name, self.path, self.score = found.name, found.path, found.score
         self._keep, self.table = found.table
+        self.choose_kernels: Callable[[Device], OverridesOf] = no_overrides
 
     def check_deterministic(self) -> None:
         """Raises RequestError unless it promises batch-invariant results."""
@@ -171,7 +113,7 @@ class Backend:
 
     def check(self, code: int, what: str) -> None:
         if code:
-            raise DeviceError(f"{self.name}: {what}: {KINDS.get(code, code)}: {_text(self.table)}")
+            raise DeviceError(f"{self.name}: {what}: {KINDS.get(code, code)}: {error_text(self.table)}")
 
     def open(
         self,
@@ -197,10 +139,7 @@ class Backend:
         flags = FAST * fast | PROFILE * profile | DETERMINISTIC * deterministic
         options = {"threads": threads, "threads_decode": threads_decode, "flags": flags}
         device = Device(self, index, options)
-        if self.table.kernels or self.table.add_kernel:
-            from satchel.runtime.kernels.overrides import KernelOverrides
-
-            device.overrides_of = KernelOverrides(device)
+        device.overrides_of = self.choose_kernels(device)
         return device
 
 
@@ -219,7 +158,7 @@ class Device(Resource):
         self.name = device_name(backend.name, index)
         self.profiled = bool(options["flags"] & PROFILE)
         self.deterministic = bool(options["flags"] & DETERMINISTIC)
-        self.overrides_of: OverridesOf = lambda segment: ()  # kernel overrides of a plan
+        self.overrides_of = no_overrides(self)  # kernel overrides of a plan
         asked = cext.ffi.new("hal_options *", dict(options))
         out = cext.ffi.new("hal_device **")
         backend.check(backend.table.open(index, asked, out), f"device {index} cannot be opened")
@@ -229,7 +168,7 @@ class Device(Resource):
     def check(self, code: int, what: str) -> None:
         """Raises DeviceError for a code other than 0, DeviceLost if the device is lost."""
         if code == LOST:
-            raise DeviceLost(self.name, f"{what}: {_text(self.backend.table)}")
+            raise DeviceLost(self.name, f"{what}: {error_text(self.backend.table)}")
         self.backend.check(code, what)
 
     def info(self) -> Info:
@@ -285,7 +224,7 @@ class Device(Resource):
         plan, _keep = plan_struct(segment, 0, self.overrides_of(segment))
         for i in range(len(segment.step_table)):
             if self.backend.table.supports(self.handle, plan, i) != 1:
-                return _text(self.backend.table)
+                return error_text(self.backend.table)
         return ""
 
     def kernels(self, segment: Segment, step: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from satchel.errors import DeviceError, RequestError, SatchelError
-from satchel.quant.threads import begin
+from satchel.errors.threads import begin
 from satchel.runtime.compiler.cost import CostModel
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.cancel_scope import current_scope

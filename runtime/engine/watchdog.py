@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from satchel.quant.threads import begin
+from satchel.errors.threads import begin
 
 BEAT = 0.5  # seconds between beats
 MISSED = 6  # consecutive missed beats after which an engine is not ready

@@ -18,7 +18,8 @@ from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.api.refusals import Busy
 from satchel.runtime.grammar.deep import begin_deep, run_deep
 from satchel.runtime.grammar.schema import read_schema
-from satchel.runtime.grammar.sources import GrammarSource, read_spec
+from satchel.runtime.grammar.source import GrammarSource
+from satchel.runtime.grammar.sources import read_spec
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.vocabulary import TokenBitmask, Vocabulary, bitmask_of
 

@@ -10,9 +10,22 @@ from urllib.parse import unquote
 
 from satchel.errors import RequestError
 from satchel.runtime.grammar.merging import check_merges
-from satchel.runtime.grammar.schema import TYPES, Schema, children, describe, shown, step
+from satchel.runtime.grammar.schema import TYPES, Schema, bare, children, describe, read_schema, shown, step
+from satchel.runtime.grammar.spec import load
 
 IN_PLACE = ("allOf", "anyOf", "oneOf")  # they apply to the same value
+
+
+def checked_schema(text: str, what: str) -> tuple[Any, dict[str, Schema]]:
+    """The schema of a JSON text, and all subschemas by pointer. Raises RequestError if it cannot be
+    enforced.
+    """
+    schema = load(text, what)
+    found = read_schema(schema, what)
+    check_references(found, what)
+    if schema is False:
+        raise RequestError(f"{what} at #: no value satisfies it")
+    return ({} if schema is True else bare(schema)), found
 
 
 def check_references(found: dict[str, Schema], what: str = "the JSON schema") -> None:

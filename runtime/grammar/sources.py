@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.grammar.ambiguity import is_catastrophic
-from satchel.runtime.grammar.check import Check, json_check, sentence_check
+from satchel.runtime.grammar.check import json_check, sentence_check
 from satchel.runtime.grammar.compile_json import compiled_schema
 from satchel.runtime.grammar.gbnf import read_gbnf
 from satchel.runtime.grammar.lark import read_lark
-from satchel.runtime.grammar.references import check_references
+from satchel.runtime.grammar.references import checked_schema
 from satchel.runtime.grammar.regex import parse
-from satchel.runtime.grammar.schema import Schema, bare, read_schema, shown
+from satchel.runtime.grammar.schema import Schema, bare, shown
+from satchel.runtime.grammar.source import GrammarSource
 from satchel.runtime.grammar.spec import (
     MAX_GRAMMAR,
     AnyJson,
@@ -29,25 +28,10 @@ from satchel.runtime.grammar.spec import (
     Spec,
     ToolCallGrammar,
     check_size,
-    load,
 )
 
 DEFINITIONS = ("$defs", "definitions")
 PATIENCE = 0.3  # seconds to search for the place of an error
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarSource:
-    """A grammar for llguidance."""
-
-    what: str  # the spec's name in errors
-    grammar: str
-    check: Check
-    tokens: tuple[int, ...] = ()  # ids of the markers that it may ask for
-    locate: Callable[[], str] | None = None  # finds the place of an error
-
-    def fail(self, message: str, place: str = "") -> RequestError:
-        return RequestError(f"{self.what}{f' at {place}' if place else ''}: {message}")
 
 
 def read_spec(spec: Spec, tokenizer: Tokenizer | None) -> GrammarSource:
@@ -73,7 +57,7 @@ def _read(spec: Spec, tokenizer: Tokenizer | None) -> GrammarSource:
     if isinstance(spec, ToolCallGrammar):
         if tokenizer is None:
             raise RequestError("tool calls: their markers are in a model's vocabulary: load it first")
-        from satchel.runtime.grammar.tools import read_tools
+        from satchel.runtime.grammar.tools import read_tools  # loads the parsers of answers
 
         return read_tools(spec, tokenizer)
     return _of_grammar(spec)
@@ -83,18 +67,6 @@ def check_spec(spec: Spec) -> None:
     """The same checks without a vocabulary. Tool calls are skipped, because their markers are in it."""
     if not isinstance(spec, ToolCallGrammar):
         read_spec(spec, None)
-
-
-def checked_schema(text: str, what: str) -> tuple[Any, dict[str, Schema]]:
-    """The schema of a JSON text, and all subschemas by pointer. Raises RequestError if it cannot be
-    enforced.
-    """
-    schema = load(text, what)
-    found = read_schema(schema, what)
-    check_references(found, what)
-    if schema is False:
-        raise RequestError(f"{what} at #: no value satisfies it")
-    return ({} if schema is True else bare(schema)), found
 
 
 def _of_schema(spec: JsonSchema) -> GrammarSource:

@@ -16,8 +16,9 @@ from satchel.formats.chat import ChatParser, Collected, Style
 from satchel.formats.tokenizer import Kind, Tokenizer
 from satchel.runtime.grammar.arguments import Arguments, shown
 from satchel.runtime.grammar.check import Check, parse_exact
+from satchel.runtime.grammar.references import checked_schema
 from satchel.runtime.grammar.schema import describe
-from satchel.runtime.grammar.sources import GrammarSource, checked_schema
+from satchel.runtime.grammar.source import GrammarSource
 from satchel.runtime.grammar.spec import ToolCallGrammar, ToolSchema, dump
 from satchel.runtime.grammar.styles import JsonArguments, ToolCallFormat, tool_call_format
 from satchel.runtime.grammar.validate import Validator

@@ -60,7 +60,7 @@ MAPPING = ArchMapping(
         ConfigCheck("use_bidirectional_attention", (False, None)),
     ),
     extra=_extra,
-    seeing=("Gemma3ForConditionalGeneration",),
+    multimodal=("Gemma3ForConditionalGeneration",),
     defaults={  # published configs leave these out
         "num_attention_heads": 8,
         "num_key_value_heads": 4,

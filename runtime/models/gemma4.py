@@ -150,7 +150,7 @@ def _rope_keys(reader: ConfigReader, small: int, large: int) -> None:
 
 MAPPING = ArchMapping(
     classes=("Gemma4ForCausalLM",),
-    seeing=("Gemma4ForConditionalGeneration",),
+    multimodal=("Gemma4ForConditionalGeneration",),
     model_type="gemma4_text",
     arch="gemma4",
     rules=(

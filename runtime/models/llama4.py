@@ -91,7 +91,7 @@ MAPPING = ArchMapping(
         ConfigCheck("num_experts_per_tok", (1,), 1),
     ),
     extra=_extra,
-    seeing=("Llama4ForConditionalGeneration",),
+    multimodal=("Llama4ForConditionalGeneration",),
 )
 
 

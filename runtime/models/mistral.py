@@ -26,7 +26,7 @@ MAPPING = ArchMapping(
     rules=LLAMA_BODY,
     keys=(*DENSE_KEYS, Key("attention.sliding_window", ("sliding_window",), optional=True)),
     guards=(*DENSE_GUARDS, ConfigCheck("layer_types", (None,))),
-    seeing=("Mistral3ForConditionalGeneration",),
+    multimodal=("Mistral3ForConditionalGeneration",),
 )
 
 

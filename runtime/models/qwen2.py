@@ -14,7 +14,7 @@ MAPPING = ArchMapping(
     rules=DENSE_BODY,
     keys=DENSE_KEYS,
     guards=DENSE_GUARDS,
-    seeing=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+    multimodal=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
     flat=True,
     extra=all_see_all,
 )

@@ -14,7 +14,7 @@ from satchel.runtime.layers.blocks import pre_norm_layer
 
 MAPPING = ArchMapping(
     classes=("Qwen3ForCausalLM",),
-    seeing=("Qwen3VLForConditionalGeneration",),
+    multimodal=("Qwen3VLForConditionalGeneration",),
     model_type="qwen3",
     arch="qwen3",
     rules=(*DENSE_BODY, *HEAD_NORMS),

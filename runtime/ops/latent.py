@@ -11,6 +11,7 @@ import numpy as np
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.ops.op import op
 from satchel.runtime.ops.op import rows_of as _rows
+from satchel.runtime.ops.paged import attention
 
 
 def _runs(slot: Array, pos: Array) -> Array:
@@ -39,8 +40,6 @@ def absorbed_attention(
     out = np.zeros((len(q), q.shape[1] * value), np.float32)
     mine = _runs(slot, pos) < least
     if mine.any():
-        from satchel.runtime.ops import attention
-
         out[mine] = attention.define(q[mine], k, v, slot[mine], pos[mine], table, scale=scale, value=value)
     return out
 

@@ -14,16 +14,8 @@ from pathlib import Path
 from satchel.errors import DeviceError, RequestError
 from satchel.formats.resource import Resource
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.device import (
-    HOST_MEMORY,
-    TEST_ONLY,
-    Backend,
-    Device,
-    device_name,
-    find_backend,
-    libraries,
-    open_device,
-)
+from satchel.runtime.device.device import HOST_MEMORY, TEST_ONLY, Backend, Device, device_name, open_device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement.options import PlacementOptions
 
 Open = Callable[[Backend, int], Device]

@@ -20,7 +20,7 @@ from satchel.formats.gguf import open_gguf
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.children import module_path
-from satchel.runtime.device.device import library_files
+from satchel.runtime.device.libraries import library_files
 from satchel.runtime.placement.speeds import cache_file
 from satchel.runtime.tuning import kept
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from satchel.errors import ModelError
+from satchel.errors.threads import SafeThreadPool
 from satchel.formats.imatrix import Sums
 from satchel.quant import FORMATS
-from satchel.quant.gptq import one_blas_thread
+from satchel.quant.calibration.gptq import one_blas_thread
 from satchel.quant.recipes import is_quantizable
-from satchel.quant.threads import SafeThreadPool
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler.memory import storage
 from satchel.runtime.engine.batch_entry import BatchEntry

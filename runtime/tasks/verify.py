@@ -147,7 +147,7 @@ def check_meaning(metadata: Metadata, weights: FileWeights, log: Log) -> Forward
         shapes = not any(SIZES.search(key) for key in changed) and all(key in known for key in values)
         hp = HParams(values, name)
         context = min(CONTEXT, hp.uint("context_length", high=1 << 30))
-        return _surveying(arch, log, shapes)(hp, _Weights(weights, log), Cache(context)).build()
+        return _surveying(arch, log, shapes)(hp, _CheckedWeights(weights, log), Cache(context)).build()
 
     return each_fault(build, known, log, "meaning", lambda key: _guess(key.removeprefix(f"{name}."), tensors))
 
@@ -177,7 +177,7 @@ def _same(values: Metadata, metadata: Metadata, key: str) -> bool:
     return key in values and values.typed(key) is metadata.typed(key)
 
 
-class _Weights:
+class _CheckedWeights:
     """A file's weights. A tensor in a format that this version does not run is recorded, and treated as
     float32. refused: expected shapes of tensors whose shapes differ.
     """
@@ -212,7 +212,7 @@ def _surveying(arch: type[Arch], log: Log, shapes: bool) -> type[Arch]:
                 log.error("meaning", error)
         self.used.add(name)
         stand_in = tuple(1 if size is None else size for size in shape)
-        if isinstance(self.weights, _Weights):
+        if isinstance(self.weights, _CheckedWeights):
             self.weights.refused[name] = stand_in
         return self.graph.node("weight", (), Type(stand_in, "f32"), name)
 

@@ -17,7 +17,7 @@ from satchel.runtime.layers.arch import Cache, HParams, architectures, find_arch
 
 if TYPE_CHECKING:
     from satchel.formats.convert.checkpoint import Checkpoint
-    from satchel.formats.convert.lora import Adapter, Base
+    from satchel.formats.convert.lora import Base, LoraCheckpoint
     from satchel.formats.convert.mapping import ArchMapping
     from satchel.formats.convert.shaping import Shaping
 
@@ -66,7 +66,7 @@ def check(checkpoint: Checkpoint) -> None:
         Metadata({k: checkpoint.metadata.typed(k) for k in checkpoint.metadata}, str(checkpoint.path)), arch
     )
     try:
-        find_arch(arch, str(checkpoint.path))(hp, _Weights(checkpoint), Cache(context=32)).build()
+        find_arch(arch, str(checkpoint.path))(hp, _CheckpointWeights(checkpoint), Cache(context=32)).build()
     except ModelError as error:
         name = str(error).split(":")[0]
         tensor = checkpoint.tensors.get(name)
@@ -75,7 +75,7 @@ def check(checkpoint: Checkpoint) -> None:
         raise ModelError(f"{text}{origin}") from None
 
 
-class _Weights:
+class _CheckpointWeights:
     """A checkpoint's tensors as an architecture sees them."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -97,12 +97,12 @@ class _Weights:
         return fmt.decode(np.frombuffer(raw, fmt.dtype)).reshape(tensor.shape)
 
 
-def open_adapter(path: str | Path, base: str | Path | None = None, outtype: str = "auto") -> Adapter:
+def open_adapter(path: str | Path, base: str | Path | None = None, outtype: str = "auto") -> LoraCheckpoint:
     """A PEFT adapter folder. base: the model that it changes, a GGUF file or a folder with config.json;
     default: the one that the adapter names, if that is a local folder.
     """
     from satchel.formats.convert.jsonfile import read_json
-    from satchel.formats.convert.lora import Adapter
+    from satchel.formats.convert.lora import LoraCheckpoint
 
     path = Path(path)
     if base is None:
@@ -112,7 +112,7 @@ def open_adapter(path: str | Path, base: str | Path | None = None, outtype: str 
                 f"{path}: the adapter's model {stated!a:.80} is not a local folder; give it with --base"
             )
         base = stated
-    return Adapter(path, _base(Path(base)), outtype)
+    return LoraCheckpoint(path, _base(Path(base)), outtype)
 
 
 def _base(path: Path) -> Base:

@@ -16,10 +16,10 @@ from threading import Event
 import numpy as np
 
 from satchel.errors import ModelError
+from satchel.errors.threads import SafeThreadPool
 from satchel.formats.gguf import GGUF, TensorInfo
 from satchel.formats.verify_values import scan
 from satchel.quant import FORMATS
-from satchel.quant.threads import SafeThreadPool
 from satchel.runtime.device.device import WEIGHT, Buffer, Device
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.plan import ALIGN, WeightPlace

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, cast
 
 from satchel.errors import DeviceError, SatchelError
-from satchel.quant.threads import begin
+from satchel.errors.threads import begin
 from satchel.runtime.children import interpreter, module_path, start
 from satchel.runtime.worker.wire import Message, read_message, write_message
 

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
-from satchel.quant.threads import begin
+from satchel.errors.threads import begin
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.cancel_scope import current_scope
 from satchel.runtime.engine.generate_request import GenerateRequest

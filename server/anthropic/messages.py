@@ -16,6 +16,7 @@ from satchel.server.bodies import BodyRoute
 from satchel.server.flavour import JsonObject
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.shadow import begin_answer
 from satchel.server.stream import Stream, event, unless_gone
 
 router = APIRouter(route_class=BodyRoute)
@@ -26,7 +27,7 @@ PING = event({"type": "ping"}, "ping")
 @needs(USER)
 async def messages(request: Request, body: MessagesBody) -> Response:
     warnings = unknown_fields(request, body)
-    work = Answer.begin(models_of(request), body.wanted, caller_of(request))
+    work = begin_answer(models_of(request), body.wanted, caller_of(request))
     if body.stream:
         answer = await unless_gone(request, work)
         return Stream(events(answer, body, warnings), answer.close, ping=PING)

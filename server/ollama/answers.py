@@ -28,6 +28,7 @@ from satchel.server.ollama.shapes import (
 )
 from satchel.server.roles import ADMIN, USER, check_role, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.shadow import begin_answer
 from satchel.server.stream import LINES, Stream, line, unless_gone
 
 router = APIRouter(route_class=BodyRoute)
@@ -93,7 +94,7 @@ async def _load(pending: PendingAnswer) -> JsonObject:
 
 async def _begin(pending: PendingAnswer) -> Answer:
     body, seconds = pending.body, pending.body.keep
-    answer = await Answer.begin(models_of(pending.request), body.wanted, caller_of(pending.request))
+    answer = await begin_answer(models_of(pending.request), body.wanted, caller_of(pending.request))
     try:
         pending.warnings.extend(body.options.check_context(answer.model.model.context))
     except BaseException:

@@ -14,6 +14,7 @@ from satchel.server.openai.fields import TextFields
 from satchel.server.openai.progress import reporting
 from satchel.server.openai.shapes import head, new_id, timings, usage
 from satchel.server.route import caller_of, models_of
+from satchel.server.shadow import begin_answer
 from satchel.server.stream import PING_SECONDS, stream_of, unless_gone
 
 
@@ -32,7 +33,7 @@ async def respond(
     early = None
     if body.return_progress:
         wanted, early = reporting(wanted, progress)
-    work = Answer.begin(models_of(request), wanted, caller_of(request))
+    work = begin_answer(models_of(request), wanted, caller_of(request))
     if body.stream:
         return await stream_of(request, work, chunks, early=early, ping_seconds=silence(body))
 

@@ -34,6 +34,7 @@ from satchel.server.problem import Problem, problem_of
 from satchel.server.reading import count_tokens
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.shadow import begin_answer
 from satchel.server.stream import event, stream_of, unless_gone
 
 router = APIRouter(route_class=BodyRoute)
@@ -174,7 +175,7 @@ async def respond(request: Request, body: ResponseBody) -> Response:
     warnings = [*unknown_fields(request, body), *body.warnings]
     if body.n > 1 or body.use_beam_search or body.best_of or body.return_progress:
         raise Problem("unsupported", "a response is one answer: leave n, best_of and beams out", "n")
-    work = Answer.begin(models_of(request), body.wanted, caller_of(request))
+    work = begin_answer(models_of(request), body.wanted, caller_of(request))
     if body.stream:
         bits = partial(events, body=body, warnings=warnings)
         return await stream_of(request, work, bits, ping_seconds=silence(body))

@@ -20,7 +20,7 @@ from compare_seats import Child, EngineError
 from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 HAVE = {f.name for f in libraries() if not f.reason}
 needs_peer = pytest.mark.skipif(

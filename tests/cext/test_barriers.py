@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from barriers import REACHED, sites
 
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 SITES = list(sites())
 SAMPLE = 14  # each test run checks one barrier of so many; `make barriers` checks all

@@ -13,7 +13,7 @@ import pytest
 from accuracy import nmse
 
 from satchel.quant import FORMATS
-from satchel.quant.f8_e4m3 import values
+from satchel.quant.formats.f8_e4m3 import values
 
 ROOT = Path(__file__).parents[2]
 

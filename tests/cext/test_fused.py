@@ -11,7 +11,8 @@ import pytest
 from one_step import SETS, Case, cases_of, generator, open_set, run
 
 from satchel.errors import DeviceError
-from satchel.runtime.device.device import Device, find_backend
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 

@@ -20,7 +20,8 @@ from one_step import CASES, Case, cases_of, define, define_all, generator, plan_
 from satchel import cext
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import Array
 
 # Ops that quantize activations. On a GPU activations stay float32, so it has no kernels for these.

@@ -12,7 +12,8 @@ import pytest
 
 from satchel import cext
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import Array
 from satchel.runtime.plan import BufferSpec, Segment
 

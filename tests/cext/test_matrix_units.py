@@ -32,7 +32,8 @@ from one_step import (
 
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import DETERMINISTIC_BACKENDS, Device, find_backend, libraries
+from satchel.runtime.device.device import DETERMINISTIC_BACKENDS, Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import Array
 
 EMULATED = tuple(f"matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12"))

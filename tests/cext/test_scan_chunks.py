@@ -14,7 +14,8 @@ from one_step import Case, define, f32, generator, i32, run
 from recurrent_cases import GONE
 
 from satchel.errors import DeviceError
-from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend, libraries
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="needs the cpu backend"

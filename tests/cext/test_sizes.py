@@ -11,7 +11,8 @@ import pytest
 
 from satchel import cext
 from satchel.errors import DeviceError
-from satchel.runtime.device.device import Device, find_backend
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend
 
 EDGES = (-(2**63), -1, 0, 1, 16, 32, 256, 2**20, 2**31 - 1, 2**32, 2**58, 2**59, 2**62, 2**63 - 1)
 FORMATS = range(48)

@@ -16,12 +16,13 @@ import tiny
 import tiny_file
 
 from satchel.cli.commands.bench import numbers
-from satchel.cli.main import UsageError, main
+from satchel.cli.main import main
+from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.device import bandwidth
 from satchel.runtime.device import peaks as device_peaks
 from satchel.runtime.device.bandwidth import read_bandwidth
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.tasks.bench import Batched, Runner, Test, cost_of, prefill, steps_of

@@ -17,7 +17,7 @@ import tiny_file
 
 from satchel.cli.main import main
 from satchel.runtime.device import peaks as device_peaks
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.plan import PlanStep
 from satchel.runtime.tasks.profile import group_of
 

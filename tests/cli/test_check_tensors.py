@@ -11,7 +11,7 @@ import tiny_file
 
 from satchel.cli.main import main
 from satchel.formats.gguf import open_gguf
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 pytestmark = pytest.mark.skipif(
     "cpu" not in {f.name for f in libraries() if not f.reason}, reason="no CPU backend is installed"

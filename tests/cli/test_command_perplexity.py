@@ -12,7 +12,7 @@ import tiny_file
 
 from satchel.cli.main import main
 from satchel.formats.logits import open_logits
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no CPU backend is installed"

@@ -16,7 +16,7 @@ from satchel.cli.main import main
 from satchel.cli.quantizing.options import parse_size
 from satchel.formats.gguf import open_gguf, sources, write_gguf
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 no_cpu = not any(f.name == "cpu" and not f.reason for f in libraries())
 needs_cpu = pytest.mark.skipif(no_cpu, reason="no CPU backend is installed")

@@ -12,7 +12,8 @@ import pytest
 from satchel.cli.commands import doctor
 from satchel.cli.main import main
 from satchel.runtime.compiler.target import DeviceTarget
-from satchel.runtime.device.device import BackendLibrary, find_backend
+from satchel.runtime.device.device import BackendLibrary
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.selftest import cache_types
 from satchel.runtime.graph import Node
 from satchel.runtime.plan import ONE, Bucket
@@ -62,7 +63,7 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_compiler_at_install(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("satchel.runtime.device.device.libraries", lambda: ())
+    monkeypatch.setattr("satchel.runtime.device.libraries.libraries", lambda: ())
     found = checks(capsys)["cpu"]
     assert found["result"] == "FAIL"
     assert "no C compiler" in found["text"]
@@ -71,9 +72,9 @@ def test_no_compiler_at_install(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 def test_nothing_can_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     broken = BackendLibrary("cpu", "/x/cext/libsatchel_cpu.so", "built for another version", 0)
-    monkeypatch.setattr("satchel.runtime.device.device.libraries", lambda: (broken,))
+    monkeypatch.setattr("satchel.runtime.device.libraries.libraries", lambda: (broken,))
     monkeypatch.setattr(
-        "satchel.runtime.device.device._numba", lambda: BackendLibrary("numba", "numba", "it is gone", 0)
+        "satchel.runtime.device.libraries._numba", lambda: BackendLibrary("numba", "numba", "it is gone", 0)
     )
     found = checks(capsys, code=1)
     assert {n: found[n]["result"] for n in ("cpu", "numba")} == {"cpu": "FAIL", "numba": "FAIL"}

@@ -8,7 +8,7 @@ import pytest
 
 from satchel.cli import gpus
 from satchel.cli.commands import doctor
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.kernels import nvrtc
 from satchel.runtime.tuning import Tuned, remember
 
@@ -42,7 +42,7 @@ def test_what_is_missing_is_named_with_what_mends_it(
     monkeypatch.setattr(gpus, "opens", lambda *names: bool(set(names) & set(installed)))
     monkeypatch.setattr(nvrtc, "library", lambda: None)
     monkeypatch.setattr(
-        "satchel.runtime.device.device.libraries",
+        "satchel.runtime.device.libraries.libraries",
         lambda: tuple(f for f in libraries() if built or f.name != "cuda"),
     )
     if built and not any(f.name == "cuda" for f in libraries()):

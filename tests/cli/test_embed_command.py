@@ -17,7 +17,7 @@ import tiny_file
 from satchel.cli.main import main
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"

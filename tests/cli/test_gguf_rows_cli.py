@@ -12,8 +12,8 @@ from satchel.cli.main import main
 
 
 def rows() -> ModuleType:
-    """The module tests/formats/test_gguf_rows.py, which builds the files."""
-    path = Path(__file__).parents[1] / "formats" / "test_gguf_rows.py"
+    """tests/formats/gguf/test_gguf_rows.py, which builds the files."""
+    path = Path(__file__).parents[1] / "formats" / "gguf" / "test_gguf_rows.py"
     spec = importlib.util.spec_from_file_location("gguf_rows", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

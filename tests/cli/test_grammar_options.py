@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from satchel.cli.grammars import GrammarOptions
-from satchel.cli.main import UsageError
+from satchel.cli.usage import UsageError
 from satchel.runtime.grammar import AnyJson, Choice, Gbnf, JsonSchema, Lark, Regex
 
 

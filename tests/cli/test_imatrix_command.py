@@ -12,7 +12,7 @@ import tiny_file
 from satchel.cli.main import main
 from satchel.cli.progress import Tenths
 from satchel.formats.imatrix import Origin, open_importance
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif("cpu" not in HAVE, reason="the CPU backend is not built")

@@ -13,8 +13,11 @@ from typing import Annotated, Any
 import pytest
 
 from satchel.cli.groups import Group, Taking, with_options
-from satchel.cli.main import UsageError, parsed
+from satchel.cli.main import (
+    parsed,
+)
 from satchel.cli.options import ModelOptions, loading
+from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.option import PARALLEL, SERVER, WORKER, option_field, options_of, with_values

@@ -17,7 +17,7 @@ from satchel.cli.main import main
 from satchel.formats.gguf import open_gguf
 from satchel.runtime import ops
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.ops import OPS

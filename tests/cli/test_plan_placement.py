@@ -11,7 +11,7 @@ import tiny_file
 
 from satchel.cli.commands.plan import spans
 from satchel.cli.main import main
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from satchel.cli.groups import Group, Taking
-from satchel.cli.main import UsageError
 from satchel.cli.sampling import SamplingOptions, bias_of
+from satchel.cli.usage import UsageError
 from satchel.runtime.sampling import ORDER, Sampling
 from satchel.runtime.sampling.record import chain
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from satchel.cli.main import main
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.tuning import Tuned, place, read, remember
 
 

@@ -20,7 +20,7 @@ from operations import PRINTED, Operation, copied, dumped, left_behind, outcome
 from points import CLEAN, CORRUPT, LEFT, OK, PATIENCE, TRACEBACK, WRONG, Ending, Row, forked
 from shim import FAMILIES, FAULTS, Fault, Shim
 
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 
 PARTS = 3  # parts of the faults, one of which a short run tries on an operation
 END = 1 << 40  # the number of a call that never happens

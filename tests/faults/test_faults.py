@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 RUN = Path(__file__).with_name("run.py")
 sys.path.insert(0, str(RUN.parent))

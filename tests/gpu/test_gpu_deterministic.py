@@ -14,7 +14,7 @@ from tiny_file import write_model
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.sampling import GREEDY, Sampling
 
 Answer = tuple[list[int], bytes]

@@ -12,7 +12,7 @@ from gpu_models import converted, gpu
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement.dryrun import dry_run
 
 __all__ = ["gpu"]

@@ -13,7 +13,7 @@ from gpus import GPUS
 from tiny_file import write_model
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling import GREEDY
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from satchel.runtime.device.device import OUT, STATE, WEIGHT, Device, find_backend, libraries
+from satchel.runtime.device.device import OUT, STATE, WEIGHT, Device
+from satchel.runtime.device.libraries import find_backend, libraries
 
 SIZE = 1 << 20
 

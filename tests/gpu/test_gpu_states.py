@@ -11,7 +11,7 @@ import pytest
 from gpu_models import converted, gpu
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.sampling import GREEDY
 
 __all__ = ["gpu"]

@@ -18,7 +18,7 @@ import pytest
 import tiny_file
 from once import made_once
 
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 ROOT = Path(__file__).parents[2]
 CEXT = ROOT / "cext"
@@ -91,7 +91,7 @@ def test_ops_and_models_through_the_names_of_hip(driver: Path) -> None:
 
 
 OPEN = """
-from satchel.runtime.device.device import find_backend
+from satchel.runtime.device.libraries import find_backend
 with find_backend("hip").open() as device:
     assert device.name == 'hip'
 """

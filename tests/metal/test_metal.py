@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from once import made_once
 
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 
 ROOT = Path(__file__).parents[2]
 HERE, CEXT = Path(__file__).parent, ROOT / "cext"
@@ -153,7 +153,7 @@ def test_batches_of_whole_models(folder: Path) -> None:
 # --- what a Mac may be like
 
 OPEN = """
-from satchel.runtime.device.device import find_backend
+from satchel.runtime.device.libraries import find_backend
 with find_backend("metal").open() as device:
     print(device.info().name)
 """
@@ -186,7 +186,7 @@ def test_without_metal_the_reason_is_given() -> None:
 
 COPIES = """
 import numpy as np
-from satchel.runtime.device.device import find_backend
+from satchel.runtime.device.libraries import find_backend
 rng = np.random.default_rng(5)
 with find_backend("metal").open() as device:
     a = device.alloc(10000, 2)

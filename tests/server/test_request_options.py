@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from satchel.cli.groups import Group as FlagGroup
 from satchel.cli.groups import Taking
-from satchel.cli.main import UsageError
 from satchel.cli.options import TextOptions
 from satchel.cli.sampling import SamplingOptions
+from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.option import Option, check_options, documented, option_field, options_of

@@ -23,11 +23,11 @@ from satchel.runtime.option import options_of
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import SchedulerLimits
 from satchel.server.alias import Alias
-from satchel.server.answer import Answer
 from satchel.server.catalog import AliasTable, Catalog, ModelTable, TableBase, catalog_of
 from satchel.server.generation import Caller, GenerationRequest, Text
 from satchel.server.models import FAILED, READY, UNLOADED, Models
 from satchel.server.problem import Problem
+from satchel.server.shadow import begin_answer
 
 SMALL = Options(context=128, slots=2)
 
@@ -52,7 +52,7 @@ def run(work: Callable[[Models], Awaitable[None]], catalog: Catalog, budget: int
 
 async def answer(models: Models, name: str, user: str = "") -> str:
     wanted = GenerationRequest(name, Text("Once"), GenerateKwargs(sampling=GREEDY, max_tokens=3))
-    made = await Answer.begin(models, wanted, Caller(user))
+    made = await begin_answer(models, wanted, Caller(user))
     try:
         await made.read()
         return made.name

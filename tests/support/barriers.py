@@ -22,7 +22,7 @@ from one_step import Case, generator, run
 from sampling_cases import ROWS, params, places
 
 from satchel.errors import DeviceError
-from satchel.runtime.device.device import find_backend
+from satchel.runtime.device.libraries import find_backend
 
 sys.path.append(str(Path(__file__).parents[1] / "cext"))
 from test_matrix_units import product

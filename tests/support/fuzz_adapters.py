@@ -16,7 +16,7 @@ from fuzz_readers import folder
 from tiny_file import write_model
 
 from satchel.errors import ModelError
-from satchel.formats.convert.lora import Adapter, Base
+from satchel.formats.convert.lora import Base, LoraCheckpoint
 from satchel.formats.convert.onnxfile import open_onnx
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.runtime.adapters.lora import read_adapter, stacked
@@ -59,7 +59,7 @@ def peft(data: bytes) -> None:
     path.mkdir(exist_ok=True)
     (path / "adapter_config.json").write_bytes(data[LENGTH.size : LENGTH.size + size])
     (path / "adapter_model.safetensors").write_bytes(data[LENGTH.size + size :])
-    with Adapter(path, base()) as found:
+    with LoraCheckpoint(path, base()) as found:
         for name, tensor in found.tensors.items():
             if tensor.nbytes > MOST:
                 raise ModelError(f"{name}: too large for this target")

@@ -209,7 +209,7 @@ def journal(data: bytes) -> None:
 def config(data: bytes) -> None:
     """The configuration file: options of `serve`, models and aliases, as the server reads them."""
     from satchel.cli import config as file
-    from satchel.cli.main import UsageError
+    from satchel.cli.usage import UsageError
     from satchel.runtime.api.options import Options
     from satchel.server.catalog import catalog_of
 

@@ -10,7 +10,7 @@ import mixed_families as mixed
 import pytest
 
 from satchel.formats.convert.write import write_source
-from satchel.runtime.device.device import libraries
+from satchel.runtime.device.libraries import libraries
 from satchel.runtime.weights.sources import open_checkpoint
 
 DENSE, MIXED = families.shapes(), json.loads(mixed.STEM.with_suffix(".json").read_text())

@@ -16,7 +16,13 @@ import pytest
 from satchel import cext
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import SAMPLING, Buffer, Device, KernelOverride, find_backend
+from satchel.runtime.device.device import (
+    SAMPLING,
+    Buffer,
+    Device,
+    KernelOverride,
+)
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import PACKED, BufferSpec, Segment

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tiny
 
-from satchel.runtime.device.device import find_backend
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.layers.arch import Cache

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from satchel.cli.chat.about import describe
 from satchel.cli.chat.registry import command
+from satchel.cli.chat.session import Session
 from satchel.cli.reports import lines
 from satchel.errors import RequestError
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
 
 KINDS = ("info", "system", "parameters", "template", "license")
 

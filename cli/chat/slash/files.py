@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from satchel.cli.chat.attach import attached, matches
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.names import path_of
 from satchel.cli.chat.registry import command
+from satchel.cli.chat.session import Session
 from satchel.errors import RequestError
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
 
 
 @command("file", "FILE", files=True, also=("attach",))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from satchel.cli.chat.registry import COMMANDS, KEYS, Leave, command
+from satchel.cli.chat.session import Session
 from satchel.errors import RequestError
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
 
 
 @command("help", "[shortcuts]", words=lambda: ("shortcuts",))

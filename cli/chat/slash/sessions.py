@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.history import load, save
 from satchel.cli.chat.names import conversation_path, existing_folder, found_path, saved_names
 from satchel.cli.chat.registry import command
+from satchel.cli.chat.session import Session
 from satchel.errors import RequestError
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
 
 
 @command("save", "[+state] [NAME]", files=True, words=saved_names)

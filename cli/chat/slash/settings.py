@@ -5,16 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.history import SETTINGS, WHOLE, ChatSettings
 from satchel.cli.chat.registry import COMMANDS, command
+from satchel.cli.chat.session import Session
 from satchel.cli.replies import SWITCHES
 from satchel.errors import RequestError
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
 
 Value = float | int | str | bool | None
 ON_OFF = {"on": True, "off": False, "true": True, "false": False}

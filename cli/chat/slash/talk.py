@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.registry import command
+from satchel.cli.chat.session import Session
 from satchel.errors import RequestError
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
 
 
 @command("clear", also=("new", "reset"))

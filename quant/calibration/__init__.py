@@ -1,0 +1,1 @@
+"""Codes and scales that fit the inputs which a model has seen: GPTQ and AWQ."""

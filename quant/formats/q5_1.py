@@ -1,0 +1,28 @@
+"""Q5_1: 32 five-bit codes under an f16 scale and minimum, x = d * q + m; packed as q5_0."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from satchel.quant.format import F32, Blocks, Format
+from satchel.quant.pack import flat, join_nibbles, join_top_bits, quietly, split_nibbles, split_top_bits, wide
+from satchel.quant.search import least_squares
+
+DTYPE = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", (4,)), ("qs", "u1", (16,))])
+
+
+@quietly
+def decode(blocks: Blocks) -> F32:
+    q = split_nibbles(blocks["qs"], 16) | split_top_bits(blocks["qh"]) << 4
+    return flat(wide(blocks["d"]) * q.astype(np.float32) + wide(blocks["m"]))
+
+
+def encode(x: F32, importance: F32 | None = None) -> Blocks:
+    d, m, q = least_squares.affine(x, importance, 31)
+    out = np.empty(d.shape, DTYPE)
+    out["d"], out["m"] = d, m
+    out["qh"], out["qs"] = join_top_bits(q >> 4), join_nibbles(q & 15, 16)
+    return out
+
+
+FORMAT = Format("q5_1", id=7, block=32, dtype=DTYPE, decode=decode, encode=encode, act="a8_32")

@@ -1,0 +1,1 @@
+"""Loops compiled by numba, and the vectors that they are made of."""

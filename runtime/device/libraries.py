@@ -1,0 +1,83 @@
+"""Finds backend libraries at run time, by file name; numba fills the same struct from Python. There is no
+silent fallback here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+from satchel import cext
+from satchel.errors import DeviceError
+from satchel.runtime.device.device import Backend, BackendLibrary, error_text
+
+
+def _open_library(path: Path) -> BackendLibrary:
+    name = path.stem.removeprefix("libsatchel_")
+    try:
+        # Never unloaded: an unclosed device runs threads in it until the process ends.
+        library = cext.ffi.dlopen(str(path), os.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
+        table = library.hal_backend_entry()
+    except (OSError, AttributeError) as error:
+        return BackendLibrary(name, str(path), f"{path.name} cannot be opened: {error}", -1)
+    if table.hash != cext.ABI_HASH:
+        return BackendLibrary(
+            name, str(path), f"{path.name} was built for another version of Satchel: build it again", -1
+        )
+    name = cext.ffi.string(table.name).decode()
+    score = int(table.score())
+    reason = "" if score > 0 else f"{name} cannot run on this machine: {error_text(table)}"
+    # cffi unloads a library when its handle is freed, so the handle is kept with the table.
+    return BackendLibrary(name, str(path), reason, score, (library, table))
+
+
+def _numba() -> BackendLibrary:
+    try:
+        from satchel.runtime.backends.numba import make_backend
+
+        table = make_backend(cext.ffi)
+    except ImportError as error:
+        return BackendLibrary("numba", "numba", f"numba cannot be imported: {error}", 0)
+    return BackendLibrary("numba", "numba", "", 1, (None, table))
+
+
+def library_files() -> tuple[Path, ...]:
+    """Files of all backend libraries; none is opened."""
+    return tuple(cext.libraries())
+
+
+@functools.cache
+def libraries() -> tuple[BackendLibrary, ...]:
+    """All backend libraries that were found, usable or not, those of SATCHEL_BACKENDS first."""
+    return tuple(_open_library(path) for path in cext.libraries())
+
+
+def open_backend(found: BackendLibrary) -> Backend:
+    """The backend of a usable library, with the kernels that users registered and those that were tuned."""
+    backend = Backend(found)
+    if backend.table.kernels or backend.table.add_kernel:
+        from satchel.runtime.kernels.overrides import KernelOverrides
+
+        backend.choose_kernels = KernelOverrides
+    return backend
+
+
+def find_backend(name: str = "auto") -> Backend:
+    """The best library of this name. "auto" is cpu, or numba if no library was built. The error lists what
+    there is.
+    """
+    usable = [f for f in libraries() if not f.reason]
+    if name == "numba" or (name == "auto" and not any(f.name == "cpu" for f in usable)):
+        found = _numba()
+        if found.reason:
+            raise DeviceError(f"no backend can run: {found.reason}; run `satchel doctor`")
+        return open_backend(found)
+    wanted = [f for f in usable if f.name == ("cpu" if name == "auto" else name)]
+    if wanted:
+        return open_backend(max(wanted, key=lambda f: f.score))
+    broken = [f.reason for f in libraries() if f.name == name and f.reason]
+    have = ", ".join(sorted({f.name for f in usable} | {"numba"}))
+    raise DeviceError(
+        f"device {name!r}: {broken[0] if broken else 'no such backend is installed'}; there is {have}"
+    )

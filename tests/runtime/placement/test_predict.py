@@ -1,0 +1,58 @@
+"""Predicted step times from the measurements of each device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import tiny_file
+
+from satchel.formats.gguf import open_gguf
+from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.placement import speeds
+from satchel.runtime.placement.dryrun import dry_run
+from satchel.runtime.placement.placement import Placement
+from satchel.runtime.placement.predict import Speed, predict
+from satchel.runtime.placement.sizes import Sizes, sizes_of
+
+HAVE = {f.name for f in libraries() if not f.reason}
+pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
+FAST = Speed((1e-4, 1e-2), (1e-4, 1e-4), 1e10, 1e-5)
+SLOW = Speed((1e-3, 1e-1), (1e-3, 1e-3), 1e10, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sizes]:
+    path = tiny_file.write_model(tmp_path_factory.mktemp("foretold") / "m.gguf", "llama", "q8_0")
+    cpu, remote = (find_backend(name).open(threads=1) for name in ("cpu", "remote"))
+    with cpu, remote, open_gguf(path) as gguf:
+        run = dry_run(gguf, [cpu], measure=lambda d: FAST)
+        yield sizes_of(run.arch.build(), run.arch.layers, [remote, cpu])
+
+
+@pytest.mark.parametrize("layer", [1e-5, 1e-3, 0.03])
+@pytest.mark.parametrize("start", [0.0, 1e-4, 5e-3])
+def test_a_layer_is_told_from_the_start_of_a_turn(layer: float, start: float) -> None:
+    large, small = (
+        speeds.Run(n, start + n * layer, start + n * layer + 2e-4, 1e-5, start + 50 * n * layer)
+        for n in (9, 3)
+    )
+    found = speeds.speed_of_runs(large, small, 1e10, 1e-5)
+    if start <= 9 * layer:  # below half of its share a layer is not believed
+        assert found.layer == pytest.approx((layer, 50 * layer)) and found.start == pytest.approx(start)
+    alone = speeds.speed_of_runs(small, small, 1e10, 1e-5)
+    assert alone.layer[0] == pytest.approx(layer + start / 3) and alone.start == pytest.approx(0.0, abs=1e-12)
+    assert found.head[0] == pytest.approx(2e-4)
+
+
+def test_every_turn_of_a_device_has_its_start(sizes: Sizes) -> None:
+    """A step begins where the last token is known: with the head far and a layer here there are three."""
+    slow = replace(SLOW, start=1.0, host=0.25)
+    fast = replace(FAST, start=0.5, host=0.125)
+    far = {f"blk.{i}": "remote" for i in range(1, sizes.layers)} | {"output": "remote"}
+    placement = Placement("cpu", far)
+    plain = predict(placement, sizes, {"remote": FAST, "cpu": SLOW})
+    found = predict(placement, sizes, {"remote": fast, "cpu": slow})
+    assert found.decode - plain.decode == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)
+    assert found.prompt - plain.prompt == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)
