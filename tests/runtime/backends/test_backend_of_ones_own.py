@@ -21,7 +21,7 @@ from one_step import define, plan_of, run
 
 from satchel.errors import DeviceError
 from satchel.runtime.api.model import Model
-from satchel.runtime.device import device as devices
+from satchel.runtime.device import libraries as devices
 from satchel.runtime.device.device import Device, include
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.selftest import lacking, selftest
