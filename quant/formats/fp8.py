@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from satchel.quant.f8_e4m3 import (
-    nearest,
-)
 from satchel.quant.format import F32, Blocks, Format
-from satchel.quant.formats.f8_e4m3 import values
+from satchel.quant.formats.f8_e4m3 import nearest, values
 from satchel.quant.pack import quietly
 
 

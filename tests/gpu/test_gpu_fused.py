@@ -14,7 +14,8 @@ from kernel_cases import check
 from one_step import Case, define, define_all, generator, plan_of, run, run_all
 
 from satchel.quant import FORMATS
-from satchel.runtime.device.device import Device, find_backend, libraries
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import Array
 
 TOKENS = (1, 2, 4, 8)

@@ -118,10 +118,8 @@ FORK = """
 import os, signal, sys, tiny
 from satchel.errors import DeviceError
 from satchel.runtime.layers.arch import Cache
-from satchel.runtime.device.device import find_backend
-from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.device.libraries import find_backend
-from satchel.runtime.engine.engine import BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 cache = Cache(context=tiny.CONTEXT, slots=4, block=16)
 weights = tiny.weights("qwen3", "q8_0")
 open_engine = lambda: tiny.engine("qwen3", weights, cache, find_backend("cpu").open(threads=3))

@@ -19,7 +19,8 @@ from satchel.runtime import ops
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler.check import check_steps
 from satchel.runtime.compiler.fuse_heads import layers_of
-from satchel.runtime.device.device import Device, KernelOverride, find_backend, libraries
+from satchel.runtime.device.device import Device, KernelOverride
+from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import TOKENS, Graph, Type
 from satchel.runtime.plan import Bucket, Plan, Segment
 
