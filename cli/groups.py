@@ -69,7 +69,7 @@ class Taking:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # the command's defaults of options, by name
 
 
-class Field(NamedTuple):
+class GroupField(NamedTuple):
     """A field of a group."""
 
     name: str
@@ -112,12 +112,12 @@ class Group:
     def _parameter(self, name: str) -> str:
         return f"{self.name}_{name}"
 
-    def _fields(self) -> Iterator[Field]:
+    def _fields(self) -> Iterator[GroupField]:
         hints = typing.get_type_hints(self.kind, include_extras=True)
         taken = (f for f in fields(self.kind) if f.name not in self.taking.without)
-        return (Field(f.name, hints[f.name], f.default) for f in taken)
+        return (GroupField(f.name, hints[f.name], f.default) for f in taken)
 
-    def _flagged(self, f: Field) -> list[Option]:
+    def _flagged(self, f: GroupField) -> list[Option]:
         """The options that a field holds and the command takes; [] for an ordinary field."""
         if not f.holds_options:
             return []

@@ -17,7 +17,7 @@ ROUNDS = 200  # most exchanges between two tensors; each strictly lowers the sum
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class FormatOption:
     """A tensor in one format."""
 
     format: str
@@ -26,9 +26,9 @@ class Option:
     kld: float  # predicted divergence, nats per token
 
 
-Options = Mapping[str, Sequence[Option]]
-Chosen = dict[str, Option]
-Move = tuple[float, int, str, Option]  # change of divergence and of bytes, tensor, new option
+Options = Mapping[str, Sequence[FormatOption]]
+Chosen = dict[str, FormatOption]
+Move = tuple[float, int, str, FormatOption]  # change of divergence and of bytes, tensor, new option
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ class FrontierStep:
     """A step along the frontier: one tensor changes its option."""
 
     name: str
-    option: Option
+    option: FormatOption
     nbytes: int  # total after the step
     kld: float  # total after the step
 
 
-def total_bytes(chosen: Mapping[str, Option]) -> int:
+def total_bytes(chosen: Mapping[str, FormatOption]) -> int:
     return sum(option.nbytes for option in chosen.values())
 
 
-def total_kld(chosen: Mapping[str, Option]) -> float:
+def total_kld(chosen: Mapping[str, FormatOption]) -> float:
     return sum(option.kld for option in chosen.values())
 
 
-def hull(options: Sequence[Option]) -> list[Option]:
+def hull(options: Sequence[FormatOption]) -> list[FormatOption]:
     """The options on the lower convex hull, from the smallest to the best."""
-    kept: list[Option] = []
+    kept: list[FormatOption] = []
     for option in sorted(options, key=lambda o: (o.nbytes, o.kld)):
         if kept and option.kld >= kept[-1].kld:
             continue
@@ -61,7 +61,7 @@ def hull(options: Sequence[Option]) -> list[Option]:
     return kept
 
 
-def _gain(a: Option, b: Option) -> float:
+def _gain(a: FormatOption, b: FormatOption) -> float:
     """Divergence saved per additional byte."""
     return (a.kld - b.kld) / (b.nbytes - a.nbytes)
 

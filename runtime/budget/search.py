@@ -23,7 +23,7 @@ from satchel.formats.quantizing.plan import TensorPlan, tensor_bytes, writable
 from satchel.quant import FORMATS
 from satchel.quant.format import F32
 from satchel.quant.recipes import is_quantizable
-from satchel.runtime.budget.choose import Chosen, FrontierStep, Option, choose, frontier, total_kld
+from satchel.runtime.budget.choose import Chosen, FormatOption, FrontierStep, choose, frontier, total_kld
 from satchel.runtime.budget.curve import relative_error, share_out
 from satchel.runtime.budget.probe import Exchange, Prober
 
@@ -50,8 +50,8 @@ class TensorChoice:
     name: str
     shape: tuple[int, ...]
     group: TensorGroup
-    options: tuple[Option, ...]
-    chosen: Option
+    options: tuple[FormatOption, ...]
+    chosen: FormatOption
 
     @property
     def bits(self) -> float:
@@ -210,8 +210,13 @@ class FormatSearch:
         size = tensor_bytes(FORMATS[format], self.gguf.tensors[name].shape)
         return size + pad(size, self.gguf.alignment)
 
-    def _options(self, name: str, errors: Mapping[str, float], klds: Mapping[str, float]) -> list[Option]:
-        return [Option(f, self.bytes_in(name, f), errors[f], klds.get(f, 0.0)) for f in self.candidates[name]]
+    def _options(
+        self, name: str, errors: Mapping[str, float], klds: Mapping[str, float]
+    ) -> list[FormatOption]:
+        return [
+            FormatOption(f, self.bytes_in(name, f), errors[f], klds.get(f, 0.0))
+            for f in self.candidates[name]
+        ]
 
     def _time_one(self, names: Sequence[str], share: float, seconds: float) -> float:
         """Seconds of one measurement, with the encoding of a tensor of medium size.
@@ -300,7 +305,7 @@ class FormatSearch:
             yield name, Exchange(format, encoder.blocks(choice))
 
     def _rows(
-        self, groups: Sequence[TensorGroup], options: Mapping[str, Sequence[Option]], chosen: Chosen
+        self, groups: Sequence[TensorGroup], options: Mapping[str, Sequence[FormatOption]], chosen: Chosen
     ) -> tuple[TensorChoice, ...]:
         of = {name: one for one in groups for name in one.tensors}
         return tuple(

@@ -14,7 +14,7 @@ PLAIN = {"cap": 0.0, "value": 0, "chunk": 0, "causal": 1, "alibi": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadsInput:
     """Queries, keys or values (T, H, D) before what a fused step does to them."""
 
     x: Node
@@ -27,7 +27,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class AttentionSteps:
     """The steps of one layer's attention."""
 
     attention: Node
@@ -36,10 +36,10 @@ class Layer:
     values: Node  # kv_write
 
     @property
-    def plain(self) -> tuple[Head, Head, Head]:
-        return Head(self.rope.src[0]), Head(self.keys.src[1]), Head(self.values.src[1])
+    def plain(self) -> tuple[HeadsInput, HeadsInput, HeadsInput]:
+        return HeadsInput(self.rope.src[0]), HeadsInput(self.keys.src[1]), HeadsInput(self.values.src[1])
 
-    def fused(self, new: Mapping[Node, Node], heads: tuple[Head, ...], *, whole: bool) -> Node | None:
+    def fused(self, new: Mapping[Node, Node], heads: tuple[HeadsInput, ...], *, whole: bool) -> Node | None:
         """The fused node over new sources. whole: with attention; None where attention is not a plain one."""
         rest = [new[h.rest] for h in heads if h.rest is not None]
         flags = {"biases": int(len(rest) == 3), "norms": int(len(rest) == 2), "eps": heads[0].eps}
@@ -55,7 +55,7 @@ class Layer:
         return ops.rope_qkv_attention(*src, scale=scale, window=window, style=style, **flags)
 
 
-def layers_of(roots: Roots) -> dict[Node, Layer]:
+def layers_of(roots: Roots) -> dict[Node, AttentionSteps]:
     """By attention node, the layers whose steps have no other readers. A written cache may be a root too."""
     read_by: dict[Node, list[Node]] = {}
     for node in toposort(roots):
@@ -69,37 +69,37 @@ def layers_of(roots: Roots) -> dict[Node, Layer]:
     }
 
 
-def _layer(node: Node) -> Layer | None:
+def _layer(node: Node) -> AttentionSteps | None:
     q, k, v, *place = node.src[:6]
     if (q.op, k.op, v.op) != ("rope", "rope_kv_write", "kv_write"):
         return None
     same = q.src[1] is k.src[2] and q.arg("style") == k.arg("style")
     states = k.src[0].op == v.src[0].op == "state"
     placed = list(k.src[3:]) == list(v.src[2:]) == place
-    return Layer(node, q, k, v) if same and states and placed else None
+    return AttentionSteps(node, q, k, v) if same and states and placed else None
 
 
-def variants(layer: Layer) -> Iterator[tuple[Head, ...]]:
+def variants(layer: AttentionSteps) -> Iterator[tuple[HeadsInput, ...]]:
     """What a fused step may begin with, the most first."""
     yield from (heads for heads in (_normed(layer), _biased(layer)) if heads)
     yield layer.plain
 
 
-def _normed(layer: Layer) -> tuple[Head, ...] | None:
+def _normed(layer: AttentionSteps) -> tuple[HeadsInput, ...] | None:
     q, k, v = layer.plain
     norms = [h.x for h in (q, k)]
     if any(n.op != "rms_norm" or len(n.src[1].shape) != 1 for n in norms):
         return None
     if norms[0].arg("eps") != norms[1].arg("eps"):
         return None
-    return *(Head(n.src[0], n.src[1], eps=n.arg("eps")) for n in norms), v
+    return *(HeadsInput(n.src[0], n.src[1], eps=n.arg("eps")) for n in norms), v
 
 
-def _biased(layer: Layer) -> tuple[Head, ...] | None:
+def _biased(layer: AttentionSteps) -> tuple[HeadsInput, ...] | None:
     heads = []
     for h in layer.plain:
         added = h.x.src[0] if h.x.op == "reshape" else h.x
         if added.op != "add" or added.src[1].shape != (added.width,) or len(added.shape) != 2:
             return None
-        heads.append(Head(added.src[0], added.src[1], h.x.arg("shape")))
+        heads.append(HeadsInput(added.src[0], added.src[1], h.x.arg("shape")))
     return tuple(heads)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from satchel.runtime import ops
 from satchel.runtime.compiler.fuse import Local, Uses
-from satchel.runtime.compiler.fuse_heads import Layer, layers_of, variants
+from satchel.runtime.compiler.fuse_heads import AttentionSteps, layers_of, variants
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Node, readers, toposort
 from satchel.runtime.ops.op import op_of
@@ -86,7 +86,7 @@ class _Bucket:
                 made = fused
         self.put(node, made)
 
-    def attention(self, layer: Layer) -> None:
+    def attention(self, layer: AttentionSteps) -> None:
         """A layer's attention with the steps before it as one step; else as two, or each by itself."""
         node, steps = layer.attention, (layer.rope, layer.keys, layer.values)
         together = all(self.placed[n] == self.placed[node] for n in steps)

@@ -18,7 +18,6 @@ from satchel.formats.gguf import Metadata, ValueType
 from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
-from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
 from satchel.runtime.layers.unread_keys import check_unread_keys
 from satchel.runtime.sampling.logprobs import TOP
@@ -31,6 +30,7 @@ AdapterScales = tuple[float, ...]  # one per adapter and control vector of a mod
 SEGMENT_IDS = (
     "segment_ids"  # input of encoders with token types: 0 for tokens of the first text of a pair, then 1
 )
+SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/sampling/test_sampling.py compares the two
 WITH_ADAPTERS = "adapters "  # prefix of an output's name: the graph with adapters
 
 
@@ -388,7 +388,7 @@ class Arch:
         ring = self.state("tokens", Type((self.cache.slots, self.cache.context + 1), "i32"))
         rows, params = (
             self.input("rows", Type((ROWS,), "i32")),
-            self.input("params", Type((ROWS, SAMPLING.itemsize), "i8")),
+            self.input("params", Type((ROWS, SAMPLING_BYTES), "i8")),
         )
         g.label = "embed"
         ring = ops.tokens_put(ring, self.ids, self.slot, self.pos)

@@ -21,13 +21,15 @@ class Resident(Residency):
         gguf: GGUF,
         repack: bool = True,
         progress: Progress | None = None,
-        meanwhile: Callable[[], None] = lambda: None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(repack)
         self.gguf, self._progress, self._meanwhile = gguf, progress, meanwhile
 
     def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
-        how = self._progress, self._meanwhile
+        how = self._progress, self._meanwhile or (lambda: None)
+        # Both may be the model's own methods, and the engine must not keep its model alive.
+        self._progress = self._meanwhile = None
         return {d.name: bind_beside(self.gguf, d, packed[d.name], *how) for d in devices}
 
 

@@ -145,7 +145,8 @@ def test_an_error_has_its_place(breaking: tuple[str, Models]) -> None:
     ):
         steps[0], after[0] = 0, 5
         chunks = stream(server, path, **body)
-        assert "engine broke" in chunks[-1]["error"]["message"] and len(chunks) > 2
+        assert "engine broke" in chunks[-1]["error"]["message"]
+        assert len(chunks) > 1, "text came before; tokens that wait for the loop together are one event"
         assert not any("error" in c and c["error"] for c in chunks[:-1])
     loaded.model.service.watch = None  # type: ignore[attr-defined]
     assert said(stream(server, "/v1/chat/completions", **ask))

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.quant import FORMATS
-from satchel.runtime.budget.choose import Option, choose, frontier, hull, total_bytes, total_kld
+from satchel.runtime.budget.choose import FormatOption, choose, frontier, hull, total_bytes, total_kld
 from satchel.runtime.budget.curve import Point, read_off, relative_error, share_out
 from satchel.runtime.budget.search import FormatSearch, TensorGroup, candidates, group
 from satchel.runtime.device.libraries import libraries
 from satchel.runtime.tasks.perplexity import windows
 
 
-def option(nbytes: int, kld: float, name: str = "q8_0") -> Option:
-    return Option(name, nbytes, kld, kld)
+def option(nbytes: int, kld: float, name: str = "q8_0") -> FormatOption:
+    return FormatOption(name, nbytes, kld, kld)
 
 
 tensors = st.lists(

@@ -9,6 +9,7 @@ import pytest
 
 from satchel.errors import RequestError
 from satchel.runtime.device.device import SAMPLING
+from satchel.runtime.layers.arch import SAMPLING_BYTES
 from satchel.runtime.option import options_of
 from satchel.runtime.sampling import GREEDY, NAMES, Sampling, penalized, sample_row, uniform
 from satchel.runtime.sampling.record import record
@@ -116,3 +117,8 @@ def test_record_is_in_the_order_of_the_struct() -> None:
     }.items():
         assert made[name] == np.float32(value)
     assert (made["presence_penalty"], made["frequency_penalty"], made["repeat_last_n"]) == (6, 7, 64)
+
+
+def test_a_graph_knows_the_size_of_a_record() -> None:
+    """It is made without the compiled library."""
+    assert SAMPLING.itemsize == SAMPLING_BYTES
