@@ -154,7 +154,10 @@ class Scheduler:
         waiting request of another client needs them.
         """
         while (most := self._giver(now) or self._block_giver(now)) is not None:
-            self._preempt(self._last_of(most, now))
+            last = self._last_of(most, now)
+            if last.num_computed_tokens < last.keeps_until:
+                return
+            self._preempt(last)
 
     def _block_giver(self, now: float) -> str | None:
         """The client that must give blocks back to the most urgent waiting request. None if there are enough
@@ -399,6 +402,10 @@ class Scheduler:
         self.waiting.remove(seq)
         self.running.append(seq)
         seq.slot, seq.num_computed_tokens = slot, cached
+        # Two clients that take the blocks of each other would begin anew for ever if neither got further than
+        # the last time; twice what was lost bounds what is computed again by what the request needs anyway.
+        again = max(seq.reached + 1, 2 * (seq.reached - cached)) if seq.reached else 0
+        seq.keeps_until = min(again, len(seq.ids))
         if seq.started < 0:
             seq.started, seq.cached, seq.miss = now, cached, miss
         return True
@@ -423,6 +430,7 @@ class Scheduler:
         and recomputes the others.
         """
         self.running.remove(seq)
+        seq.reached = seq.num_computed_tokens
         self._leave(seq)
         seq.preempted += 1
         self.waiting.insert(0, seq)

@@ -37,6 +37,8 @@ class Sequence:
     started: float = -1.0
     first: float = -1.0  # when the first token was sampled
     preempted: int = 0  # how often it gave its slot back
+    reached: int = 0  # tokens that it had computed when it did so last
+    keeps_until: int = 0  # computed tokens before which it does not give its slot to another client
     finish: str = ""  # how it ended; "": it has not
     waits_for_prefix: PrefixWait | None = None
     used: Usage = field(default_factory=Usage)

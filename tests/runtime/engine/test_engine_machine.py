@@ -163,3 +163,16 @@ TestMachine = pytest.mark.skipif(
     not any(f.name == "null" and not f.reason for f in libraries()),
     reason="the null backend is not installed",
 )(Machine.TestCase)
+
+
+@pytest.mark.skipif(
+    not any(f.name == "null" and not f.reason for f in libraries()),
+    reason="the null backend is not installed",
+)
+def test_two_clients_that_lose_their_blocks_to_each_other_both_end() -> None:
+    """One slot, and blocks for one of them: a prompt that gives way begins anew, and gets further then."""
+    machine = Machine()
+    machine.begin(slots=1, blocks=3, batch=8, tier=0, pays=False)
+    for user, length in (("a", 17), ("b", 23), ("a", 1), ("b", 1)):
+        machine.arrive(alike=False, length=length, most=1, patience=None, priority=0, salt="", user=user)
+    machine.teardown()
