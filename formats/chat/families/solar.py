@@ -44,9 +44,14 @@ def whole(reader: AnswerReader, opening: str) -> Steps[None]:
             except Malformed as error:
                 yield from reader.broken(error)
         elif border == BEGIN:
-            _, found = yield from reader.text_until(THINK, CONTENT, ALL, END, most=HEADER_MOST)
-            border = found or ""
-            continue
+            reader.start(BEGIN)
+            try:
+                _, found = yield from reader.text_until(THINK, CONTENT, ALL, END, most=HEADER_MOST)
+            except Malformed:  # no header is so long: it is text
+                yield from reader.broken(Malformed())
+            else:
+                border = found or ""
+                continue
         found = yield from reader.until(BORDERS, Reasoning if border == THINK else Content)
         border = found or ""
 

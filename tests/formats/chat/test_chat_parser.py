@@ -112,6 +112,12 @@ def test_nothing_but_markers_is_lost(family: str, data: st.DataObject) -> None:
     assert re.findall(r"w\d+", out) == words
 
 
+def test_a_header_that_does_not_end_is_text() -> None:
+    header = 40 * "on and on "
+    found = Collected().add_all(parse("solar", [f"<|begin|>{header}<|content|>well"]))
+    assert found.content == f"<|begin|>{header}well"
+
+
 def test_no_half_marker_is_shown() -> None:
     text = f"a <tool{hermes('time', '{}')}"
     parser, shown = ChatParser(Style(family="hermes"), tools=TOOLS), ""
