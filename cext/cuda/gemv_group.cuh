@@ -74,7 +74,7 @@ template <class SET> struct matrices {
         if (gated) {
             at = (local >> 1) * (int)gridDim.x + (int)blockIdx.x;
             if (local & 1)
-                data = c.v[3].data;
+                data = c.v[3].data, p.format = (int)(c.v[3].format & 0xFFFFFFu);
         } else {
 #pragma unroll
             for (int i = 1; i < MATRICES; i++) {

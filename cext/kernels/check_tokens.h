@@ -26,8 +26,8 @@ static inline const char *check_kv_write(const gpu_call *c, const gpu_traits *t)
 
 static inline void grid_rope_qkv_write(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *q = c->v + 1;
-    *g = grid_of(q->shape[1] + 2 * (int64_t)c->v[8].shape[1], q->shape[0], 1, threads_for(t, q->shape[2], THREADS / 2),
-                 THREADS / 8);
+    int64_t heads = q->shape[1] + 2 * (int64_t)c->v[8].shape[1];
+    *g = grid_of(parts(heads, WAVES), q->shape[0], 1, (uint32_t)(WAVES * t->wave), 0);
 }
 
 static inline void grid_kv_write(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {

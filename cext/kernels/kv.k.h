@@ -48,16 +48,16 @@ KERNEL(kv_write, GROUP) {
               rotated ? ROW(const float, cos_sin, t) : NULL, cos_sin->shape[1], style);
 }
 
-/* RoPE of queries, and of keys on their way to the cache, beside the values. A group computes one head of one token: the queries'
+/* RoPE of queries, and of keys on their way to the cache, beside the values. A wave computes one head of one token: the queries'
  * heads come first, then those of keys and of values. */
 KERNEL(rope_qkv_write, GROUP) {
     CONSTANT arg_rope_qkv_write *a = (CONSTANT arg_rope_qkv_write *)c->arg;
     CONSTANT gpu_view *cos_sin = c->v + 7, *x;
-    int heads = c->v[1].shape[1], kv = c->v[8].shape[1], t = m.group[1], head = m.group[0], d;
+    int heads = c->v[1].shape[1], kv = c->v[8].shape[1], t = m.group[1], head = m.group[0] * m.waves + m.wave, d;
     int part = head < heads ? 0 : head < heads + kv ? 1 : 2; /* queries, keys, values */
     rope_head h;
     DEVICE char *to;
-    if (t >= rows_of(c, c->v + 1))
+    if (t >= rows_of(c, c->v + 1) || head >= heads + 2 * kv)
         return;
     head -= part == 0 ? 0 : part == 1 ? heads : heads + kv;
     x = part == 0 ? c->v + 1 : c->v + 7 + part;
@@ -67,14 +67,14 @@ KERNEL(rope_qkv_write, GROUP) {
         h.bias = ROW(const float, c->v + 10 + part, 0) + (int64_t)head * d;
     if (a->norms && part < 2) {
         float sum = 0;
-        for (int i = m.thread; i < d; i += m.threads)
+        for (int i = m.lane; i < d; i += WAVE)
             sum += h.x[i] * h.x[i];
         h.norm = ROW(const float, c->v + 10 + part, 0);
-        h.size = sqrtf(group_sum(m, sum, (LOCAL float *)m.local) / (float)d + a->eps);
+        h.size = sqrtf(wave_sum(m, sum) / (float)d + a->eps);
     }
     if (part == 0) {
         DEVICE float *y = ROW(float, c->v, t) + (int64_t)head * d;
-        for (int i = m.thread; i < d; i += m.threads)
+        for (int i = m.lane; i < d; i += WAVE)
             y[i] = rope_of(h, ROW(const float, cos_sin, t), cos_sin->shape[1], a->style, i);
         return;
     }
@@ -83,6 +83,8 @@ KERNEL(rope_qkv_write, GROUP) {
         fault(c);
         return;
     }
+    m.thread = m.lane;
+    m.threads = WAVE;
     kv_encode(m, c->v + 1 + part, to, h, part == 1 ? ROW(const float, cos_sin, t) : NULL, cos_sin->shape[1], a->style);
 }
 
