@@ -35,6 +35,7 @@ def test_another_total_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal has no bar
     console = Console(file=stream, force_terminal=True, width=100)
     monkeypatch.setattr(progress, "err", lambda: console)
     with counted("measuring") as show:

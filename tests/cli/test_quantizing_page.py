@@ -9,7 +9,7 @@ import pytest
 
 from satchel.cli.quantizing.charts import HEIGHT, WIDTH, Mark, curve, decades, lines, stacks, ticks
 from satchel.cli.quantizing.page import PageFacts, write_page
-from satchel.runtime.budget.choose import FrontierStep, Option
+from satchel.runtime.budget.choose import FormatOption, FrontierStep
 from satchel.runtime.budget.search import FormatSearchResult, TensorChoice, TensorGroup
 
 
@@ -47,7 +47,7 @@ def test_stacks_add_up() -> None:
 
 
 def test_a_page_of_names_that_want_to_be_markup() -> None:
-    options = (Option("q4_0", 100, 1e-2, 0.0), Option("f32", 800, 0.0, 0.0))
+    options = (FormatOption("q4_0", 100, 1e-2, 0.0), FormatOption("f32", 800, 0.0, 0.0))
     row = TensorChoice(
         "<script>.weight", (10, 20), TensorGroup("g", ("<script>.weight",)), options, options[0]
     )
