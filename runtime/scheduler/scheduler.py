@@ -112,7 +112,7 @@ class Scheduler:
         """
         if len(batch) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
             return {}
-        if self._giver(now) is not None:
+        if self._yielding(now) is not None:
             return {}
         if any(entry.rows != 1 or seq.finish for seq, entry in batch.items()):
             return {}
@@ -153,11 +153,14 @@ class Scheduler:
         """Preempts sequences of clients with more than their share of slots or blocks, as long as the first
         waiting request of another client needs them.
         """
-        while (most := self._giver(now) or self._block_giver(now)) is not None:
-            last = self._last_of(most, now)
-            if last.num_computed_tokens < last.keeps_until:
-                return
-            self._preempt(last)
+        while (seq := self._yielding(now)) is not None:
+            self._preempt(seq)
+
+    def _yielding(self, now: float) -> Sequence | None:
+        """The sequence that must give its slot or its blocks to another client now; None if none must."""
+        most = self._giver(now) or self._block_giver(now)
+        last = None if most is None else self._last_of(most, now)
+        return last if last is not None and last.num_computed_tokens >= last.keeps_until else None
 
     def _block_giver(self, now: float) -> str | None:
         """The client that must give blocks back to the most urgent waiting request. None if there are enough
