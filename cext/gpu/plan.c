@@ -149,9 +149,12 @@ static int reserve_host(hal_exec *e) {
     return code;
 }
 
-/* Raises a function's shared memory limit to the device's maximum: the limit is per function, and its launches differ. */
+/* Raises a function's shared memory limit to the device's maximum: the limit is per function, and its launches differ. A launch
+ * with 48 KiB needs no leave, a function's static variables included, which take STATIC_SHARED at most. */
 static int allow_shared(hal_device *d, const gpu_launch *l) {
-    if (l->grid.shared <= 48 << 10 || !d->api.allow || !d->api.allow(l->function, GPU_ALLOW_SHARED, d->traits.shared))
+    enum { STATIC_SHARED = 20 << 10 };
+    if (l->grid.shared <= (48 << 10) - STATIC_SHARED || !d->api.allow ||
+        !d->api.allow(l->function, GPU_ALLOW_SHARED, d->traits.shared))
         return 0;
     return gpu_check(d, d->api.allow(l->function, GPU_ALLOW_SHARED, (int)l->grid.shared), "shared memory of a kernel");
 }
