@@ -337,12 +337,14 @@ template <int FORMAT, int D, class F> static __device__ __forceinline__ void cod
         return;
     if constexpr (FORMAT == CACHE_F16) {
         ((__half *)to)[thread] = __float2half_rn(number(thread));
+    } else if constexpr (UNIT == 1) {
+        kv_store_one(FORMAT, number(thread), to, thread);
     } else {
         float x[UNIT];
 #pragma unroll
         for (int j = 0; j < UNIT; j++)
             x[j] = number(thread * UNIT + j);
-        kv_store(FORMAT, x, to, thread);
+        kv_store_block(FORMAT, x, to, thread);
     }
 }
 

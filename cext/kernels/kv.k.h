@@ -20,15 +20,21 @@ FN DEVICE char *kv_place(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int
     return ROW(char, cache, block) + kv_bytes(cache->format, cache->shape[3]) * ((int64_t)head * size + pos % size);
 }
 
-/* Writes a head to the cache, after RoPE if there is a cos_sin. */
+/* Writes a head to the cache, after RoPE of its first n_rot elements (0: none). */
 FN void kv_encode(self m, CONSTANT gpu_view *cache, DEVICE char *to, rope_head h, DEVICE const float *cos_sin,
                   int n_rot, int style) {
-    int unit = kv_unit(cache->format);
-    for (int i = m.thread; i < cache->shape[3] / unit; i += m.threads) {
+    int d = cache->shape[3], blocks = kv_in_blocks(cache->format);
+    for (int i = m.thread; !blocks && i < d - n_rot / 2; i += m.threads) {
+        rope_pair r = rope_rotate(h, cos_sin, n_rot, style, i);
+        kv_store_one(cache->format, r.a, to, r.first);
+        if (r.second >= 0)
+            kv_store_one(cache->format, r.b, to, r.second);
+    }
+    for (int i = m.thread; blocks && i < d / KV_BLOCK; i += m.threads) {
         float numbers[KV_BLOCK];
-        for (int j = 0; j < unit; j++)
-            numbers[j] = cos_sin ? rope_of(h, cos_sin, n_rot, style, i * unit + j) : rope_input(h, i * unit + j);
-        kv_store(cache->format, numbers, to, i);
+        for (int j = 0; j < KV_BLOCK; j++)
+            numbers[j] = rope_of(h, cos_sin, n_rot, style, i * KV_BLOCK + j);
+        kv_store_block(cache->format, numbers, to, i);
     }
 }
 
@@ -45,7 +51,7 @@ KERNEL(kv_write, GROUP) {
         return;
     }
     kv_encode(m, cache, to, plain_head(ROW(const float, x, t) + (int64_t)head * cache->shape[3]),
-              rotated ? ROW(const float, cos_sin, t) : NULL, cos_sin->shape[1], style);
+              rotated ? ROW(const float, cos_sin, t) : NULL, rotated ? cos_sin->shape[1] : 0, style);
 }
 
 /* RoPE of queries, and of keys on their way to the cache, beside the values. A wave computes one head of one token: the queries'
@@ -54,7 +60,7 @@ KERNEL(rope_qkv_write, GROUP) {
     CONSTANT arg_rope_qkv_write *a = (CONSTANT arg_rope_qkv_write *)c->arg;
     CONSTANT gpu_view *cos_sin = c->v + 7, *x;
     int heads = c->v[1].shape[1], kv = c->v[8].shape[1], t = m.group[1], head = m.group[0] * m.waves + m.wave, d;
-    int part = head < heads ? 0 : head < heads + kv ? 1 : 2; /* queries, keys, values */
+    int n_rot = cos_sin->shape[1], part = head < heads ? 0 : head < heads + kv ? 1 : 2; /* queries, keys, values */
     rope_head h;
     DEVICE char *to;
     if (t >= rows_of(c, c->v + 1) || head >= heads + 2 * kv)
@@ -74,8 +80,8 @@ KERNEL(rope_qkv_write, GROUP) {
     }
     if (part == 0) {
         DEVICE float *y = ROW(float, c->v, t) + (int64_t)head * d;
-        for (int i = m.lane; i < d; i += WAVE)
-            y[i] = rope_of(h, ROW(const float, cos_sin, t), cos_sin->shape[1], a->style, i);
+        for (int i = m.lane; i < d - n_rot / 2; i += WAVE)
+            rope_put(rope_rotate(h, ROW(const float, cos_sin, t), n_rot, a->style, i), y);
         return;
     }
     to = kv_place(c->v + 1 + part, c->v + 4, t, head);
@@ -85,7 +91,7 @@ KERNEL(rope_qkv_write, GROUP) {
     }
     m.thread = m.lane;
     m.threads = WAVE;
-    kv_encode(m, c->v + 1 + part, to, h, part == 1 ? ROW(const float, cos_sin, t) : NULL, cos_sin->shape[1], a->style);
+    kv_encode(m, c->v + 1 + part, to, h, ROW(const float, cos_sin, t), part == 1 ? n_rot : 0, a->style);
 }
 
 #endif

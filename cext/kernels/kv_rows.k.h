@@ -8,8 +8,9 @@
 
 enum { KV_F32 = 0, KV_F16 = 1, KV_Q4_0 = 2, KV_Q8_0 = 8, KV_BF16 = 30, KV_FP8 = 1008, KV_BLOCK = 32 };
 
-FN int kv_unit(uint32_t format) {
-    return format == KV_Q8_0 || format == KV_Q4_0 ? KV_BLOCK : 1;
+/* Whether a format's units are blocks rather than elements. */
+FN int kv_in_blocks(uint32_t format) {
+    return format == KV_Q8_0 || format == KV_Q4_0;
 }
 
 FN int64_t kv_bytes(uint32_t format, int n) {
@@ -106,27 +107,29 @@ FN void kv_store_q4_0(THREAD const float *x, DEVICE block_q4_0 *y) {
     }
 }
 
-/* Quantizes x, the elements of unit `unit` of a row, and stores them. */
-FN void kv_store(uint32_t format, THREAD const float *x, DEVICE char *row, int unit) {
+/* Stores x as element i of a row in a format whose units are elements. */
+FN void kv_store_one(uint32_t format, float x, DEVICE char *row, int i) {
     switch (format) {
     case KV_F32:
-        ((DEVICE float *)row)[unit] = *x;
+        ((DEVICE float *)row)[i] = x;
         break;
     case KV_F16:
-        ((DEVICE uint16_t *)row)[unit] = f32_to_f16(*x);
+        ((DEVICE uint16_t *)row)[i] = f32_to_f16(x);
         break;
     case KV_BF16:
-        ((DEVICE uint16_t *)row)[unit] = f32_to_bf16(*x);
-        break;
-    case KV_FP8:
-        ((DEVICE uint8_t *)row)[unit] = fp8_of(*x);
-        break;
-    case KV_Q4_0:
-        kv_store_q4_0(x, (DEVICE block_q4_0 *)row + unit);
+        ((DEVICE uint16_t *)row)[i] = f32_to_bf16(x);
         break;
     default:
-        kv_store_q8_0(x, (DEVICE block_q8_0 *)row + unit);
+        ((DEVICE uint8_t *)row)[i] = fp8_of(x);
     }
+}
+
+/* Quantizes a block's elements and stores them as block i of a row. */
+FN void kv_store_block(uint32_t format, THREAD const float *x, DEVICE char *row, int i) {
+    if (format == KV_Q4_0)
+        kv_store_q4_0(x, (DEVICE block_q4_0 *)row + i);
+    else
+        kv_store_q8_0(x, (DEVICE block_q8_0 *)row + i);
 }
 
 #endif

@@ -49,28 +49,54 @@ FN float rope_at(DEVICE const float *x, DEVICE const float *cos_sin, int n_rot, 
     return rope_of(plain_head(x), cos_sin, n_rot, style, i);
 }
 
-/* One group per token; a thread rotates a pair, or copies an element past n_rot. The output may be x itself. */
+/* A pair of elements after RoPE, and their places in the head; second is -1 where a is an element past n_rot, alone. */
+typedef struct {
+    int first, second;
+    float a, b;
+} rope_pair;
+
+/* Pair `pair` of a head of D elements: those below n_rot / 2 are rotated, those up to D - n_rot / 2 are elements past n_rot.
+ * Each input is loaded once. The numbers are rope_of's. */
+FN rope_pair rope_rotate(rope_head h, DEVICE const float *cos_sin, int n_rot, int style, int pair) {
+    int half = n_rot / 2;
+    float a, b, cosine, sine;
+    rope_pair r;
+    if (pair >= half) {
+        r.first = pair + half;
+        r.second = -1;
+        r.a = rope_input(h, r.first);
+        r.b = 0.0f;
+        return r;
+    }
+    r.first = style == HAL_ROPE_HALVES ? pair : 2 * pair;
+    r.second = style == HAL_ROPE_HALVES ? pair + half : 2 * pair + 1;
+    a = rope_input(h, r.first);
+    b = rope_input(h, r.second);
+    cosine = cos_sin[pair];
+    sine = cos_sin[half + pair];
+    r.a = a * cosine - b * sine;
+    r.b = a * sine + b * cosine;
+    return r;
+}
+
+FN void rope_put(rope_pair r, DEVICE float *y) {
+    y[r.first] = r.a;
+    if (r.second >= 0)
+        y[r.second] = r.b;
+}
+
+/* One group per token; a thread computes a pair. The output may be x itself. */
 KERNEL(rope, GROUP) {
-    int t = m.group[1], d = c->v[1].shape[2], n_rot = c->v[2].shape[1], half = n_rot / 2;
-    int i = m.group[0] * m.threads + m.thread, head = i / (d - half), pair = i % (d - half), first, second;
-    int style = ((CONSTANT arg_rope *)c->arg)->style, halves = style == HAL_ROPE_HALVES;
-    DEVICE const float *x, *cos_sin;
+    int t = m.group[1], d = c->v[1].shape[2], n_rot = c->v[2].shape[1], pairs = d - n_rot / 2;
+    int i = m.group[0] * m.threads + m.thread, head = i / pairs;
     DEVICE float *y;
+    rope_pair r;
     if (t >= rows_of(c, c->v) || head >= c->v[1].shape[1])
         return;
-    x = ROW(const float, c->v + 1, t) + (int64_t)head * d;
     y = ROW(float, c->v, t) + (int64_t)head * d;
-    cos_sin = ROW(const float, c->v + 2, t);
-    first = pair >= half ? pair + half : halves ? pair : 2 * pair;
-    second = halves ? pair + half : 2 * pair + 1;
-    if (pair >= half)
-        y[first] = x[first];
-    else {
-        float a = rope_at(x, cos_sin, n_rot, style, first);
-        float b = rope_at(x, cos_sin, n_rot, style, second);
-        y[first] = a;
-        y[second] = b;
-    }
+    r = rope_rotate(plain_head(ROW(const float, c->v + 1, t) + (int64_t)head * d), ROW(const float, c->v + 2, t), n_rot,
+                    ((CONSTANT arg_rope *)c->arg)->style, i % pairs);
+    rope_put(r, y);
 }
 
 KERNEL(position_scale, GROUP) {
