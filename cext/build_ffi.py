@@ -5,11 +5,10 @@
 hal_abi.h: HAL_ABI_HASH. hal_ops.inc: HAL_OP(NAME, name, argument bytes) per op. formats.h: includes every
 header of quant/. types.inc: CPU_WEIGHT(stem, number, block, activations) and CPU_ONLY_ACT(stem, number,
 block) as the headers' SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same
-numbers as an enum. families.inc: OWN_PRODUCTS(name) for each folder of cpu/matmul/product/, and for
-"plain", the weights that are in none. products_<family>.inc: includes every file of that folder;
-products_<family>_table.inc: its products. panel_defaults.inc: TAIL_, SPLIT_HALVES_, PACK_WORD_
-and UNPACK_WORD_<format> where a header does not define them. points.h: the codebooks of quant/grids.py as
-tables points_<format>, a word for a point.
+numbers as an enum. products_<family>.inc: includes every file of the folder cpu/matmul/product/<family>/,
+or for "plain" defines the products of the weights that are in none; products_<family>_table.inc: its
+products. panel_defaults.inc: TAIL_, SPLIT_HALVES_, PACK_WORD_ and UNPACK_WORD_<format> where a header does
+not define them. points.h: the codebooks of quant/grids.py as tables points_<format>, a word for a point.
 """
 
 import hashlib
@@ -68,8 +67,6 @@ def write_products(weights: dict[str, list[str]], products: Path, include: Path)
     """
     known: set[str] = set()
     families = sorted(p for p in products.iterdir() if p.is_dir())
-    names = [*(f.name for f in families), "plain"]
-    write(include / "families.inc", "".join(f"OWN_PRODUCTS({name})\n" for name in names))
     for family in families:
         stems = sorted(p.stem for p in family.glob("*.h"))
         known.update(stems)

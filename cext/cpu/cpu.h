@@ -66,7 +66,7 @@ enum { CPU_FAMILIES = 8 };
 struct cpu_set {
     const char *name;
     const cpu_set *base;
-    const cpu_kernel *kernels[HAL_N_OPS];         /* indexed by HAL_OP_; NULL: the base's */
+    const cpu_kernel *kernels[HAL_N_OPS];         /* indexed by HAL_OP_; NULL: the base's, if there is one */
     const product_kernel *products[CPU_FAMILIES]; /* tables of families (product.h); a format is in one family only */
     cpu_unpack *(*unpack)(uint32_t format);       /* NULL: the base's; gives NULL for an unknown format */
     /* for measure(): runs `rounds` of a HAL_MEASURE_ loop and gives its multiply-adds; 0: the set has no such instruction */
@@ -78,9 +78,9 @@ struct cpu_set {
 const cpu_set *cpu_set_best(const char *forced); /* NULL: no set named `forced` runs on this CPU */
 const hal_backend *cpu_backend(void);
 
-/* op: a HAL_OP_ value */
+/* op: a HAL_OP_ value. NULL: the CPU lacks it; a plan for the CPU has the op's parts instead. */
 static inline const cpu_kernel *cpu_kernel_of(const cpu_set *set, int op) {
-    while (!set->kernels[op])
+    while (!set->kernels[op] && set->base)
         set = set->base;
     return set->kernels[op];
 }

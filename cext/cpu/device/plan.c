@@ -77,7 +77,7 @@ static int resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *c
         if ((fault = resolve_view(plan, buffers, plan->views + s->view + i, views + i)))
             return fail_view(plan, step, i, fault);
     for (int i = 0; i <= s->n_in; i++)
-        if (views[i].packed && !kernel->takes_packed)
+        if (views[i].packed && kernel && !kernel->takes_packed)
             return fail_view(plan, step, i, "this op takes no packed weight");
     usage = plan->buffers[plan->views[s->view].buffer].usage;
     if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST || !buffers[plan->views[s->view].buffer]->owned))
@@ -90,9 +90,11 @@ static int resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *c
                            .flags = d->flags,
                            .set = d->set};
     fault = shape_fault(op, plan->views + s->view, s->n_in, out->call.arg, buffers != NULL);
-    if (fault || (kernel->check && (fault = kernel->check(&out->call))))
-        return fail_step(plan, step, fault);
-    return 0;
+    if (!fault && !kernel)
+        fault = "this backend has no kernel for the op";
+    if (!fault && kernel->check)
+        fault = kernel->check(&out->call);
+    return fault ? fail_step(plan, step, fault) : 0;
 }
 
 static int check_buffers(const hal_plan *plan, hal_buffer *const *buffers) {

@@ -1,17 +1,15 @@
-/* set.c: the kernel table of one instruction set, compiled once per set. A set with a base has only the entries of source
- * files that are compiled for it: own_<set>.inc, made by CMake, has an OWN_OP(NAME, name) per op and an OWN_PRODUCTS(name) per
- * family.
+/* set.c: the kernel table of one instruction set, compiled once per set. It has the entries of the source files that are
+ * compiled for the set, of which one with a base has few: own_<set>.inc, made by CMake, has an OWN_OP(NAME, name) per op and an
+ * OWN_PRODUCTS(name) per family.
  */
 #include "matmul/product.h"
 
 #define TEXT2(x) #x
 #define TEXT(x) TEXT2(x)
+#define OWN TEXT(CPU_JOIN(own, CPU_ISA).inc)
 
 #ifdef CPU_BASE
-#define OWN TEXT(CPU_JOIN(own, CPU_ISA).inc)
 extern const cpu_set CPU_JOIN(cpu_set, CPU_BASE);
-#else
-#define OWN "families.inc"
 #endif
 
 #define OWN_OP(NAME, name)
@@ -31,13 +29,7 @@ const cpu_set CPU_NAME(cpu_set) = {
         {
 #define OWN_OP(NAME, name) [HAL_OP_##NAME] = &CPU_NAME(cpu_kernel_##name),
 #define OWN_PRODUCTS(name)
-#ifdef CPU_BASE
 #include OWN
-#else
-#define HAL_OP(NAME, name, size) OWN_OP(NAME, name)
-#include "hal_ops.inc"
-#undef HAL_OP
-#endif
 #undef OWN_OP
 #undef OWN_PRODUCTS
         },
