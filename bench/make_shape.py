@@ -57,12 +57,14 @@ class Shape:
     rope_base: float
     epsilon: float
     biased: bool = False  # Q, K and V have biases
+    window: int = 0  # of attention; 0: none
 
 
 SHAPES: Mapping[str, Shape] = {
     "llama-3.2-1b": Shape("llama", 16, 2048, 32, 8, 64, 8192, 128256, 5e5, 1e-5),
     "qwen2.5-0.5b": Shape("qwen2", 24, 896, 14, 2, 64, 4864, 151936, 1e6, 1e-6, biased=True),
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 1e6, 1e-6),
+    "gemma-3-1b": Shape("gemma3", 26, 1152, 4, 1, 256, 6912, 262144, 1e6, 1e-6, window=512),
     # For tests: every kind of tensor in a megabyte.
     "tiny": Shape("llama", 2, 256, 4, 2, 64, 512, 16640, 1e4, 1e-5),
 }
@@ -79,7 +81,9 @@ def tensor_shapes(s: Shape) -> dict[str, tuple[int, ...]]:
         found |= {f"{at}attn_{name}.weight": (size, s.width) for name, size in sizes.items()}
         if s.biased:
             found |= {f"{at}attn_{name}.bias": (size,) for name, size in sizes.items()}
-        if s.arch == "qwen3":
+        if s.arch == "gemma3":
+            found |= {f"{at}post_{name}_norm.weight": (s.width,) for name in ("attention", "ffw")}
+        if s.arch in ("qwen3", "gemma3"):
             found |= {f"{at}attn_{name}_norm.weight": (s.head_dim,) for name in "qk"}
         found[f"{at}attn_output.weight"] = (s.width, sizes["q"])
         found |= {f"{at}ffn_{name}.weight": (s.ffn, s.width) for name in ("gate", "up")}
@@ -145,6 +149,7 @@ def metadata(name: str, s: Shape, recipe: str) -> dict[str, Any]:
         "rope.freq_base": s.rope_base,
         "rope.dimension_count": s.head_dim,
         "vocab_size": s.vocab,
+        **({"attention.sliding_window": s.window} if s.window else {}),
     }
     found: dict[str, Any] = {"general.architecture": s.arch, "general.name": f"{name}, random weights"}
     found["general.file_type"] = RECIPES[recipe.upper()].file_type

@@ -49,6 +49,8 @@ CHECKS(plain, 0)
 CHECKS(add, PRODUCT_ADD)
 CHECKS(gated, PRODUCT_GATED)
 CHECKS(normed, PRODUCT_NORM)
+CHECKS(posted, PRODUCT_NORM | PRODUCT_POST)
+CHECKS(posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
 CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 
 #define ENTRY(op_, name, mode_, kind, kernel)                                                                          \
@@ -73,6 +75,9 @@ const gpu_kernel cuda_column_kernels[] = {
     ENTRIES("norm_linear", normed, PRODUCT_NORM)
         ENTRIES("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED)
             ENTRIES("norm_linear_geglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED | PRODUCT_GELU)
-                ENTRIES("linear", plain, 0) ENTRIES("linear_add", add, PRODUCT_ADD)
-                    ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
+                ENTRIES("post_norm_linear", posted, PRODUCT_NORM | PRODUCT_POST)
+                    ENTRIES("post_norm_linear_swiglu", posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
+                        ENTRIES("post_norm_linear_geglu", posted_gated,
+                                PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED | PRODUCT_GELU) ENTRIES("linear", plain, 0)
+                            ENTRIES("linear_add", add, PRODUCT_ADD) ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };

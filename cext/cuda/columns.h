@@ -23,10 +23,6 @@ BOTH int columns_kind(int tokens) {
     return kind;
 }
 
-BOTH int columns_last(const gpu_call *c) {
-    return (int)c->n_in - (c->mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0);
-}
-
 BOTH int columns_blocks(const gpu_view *w) {
     return (w->shape[0] + COLUMNS_ROWS - 1) / COLUMNS_ROWS;
 }
@@ -39,7 +35,7 @@ BOTH int columns_dense(const gpu_call *c) {
 /* Bytes of 16 rows of a stage (a chunk or a step), for the weight with the largest. */
 BOTH int columns_bytes(const gpu_call *c) {
     int most = columns_dense(c) ? TILE_ROWS * COLUMNS_K * 2 : 0, i;
-    for (i = 2; i <= columns_last(c); i++)
+    for (i = 2; i <= product_last(c, c->mode); i++)
         most = packed_bytes(c->v[i].format) > most ? packed_bytes(c->v[i].format) : most;
     return most;
 }
@@ -112,7 +108,7 @@ BOTH columns_cut columns_cut_of(const gpu_call *c, int units) {
     columns_cut best = {0, 0, 0};
     int64_t least = INT64_MAX;
     int gated = c->mode & PRODUCT_GATED ? 1 : 0, blocks = 0, i, teams, parts;
-    for (i = 2; i <= (gated ? 2 : columns_last(c)); i++)
+    for (i = 2; i <= (gated ? 2 : product_last(c, c->mode)); i++)
         blocks += columns_blocks(&c->v[i]);
     for (teams = 1 + gated; teams <= COLUMNS_TEAMS_OF(8 << columns_kind(c->v[0].shape[0])); teams *= 2)
         for (parts = 1; parts <= COLUMNS_PARTS && parts <= packed_chunks(&c->v[1]); parts++) {

@@ -15,7 +15,7 @@ struct team_rows {
 
 static __device__ __forceinline__ team_rows rows_of_team(const gpu_call &c, int group, int team, int teams) {
     team_rows t = {2, 0, 0, 0};
-    int block = group * teams + team, last = columns_last(&c);
+    int block = group * teams + team, last = product_last(&c, c.mode);
     if (c.mode & PRODUCT_GATED) {
         t.which = 2 + team / (teams / 2);
         block = group * (teams / 2) + team % (teams / 2);

@@ -7,41 +7,84 @@
 
 enum { DEEP = 4 }; /* outstanding 16-byte loads per row and lane */
 
+__device__ __forceinline__ float square_of(float4 v) {
+    return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+}
+
+__device__ __forceinline__ float4 times(float4 a, float4 b) {
+    return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+
+/* Leaves a wave's sum of squares. */
+__device__ __forceinline__ void dense_leave(float sum, float *squares) {
+    for (int far = 16; far; far /= 2)
+        sum += __shfl_xor_sync(~0u, sum, far);
+    if (threadIdx.x % 32 == 0)
+        squares[threadIdx.x / 32] = sum;
+}
+
+/* A norm's factor, of the waves' sums of squares. */
+__device__ __forceinline__ float dense_scale(const gpu_call &c, const float *squares) {
+    float sum = 0.0f;
+    for (int w = 0; w < DENSE_WAVES; w++)
+        sum += squares[w];
+    return rsqrtf(sum / (float)c.v[1].shape[1] + __uint_as_float((uint32_t)c.arg[0]));
+}
+
+/* Column t after its post-norm, h = residual + rms_norm(x, post), to shared memory, by the first group to the output too. */
+__device__ __forceinline__ void dense_post(const gpu_call &c, float *x, int t) {
+    __shared__ float squares[DENSE_WAVES];
+    const gpu_view *r = c.v + c.n_in;
+    const float4 *from = (const float4 *)(c.v[1].data + t * c.v[1].stride);
+    const float4 *residual = (const float4 *)(r->data + t * r->stride), *post = (const float4 *)r[-1].data;
+    float4 *out = (float4 *)((float *)(c.v[0].data + t * c.v[0].stride) + product_columns(&c, PRODUCT_POST));
+    int words = c.v[1].shape[1] / 4;
+    float sum = 0.0f, scale;
+    for (int k = threadIdx.x; k < words; k += DENSE_WAVES * 32)
+        sum += square_of(from[k]);
+    dense_leave(sum, squares);
+    __syncthreads();
+    scale = dense_scale(c, squares);
+    for (int k = threadIdx.x; k < words; k += DENSE_WAVES * 32) {
+        float4 v = times(from[k], post[k]), add = residual[k];
+        v = make_float4(add.x + v.x * scale, add.y + v.y * scale, add.z + v.z * scale, add.w + v.w * scale);
+        ((float4 *)x)[k] = v;
+        if (blockIdx.x == 0)
+            out[k] = v;
+    }
+    __syncthreads(); /* the next column's sums take the place of these */
+}
+
 /* Loads all columns to shared memory, times the norm's weights if there is a norm; scale: the norm's factor of each column. */
 __device__ __forceinline__ void dense_activations(const gpu_call &c, float *x, int columns, float *scale) {
     __shared__ float squares[GEMV_COLUMNS][DENSE_WAVES];
     int width = c.v[1].shape[1];
-    const float *norm = c.mode & PRODUCT_NORM ? (const float *)c.v[c.n_in].data : nullptr;
+    bool post = c.mode & PRODUCT_POST;
+    const float4 *norm = c.mode & PRODUCT_NORM ? (const float4 *)c.v[product_last(&c, c.mode) + 1].data : nullptr;
     for (int t = 0; t < columns; t++) {
+        float4 *to = (float4 *)(x + t * width);
+        const float4 *from = post ? to : (const float4 *)(c.v[1].data + t * c.v[1].stride);
         float sum = 0.0f;
-        for (int k = 4 * threadIdx.x; k < width; k += 4 * DENSE_WAVES * 32) {
-            float4 v = *(const float4 *)(c.v[1].data + t * c.v[1].stride + 4 * (int64_t)k);
-            if (norm) {
-                float4 n = *(const float4 *)(norm + k);
-                sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-                v = make_float4(v.x * n.x, v.y * n.y, v.z * n.z, v.w * n.w);
-            }
-            *(float4 *)(x + t * width + k) = v;
+        if (post)
+            dense_post(c, x + t * width, t);
+        for (int k = threadIdx.x; k < width / 4; k += DENSE_WAVES * 32) {
+            float4 v = from[k];
+            sum += square_of(v);
+            to[k] = norm ? times(v, norm[k]) : v;
         }
-        for (int far = 16; norm && far; far /= 2)
-            sum += __shfl_xor_sync(~0u, sum, far);
-        if (norm && threadIdx.x % 32 == 0)
-            squares[t][threadIdx.x / 32] = sum;
+        if (norm)
+            dense_leave(sum, squares[t]);
     }
     __syncthreads();
 #pragma unroll
-    for (int t = 0; t < GEMV_COLUMNS; t++) {
-        float sum = 0.0f;
-        for (int w = 0; norm && t < columns && w < DENSE_WAVES; w++)
-            sum += squares[t][w];
-        scale[t] = norm ? rsqrtf(sum / (float)width + __uint_as_float((uint32_t)c.arg[0])) : 1.0f;
-    }
+    for (int t = 0; t < GEMV_COLUMNS; t++)
+        scale[t] = norm && t < columns ? dense_scale(c, squares[t]) : 1.0f;
 }
 
 template <class AS> __device__ __forceinline__ void dense(const gpu_call &c) {
     extern __shared__ __align__(128) char shared[];
     float *x = (float *)shared;
-    int wave = threadIdx.x / 32, lane = threadIdx.x % 32, width = c.v[1].shape[1], n = c.v[0].shape[1];
+    int wave = threadIdx.x / 32, lane = threadIdx.x % 32, width = c.v[1].shape[1], n = product_columns(&c, c.mode);
     int pairs = c.mode & PRODUCT_GATED ? n : (n + 1) / 2, steps = (width + 256 * DEEP - 1) / (256 * DEEP);
     int i = wave * (int)gridDim.x + (int)blockIdx.x;
     uint4 v[2][DEEP];

@@ -31,8 +31,7 @@ __device__ __forceinline__ dense_rows dense_pair(const gpu_call &c, int i) {
     bool gated = c.mode & PRODUCT_GATED;
     p.column = gated ? i : 2 * i;
     for (int k = 0; k < 2; k++) {
-        int which = gated ? 2 + k : 2, at = gated ? i : 2 * i + k,
-            last = (int)c.n_in - (c.mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0);
+        int which = gated ? 2 + k : 2, at = gated ? i : 2 * i + k, last = product_last(&c, c.mode);
         while (!gated && which < last && at >= c.v[which].shape[0])
             at -= c.v[which++].shape[0];
         p.row[k] = (const char *)c.v[which].data + (at < c.v[which].shape[0] ? at : 0) * c.v[which].stride;

@@ -54,15 +54,22 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     __syncwarp();
     wait_before();
     int columns = rows_now(c, c.v[0]);
-    float *squares = (float *)(shared + p.squares);
-    if (rows < 3 || together) { /* a wave's own chunks, where that is no more work */
-        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, together ? wave : way,
-                         together ? WAVES : WAYS, together || team == 0, lane);
-        __syncwarp();
-    } else {
-        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, wave, WAVES, true, lane);
+    float *squares = (float *)(shared + p.squares), *post_squares = squares + 4 * WAVES;
+    bool own = rows < 3 || together; /* a wave quantizes its own chunks, where that is no more work */
+    int from = own && !together ? way : wave, step = own && !together ? WAYS : WAVES;
+    bool count = together || !own || team == 0;
+    if (c.mode & POST) {
+        gemv_post_squares(c, p, post_squares, columns, wave, lane);
         __syncthreads();
+        gemv_post_activations(c, p, shared + p.acts, squares + wave * 4, post_squares, columns, most, from, step, count,
+                              lane);
+    } else {
+        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, from, step, count, lane);
     }
+    if (own)
+        __syncwarp();
+    else
+        __syncthreads();
 
     int stage = 0, phase = 0, group = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
     int mine = most == 1 ? group : group / most,

@@ -45,6 +45,13 @@ struct eight {
             v[4 * h] = y.x, v[4 * h + 1] = y.y, v[4 * h + 2] = y.z, v[4 * h + 3] = y.w;
         }
     }
+    __device__ __forceinline__ void store(float *x, int left, int lane) const {
+        for (int h = 0; h < 2; h++) {
+            int at = 128 * h + 4 * lane;
+            if (at < left)
+                *(float4 *)(x + at) = make_float4(v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]);
+        }
+    }
 };
 
 /* Quantizes 256 elements to column t of a chunk of `columns`, by one wave. */

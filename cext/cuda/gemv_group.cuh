@@ -7,7 +7,15 @@
 #include "geglu.cuh"
 #include "gemv.cuh"
 
-enum { WAYS = 8, TEAMS = 2, WAVES = GEMV_WAVES, ADD = PRODUCT_ADD, GATED = PRODUCT_GATED, NORM = PRODUCT_NORM };
+enum {
+    WAYS = 8,
+    TEAMS = 2,
+    WAVES = GEMV_WAVES,
+    ADD = PRODUCT_ADD,
+    GATED = PRODUCT_GATED,
+    NORM = PRODUCT_NORM,
+    POST = PRODUCT_POST
+};
 
 /* One tile of the group: its address, and the output column of its first row; left: rows that exist. */
 struct gemv_tile {
@@ -54,7 +62,7 @@ enum { MATRICES = GEMV_MATRICES };
 template <class SET> struct matrices {
     int count, gated, all, bytes; /* tiles of all, bytes of the largest chunk */
     __device__ __forceinline__ matrices(const gpu_call &c) {
-        count = (int)c.n_in - 1 - (c.mode & (ADD | NORM) ? 1 : 0);
+        count = product_last(&c, c.mode) - 1;
         gated = c.mode & GATED ? 1 : 0;
         all = 0;
         bytes = SET::bytes((int)(c.v[2].format & 0xFFFFFFu));
@@ -112,6 +120,14 @@ struct chunk_walk {
     }
 };
 
+/* Sum of the waves' squares of column t. */
+__device__ __forceinline__ float gemv_squares(const float *squares, int t) {
+    float sum = 0.0f;
+    for (int w = 0; w < WAVES; w++)
+        sum += squares[w * 4 + t];
+    return sum;
+}
+
 /* Adds the waves' partial sums in order, then does the rest of the op (norm, residual, gate). */
 __device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part, const float *squares, int column,
                                             int tile, int t, int row, float residual, int most, bool gated,
@@ -129,14 +145,68 @@ __device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part
             y[k] += v[w];
     }
     if (c.mode & NORM) {
-        float sum = 0.0f;
-        for (int w = 0; w < WAVES; w++)
-            sum += squares[w * 4 + t];
-        float scale = rsqrtf(sum / (float)c.v[1].shape[1] + __uint_as_float((uint32_t)c.arg[0]));
+        float mean = gemv_squares(squares, t) / (float)c.v[1].shape[1];
+        float scale = rsqrtf(mean + __uint_as_float((uint32_t)c.arg[0]));
         y[0] *= scale, y[1] *= scale;
     }
     float out = !gated ? y[0] : c.mode & PRODUCT_GELU ? geglu_of(c, y[0], y[1]) : y[0] / (1.0f + __expf(-y[0])) * y[1];
     ((float *)(c.v[0].data + t * c.v[0].stride))[column] = out + residual;
+}
+
+/* Each wave's share of the squares of x, before its post-norm. */
+__device__ __forceinline__ void gemv_post_squares(const gpu_call &c, const gemv_plan &p, float *squares, int columns,
+                                                  int wave, int lane) {
+    int width = c.v[1].shape[1];
+    for (int t = 0; t < columns; t++) {
+        float sum = 0.0f;
+        for (int k = wave; k < p.chunks; k += WAVES) {
+            eight v;
+            v.load((const float *)(c.v[1].data + t * c.v[1].stride) + k * CHUNK, width - k * CHUNK, lane);
+            for (int i = 0; i < 8; i++)
+                sum += v.v[i] * v.v[i];
+        }
+        for (int far = 16; far; far /= 2)
+            sum += __shfl_xor_sync(~0u, sum, far);
+        if (lane == 0)
+            squares[wave * 4 + t] = sum;
+    }
+}
+
+/* Quantizes chunks `first`, first + step, ... of h times the norm's weights, for h = residual + rms_norm(x, post) of each column;
+ * `count`: also sums the norm's squares, and in the first group writes h after the products' columns. */
+__device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares,
+                                                      const float *post_squares, int columns, int most, int first,
+                                                      int step, bool count, int lane) {
+    int width = c.v[1].shape[1];
+    const gpu_view *r = c.v + c.n_in;
+    const float *norm = (const float *)r[-2].data, *post = (const float *)r[-1].data;
+    for (int t = 0; t < columns; t++) {
+        const float *x = (const float *)(c.v[1].data + t * c.v[1].stride);
+        const float *residual = (const float *)(r->data + t * r->stride);
+        float *h = (float *)(c.v[0].data + t * c.v[0].stride) + product_columns(&c, POST), sum = 0.0f;
+        float scale = rsqrtf(gemv_squares(post_squares, t) / (float)width + __uint_as_float((uint32_t)c.arg[0]));
+        for (int k = first; k < p.chunks; k += step) {
+            eight v, w, add, n;
+            int at = k * CHUNK, left = width - at;
+            v.load(x + at, left, lane);
+            w.load(post + at, left, lane);
+            add.load(residual + at, left, lane);
+            n.load(norm + at, left, lane);
+            for (int i = 0; i < 8; i++) {
+                v.v[i] = add.v[i] + v.v[i] * scale * w.v[i];
+                sum += v.v[i] * v.v[i];
+            }
+            if (count && blockIdx.x == 0)
+                v.store(h + at, left, lane);
+            for (int i = 0; i < 8; i++)
+                v.v[i] *= n.v[i];
+            gemv_quantize(v.v, acts + k * p.act_bytes, t, most, lane);
+        }
+        for (int far = 16; far; far /= 2)
+            sum += __shfl_xor_sync(~0u, sum, far);
+        if (lane == 0)
+            squares[t] = count ? sum : 0.0f;
+    }
 }
 
 /* Quantizes chunks `first`, first + step, ... of all columns, two at a time; `count`: also sums the norm's squares. */

@@ -21,12 +21,15 @@
 
 enum { TILE_ROWS = 16, CHUNK = 256 };               /* a chunk of a tile */
 enum { PACKED_FLAG = 1 << 24, PACKED_MOST = 4352 }; /* HAL_PACKED; the largest chunk */
-enum {                                              /* bits of gpu_call.mode; GELU: the gate of GATED */
-       PRODUCT_ADD = 1,
-       PRODUCT_GATED = 2,
-       PRODUCT_NORM = 4,
-       PRODUCT_DETERMINISTIC = 8,
-       PRODUCT_GELU = 16
+/* Bits of gpu_call.mode. GELU: the gate of GATED. POST, with NORM: what is normalized is h = residual + rms_norm(x, post), which
+ * the output holds after the products' columns. */
+enum {
+    PRODUCT_ADD = 1,
+    PRODUCT_GATED = 2,
+    PRODUCT_NORM = 4,
+    PRODUCT_DETERMINISTIC = 8,
+    PRODUCT_GELU = 16,
+    PRODUCT_POST = 32
 };
 enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 }; /* columns and matrices: at most */
 
@@ -55,6 +58,15 @@ BOTH int packed_bytes(uint32_t format) {
 #undef PACKED_BYTES
     }
     return 0;
+}
+
+/* Index of the last weight: a residual, the norm's weights, or these, the post-norm's and a residual follow. */
+BOTH int product_last(const gpu_call *c, uint32_t mode) {
+    return (int)c->n_in - (mode & PRODUCT_POST ? 3 : mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0);
+}
+/* Columns of the products in the output. */
+BOTH int product_columns(const gpu_call *c, uint32_t mode) {
+    return c->v[0].shape[1] - (mode & PRODUCT_POST ? c->v[1].shape[1] : 0);
 }
 
 BOTH int packed_tiles(const gpu_view *w) {
@@ -86,7 +98,7 @@ BOTH gemv_plan gemv_plan_of(int chunk_bytes, int columns, int chunks) {
     p.acts = p.part + 2 * p.batch * GEMV_WAVES * 16 * 4 * columns;
     p.bars = p.acts + (chunks * p.act_bytes + 15) / 16 * 16;
     p.squares = p.bars + GEMV_WAVES * p.stages * 8;
-    p.bytes = p.squares + GEMV_WAVES * 4 * 4;
+    p.bytes = p.squares + 2 * GEMV_WAVES * 4 * 4; /* of the norm, then of the post-norm */
     return p;
 }
 

@@ -9,10 +9,11 @@
 #include "tables.h"
 
 enum { FORMAT_F16 = 1, FORMAT_BF16 = 30 /* as GGUF numbers them */ };
+enum { DENSE_FIXED = 1024 /* dense.cu's shared memory beside the activations */ };
 enum { LEAST_ARCH = 90, THREADS = 256, MOST_TOKENS = 65472 /* limit of a grid's second dimension, a multiple of 64 */ };
 
 const char *cuda_activations_fault(const gpu_call *c, uint32_t mode) {
-    const gpu_view *y = c->v, *x = c->v + 1, *r = c->v + c->n_in;
+    const gpu_view *y = c->v, *x = c->v + 1, *r = c->v + c->n_in, *norm = c->v + product_last(c, mode) + 1;
     if (y->format || x->format || x->shape[0] != y->shape[0] || x->shape[2] != 1 || y->shape[2] != 1 ||
         x->shape[0] > MOST_TOKENS)
         return "activations must be f32 (T, K) and the output f32 (T, N)";
@@ -20,14 +21,18 @@ const char *cuda_activations_fault(const gpu_call *c, uint32_t mode) {
         return "activations must be 16-byte aligned";
     if (mode & PRODUCT_ADD && (r->format || r->shape[0] != y->shape[0] || r->shape[1] != y->shape[1]))
         return "what is added must have the output's shape";
-    if (mode & PRODUCT_NORM && (r->format || r->shape[0] != x->shape[1] || r->shape[1] != 1 || r->data % 16))
-        return "a norm's weights must be f32 (K)";
+    for (int i = 0; mode & PRODUCT_NORM && i <= (mode & PRODUCT_POST ? 1 : 0); i++)
+        if (norm[i].format || norm[i].shape[0] != x->shape[1] || norm[i].shape[1] != 1 || norm[i].data % 16)
+            return "a norm's weights must be f32 (K)";
+    if (mode & PRODUCT_POST && (r->format || r->shape[0] != x->shape[0] || r->shape[1] != x->shape[1] || r->data % 16 ||
+                                r->stride % 16 || y->data % 16 || y->stride % 16 || product_columns(c, mode) % 4))
+        return "the residual must have x's shape, and its rows and the output's be whole groups of four numbers";
     return 0;
 }
 
 const char *cuda_product_fault(const gpu_call *c, uint32_t mode) {
     const gpu_view *y = c->v, *x = c->v + 1;
-    uint32_t last = c->n_in - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int last = product_last(c, mode), i;
     int64_t rows = 0;
     if (last < 2 || last >= GPU_VIEWS || (mode & PRODUCT_GATED && last != 3) || (mode & PRODUCT_ADD && last != 2))
         return "wrong number of weights";
@@ -37,14 +42,14 @@ const char *cuda_product_fault(const gpu_call *c, uint32_t mode) {
             return "weights must be packed, (N, K) with x's K";
         rows += c->v[i].shape[0];
     }
-    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || y->shape[1] != c->v[2].shape[0]
-                             : y->shape[1] != rows)
+    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || product_columns(c, mode) != c->v[2].shape[0]
+                             : product_columns(c, mode) != rows)
         return "the output's columns are not the weights' rows";
     return cuda_activations_fault(c, mode);
 }
 
 static int largest(const gpu_call *c, uint32_t mode) {
-    uint32_t last = c->n_in - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int last = product_last(c, mode), i;
     int most = 0;
     for (i = 2; i <= last; i++)
         most = packed_bytes(c->v[i].format) > most ? packed_bytes(c->v[i].format) : most;
@@ -61,13 +66,13 @@ static const char *check_gemv(const gpu_call *c, const gpu_traits *t, uint32_t m
         return fault;
     if (t->arch < LEAST_ARCH)
         return "needs compute capability 9.0";
-    if (c->v[0].shape[0] > GEMV_COLUMNS || c->n_in - 1 - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0) > GEMV_MATRICES)
+    if (c->v[0].shape[0] > GEMV_COLUMNS || product_last(c, mode) - 1 > GEMV_MATRICES)
         return "more columns or weights than it takes";
     return plan_of(c, mode).bytes > t->shared ? "its rows are too long for shared memory" : 0;
 }
 
 static const char *check_same(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
-    uint32_t last = c->n_in - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int last = product_last(c, mode), i;
     const char *fault = check_gemv(c, t, mode);
     for (i = 3; !fault && i <= last; i++)
         if (c->v[i].format != c->v[2].format)
@@ -85,7 +90,7 @@ static const char *check_batch(const gpu_call *c, const gpu_traits *t, uint32_t 
 }
 
 static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    uint32_t last = c->n_in - (c->mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int last = product_last(c, c->mode), i;
     int units = 0;
     for (i = 2; i <= last; i++)
         units += packed_tiles(&c->v[i]);
@@ -96,7 +101,7 @@ static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 const char *cuda_dense_fault(const gpu_call *c, uint32_t mode) {
-    uint32_t last = c->n_in - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int last = product_last(c, mode), i;
     int64_t rows = 0;
     if (last < 2 || last >= GPU_VIEWS || (mode & PRODUCT_GATED && last != 3) || (mode & PRODUCT_ADD && last != 2))
         return "wrong number of weights";
@@ -108,21 +113,21 @@ const char *cuda_dense_fault(const gpu_call *c, uint32_t mode) {
             return "weights must be (N, K) with x's K, rows at multiples of 16 bytes";
         rows += w->shape[0];
     }
-    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || c->v[0].shape[1] != c->v[2].shape[0]
-                             : c->v[0].shape[1] != rows)
+    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || product_columns(c, mode) != c->v[2].shape[0]
+                             : product_columns(c, mode) != rows)
         return "the output's columns are not the weights' rows";
     return cuda_activations_fault(c, mode);
 }
 
 static const char *check_dense(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     if (t->arch < LEAST_ARCH || c->v[0].shape[0] > GEMV_COLUMNS ||
-        4 * (int64_t)c->v[0].shape[0] * c->v[1].shape[1] > t->shared)
+        4 * (int64_t)c->v[0].shape[0] * c->v[1].shape[1] + DENSE_FIXED > t->shared)
         return "more columns than it takes, or a device before compute capability 9.0";
     return cuda_dense_fault(c, mode);
 }
 
 static void grid_dense(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    int pairs = c->mode & PRODUCT_GATED ? c->v[0].shape[1] : (c->v[0].shape[1] + 1) / 2;
+    int n = product_columns(c, c->mode), pairs = c->mode & PRODUCT_GATED ? n : (n + 1) / 2;
     g->groups[0] = (uint32_t)(pairs < t->units ? pairs : t->units);
     g->threads = DENSE_WAVES * 32;
     g->shared = (uint32_t)(4 * c->v[0].shape[0] * c->v[1].shape[1]);
@@ -182,6 +187,8 @@ static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
         return check_gemv(c, t, mode);                                                                                 \
     }
 CHECKS_OF_NORMED(normed, PRODUCT_NORM)
+CHECKS_OF_NORMED(posted, PRODUCT_NORM | PRODUCT_POST)
+CHECKS_OF_NORMED(posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
 CHECKS_OF_NORMED(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 CHECKS(plain, 0)
 CHECKS(add, PRODUCT_ADD)
@@ -249,6 +256,9 @@ const gpu_kernel cuda_products[] = {
     NORMED("norm_linear", normed, PRODUCT_NORM),
     NORMED("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED),
     NORMED("norm_linear_geglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED | PRODUCT_GELU),
+    NORMED("post_norm_linear", posted, PRODUCT_NORM | PRODUCT_POST),
+    NORMED("post_norm_linear_swiglu", posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED),
+    NORMED("post_norm_linear_geglu", posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED | PRODUCT_GELU),
     PRODUCT("linear", plain, 0),
     PRODUCT("linear_add", add, PRODUCT_ADD),
     PRODUCT("linear_swiglu", gated, PRODUCT_GATED),

@@ -252,6 +252,9 @@ enum {
     HAL_OP_NORM_LINEAR,
     HAL_OP_NORM_LINEAR_SWIGLU,
     HAL_OP_NORM_LINEAR_GEGLU,
+    HAL_OP_POST_NORM_LINEAR,
+    HAL_OP_POST_NORM_LINEAR_SWIGLU,
+    HAL_OP_POST_NORM_LINEAR_GEGLU,
     HAL_OP_RMS_NORM_ADD,
     HAL_OP_GEGLU,
     HAL_OP_EXPERT_GATE_LIMITED,
@@ -279,6 +282,16 @@ typedef struct {
     float eps;
     int32_t style; /* of gelu */
 } arg_norm_linear_geglu;
+typedef struct {
+    float eps;
+} arg_post_norm_linear;
+typedef struct {
+    float eps;
+} arg_post_norm_linear_swiglu;
+typedef struct {
+    float eps;
+    int32_t style; /* of gelu */
+} arg_post_norm_linear_geglu;
 typedef struct {
     float eps;
 } arg_rms_norm_add;

@@ -87,12 +87,22 @@ def variants(layer: AttentionSteps) -> Iterator[tuple[HeadsInput, ...]]:
 
 def _normed(layer: AttentionSteps) -> tuple[HeadsInput, ...] | None:
     q, k, v = layer.plain
-    norms = [h.x for h in (q, k)]
-    if any(n.op != "rms_norm" or len(n.src[1].shape) != 1 for n in norms):
+    norms = [_norm_of(h.x) for h in (q, k)]
+    eps = {n.arg("eps") for n in norms if n is not None}
+    if None in norms or len(eps) != 1:
         return None
-    if norms[0].arg("eps") != norms[1].arg("eps"):
-        return None
-    return *(HeadsInput(n.src[0], n.src[1], eps=n.arg("eps")) for n in norms), v
+    heads = zip((q, k), (n for n in norms if n is not None), strict=True)
+    return *(HeadsInput(n.src[0], n.src[1], _shape_of(h.x), *eps) for h, n in heads), v
+
+
+def _shape_of(x: Node) -> tuple[int, ...]:
+    return x.arg("shape") if x.op == "reshape" else ()
+
+
+def _norm_of(x: Node) -> Node | None:
+    """The rms_norm of heads x (T, H, D); of one head it may stand before its reshape."""
+    norm = x.src[0] if x.op == "reshape" and x.shape[1] == 1 else x
+    return norm if norm.op == "rms_norm" and norm.src[1].shape == x.shape[2:] else None
 
 
 def _biased(layer: AttentionSteps) -> tuple[HeadsInput, ...] | None:
@@ -101,5 +111,5 @@ def _biased(layer: AttentionSteps) -> tuple[HeadsInput, ...] | None:
         added = h.x.src[0] if h.x.op == "reshape" else h.x
         if added.op != "add" or added.src[1].shape != (added.width,) or len(added.shape) != 2:
             return None
-        heads.append(HeadsInput(added.src[0], added.src[1], h.x.arg("shape")))
+        heads.append(HeadsInput(added.src[0], added.src[1], _shape_of(h.x)))
     return tuple(heads)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from satchel.runtime import ops
 from satchel.runtime.compiler.fuse import Local, Uses
 from satchel.runtime.compiler.fuse_heads import AttentionSteps, layers_of, variants
+from satchel.runtime.compiler.fuse_post_norm import PostNormSteps, post_norms_of
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Node, readers, toposort
 from satchel.runtime.ops.op import op_of
@@ -86,6 +87,17 @@ class _Bucket:
                 made = fused
         self.put(node, made)
 
+    def post_norm(self, found: PostNormSteps) -> None:
+        """A post-norm, its residual and what follows as one step; else each by itself."""
+        together = len({self.placed[n] for n in found.steps}) == 1
+        fused = found.fused(self.new) if together else None
+        if fused is None or not self.fits(fused, *found.steps):
+            for step in found.steps:
+                self.keep(step)
+            return
+        for node, columns in found.results(fused):
+            self.put(node, columns)
+
     def attention(self, layer: AttentionSteps) -> None:
         """A layer's attention with the steps before it as one step; else as two, or each by itself."""
         node, steps = layer.attention, (layer.rope, layer.keys, layer.values)
@@ -108,7 +120,9 @@ class _Bucket:
 def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
     """The graph of this bucket's plan."""
     work, layers = _Bucket(optimized, bucket), layers_of(optimized.roots)
+    post_norms = post_norms_of(optimized.roots)
     late = {n for layer in layers.values() for n in (layer.keys, layer.values)}
+    late |= {n for found in post_norms.values() for n in found.steps[:-1]}
     for node in toposort(optimized.roots):
         for graph in {s.graph for s in node.src}:
             graph.label = node.name
@@ -116,6 +130,8 @@ def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
             work.new[node] = node
         elif node in layers:
             work.attention(layers[node])
+        elif node in post_norms:
+            work.post_norm(post_norms[node])
         elif node not in late:
             work.keep(node)
     roots = tuple(work.new[root] for root in optimized.roots)

@@ -324,6 +324,69 @@ def norm_linear_geglu(x: Array, gate: Array, up: Array, w: Array, *, eps: float,
     return geglu.define(linear.define(y, gate), linear.define(y, up), style=style)
 
 
+def _with_h(products: Type, x: Type) -> Type:
+    return Type((x.shape[0], *(a + b for a, b in zip(products.shape[1:], x.shape[1:], strict=True))))  # type: ignore[operator]
+
+
+def _beside(products: Node, h: Node) -> Node:
+    n, k = products.width, h.width
+    both = concat(reshape(products, shape=(1, n)), reshape(h, shape=(1, k)))
+    return reshape(both, shape=(n + k,))
+
+
+@op(
+    lambda x, *rest, eps: _with_h(_columns(x, *rest[:-3]), x),
+    parts=lambda x, *rest, eps: _beside(
+        norm_linear(h := rms_norm_add(x, *rest[-2:], eps=eps), *rest[:-2], eps=eps), h
+    ),
+    row_wise=True,
+    product=True,
+    weights=slice(1, -3),
+)
+def post_norm_linear(x: Array, *rest: Array, eps: float) -> Array:
+    """norm_linear(h, ...) and, in the last K columns, h = rms_norm_add(x, post, r), of x (T, K): a layer's
+    post-norm with its residual, and the norm and the products of what follows.
+
+    rest: the weights (N, K) of the products, w (K) of their norm, post (K) of the post-norm, r (T, K).
+    """
+    h = rms_norm_add.define(x, *rest[-2:], eps=eps)
+    return np.concatenate([norm_linear.define(h, *rest[:-2], eps=eps), h], axis=-1)
+
+
+@op(
+    lambda x, gate, up, *_, eps: _with_h(_gated(x, gate, up), x),
+    parts=lambda x, gate, up, w, post, r, *, eps: _beside(
+        norm_linear_swiglu(h := rms_norm_add(x, post, r, eps=eps), gate, up, w, eps=eps), h
+    ),
+    row_wise=True,
+    product=True,
+    weights=slice(1, 3),
+)
+def post_norm_linear_swiglu(
+    x: Array, gate: Array, up: Array, w: Array, post: Array, r: Array, *, eps: float
+) -> Array:
+    """norm_linear_swiglu(h, gate, up, w) and h, as post_norm_linear."""
+    h = rms_norm_add.define(x, post, r, eps=eps)
+    return np.concatenate([norm_linear_swiglu.define(h, gate, up, w, eps=eps), h], axis=-1)
+
+
+@op(
+    lambda x, gate, up, *_, **__: _with_h(_gated(x, gate, up), x),
+    parts=lambda x, gate, up, w, post, r, *, eps, style: _beside(
+        norm_linear_geglu(h := rms_norm_add(x, post, r, eps=eps), gate, up, w, eps=eps, style=style), h
+    ),
+    row_wise=True,
+    product=True,
+    weights=slice(1, 3),
+)
+def post_norm_linear_geglu(
+    x: Array, gate: Array, up: Array, w: Array, post: Array, r: Array, *, eps: float, style: int
+) -> Array:
+    """norm_linear_geglu(h, gate, up, w) and h, as post_norm_linear."""
+    h = rms_norm_add.define(x, post, r, eps=eps)
+    return np.concatenate([norm_linear_geglu.define(h, gate, up, w, eps=eps, style=style), h], axis=-1)
+
+
 @op(
     lambda *src, format: Type(_gated(*src).shape, format),
     parts=lambda x, g, u, *, format: quantize(swiglu(linear(x, g), linear(x, u)), format=format),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import fused_cases
 import numpy as np
@@ -65,6 +66,32 @@ def test_a_product_with_its_norm_equals_its_parts(cuda: Device, op: str, tokens:
             check(one, found, normed_parts(cuda, op, one, own))
             tried += 1
     assert tried >= 3 * len(packed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [*TOKENS, 3, 5, 16, 33, 128])
+@pytest.mark.parametrize("gate", ["", "_swiglu", "_geglu"])
+def test_a_product_with_its_post_norm_equals_its_parts(cuda: Device, gate: str, tokens: int) -> None:
+    """The products beside those of h, and h, which stands after them, beside rms_norm_add."""
+    op, parts = f"post_norm_linear{gate}", f"norm_linear{gate}"
+    rng = generator(f"{op} {tokens}")
+    packed = [f for f in FORMATS if cuda.packed(FORMATS[f].id, 1, 16, 256)]
+    args: dict[str, Any] = {"eps": 1e-5, **({"style": tokens % 2} if gate == "_geglu" else {})}
+    for formats in [("f16", "f16"), ("bf16", "bf16"), *((f, f) for f in packed), ("q4_k", "q6_k")]:
+        for k, n in ((256, 48), (1024, 132), (4096, 64)):
+            one = fused_cases.posted(rng, formats, tokens, k, n)
+            width = n if gate else 2 * n
+            one = replace(one, bound=ROUNDED, shape=(tokens, width + k), args=args)
+            own = (1, 2) if formats[0] in packed else ()
+            if not own and cuda.refusal(plan_of(op, one, 64)[0]):
+                continue
+            found = run(cuda, op, one, packed=own)
+            x, first, second, w, post, r = one.inputs
+            normed = Case("h", (x, post, r), (tokens, k), args={"eps": 1e-5}, bound=1e-10)
+            h = run(cuda, "rms_norm_add", normed)
+            check(normed, np.ascontiguousarray(found[:, width:]), h)
+            after = replace(one, inputs=((h, "f32"), first, second, w), shape=(tokens, width))
+            check(after, np.ascontiguousarray(found[:, :width]), define(parts, after))
 
 
 @pytest.mark.gpu

@@ -198,4 +198,38 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield replace(one, args={**one.args, "style": i % 2})
 
 
+def posted(rng: np.random.Generator, formats: tuple[str, ...], t: int, k: int, n: int) -> Case:
+    """A product of h = r + rms_norm(x, post) after its rms_norm, with h beside it."""
+    one = normed(rng, formats, t, k, n)
+    shape = (t, n * len(formats) + k)
+    return replace(one, inputs=(*one.inputs, f32(rng, k), f32(rng, t, k)), shape=shape)
+
+
+POSTED = ((1, 256, 48), (2, 512, 64), (4, 768, 36), (8, 256, 132))
+
+
+@case("post_norm_linear")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for formats in (("f16",), ("bf16", "bf16"), ("q8_0",), ("q4_k", "q4_k", "q6_k")):
+        for t, k, n in POSTED:
+            yield posted(rng, formats, t, k, n)
+
+
+def posted_gates(rng: np.random.Generator) -> Iterator[Case]:
+    for formats in (("f16", "f16"), ("bf16", "bf16"), ("q4_k", "q6_k"), ("q8_0", "q8_0")):
+        for t, k, n in POSTED:
+            yield replace(posted(rng, formats, t, k, n), shape=(t, n + k))
+
+
+@case("post_norm_linear_swiglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    yield from posted_gates(rng)
+
+
+@case("post_norm_linear_geglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for i, one in enumerate(posted_gates(rng)):
+        yield replace(one, args={**one.args, "style": i % 2})
+
+
 __all__ = ["CASES"]

@@ -43,7 +43,10 @@ CASES.update(recurrent_cases.CASES)
 
 OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy"]
 # Fused ops that the CPU lacks, which has no launches to save; CUDA alone has those that are for few tokens.
-CUDA_ALONE = {"norm_linear", "norm_linear_swiglu", "norm_linear_geglu", "rope_qkv_attention"}
+CUDA_ALONE = {
+    *(f"{norm}_linear{gate}" for norm in ("norm", "post_norm") for gate in ("", "_swiglu", "_geglu")),
+    "rope_qkv_attention",
+}
 FUSED_STEPS = CUDA_ALONE | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
 CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from kernel_cases import cases_of
 from one_step import plan_of, run
+from tiny import KV_HEADS, TinyWeights
 from tiny_file import write_model
 
 from satchel import kernels
@@ -19,6 +20,7 @@ from satchel.runtime import ops
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler.check import check_steps
 from satchel.runtime.compiler.fuse_heads import layers_of
+from satchel.runtime.compiler.fuse_post_norm import post_norms_of
 from satchel.runtime.device.device import Device, KernelOverride
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import TOKENS, Graph, Type
@@ -109,6 +111,22 @@ def test_biases_and_norms_of_heads_take_no_launch(tmp_path: Path, dry: Model, ar
         assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1")
 
 
+def one_kv_head(w: TinyWeights) -> None:
+    for name in [n for n in w.names if "attn_k.w" in n or "attn_v.w" in n]:
+        w.put(name, w.array(name)[: w.shapes[name][0] // KV_HEADS], w.formats[name])
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_the_norm_of_a_single_key_head_takes_no_launch(tmp_path: Path, tokens: int) -> None:
+    """It is a norm of whole rows, before the heads are made of them."""
+    keys = {"qwen3__attention__head_count_kv": 1}
+    with loaded(
+        write_model(tmp_path / "m.gguf", "qwen3", "q4_k", change=one_kv_head, **keys), "dry"
+    ) as model:
+        found = ops_of(model.engine.program(tokens, 1).plan, "blk.1")
+    assert "rms_norm" not in found and found[1].startswith("rope_qkv_")
+
+
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3"])
 def test_fused_steps_of_the_emulated_gpu_pass_the_check(tmp_path: Path, arch: str) -> None:
     """Each step beside its definition, with what it writes to the caches."""
@@ -135,12 +153,25 @@ def test_a_cache_that_another_layer_reads_keeps_its_write() -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 8, 64])
-def test_gelu_gates_take_no_launch_and_norms_after_a_part_one(
-    tmp_path: Path, dry: Model, tokens: int
-) -> None:
-    """Gemma 3 has two norms more than Llama, each a launch with its residual."""
+def test_gelu_gates_and_post_norms_take_no_launch(tmp_path: Path, dry: Model, tokens: int) -> None:
+    """Gemma 3 has two norms more than Llama, which the products after them compute."""
     with loaded(write_model(tmp_path / "m.gguf", "gemma3", "q4_k"), "dry") as model:
-        assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1") + 2
+        assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1")
+        found = ops_of(model.engine.program(tokens, 1).plan, "blk.1")
+    assert [op for op in found if op.startswith("post_")] == ["post_norm_linear", "post_norm_linear_geglu"]
+
+
+def test_a_post_norm_that_an_earlier_step_reads_keeps_its_own() -> None:
+    g = Graph()
+    x, r = (g.node("input", (), Type((TOKENS, 8)), name) for name in "xr")
+    w, other = (g.node("weight", (), Type((8, 8)), name) for name in ("w", "other"))
+    post = g.node("weight", (), Type((8,)), "post")
+    h = ops.rms_norm_add(x, post, r, eps=1e-6)
+    y, z = ops.linear(ops.rms_norm(h, post, eps=1e-6), w), ops.linear(h, other)
+    assert set(post_norms_of((ops.add(y, h),))) == {y}
+    assert set(post_norms_of((ops.add(y, z),))) == {y}
+    assert post_norms_of((ops.add(z, y),)) == {}
+    assert post_norms_of((y, y.src[0])) == {}
 
 
 @pytest.mark.parametrize("op", ["rms_norm", "linear", "rope", "kv_write"])
