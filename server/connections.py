@@ -21,7 +21,8 @@ from satchel.server.log import LOG
 
 SPARE = 16  # seats for health probes when all others are taken
 REBUILD = 0.05  # seconds before the next search after one that found no connection that can give way
-TICK = 0.5  # seconds between two checks of all deadlines
+TICK = 0.5  # seconds between two checks of a connection's deadlines
+SLICES = 8  # parts in which all connections are checked, one after another, so that none holds the loop long
 YOUNG = 2.0  # seconds that a connection has for its first bytes before it gives way to others
 CUTS = ("header", "body", "idle", "write", "pipelined", "room", "descriptors", "broken")
 
@@ -78,7 +79,7 @@ class Connections:
 
     cuts: number of connections that the server closed, by reason.
     refused: number of requests that found only a spare seat.
-    tick: seconds between two checks of the deadlines.
+    tick: seconds between two checks of a connection's deadlines.
     clock: returns the time in seconds by which deadlines are measured.
     """
 
@@ -95,6 +96,7 @@ class Connections:
         self._queues: dict[str, list[Seat]] = {}  # seats that can give way, the next one last
         self._none: dict[str, float] = {}  # the time at which a search found none
         self._timer: asyncio.TimerHandle | None = None
+        self._due: list[Seat] = []  # seats that this round of checks has not reached
 
     @property
     def open(self) -> int:
@@ -149,8 +151,11 @@ class Connections:
 
     def check(self) -> None:
         """Cuts connections past their deadline. An exception in one check does not stop the others."""
+        self._check((*self._seats, *self._spares))
+
+    def _check(self, seats: Iterable[Seat]) -> None:
         now = self.clock()
-        for seat in (*self._seats, *self._spares):
+        for seat in seats:
             if seat.holder is not None:
                 try:
                     seat.holder.check(now)
@@ -214,13 +219,16 @@ class Connections:
     def _watch(self) -> None:
         """Starts the timer of the deadline checks, which runs while there are connections."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.tick, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(self.tick / SLICES, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
         if self.open:
             self._watch()
-        self.check()
+        self._due = self._due or [*self._seats, *self._spares]
+        count = -(-self.open // SLICES)
+        seats, self._due = self._due[:count], self._due[count:]
+        self._check(seats)
 
 
 def _rank(seat: Seat, now: float) -> Rank | None:

@@ -68,18 +68,25 @@ class RoleTable:
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
         self._routes: list[tuple[BaseRoute, Role]] = []
+        # By path without parameters, the routes that match it.
+        self._of_path: dict[str, list[tuple[BaseRoute, Role]]] = {}
         for route in routes:
             role = role_of(route)
             if role is None:
                 raise TypeError(f"{route!r} declares no role: put @needs(...) below its decorator")
             self._routes.append((route, role))
+        for path in {getattr(route, "path", "{") for route, _ in self._routes}:
+            scope = {"type": "http", "path": path, "method": ""}
+            if "{" not in path:
+                self._of_path[path] = [one for one in self._routes if one[0].matches(scope)[0] != Match.NONE]
 
     def role(self, scope: Scope) -> Role:
         """The role that this request needs. An unknown path needs USER, so that a client without a key can't
         probe for routes; a known path with another method needs the role of that path.
         """
         partial: Role | None = None
-        for route, role in self._routes:
+        known = self._of_path.get(scope["path"]) if not scope.get("root_path") else None
+        for route, role in self._routes if known is None else known:
             match = route.matches(scope)[0]
             if match == Match.FULL:
                 return role
