@@ -67,7 +67,7 @@ def measure(device: Device, logits: Array, sampling: Sampling, rounds: int) -> l
     segment = probe(ops.sample(*operands), "cpu")  # type: ignore[arg-type]
     segment = replace(segment, buffers=(*segment.buffers, BufferSpec("step", STEP, 64)))
     data = [np.zeros(1, np.int32), logits, np.arange(4096, dtype=np.int32), np.zeros(1, np.int32)]
-    data += [np.full(1, 4000, np.int32), np.frombuffer(record(sampling, 4096).tobytes(), np.uint8)]
+    data += [np.full(1, 4000, np.int32), np.frombuffer(record(sampling).tobytes(), np.uint8)]
     data.append(np.zeros(64, np.uint8))
     buffers = [device.alloc(max(64, b.size), b.usage) for b in segment.buffers]
     for buffer, array in zip(buffers, data, strict=True):

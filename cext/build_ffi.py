@@ -2,11 +2,12 @@
 
     build_ffi.py HAL_H QUANT_DIR OUT_PY OUT_INC_DIR
 
-hal_abi.h: HAL_ABI_HASH. hal_ops.inc: HAL_OP(NAME, name, argument bytes) per op. formats.h: includes every
-header of quant/. types.inc: CPU_WEIGHT(stem, number, block, activations) and CPU_ONLY_ACT(stem, number,
-block) as the headers' SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same
-numbers as an enum. products_<family>.inc: includes every file of the folder cpu/matmul/product/<family>/,
-or for "plain" defines the products of the weights that are in none; products_<family>_table.inc: its
+hal_abi.h: HAL_ABI_HASH, of hal.h's tables and the sampling stages of kernels/sample_stages.k.h. hal_ops.inc:
+HAL_OP(NAME, name, argument bytes) per op. formats.h: includes every header of quant/. types.inc:
+CPU_WEIGHT(stem, number, block, activations) and CPU_ONLY_ACT(stem, number, block) as the headers'
+SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same numbers as an enum.
+products_<family>.inc: includes every file of the folder cpu/matmul/product/<family>/, or for "plain" defines
+the products of the weights that are in none; products_<family>_table.inc: its
 products. panel_defaults.inc: TAIL_, SPLIT_HALVES_, PACK_WORD_ and UNPACK_WORD_<format> where a header does
 not define them. points.h: the codebooks of quant/grids.py as tables points_<format>, a word for a point.
 """
@@ -20,10 +21,15 @@ from pathlib import Path
 import cffi
 
 
-def abi_hash(text: str) -> str:
-    """64 bits over the tables, comments and white space aside, as 16 hex digits."""
+def abi_hash(text: str, stages: list[str]) -> str:
+    """64 bits over the tables, comments and white space aside, and the sampling stages, as 16 hex digits."""
     tables = re.sub(r"/\*.*?\*/", "", text.split("/* ==== ops")[0], flags=re.S)
-    return hashlib.sha256(" ".join(tables.split()).encode()).hexdigest()[:16]
+    return hashlib.sha256(" ".join([*tables.split(), *stages]).encode()).hexdigest()[:16]
+
+
+def sampling_stages(text: str) -> list[str]:
+    """Names of the sampling stages in the order of their numbers."""
+    return re.findall(r"^ +X\((\w+)\)", text, re.M)
 
 
 def ops(text: str) -> list[str]:
@@ -131,15 +137,17 @@ def write(path: Path, text: str) -> None:
 def main(header: Path, quant: Path, module: Path, include: Path) -> None:
     text = header.read_text()
     names = ops(text)
+    stages = sampling_stages((header.parents[1] / "kernels" / "sample_stages.k.h").read_text())
+    found = abi_hash(text, stages)
     ffi = cffi.FFI()
     ffi.cdef(text)
     ffi.set_source("satchel.cext._hal", None)
     module.parent.mkdir(parents=True, exist_ok=True)
     ffi.emit_python_code(str(module))
-    extra = f"\nABI_HASH = 0x{abi_hash(text)}\nOPS = {tuple(name.lower() for name in names)!r}\n"
+    extra = f"\nABI_HASH = 0x{found}\nOPS = {tuple(name.lower() for name in names)!r}\n"
     write(module, "# mypy: ignore-errors\n" + module.read_text() + extra)
     include.mkdir(parents=True, exist_ok=True)
-    write(include / "hal_abi.h", f"#define HAL_ABI_HASH 0x{abi_hash(text)}ull\n")
+    write(include / "hal_abi.h", f"#define HAL_ABI_HASH 0x{found}ull\n")
     sizes = {n: f"sizeof(arg_{n.lower()})" if f"arg_{n.lower()};" in text else "0" for n in names}
     write(include / "hal_ops.inc", "".join(f"HAL_OP({n}, {n.lower()}, {sizes[n]})\n" for n in names))
     stems = sorted(p.stem for p in quant.glob("*.h") if p.stem != "half")

@@ -8,8 +8,8 @@
  * Every function that returns int gives 0 or a negative HAL_E_ code and leaves the reason in error(), thread-local.
  * Entries marked optional may be NULL. run() allocates nothing.
  *
- * The part above the line "==== ops" is hashed into HAL_ABI_HASH: a library built against other tables is refused by
- * name. Ops and their argument structs match by name and size at compile(), so a new op breaks no drop-in library. */
+ * The part above the line "==== ops" and the list of sampling stages (kernels/sample_stages.k.h) are hashed into HAL_ABI_HASH:
+ * a library built against others is refused by name. Ops and their argument structs match by name and size at compile(), so a new op breaks no drop-in library. */
 
 /* ==== tables */
 
@@ -163,38 +163,23 @@ const hal_backend *hal_backend_entry(void);
 /* The step block: HAL_COUNTS int32 counts (tokens, output rows, zeros), then the plan's inputs. */
 enum { HAL_COUNT_TOKENS = 0, HAL_COUNT_ROWS = 1, HAL_COUNTS = 8 };
 
-/* Stages of a sampling chain, as runtime/sampling/chain.py defines them. */
-enum {
-    HAL_STAGE_END,
-    HAL_STAGE_PENALTIES,
-    HAL_STAGE_DRY,
-    HAL_STAGE_TOP_N_SIGMA,
-    HAL_STAGE_TOP_K,
-    HAL_STAGE_TYPICAL,
-    HAL_STAGE_TOP_P,
-    HAL_STAGE_MIN_P,
-    HAL_STAGE_XTC,
-    HAL_STAGE_TEMPERATURE,
-    HAL_STAGE_MIROSTAT_1,
-    HAL_STAGE_MIROSTAT_2,
-    HAL_STAGES = 12
-};
-
-/* Sampling parameters of one output row; a row of the step block's `params`. Each number is used by its stage alone. */
+/* One stage of a sampling chain and its numbers. kernels/sample_stages.k.h numbers the stages and says what their numbers are;
+ * runtime/sampling/chain.py defines them. Whole numbers are exact up to 2^24. */
+enum { HAL_STAGES = 16, HAL_STAGE_NUMBERS = 4 };
 typedef struct {
-    float temperature, dynatemp_range, dynatemp_exponent; /* temperature <= 0: greedy */
-    float top_p, min_p, typical_p, top_n_sigma;
-    float xtc_probability, xtc_threshold;
-    float repeat_penalty, presence_penalty, frequency_penalty;
-    float mirostat_mu; /* highest negative log-probability, in bits, of a token that Mirostat keeps */
-    int32_t top_k;
-    int32_t repeat_last_n; /* the penalties count tokens among the last repeat_last_n */
-    int32_t masked;        /* 1: only tokens whose bits are set in the row's token bitmask are allowed */
-    int32_t biases,
-        dry_penalties; /* numbers of the row's edits: logit biases come first, then penalties of the stage DRY */
-    int32_t report;    /* 1: the row's logprobs are requested */
-    uint8_t chain[HAL_STAGES]; /* HAL_STAGE_ values in order, ended by HAL_STAGE_END */
+    int32_t stage; /* 0 ends the chain */
+    float numbers[HAL_STAGE_NUMBERS];
+} hal_stage;
+
+/* Sampling parameters of one output row; a row of the step block's `params`. A row's edits are first logit biases, then
+ * penalties of the stage dry. */
+typedef struct {
     uint64_t seed;
+    float mirostat_mu;             /* highest negative log-probability, in bits, of a token that Mirostat keeps */
+    int32_t masked;                /* 1: only tokens whose bits are set in the row's token bitmask are allowed */
+    int32_t biases, dry_penalties; /* numbers of the row's edits */
+    int32_t report;                /* 1: the row's logprobs are requested */
+    hal_stage chain[HAL_STAGES];   /* in the order in which they run */
 } hal_sampling;
 
 /* ==== ops: one entry here, one argument struct where it takes arguments (none: no struct), one function in runtime/ops/__init__.py */

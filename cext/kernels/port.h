@@ -26,6 +26,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef offsetof /* some targets' stddef.h is empty */
+#define offsetof(type, member) __builtin_offsetof(type, member)
+#endif
+
 #include "call.h"
 #include "hal.h"
 

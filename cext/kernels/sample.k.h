@@ -76,10 +76,6 @@ KERNEL(sample_best, GROUP) {
     PUT_BEST(best_at(c, row, n) + m.group[0], b);
 }
 
-FN int is_greedy(THREAD const hal_sampling *p) {
-    return p->chain[0] == HAL_STAGE_TEMPERATURE && p->temperature <= 0 && !(p->dynatemp_range > 0);
-}
-
 /* The greedy token of a row, in the first wave; 0 in the others. */
 FN int greedy_token(self m, CONSTANT gpu_call *c, int row, int n) {
     DEVICE const best_of *all = best_at(c, row, n);
@@ -98,7 +94,7 @@ FN row_facts facts_of(CONSTANT gpu_call *c, int row) {
     CONSTANT gpu_view *ring = c->v + 2;
     int slot = i32_at(c->v + 3, row);
     row_facts r;
-    memcpy(&r.p, ROW(const char, c->v + 5, row), sizeof r.p);
+    r.params = ROW(const char, c->v + 5, row);
     r.width = ring->shape[1];
     r.vocabulary = c->v[1].shape[1];
     r.pos = i32_at(c->v + 4, row);
@@ -127,7 +123,7 @@ KERNEL(sample, SAMPLE_THREADS) {
         set s = set_of(c, m, m.group[0], n);
         float nll_bits = 0;
         int token = NO_TOKEN;
-        if (c->mode == SAMPLE_TOKEN && is_greedy(&r.p))
+        if (c->mode == SAMPLE_TOKEN && is_greedy(r.params))
             token = greedy_token(m, c, row, n);
         else if (fill_set(m, &s, ROW(const float, c->v + 1, row)))
             token = sample_row(m, &s, &r, r.edits ? c->v[7].shape[1] : 0,
@@ -144,14 +140,6 @@ KERNEL(sample, SAMPLE_THREADS) {
 }
 
 /* --- logprobs */
-
-FN int is_reported(CONSTANT gpu_call *c, int row) {
-    hal_sampling p;
-    if (c->n_in == 2)
-        return 1;
-    memcpy(&p, ROW(const char, c->v + 3, row), sizeof p);
-    return p.report != 0;
-}
 
 FN void report_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, int id, int k) {
     DEVICE float *out = ROW(float, c->v, row);
@@ -185,7 +173,7 @@ FN void report_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, int id,
 KERNEL(logprobs, SAMPLE_THREADS) {
     int n = c->v[1].shape[1], rows = rows_of(c, c->v), k = ((CONSTANT arg_logprobs *)c->arg)->k;
     for (int row = m.group[0]; row < rows; row += SAMPLE_GROUPS) {
-        int id = i32_at(c->v + 2, row), wanted = is_reported(c, row);
+        int id = i32_at(c->v + 2, row), wanted = c->n_in == 2 || is_reported(ROW(const char, c->v + 3, row));
         set s = set_of(c, m, m.group[0], n);
         BARRIER(m);
         if (wanted && (inside(id, n) || id == NO_TOKEN)) {

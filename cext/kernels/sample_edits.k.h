@@ -34,11 +34,12 @@ FN int add_edits(self m, THREAD set *s, DEVICE const int32_t *edits, int n, int 
     return all_say(m, s, good);
 }
 
-FN int stage_penalties(self m, THREAD set *s, THREAD const row_facts *r) {
-    int n = history_of(r), good = 1;
+FN void stage_penalties(self m, THREAD set *s, THREAD row_facts *r) {
+    int n = history_of(r), good = r->ring != NULL;
     DEVICE float *x;
-    if (!r->ring)
-        return 0;
+    r->bad_index = !good;
+    if (!good)
+        return;
     x = writable(m, s);
     for (int i = m.thread; i < n; i += m.threads) {
         int token = r->ring[(r->pos - i) % r->width], count = 0, before = 0, at;
@@ -49,11 +50,10 @@ FN int stage_penalties(self m, THREAD set *s, THREAD const row_facts *r) {
             count += same;
         }
         if (good && !before && (at = place_of(s, token)) >= 0)
-            x[at] = penalized(x[at], count, &r->p);
+            x[at] = penalized(x[at], count, r);
     }
-    good = all_say(m, s, good);
+    r->bad_index = !all_say(m, s, good);
     changed(m, s);
-    return good;
 }
 
 #endif

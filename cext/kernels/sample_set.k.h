@@ -11,8 +11,7 @@
 #include "modes.h"
 #include "port.h"
 
-enum { DIGITS = 256, WEIGHT_BITS = 40 };
-#define MOST 3.4028234663852886e38f
+enum { DIGITS = 256 };
 
 typedef struct {
     int64_t sums[SAMPLE_THREADS / 8], before;
@@ -33,11 +32,9 @@ typedef struct {
     DEVICE int32_t *own_ids[2];
     LOCAL sample_room *room;
 } set;
+typedef int set_index;
 
-typedef struct {
-    uint32_t key; /* bits of a float >= 0, which sort like the float */
-    int at;       /* index in the set */
-} ranked;
+#include "sample_ranks.k.h"
 
 FN set set_of(CONSTANT gpu_call *c, self m, int group, int n) {
     DEVICE char *own = (DEVICE char *)(uintptr_t)c->scratch + (int64_t)group * n * SAMPLE_BYTES;
@@ -49,15 +46,6 @@ FN set set_of(CONSTANT gpu_call *c, self m, int group, int n) {
     s.own_ids[1] = s.own_ids[0] + n;
     s.room = (LOCAL sample_room *)m.local;
     return s;
-}
-
-FN int id_of(THREAD const set *s, int at) {
-    return s->ids ? s->ids[at] : at;
-}
-
-/* Distance of a candidate's logit below the largest, >= 0. */
-FN float distance(THREAD const set *s, int at) {
-    return s->all_lost ? 0 : s->best - s->x[at];
 }
 
 /* e^-distance in units of 2^-40, as exact.py's weights(). */
@@ -206,26 +194,7 @@ FN int last_of_all(self m, THREAD const set *s, int at) {
         BARRIER(m); /* kept: see the first */                                                                          \
     } while (0)
 
-/* Index of a token in the set; -1 if it is not a candidate. */
-FN int place_of(THREAD const set *s, int id) {
-    int low = 0, high = s->n - 1;
-    if (!s->ids)
-        return id;
-    while (low < high) {
-        int mid = (low + high) / 2;
-        if (s->ids[mid] < id)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return s->ids[low] == id ? low : -1;
-}
-
 /* --- ranking */
-
-FN int reached(int64_t sum, double goal, int beyond) {
-    return beyond ? (double)sum > goal : (double)sum >= goal;
-}
 
 FN uint32_t key_at(THREAD const set *s, DEVICE const float *keys, int i) {
     return f32_bits(keys ? keys[i] : distance(s, i));

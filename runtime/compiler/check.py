@@ -116,7 +116,7 @@ def inputs(ids: Sequence[int], start: int, stop: int, sampling: Sampling, pages:
         "slot": np.zeros(n, np.int32),
         SEGMENT_IDS: np.zeros(n, np.int32),
         "rows": np.array([n - 1], np.int32),
-        "params": np.array([record(sampling, pages.cache.context)], SAMPLING),
+        "params": np.array([record(sampling)], SAMPLING),
         **pages.tables,
     }
 

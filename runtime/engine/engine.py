@@ -366,9 +366,8 @@ class Engine:
         program.fields["rows"][: len(rows)] = rows
         sampled = [e.sampling for e in entries if e.sampling is not None for _ in range(e.samples)]
         if sampled != program.sampled:
-            params, context = program.fields["params"], self.cache.context
             for row, sampling in enumerate(sampled):
-                params[row] = record(sampling, context)
+                program.fields["params"][row] = record(sampling)
             program.sampled = sampled
 
     def advance(self, entries: Sequence[BatchEntry]) -> None:

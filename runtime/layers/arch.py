@@ -30,7 +30,7 @@ AdapterScales = tuple[float, ...]  # one per adapter and control vector of a mod
 SEGMENT_IDS = (
     "segment_ids"  # input of encoders with token types: 0 for tokens of the first text of a pair, then 1
 )
-SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/sampling/test_sampling.py compares the two
+SAMPLING_BYTES = 352  # sizeof(hal_sampling); tests/runtime/sampling/test_sampling.py compares the two
 WITH_ADAPTERS = "adapters "  # prefix of an output's name: the graph with adapters
 
 

@@ -23,14 +23,15 @@ MOST = np.float32(3.4028234663852886e38)
 NONE = -1  # no token
 MIROSTAT_TOP = 100  # candidates from which mirostat 1 estimates the slope, as in the paper
 STAGES = ("end", *ORDER, "mirostat_1", "mirostat_2")
-CODE = {name: code for code, name in enumerate(STAGES)}  # HAL_STAGE_ of hal.h
+CODE = {name: code for code, name in enumerate(STAGES)}  # SAMPLING_STAGES of sample_stages.k.h
 
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
     """Inputs of a stage besides the candidates."""
 
-    params: Any
+    params: Any  # the row's hal_sampling
+    numbers: tuple[float, ...]  # of this stage, as SAMPLERS names them; zeros behind them
     ring: Array  # (W), the slot's tokens by position
     pos: int
     dry_penalties: Array  # (n, 2), logit edits of the stage DRY
@@ -98,11 +99,13 @@ def _scattered(c: Candidates, row: StageContext, change: Callable[[Array], Array
 
 
 def penalties(c: Candidates, row: StageContext) -> Candidates:
-    p, ring = row.params, row.ring
-    reach = min(int(p["repeat_last_n"]), len(ring))  # older tokens have been overwritten
-    history = ring[np.arange(max(0, row.pos + 1 - reach), row.pos + 1) % len(ring)]
-    by = (p["repeat_penalty"], p["presence_penalty"], p["frequency_penalty"])
-    return _scattered(c, row, lambda x: penalized(x, history, *by))
+    """Repeat, presence and frequency penalties for the last tokens; repeat_last_n < 0: all tokens."""
+    repeat, presence, frequency, last_n = row.numbers
+    reach = min(row.pos + 1, len(row.ring))  # older tokens have been overwritten
+    if 0 <= last_n < reach:
+        reach = int(last_n)
+    history = row.ring[np.arange(row.pos + 1 - reach, row.pos + 1) % len(row.ring)]
+    return _scattered(c, row, lambda x: penalized(x, history, repeat, presence, frequency))
 
 
 def dry(c: Candidates, row: StageContext) -> Candidates:
@@ -111,18 +114,19 @@ def dry(c: Candidates, row: StageContext) -> Candidates:
 
 def top_n_sigma(c: Candidates, row: StageContext) -> Candidates:
     """Keeps logits within n standard deviations of the best (Tang et al., arXiv 2411.07641)."""
+    n, *_ = row.numbers
     best, real = c.x.max(), c.x > -np.inf
-    if best == -np.inf or row.params["top_n_sigma"] < 0:
+    if best == -np.inf or n < 0:
         return c
     x, count = np.where(real, c.x, 0).astype(np.float64), float(real.sum())
     mean = lanes(x) / count
     spread = root(lanes(np.where(real, (x - mean) * (x - mean), 0.0)) / count)
-    return c.only(c.x.astype(np.float64) >= float(best) - float(row.params["top_n_sigma"]) * spread)
+    return c.only(c.x.astype(np.float64) >= float(best) - n * spread)
 
 
 def top_k(c: Candidates, row: StageContext) -> Candidates:
-    k = int(row.params["top_k"])
-    return c.first(k) if 0 < k < len(c.x) else c
+    k, *_ = row.numbers
+    return c.first(int(k)) if 0 < k < len(c.x) else c
 
 
 def _shares(c: Candidates) -> tuple[Array, Array, float, float]:
@@ -143,10 +147,11 @@ def typical(c: Candidates, row: StageContext) -> Candidates:
     """Locally typical sampling: keeps candidates whose negative log-probability is nearest to the entropy, up
     to a probability mass (Meister et al., arXiv 2202.00666).
     """
+    mass, *_ = row.numbers
     below, weight, total, log_total = _shares(c)
     entropy = _entropy(below, weight, total, log_total)
     key = np.abs((log_total - below.astype(np.float64)) - entropy).astype(np.float32)
-    kept = crossing(key, weight, float(row.params["typical_p"]) * total, beyond=True)
+    kept = crossing(key, weight, mass * total, beyond=True)
     return c.only(np.sort(np.argsort(key, kind="stable")[:kept]))
 
 
@@ -154,14 +159,15 @@ def top_p(c: Candidates, row: StageContext) -> Candidates:
     """Nucleus sampling: keeps the best candidates that together reach a probability mass (Holtzman et al.,
     arXiv 1904.09751).
     """
+    mass, *_ = row.numbers
     below, weight, total, _ = _shares(c)
-    kept = crossing(-below, weight, float(row.params["top_p"]) * total, beyond=False)
+    kept = crossing(-below, weight, mass * total, beyond=False)
     return c.only(np.sort(np.argsort(-below, kind="stable")[:kept]))
 
 
 def min_p(c: Candidates, row: StageContext) -> Candidates:
     """Keeps candidates with at least a share of the best's probability (Nguyen et al., arXiv 2407.01082)."""
-    share = float(row.params["min_p"])
+    share, *_ = row.numbers
     return c.only(c.below >= np.float32(log(share))) if share > 0 else c
 
 
@@ -169,11 +175,11 @@ def xtc(c: Candidates, row: StageContext) -> Candidates:
     """XTC (exclude top choices): with some probability, drops all candidates above a threshold except the
     last-ranked of them.
     """
+    probability, threshold, *_ = row.numbers
     below, weight, total, _ = _shares(c)
-    threshold = float(row.params["xtc_threshold"])
     drawn = uniform(int(row.params["seed"]) ^ XTC_KEY, row.pos)
     above = np.flatnonzero(weight.astype(np.float64) >= threshold * total)
-    if threshold > 0.5 or len(above) < 2 or drawn >= float(row.params["xtc_probability"]):
+    if threshold > 0.5 or len(above) < 2 or drawn >= probability:
         return c
     last = above[np.argsort(-below[above], kind="stable")[-1]]
     return c.only(np.setdiff1d(np.arange(len(c.x)), above[above != last]))
@@ -183,12 +189,11 @@ def temperature(c: Candidates, row: StageContext) -> Candidates:
     """Distances divided by the temperature, which may depend on the entropy (dynamic temperature); 0 keeps
     the best alone.
     """
-    p = row.params
-    by, spread = float(p["temperature"]), float(p["dynatemp_range"])
-    if spread > 0 and len(c.x) > 1:
+    by, spread, exponent, *_ = row.numbers
+    if by > 0 and spread > 0 and len(c.x) > 1:
         low, high = max(0.0, by - spread), by + spread
         share = max(0.0, _entropy(*_shares(c)) / log(float(len(c.x))))
-        by = low + (high - low) * power(share, float(p["dynatemp_exponent"]))
+        by = low + (high - low) * power(share, exponent)
     if by <= 0:
         return c.first(1)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -272,10 +277,11 @@ def sample_row(
         x = np.where(allowed == 1, x, -np.inf).astype(np.float32)
     if x.max() == -np.inf:
         return NONE, 0.0
-    row = StageContext(params, ring, int(pos), given[n_bias : n_bias + n_dry], len(x))
+    row = StageContext(params, (), ring, int(pos), given[n_bias : n_bias + n_dry], len(x))
     c = Candidates(x, np.arange(len(x)))
-    for code in params["chain"]:
-        if code == 0:
+    for entry in params["chain"]:
+        code = int(entry["stage"])
+        if code == CODE["end"]:
             break
-        c = STAGE[int(code)](c, row)
+        c = STAGE[code](c, replace(row, numbers=tuple(entry["numbers"].tolist())))
     return draw(c, row)

@@ -25,24 +25,45 @@ class Sampler:
 
     letter: str  # its name in --sampler-seq
     is_on: Callable[[Sampling], bool]  # whether the stage has an effect with these options
+    numbers: tuple[str, ...] = ()  # the options that the stage computes with, at most four (hal_stage)
     aliases: tuple[str, ...] = ()
+    edits: bool = False  # whether the stage changes logits of single tokens
+    drops_best: bool = False  # whether the stage may drop the best candidate
 
 
 def _penalizes(s: Sampling) -> bool:
     return (s.repeat_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0) and s.repeat_last_n != 0
 
 
-# Stages in their default order. HAL_STAGE_ in hal.h numbers them in the same order.
+PENALTIES = ("repeat_penalty", "presence_penalty", "frequency_penalty", "repeat_last_n")
+
+# Stages in their default order, as in SAMPLING_STAGES of cext/kernels/sample_stages.k.h. Token penalties of
+# "dry" are computed on the host.
 SAMPLERS: Mapping[str, Sampler] = {
-    "penalties": Sampler("e", _penalizes),
-    "dry": Sampler("d", lambda s: s.dry_multiplier > 0 and s.dry_base >= 1 and s.dry_last_n != 0),
-    "top_n_sigma": Sampler("s", lambda s: s.top_n_sigma >= 0, ("top-n-sigma", "top_nsigma")),
-    "top_k": Sampler("k", lambda s: s.top_k > 0, ("top-k",)),
-    "typical": Sampler("y", lambda s: s.typical_p < 1, ("typ_p", "typical_p", "typ-p", "typical-p", "typ")),
-    "top_p": Sampler("p", lambda s: s.top_p < 1, ("top-p", "nucleus")),
-    "min_p": Sampler("m", lambda s: s.min_p > 0, ("min-p",)),
-    "xtc": Sampler("x", lambda s: s.xtc_probability > 0),
-    "temperature": Sampler("t", lambda s: s.temperature != 1 or s.dynatemp_range > 0, ("temp",)),
+    "penalties": Sampler("e", _penalizes, PENALTIES, edits=True),
+    "dry": Sampler("d", lambda s: s.dry_multiplier > 0 and s.dry_base >= 1 and s.dry_last_n != 0, edits=True),
+    "top_n_sigma": Sampler(
+        "s", lambda s: s.top_n_sigma >= 0, ("top_n_sigma",), ("top-n-sigma", "top_nsigma")
+    ),
+    "top_k": Sampler("k", lambda s: s.top_k > 0, ("top_k",), ("top-k",)),
+    "typical": Sampler(
+        "y",
+        lambda s: s.typical_p < 1,
+        ("typical_p",),
+        ("typ_p", "typical_p", "typ-p", "typical-p", "typ"),
+        drops_best=True,
+    ),
+    "top_p": Sampler("p", lambda s: s.top_p < 1, ("top_p",), ("top-p", "nucleus")),
+    "min_p": Sampler("m", lambda s: s.min_p > 0, ("min_p",), ("min-p",)),
+    "xtc": Sampler(
+        "x", lambda s: s.xtc_probability > 0, ("xtc_probability", "xtc_threshold"), drops_best=True
+    ),
+    "temperature": Sampler(
+        "t",
+        lambda s: s.temperature != 1 or s.dynatemp_range > 0,
+        ("temperature", "dynatemp_range", "dynatemp_exponent"),
+        ("temp",),
+    ),
 }
 ORDER = tuple(SAMPLERS)
 LETTERS = {one.letter: name for name, one in SAMPLERS.items()}  # of --sampler-seq
@@ -209,8 +230,8 @@ class Sampling:
         (), "Token sequences, or texts, that the answer never contains."
     )
     # fmt: on
-    # hal_sampling records of these options by context (record.py): hashing the options each step is too slow.
-    records: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # The hal_sampling record of these options (record.py): encoding or hashing them each step is too slow.
+    record: Array | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_options(self)

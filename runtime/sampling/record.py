@@ -9,36 +9,40 @@ from satchel.runtime.graph import Array
 from satchel.runtime.sampling.chain import CODE
 from satchel.runtime.sampling.options import SAMPLERS, Sampling
 
+N_NUMBERS = SAMPLING["chain"].base["numbers"].shape[0]  # HAL_STAGE_NUMBERS
+# A float holds each whole number up to this one. It exceeds every model's vocabulary and context.
+MOST_WHOLE = 1 << 24
+
 
 def chain(s: Sampling) -> tuple[str, ...]:
     """The stages that a row passes, in order."""
     if s.mirostat:
         return ("temperature", f"mirostat_{s.mirostat}") if s.temperature > 0 else ("temperature",)
     kept = tuple(name for name in s.samplers if SAMPLERS[name].is_on(s))
-    if s.temperature == 0 and "temperature" in kept and not {"typical", "xtc"} & set(kept):
-        # Greedy: no other stage can drop the best candidate.
-        return (*(n for n in kept if n in ("penalties", "dry")), "temperature")
+    if s.temperature == 0 and "temperature" in kept and not any(SAMPLERS[name].drops_best for name in kept):
+        return (*(name for name in kept if SAMPLERS[name].edits), "temperature")  # greedy
     return kept
 
 
-def record(s: Sampling, context: int) -> Array:
-    """A hal_sampling record, a read-only array (). context: the value of a repeat_last_n of -1."""
-    made = s.records.get(context)
-    if made is None:
-        made = s.records[context] = _make(s, context)
-    return made
+def numbers(s: Sampling, stage: str) -> tuple[float, ...]:
+    """The numbers of a stage (hal_stage), zeros behind them."""
+    given = [getattr(s, name) for name in SAMPLERS[stage].numbers] if stage in SAMPLERS else []
+    exact = [min(x, MOST_WHOLE) if isinstance(x, int) else x for x in given]
+    return (*exact, *(0.0,) * (N_NUMBERS - len(exact)))
 
 
-def _make(s: Sampling, context: int) -> Array:
+def record(s: Sampling) -> Array:
+    """A hal_sampling record, a read-only array ()."""
+    if s.record is None:
+        object.__setattr__(s, "record", _make(s))
+    assert s.record is not None
+    return s.record
+
+
+def _make(s: Sampling) -> Array:
     row = np.zeros((), SAMPLING)
-    for name in SAMPLING.names or ():
-        if hasattr(s, name) and name not in ("repeat_last_n", "seed"):
-            row[name] = getattr(s, name)
-    row["dynatemp_range"] = s.dynatemp_range if s.temperature > 0 else 0
-    row["repeat_last_n"] = context if s.repeat_last_n < 0 else min(s.repeat_last_n, context)
-    row["seed"] = s.seed or 0
-    row["mirostat_mu"] = 2 * s.mirostat_tau
-    codes = [CODE[name] for name in chain(s)]
-    row["chain"][: len(codes)] = codes
+    row["seed"], row["mirostat_mu"] = s.seed or 0, 2 * s.mirostat_tau
+    for i, stage in enumerate(chain(s)):
+        row["chain"][i] = CODE[stage], numbers(s, stage)
     row.flags.writeable = False
     return row

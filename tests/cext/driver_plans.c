@@ -3,6 +3,9 @@
  */
 #include "harness.h"
 
+#define STAGE_NUMBERS_ALONE
+#include "../../cext/kernels/sample_stages.k.h"
+
 enum {
     T = 16,
     R = 4,
@@ -220,15 +223,12 @@ static void put_ints(uint8_t *block, int at, int n, int first, int by) {
 
 /* A step of `tokens` tokens of slot 0 from `pos` on, and `rows` output rows. */
 static void fill_block(uint8_t *block, int tokens, int rows, int pos) {
-    hal_sampling s = {
-        .temperature = 0.8f,
-        .top_p = 0.9f,
-        .min_p = 0.01f,
-        .repeat_penalty = 1.1f,
-        .top_k = 20,
-        .repeat_last_n = 32,
-        .seed = 7,
-        .chain = {HAL_STAGE_PENALTIES, HAL_STAGE_TOP_K, HAL_STAGE_TOP_P, HAL_STAGE_MIN_P, HAL_STAGE_TEMPERATURE}};
+    hal_sampling s = {.seed = 7,
+                      .chain = {{STAGE_penalties, {1.1f, 0, 0, 32}},
+                                {STAGE_top_k, {20}},
+                                {STAGE_top_p, {0.9f}},
+                                {STAGE_min_p, {0.01f}},
+                                {STAGE_temperature, {0.8f}}}};
     memset(block, 0, BLOCK_BYTES);
     put_ints(block, 0, 1, tokens, 0);
     put_ints(block, 4, 1, rows, 0);

@@ -5,6 +5,9 @@
 
 #include "harness.h"
 
+#define STAGE_NUMBERS_ALONE
+#include "../../cext/kernels/sample_stages.k.h"
+
 enum { V = 1200, WIDTH = 64, ROWS = 3 };
 
 typedef struct {
@@ -34,14 +37,15 @@ static int64_t weight_of(float below) {
     return (int64_t)rint(ldexp((double)p, (int)n + 40));
 }
 
-static void penalize(float *x, const int32_t *ring, int pos, const hal_sampling *s) {
-    int seen[V] = {0};
-    for (int i = pos - s->repeat_last_n + 1 < 0 ? 0 : pos - s->repeat_last_n + 1; i <= pos; i++)
+/* numbers: repeat, presence and frequency penalty, repeat_last_n. */
+static void penalize(float *x, const int32_t *ring, int pos, const float *numbers) {
+    int seen[V] = {0}, first = pos - (int)numbers[3] + 1;
+    for (int i = first < 0 ? 0 : first; i <= pos; i++)
         seen[ring[i % WIDTH]]++;
     for (int i = 0; i < V; i++)
         if (seen[i]) {
-            x[i] = x[i] > 0 ? x[i] / s->repeat_penalty : x[i] * s->repeat_penalty;
-            x[i] = x[i] - (float)seen[i] * s->frequency_penalty - s->presence_penalty;
+            x[i] = x[i] > 0 ? x[i] / numbers[0] : x[i] * numbers[0];
+            x[i] = x[i] - (float)seen[i] * numbers[2] - numbers[1];
         }
 }
 
@@ -53,22 +57,22 @@ static int64_t weigh(entry *e, int n) {
     return sum;
 }
 
-static int run_stage(int stage, entry *e, int n, const hal_sampling *s) {
+static int run_stage(hal_stage s, entry *e, int n) {
     int64_t total = weigh(e, n), sum = 0;
-    float best = e[0].logit;
-    switch (stage) {
-    case HAL_STAGE_TOP_K:
-        return s->top_k > 0 && s->top_k < n ? s->top_k : n;
-    case HAL_STAGE_TOP_P:
+    float best = e[0].logit, number = s.numbers[0];
+    switch (s.stage) {
+    case STAGE_top_k:
+        return number > 0 && (int)number < n ? (int)number : n;
+    case STAGE_top_p:
         for (int i = 0; i < n; i++)
-            if ((double)(sum += e[i].weight) >= (double)s->top_p * (double)total)
+            if ((double)(sum += e[i].weight) >= (double)number * (double)total)
                 return i + 1;
         return n;
-    case HAL_STAGE_TEMPERATURE:
-        if (s->temperature <= 0)
+    case STAGE_temperature:
+        if (number <= 0)
             return 1;
         for (int i = 0; i < n; i++)
-            e[i].logit = e[i].logit == best ? 0 : (e[i].logit - best) / s->temperature;
+            e[i].logit = e[i].logit == best ? 0 : (e[i].logit - best) / number;
     }
     return n;
 }
@@ -80,14 +84,13 @@ static int define(const float *logits, const int32_t *ring, int pos, const hal_s
     double goal;
     int64_t sum = 0;
     memcpy(x, logits, sizeof x);
-    for (int i = 0; i < HAL_STAGES && s->chain[i]; i++)
-        if (s->chain[i] == HAL_STAGE_PENALTIES) /* it comes first here */
-            penalize(x, ring, pos, s);
+    if (s->chain[0].stage == STAGE_penalties) /* they come first here */
+        penalize(x, ring, pos, s->chain[0].numbers);
     for (int i = 0; i < V; i++)
         e[i] = (entry){x[i], i, 0};
     qsort(e, V, sizeof *e, by_rank);
-    for (int i = 0; i < HAL_STAGES && s->chain[i]; i++)
-        n = run_stage(s->chain[i], e, n, s);
+    for (int i = 0; i < HAL_STAGES && s->chain[i].stage; i++)
+        n = run_stage(s->chain[i], e, n);
     goal = uniform(s->seed, pos) * (double)weigh(e, n);
     for (int i = 0; i < n; i++)
         if ((double)(sum += e[i].weight) > goal)
@@ -111,33 +114,32 @@ static void test_params(const target *t, const hal_sampling *base, float *logits
         return;
     for (int i = 0; i < ROWS; i++) {
         int want = define(logits + i * V, ring + slot[i] * WIDTH, pos[i], s + i);
-        CHECK(got[i] == want, "%s: sample row %d: %d, not %d (temperature %g, top_k %d, top_p %g)", t->name, i, got[i],
-              want, (double)base->temperature, base->top_k, (double)base->top_p);
+        CHECK(got[i] == want, "%s: sample row %d: %d, not %d (stage %d %g, stage %d %g, ...)", t->name, i, got[i], want,
+              s->chain[0].stage, (double)s->chain[0].numbers[0], s->chain[1].stage, (double)s->chain[1].numbers[0]);
     }
 }
 
 /* A NaN, a +inf, or nothing above -inf gives no token, whatever the stages; some -inf among numbers gives one. */
 static void test_poison(const target *t, float *logits, int32_t *ring) {
     static const float poison[] = {NAN, INFINITY, -INFINITY};
-    for (int i = 0; i < 9 * HAL_STAGES; i++) {
+    static const float numbers[N_STAGES][HAL_STAGE_NUMBERS] = {[STAGE_penalties] = {1.1f, 0, 0, 8},
+                                                               [STAGE_top_n_sigma] = {1},
+                                                               [STAGE_typical] = {0.5f},
+                                                               [STAGE_top_p] = {0.5f},
+                                                               [STAGE_min_p] = {0.1f},
+                                                               [STAGE_xtc] = {1, 0.05f}};
+    for (int i = 0; i < 9 * N_STAGES; i++) {
         int32_t slot = 0, pos = 3, got = -2, code;
-        hal_sampling s = {.temperature = i % 3 ? 1 : 0,
-                          .top_p = 0.5f,
-                          .min_p = 0.1f,
-                          .top_k = 40 * (i % 2),
-                          .typical_p = 0.5f,
-                          .top_n_sigma = 1,
-                          .xtc_probability = 1,
-                          .xtc_threshold = 0.05f,
-                          .dynatemp_range = (float)(i % 2),
-                          .dynatemp_exponent = 1,
-                          .mirostat_mu = 3,
-                          .repeat_penalty = 1.1f,
-                          .repeat_last_n = 8,
-                          .chain = {(uint8_t)(i / 9), HAL_STAGE_TEMPERATURE}};
+        float temperature = i % 3 ? 1 : 0, range = (float)(i % 2);
+        hal_sampling s = {.mirostat_mu = 3, .chain = {{i / 9}, {STAGE_temperature, {temperature, range, 1}}}};
         operand out = OPERAND(I32, &got, 1);
         operand in[] = {OPERAND(F32, logits, 1, V), OPERAND(I32, ring, 2, WIDTH), OPERAND(I32, &slot, 1),
                         OPERAND(I32, &pos, 1), OPERAND(I8, &s, 1, (int)sizeof s)};
+        memcpy(s.chain[0].numbers, numbers[i / 9], sizeof numbers[0]);
+        if (i / 9 == STAGE_temperature)
+            s.chain[0] = s.chain[1];
+        else if (i / 9 == STAGE_top_k)
+            s.chain[0].numbers[0] = (float)(40 * (i % 2));
         for (int j = 0; j < V; j++)
             logits[j] = i % 9 < 3 || j % 5 == 0 ? poison[i % 3] : random_float(2);
         code = run_op(t, "sample", NULL, 0, &out, in, 5);
@@ -147,28 +149,36 @@ static void test_poison(const target *t, float *logits, int32_t *ring) {
     }
 }
 
+/* Penalties, top_k, top_p and temperature; odd rounds: temperature and top_p alone. */
+static hal_sampling chain_of(const hal_stage *given, int round) {
+    hal_sampling s = {0};
+    if (round % 2) {
+        s.chain[0] = given[3];
+        s.chain[1] = given[2];
+    } else
+        memcpy(s.chain, given, 4 * sizeof *given);
+    return s;
+}
+
 void test_sample(const target *t) {
-    static const uint8_t whole[] = {HAL_STAGE_PENALTIES, HAL_STAGE_TOP_K, HAL_STAGE_TOP_P, HAL_STAGE_TEMPERATURE};
-    static const uint8_t plain[] = {HAL_STAGE_TEMPERATURE, HAL_STAGE_TOP_P};
-    hal_sampling options[] = {
-        {.temperature = 0,
-         .top_p = 1,
-         .repeat_penalty = 1.5f,
-         .presence_penalty = 0.3f,
-         .frequency_penalty = 0.2f,
-         .repeat_last_n = 16},
-        {.temperature = 1, .top_p = 1, .repeat_penalty = 1},
-        {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .top_k = 40},
-        {.temperature = 0.8f, .top_p = 0.5f, .repeat_penalty = 1.2f, .repeat_last_n = 64},
-        {.temperature = 3,
-         .top_p = 0.9f,
-         .repeat_penalty = 1,
-         .presence_penalty = 0.5f,
-         .top_k = 1100,
-         .repeat_last_n = 3},
-        {.temperature = 1, .top_p = 0, .repeat_penalty = 1},
-        {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = 1},
+#define CHAIN(temperature, top_p, top_k, ...)                                                                          \
+    {                                                                                                                  \
+        {STAGE_penalties, {__VA_ARGS__}}, {STAGE_top_k, {top_k}}, {STAGE_top_p, {top_p}}, {                            \
+            STAGE_temperature, {                                                                                       \
+                temperature                                                                                            \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+    static const hal_stage options[][4] = {
+        CHAIN(0, 1, 0, 1.5f, 0.3f, 0.2f, 16),
+        CHAIN(1, 1, 0, 1),
+        CHAIN(0.8f, 0.95f, 40, 1),
+        CHAIN(0.8f, 0.5f, 0, 1.2f, 0, 0, 64),
+        CHAIN(3, 0.9f, 1100, 1, 0.5f, 0, 3),
+        CHAIN(1, 0, 0, 1),
+        CHAIN(1, 1, 1, 1),
     };
+#undef CHAIN
     float *logits = random_floats(ROWS * V, 5);
     int32_t ring[2 * WIDTH];
     for (int i = 0; i < V; i++)
@@ -177,12 +187,8 @@ void test_sample(const target *t) {
         ring[i] = random_below(20);
     for (int round = 0; round < 8; round++)
         for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-            memset(options[i].chain, 0, sizeof options[i].chain);
-            if (round % 2)
-                memcpy(options[i].chain, plain, sizeof plain);
-            else
-                memcpy(options[i].chain, whole, sizeof whole);
-            test_params(t, options + i, logits, ring);
+            hal_sampling s = chain_of(options[i], round);
+            test_params(t, &s, logits, ring);
         }
     test_poison(t, logits, ring);
     free(logits);

@@ -9,7 +9,9 @@ from one_step import Case, f32, i32
 
 from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import Array
+from satchel.runtime.option import options_of
 from satchel.runtime.sampling.chain import CODE
+from satchel.runtime.sampling.options import SAMPLERS, Sampling
 
 DEFAULT = ("penalties", "top_k", "top_p", "min_p", "temperature")
 CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
@@ -41,6 +43,9 @@ CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
     (("dry", "penalties", "top_n_sigma", "typical", "xtc", "top_p", "min_p", "top_k", "temperature"),
      {"typical_p": 0.9, "xtc_probability": 0.8, "xtc_threshold": 0.01, "top_p": 0.9, "min_p": 0.001,
       "top_k": 99, "top_n_sigma": 3.0, "repeat_penalty": 1.1}),
+    (("temperature",), {"temperature": 0.0, "dynatemp_range": 2.0}),
+    (("penalties",), {"repeat_penalty": 1.2, "frequency_penalty": 0.1, "repeat_last_n": -1}),
+    (("top_k", "top_p"), {"top_k": 2**24, "top_p": 0.7}),
 ]  # fmt: skip
 FAR_CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
     ((), {}),
@@ -61,12 +66,27 @@ ROWS = 8
 
 def params(rng: np.random.Generator, chain: tuple[str, ...], **options: float) -> Array:
     """One hal_sampling per row, (ROWS, bytes) int8."""
-    rows = np.zeros((ROWS, 1), SAMPLING)
-    for name, value in {**USUAL, **options}.items():
-        rows[name] = value
+    rows, given = np.zeros((ROWS, 1), SAMPLING), {**USUAL, **options}
+    for name in set(SAMPLING.names or ()) & options.keys():
+        rows[name] = given[name]
     for i, name in enumerate(chain):
-        rows["chain"][..., i] = CODE[name]
+        rows["chain"]["stage"][..., i] = CODE[name]
+        for j, option in enumerate(SAMPLERS[name].numbers if name in SAMPLERS else ()):
+            rows["chain"]["numbers"][..., i, j] = given.get(option, 0)
     rows["seed"] = rng.integers(0, 2**63, (ROWS, 1), dtype=np.uint64)
+    return rows.view(np.int8)
+
+
+def any_numbers(rng: np.random.Generator, name: str) -> Array:
+    """Params whose chain is one sampler, with other numbers in each row: the least, the defaults, or random
+    ones near the default within the option's bounds.
+    """
+    rows = params(rng, (name,)).view(SAMPLING)
+    for i, option in enumerate(options_of(Sampling)[n] for n in SAMPLERS[name].numbers):
+        low, high, usual = float(option.low), float(option.high), float(option.default)
+        drawn = np.clip(usual + rng.uniform(-1, 1, (ROWS, 1)) * max(abs(usual), 1), low, high)
+        drawn[0], drawn[1] = low, usual
+        rows["chain"]["numbers"][:, :, 0, i] = np.rint(drawn) if option.kind is int else drawn
     return rows.view(np.int8)
 
 
@@ -120,6 +140,10 @@ def sample_cases(rng: np.random.Generator) -> Iterator[Case]:
             (params(rng, chain, **options), "i8"),
         )
         yield Case(f"far-{i}-{'-'.join(chain)}", inputs, (ROWS,), "i32", bound=0)
+    for name in SAMPLERS:
+        rows = any_numbers(rng, name)
+        inputs = ((logits(rng, 300), "f32"), *places(rng, 300), (rows, "i8"))
+        yield Case(f"any-{name}", inputs, (ROWS,), "i32", bound=0)
 
 
 def masked_cases(rng: np.random.Generator) -> Iterator[Case]:

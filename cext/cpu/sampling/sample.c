@@ -35,28 +35,27 @@ FN int add_edits(self m, set *s, const int32_t *edits, int n, int vocabulary) {
 }
 
 /* Sorts the history, because it may be as long as the context. */
-FN int stage_penalties(self m, set *s, const row_facts *r) {
+FN void stage_penalties(self m, set *s, row_facts *r) {
     int64_t n = history_of(r), same, at;
     const ranked *seen;
     float *x;
-    if (!r->ring)
-        return 0;
-    for (int64_t i = 0; i < n; i++) {
+    r->bad_index = !r->ring;
+    for (int64_t i = 0; i < n && !r->bad_index; i++) {
         int32_t token = r->ring[(r->pos - i) % r->width];
-        if (token < 0 || token >= r->vocabulary)
-            return 0;
+        r->bad_index = token < 0 || token >= r->vocabulary;
         s->history[i] = (ranked){(uint32_t)token, token};
     }
+    if (r->bad_index)
+        return;
     seen = sort_ranked(s->history, s->sorted, n);
     x = writable(m, s);
     for (int64_t i = 0; i < n; i += same) {
         for (same = 1; i + same < n && seen[i + same].at == seen[i].at; same++)
             continue;
         if ((at = place_of(s, seen[i].at)) >= 0)
-            x[at] = penalized(x[at], (int)same, &r->p);
+            x[at] = penalized(x[at], (int)same, r);
     }
     changed(m, s);
-    return 1;
 }
 
 static void run_row(const cpu_call *c, int64_t row, uint8_t *scratch) {
@@ -64,9 +63,11 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *scratch) {
     int masked = c->n_in == 7;
     int32_t slot = cpu_i32(c->v + 3, row), *out = (int32_t *)(void *)cpu_row(c->v, row), token = NO_TOKEN;
     set s = set_of(cpu_f32(logits, row), logits->shape[1], ring->shape[1], scratch);
-    row_facts r = {.width = ring->shape[1], .vocabulary = logits->shape[1], .pos = cpu_i32(c->v + 4, row)};
+    row_facts r = {.params = (const char *)cpu_row(c->v + 5, row),
+                   .width = ring->shape[1],
+                   .vocabulary = logits->shape[1],
+                   .pos = cpu_i32(c->v + 4, row)};
     float nll_bits = 0;
-    memcpy(&r.p, cpu_row(c->v + 5, row), sizeof r.p);
     if (slot >= 0 && slot < ring->shape[0] && r.pos >= 0)
         r.ring = (const int32_t *)(const void *)cpu_row(ring, slot);
     if (masked)

@@ -28,10 +28,8 @@ typedef struct {
 } self;
 #define ALONE ((self){0, 1})
 
-typedef struct {
-    uint32_t key; /* bits of a float >= 0, which sort like the float */
-    int32_t at;   /* index in the set */
-} ranked;
+typedef struct ranked ranked; /* sample_ranks.k.h */
+typedef int64_t set_index;
 
 typedef struct {
     const float *x;
@@ -49,8 +47,10 @@ typedef struct {
     ranked *history, *sorted; /* for the penalties: as many entries as the ring has positions */
 } set;
 
-enum { WEIGHT_BITS = 40, HEAP = 1024, DIGIT = 11, DIGITS = 1 << DIGIT, BUCKETS = 4096, CHUNK = 64, FEW = 512 };
-static const float FAR = -40.0f, NEAR = 12.0f, MOST = 3.4028234663852886e38f;
+#include "../../kernels/sample_ranks.k.h"
+
+enum { HEAP = 1024, DIGIT = 11, DIGITS = 1 << DIGIT, BUCKETS = 4096, CHUNK = 64, FEW = 512 };
+static const float FAR = -40.0f, NEAR = 12.0f;
 
 /* Bytes for a set of v logits, without its history: a multiple of 64. */
 static inline uint64_t set_scratch(int64_t v) {
@@ -73,31 +73,12 @@ static inline set set_of(const float *logits, int64_t n, int64_t width, uint8_t 
     return s;
 }
 
-static inline int32_t id_of(const set *s, int64_t at) {
-    return s->ids ? s->ids[at] : (int32_t)at;
-}
-
 /* Makes the first m of own_x and own_ids the candidates. */
 static inline void took_own(set *s, int64_t m) {
     s->x = s->own_x;
     s->ids = s->own_ids;
     s->n = m;
     s->weighed = 0;
-}
-
-/* Index of a token in the set; -1 if it is not a candidate. */
-static inline int64_t place_of(const set *s, int32_t id) {
-    int64_t low = 0, high = s->n - 1;
-    if (!s->ids)
-        return id;
-    while (low < high) {
-        int64_t mid = (low + high) / 2;
-        if (s->ids[mid] < id)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return s->ids[low] == id ? low : -1;
 }
 
 static inline float *writable(self m, set *s) {
@@ -189,11 +170,6 @@ FN int last_of_all(self m, const set *s, int at) {
             }                                                                                                          \
         took_own(s, kept);                                                                                             \
     } while (0)
-
-/* Distance of a candidate's logit below the largest, >= 0. */
-static inline float distance(const set *s, int64_t at) {
-    return s->all_lost ? 0 : s->best - s->x[at];
-}
 
 /* weights[i] = e^(x[i] - best) in units of 2^-40, as exact.py's weights(), for CHUNK logits; compilers vectorize each loop. */
 static inline void weigh_chunk(const float *x, float best, int64_t *weights) {
@@ -439,10 +415,6 @@ static inline void keep_first(self m, set *s, const float *keys, ranked edge) {
         }
     }
     took_own(s, kept);
-}
-
-static inline int reached(int64_t sum, double goal, int beyond) {
-    return beyond ? (double)sum > goal : (double)sum >= goal;
 }
 
 static inline int64_t share_of(const set *s, int64_t at, int unit) {

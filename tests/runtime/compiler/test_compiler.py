@@ -66,7 +66,7 @@ def step_values(w: tiny.TinyWeights, forward, tokens: int = 5) -> dict[str, Arra
             values[state.name] = np.zeros(state.shape, dtype)
     split = tokens // 2
     params = np.zeros(2, SAMPLING)
-    params["chain"][:, 0] = CODE["temperature"]
+    params["chain"]["stage"][:, 0] = CODE["temperature"]
     table = np.arange(CACHE.slots * CACHE.table_width, dtype=np.int32).reshape(CACHE.slots, -1)
     return {
         **values,

@@ -2,7 +2,9 @@
 position).
 """
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +14,18 @@ from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.layers.arch import SAMPLING_BYTES
 from satchel.runtime.option import options_of
 from satchel.runtime.sampling import GREEDY, NAMES, Sampling, penalized, sample_row, uniform
+from satchel.runtime.sampling.chain import CODE, STAGES
+from satchel.runtime.sampling.options import SAMPLERS
 from satchel.runtime.sampling.record import record
 
 RING = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.int32)
 
 
-def draw(logits, sampling: Sampling, pos: int = 3, context: int = 64) -> int:
-    params = np.array([record(sampling, context)], SAMPLING)[0]
+HEADER = Path(__file__).parents[3] / "cext" / "kernels" / "sample_stages.k.h"
+
+
+def draw(logits, sampling: Sampling, pos: int = 3) -> int:
+    params = np.array([record(sampling)], SAMPLING)[0]
     return sample_row(np.asarray(logits, np.float32), RING, pos, params)[0]
 
 
@@ -80,7 +87,7 @@ def test_penalties_look_back_as_far_as_told() -> None:
     assert draw(logits, far) not in (1, 3)
 
 
-@pytest.mark.parametrize("last_n", [len(RING), len(RING) + 1, 3 * len(RING), 64])
+@pytest.mark.parametrize("last_n", [len(RING), len(RING) + 1, 3 * len(RING), 64, 2**31 - 1, -1])
 def test_penalties_count_what_the_ring_holds_once(last_n: int) -> None:
     """At position 19 the ring has gone around twice: each of its places counts once."""
     logits = np.zeros(10, np.float32)
@@ -105,18 +112,40 @@ def test_out_of_range_is_refused_by_name(name: str) -> None:
             Sampling(**{name: value})
 
 
-def test_record_is_in_the_order_of_the_struct() -> None:
-    made = np.array([record(Sampling(0.1, 2, 0.3, 0.4, 5, 6, 7, repeat_last_n=-1, seed=9), 64)], SAMPLING)[0]
-    for name, value in {
-        "temperature": 0.1,
-        "top_k": 2,
-        "top_p": 0.3,
-        "min_p": 0.4,
-        "repeat_penalty": 5,
-        "seed": 9,
-    }.items():
-        assert made[name] == np.float32(value)
-    assert (made["presence_penalty"], made["frequency_penalty"], made["repeat_last_n"]) == (6, 7, 64)
+def test_a_record_has_the_numbers_of_each_stage_in_the_order_of_the_chain() -> None:
+    options = Sampling(
+        0.1, 2, 0.3, 0.4, 5, 6, 7, -1, 9, samplers=("temperature", "penalties", "top_k", "min_p", "xtc")
+    )
+    made = record(options)
+    stages = ("temperature", "penalties", "top_k", "min_p", "end")  # xtc is off
+    assert made["chain"]["stage"][: len(stages)].tolist() == [CODE[name] for name in stages]
+    expected = [[0.1, 0, 1, 0], [5, 6, 7, -1], [2, 0, 0, 0], [0.4, 0, 0, 0], [0] * 4]
+    assert made["chain"]["numbers"][: len(stages)].tolist() == np.array(expected, np.float32).tolist()
+    assert (made["seed"], made["mirostat_mu"]) == (9, 10)
+
+
+def test_a_record_is_made_once() -> None:
+    options = Sampling(seed=1)
+    assert record(options) is record(options)
+    assert record(replace(options, top_k=3))["chain"]["numbers"][0, 0] == 3
+
+
+def test_whole_numbers_beyond_those_that_a_float_holds_are_lowered_to_the_largest() -> None:
+    made = record(Sampling(top_k=2**24 + 3, samplers=("top_k",)))
+    assert made["chain"]["numbers"][0, 0] == 2**24
+
+
+def test_the_numbers_of_samplers_are_ranged_options_and_fit_a_record() -> None:
+    stages, numbers = SAMPLING["chain"].shape[0], SAMPLING["chain"].base["numbers"].shape[0]
+    assert len(SAMPLERS) <= stages
+    for name, one in SAMPLERS.items():
+        assert set(one.numbers) <= set(NAMES) and len(one.numbers) <= numbers, name
+
+
+def test_the_kernels_number_the_stages_as_the_definition_does() -> None:
+    listed = re.search(r"#define SAMPLING_STAGES\(X\)((?:.*\\\n)*.*)", HEADER.read_text())
+    assert listed is not None
+    assert ("end", *re.findall(r"X\((\w+)\)", listed[1])) == STAGES
 
 
 def test_a_graph_knows_the_size_of_a_record() -> None:

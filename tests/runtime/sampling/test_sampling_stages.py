@@ -16,14 +16,18 @@ from satchel.runtime.sampling import Sampling, sample_row
 from satchel.runtime.sampling.chain import CODE, STAGE, Candidates, StageContext
 from satchel.runtime.sampling.dry import Breakers, dry_penalties, find_breakers, suffix_lengths
 from satchel.runtime.sampling.exact import BITS, exp, lanes, log, power, weights
-from satchel.runtime.sampling.record import chain, record
+from satchel.runtime.sampling.record import chain, numbers, record
 
 P = np.array([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
 
 
+def context_of(stage: str, sampling: Sampling, vocabulary: int, pos: int = 0) -> StageContext:
+    ring, penalties = np.zeros(8, np.int32), np.zeros((0, 2), np.int32)
+    return StageContext(record(sampling), numbers(sampling, stage), ring, pos, penalties, vocabulary)
+
+
 def kept(stage: str, sampling: Sampling, p: Array = P, pos: int = 3) -> list[int]:
-    params = record(sampling, 64).copy()
-    row = StageContext(params, np.zeros(8, np.int32), pos, np.zeros((0, 2), np.int32), len(p))
+    row = context_of(stage, sampling, len(p), pos)
     c = Candidates(np.log(p).astype(np.float32), np.arange(len(p)))
     found: list[int] = STAGE[CODE[stage]](c, row).ids.tolist()
     return found
@@ -50,6 +54,7 @@ def kept(stage: str, sampling: Sampling, p: Array = P, pos: int = 3) -> list[int
         ("xtc", {"xtc_probability": 0.0, "xtc_threshold": 0.1}, [0, 1, 2, 3, 4, 5]),
         ("mirostat_2", {"mirostat_tau": 1.0}, [0, 1]),  # mu is 2 bits: a quarter
         ("temperature", {"temperature": 0.0}, [0]),
+        ("temperature", {"temperature": 0.0, "dynatemp_range": 2.0}, [0]),
     ],
 )
 def test_what_each_stage_keeps(stage: str, options: dict[str, float], ids: list[int]) -> None:
@@ -64,8 +69,7 @@ def test_xtc_draws_as_often_as_it_is_told() -> None:
 
 def test_a_dynamic_temperature_follows_the_entropy() -> None:
     sampling = Sampling(temperature=1, dynatemp_range=0.9, seed=0)
-    params = record(sampling, 64)
-    row = StageContext(params, np.zeros(8, np.int32), 0, np.zeros((0, 2), np.int32), 4)
+    row = context_of("temperature", sampling, 4)
     for p, by in ((np.full(4, 0.25), 1.9), (np.array([1 - 3e-6, 1e-6, 1e-6, 1e-6]), 0.1)):
         c = Candidates(np.log(p).astype(np.float32), np.arange(4))
         spread = STAGE[CODE["temperature"]](c, row).x
@@ -77,7 +81,7 @@ def test_the_order_of_stages_counts() -> None:
     cold = Sampling(temperature=4, top_p=0.8, min_p=0, top_k=0, seed=0, samplers=("top_p", "temperature"))
     assert chain(hot) == ("temperature", "top_p") and chain(cold) == ("top_p", "temperature")
     found = [
-        {sample_row(np.log(P), np.zeros(4, np.int32), pos, record(s, 64))[0] for pos in range(400)}
+        {sample_row(np.log(P), np.zeros(4, np.int32), pos, record(s))[0] for pos in range(400)}
         for s in (hot, cold)
     ]
     assert found[1] == {0, 1, 2} and found[0] > found[1]
@@ -86,7 +90,7 @@ def test_the_order_of_stages_counts() -> None:
 def test_nll_bits_are_those_of_the_set() -> None:
     sampling = Sampling(temperature=1, top_k=2, top_p=1, min_p=0, seed=0)
     for pos in range(20):
-        token, bits = sample_row(np.log(P), np.zeros(4, np.int32), pos, record(sampling, 64))
+        token, bits = sample_row(np.log(P), np.zeros(4, np.int32), pos, record(sampling))
         assert bits == pytest.approx(-math.log2(P[token] / 0.7), abs=1e-5)
 
 
