@@ -22,6 +22,7 @@ from satchel.runtime.api.reply import POLL, Reply, Stats
 from satchel.runtime.api.usage_report import UsageReport
 from satchel.runtime.engine.cancel_scope import CancelScope, current_scope
 from satchel.runtime.engine.stats import EngineStats
+from satchel.runtime.option import check_list
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Reply)
@@ -215,6 +216,7 @@ class AsyncModel:
         self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
     ) -> list[AsyncReply]:
         """As Model.generate_many; cancelling the task ends all of them."""
+        check_list("prompts", prompts, "generate() takes one")
         room = asyncio.Semaphore(self.model.cache.slots + 2)
 
         async def run(prompt: str | Sequence[int]) -> AsyncReply:

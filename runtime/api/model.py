@@ -57,6 +57,7 @@ from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
+from satchel.runtime.option import check_list
 from satchel.runtime.placement.devices import open_for, used_of
 from satchel.runtime.placement.sizing import size
 from satchel.runtime.placement.speeds import measured
@@ -266,6 +267,7 @@ class Model(Recovering, Readings, Resource):
 
     def tokenize_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         """Token ids of many texts, in several threads: the tokenizers release the interpreter lock."""
+        check_list("texts", texts, "tokenize() takes one")
         encode = partial(self.tokenizer.encode, special=special)
         with ThreadPoolExecutor(os.cpu_count(), "satchel-tokenize") as pool:
             return list(pool.map(encode, texts))
@@ -296,7 +298,7 @@ class Model(Recovering, Readings, Resource):
         **kwargs: Unpack[GenerateKwargs],
     ) -> ChatReply:
         """Answers a conversation; iterate for text pieces. A prefix that the KV cache has from an earlier
-        turn or request is not recomputed. Keywords are fields of GenerateOptions.
+        turn or request is not recomputed. Keywords are fields of GenerateOptions and of Sampling.
 
         reasoning: False or 0: none; True; an effort such as "low"; or the most reasoning tokens.
         reasoning_end: text that the model reads when its reasoning budget is spent.
@@ -304,7 +306,7 @@ class Model(Recovering, Readings, Resource):
         variables: of the template.
         before: token ids of an earlier conversation.
         """
-        options, thinking = GenerateOptions(**kwargs).checked(), Thinking.of(reasoning, reasoning_end)
+        options, thinking = GenerateOptions.of(**kwargs).checked(), Thinking.of(reasoning, reasoning_end)
         prompt = ChatPrompt(
             self.template,
             self.tokenizer,
@@ -322,14 +324,16 @@ class Model(Recovering, Readings, Resource):
 
     def answer(self, ids: Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> ChatReply:
         """The answer to a prompt of `prompt_ids`, split into parts as in `chat`."""
-        options, tail = GenerateOptions(**kwargs).checked(), self.detokenize(ids[-TAIL:], special=True)
+        options, tail = GenerateOptions.of(**kwargs).checked(), self.detokenize(ids[-TAIL:], special=True)
         self.check_ids(ids)
         opening = "reasoning" if tail.rstrip().endswith(self.style.open) else ""
         return ChatReply(self, Fitted(list(ids)), options, self.style, opening=opening)
 
     def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> Reply:
-        """Completes a text or token ids; iterate for text pieces. Keywords are fields of GenerateOptions."""
-        options = GenerateOptions(**kwargs).checked()
+        """Completes a text or token ids; iterate for text pieces. Keywords are fields of GenerateOptions and
+        of Sampling.
+        """
+        options = GenerateOptions.of(**kwargs).checked()
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         head = int(bool(ids) and ids[0] == self.tokenizer.bos)
         cut = options.on_overflow == "truncate-middle"
@@ -340,7 +344,8 @@ class Model(Recovering, Readings, Resource):
         self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
     ) -> list[Reply]:
         """Completions of many prompts, computed together and run to their ends, in order."""
-        GenerateOptions(**kwargs).checked()
+        check_list("prompts", prompts, "generate() takes one")
+        GenerateOptions.of(**kwargs).checked()
 
         def run(prompt: str | Sequence[int]) -> Reply:
             reply = self.generate(prompt, **kwargs)
@@ -375,9 +380,9 @@ class Model(Recovering, Readings, Resource):
     ) -> list[Reply]:
         """n answers to one prompt, which is computed once; each has a seed of its own and is run to its end.
         best_of: this many are generated, and the n with the highest mean log-probability are returned, best
-        first. Keywords are fields of GenerateOptions.
+        first. Keywords are fields of GenerateOptions and of Sampling.
         """
-        made, options = check_counts(n, best_of), GenerateOptions(**kwargs).checked()
+        made, options = check_counts(n, best_of), GenerateOptions.of(**kwargs).checked()
         if made > 1 and options.constraint is not None:
             raise RequestError("a constraint goes with one answer: give several ones a grammar instead")
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
