@@ -189,7 +189,7 @@ class AsyncModel:
     @classmethod
     async def load(
         cls,
-        path: str | Path,
+        model: str | Path | None = None,
         options: Options | None = None,
         *,
         progress: LoadProgress | None = None,
@@ -200,7 +200,7 @@ class AsyncModel:
         """
         given_up = threading.Event()
         told = _in_loop(progress, given_up)
-        work = partial(Model.load, path, options, progress=told, **changes)
+        work = partial(Model.load, model, options, progress=told, **changes)
         loading = asyncio.get_running_loop().run_in_executor(None, work)
         try:
             return cls(await asyncio.shield(loading))

@@ -1,4 +1,4 @@
-"""The library's interface: Model.load("x.gguf"), then chat, generate, tokenize, logits; close() ends it.
+"""The library's interface: Model.load(), then chat, generate, tokenize, logits; close() ends it.
 
 The engine of a Model runs in this process, that of a WorkerModel in a worker process. Both have the tokenizer
 and the template in this one, over the same mapped file.
@@ -33,6 +33,7 @@ from satchel.runtime.api.answers import best, check_counts, seeds
 from satchel.runtime.api.chat import ChatPrompt, Thinking
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.api.model_file import model_file, with_draft_file
 from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options, settled, stopping
 from satchel.runtime.api.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
 from satchel.runtime.api.readings import Readings
@@ -127,34 +128,34 @@ class Model(Recovering, Readings, Resource):
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        model: str | Path | None = None,
         options: Options | None = None,
         *,
         progress: LoadProgress | None = None,
         **changes: Unpack[LoadKwargs],
     ) -> Self:
-        """Opens, checks and maps the file, and loads the weights onto the device. Keywords are fields of
-        Options and override `options`. progress(bytes done, bytes in all) is called while the weights load;
-        if it returns False, the load stops with a RequestError, and if it raises, with its error. Everything
-        is freed then.
+        """Opens, checks and maps a model's file, and loads the weights onto the device. model: a path, or a
+        name of `satchel list`; None: the bundled model. Keywords are fields of Options and override
+        `options`. progress(bytes done, bytes in all) is called while the weights load; if it returns False,
+        the load stops with a RequestError, and if it raises, with its error. Everything is freed then.
         """
-        chosen = settled(options, changes)
+        chosen = with_draft_file(settled(options, changes))
         kind = cls._kind(chosen)
-        gguf = open_gguf(path)
+        gguf = open_gguf(model_file(model, stopping(progress, Path(model or ""))))
         try:
             if chosen.digests and chosen.worker == "thread":  # otherwise the worker process checks them
                 expected = [Expected(*line) for line in chosen.digests]
                 check_digests(gguf, expected, stopping(progress, gguf.path))
-            model = kind(gguf, chosen, progress)
+            loaded = kind(gguf, chosen, progress)
         except BaseException:
             gguf.close()
             raise
         try:
             gguf.check_unchanged()
         except BaseException:
-            model.close()
+            loaded.close()
             raise
-        return model
+        return loaded
 
     def _make_engine(self) -> None:
         o = self.options
