@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 
 from satchel.formats.chat import Event
+from satchel.runtime.api import notebook
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.model import Model
@@ -121,6 +122,31 @@ class AsyncReply:
         """Ends the answer after the current token or prompt chunk."""
         self.reply.cancel()
 
+    def __repr__(self) -> str:
+        if not self.reply.began:
+            return f"<{type(self).__name__}, not begun: iterate over it, or await read() or display()>"
+        return f"<Async{repr(self.reply).removeprefix('<')}"
+
+    def _repr_html_(self) -> str:
+        """The answer so far, for a notebook."""
+        return self.reply._repr_html_() if self.reply.began else notebook.faint(repr(self))
+
+    async def display(self) -> None:
+        """As Reply.display."""
+        shown = notebook.display_of(self.looks, self.text)
+        try:
+            async for piece in self:
+                shown.grow(piece)
+        except BaseException:
+            self.reply.close()
+            raise
+        finally:
+            shown.finish()
+
+    def looks(self) -> tuple[str, str]:
+        """As Reply.looks."""
+        return self._repr_html_(), repr(self)
+
     async def read(self) -> str:
         """Runs to the end; gives the whole text."""
         async for _ in self:
@@ -185,6 +211,12 @@ class AsyncModel:
         # second is never shut down: calls on a closed model still need it for their error.
         self._long = ThreadPoolExecutor(LONG, "satchel-async")
         self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
+
+    def __repr__(self) -> str:
+        return f"<AsyncModel of {self.model!r}>"
+
+    def _repr_html_(self) -> str:
+        return self.model._repr_html_()
 
     @classmethod
     async def load(

@@ -23,12 +23,14 @@ from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
 from satchel.formats.gguf import GGUF, OpenFile, open_file, open_gguf
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.gguf.digest import Expected, check_digests
+from satchel.formats.gguf.labels import file_type, parameters, size_label
 from satchel.formats.resource import Resource
 from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.formats.verify_text import check_vocabulary
 from satchel.runtime.adapters.adapters import Adapters, WithAdapters, read_adapters
+from satchel.runtime.api import notebook
 from satchel.runtime.api.answers import best, check_counts, seeds
 from satchel.runtime.api.chat import ChatPrompt, Thinking
 from satchel.runtime.api.chat_reply import ChatReply
@@ -156,6 +158,33 @@ class Model(Recovering, Readings, Resource):
             loaded.close()
             raise
         return loaded
+
+    def __repr__(self) -> str:
+        said = ["closed"] if self._closed else [f"{name} {value}" for name, value in self._facts().items()]
+        return f"<{type(self).__name__} {self.path.name}: {', '.join(said)}>"
+
+    def _repr_html_(self) -> str:
+        """A table for a notebook."""
+        if self._closed:
+            return notebook.faint(repr(self))
+        rows = [*self._facts().items(), *(("note", note) for note in self.notes)]
+        return notebook.table(self.path.name, rows)
+
+    def _facts(self) -> dict[str, str]:
+        """What the model is and how it was loaded."""
+        size = sum(part.size for part in self.gguf.parts)
+        return {
+            "architecture": self.gguf.metadata.get_str("general.architecture"),
+            "parameters": size_label(parameters(self.gguf)),
+            "format": f"{file_type(self.gguf)} ({size / 1e6:,.0f} MB)",
+            "context": f"{self.context:,}",
+            "slots": f"{self.cache.slots}",
+            "on": self._where(),
+        }
+
+    def _where(self) -> str:
+        """The devices that compute."""
+        return ", ".join(device.name for device in self.devices)
 
     def _make_engine(self) -> None:
         o = self.options
@@ -581,6 +610,9 @@ class WorkerModel(Model):
         if name in ("engine", "device", "devices"):
             raise RequestError(f"{name}: it is in the worker process: load the model with worker='thread'")
         raise AttributeError(f"a model has no attribute {name!r}")
+
+    def _where(self) -> str:
+        return "a worker process"
 
     @property
     def trouble(self) -> str:
