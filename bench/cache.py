@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from satchel.cli.options import default_model
 from satchel.formats.logits import open_logits
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.api.model import Model
@@ -29,6 +28,7 @@ from satchel.runtime.placement.sizing import cache_bytes
 from satchel.runtime.tasks.bench import Runner, Test
 from satchel.runtime.tasks.perplexity import diverge, windows, write_base
 from satchel.runtime.weights.resident import LoadedOnce
+from satchel.store.resolve import default_model
 
 CONTEXT = 512  # tokens of a window over which the divergence is measured
 ANSWER, PROMPT = 16, 512

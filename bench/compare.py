@@ -26,9 +26,9 @@ import make_shape
 from compare_engines import MODES, Row
 from compare_seats import Outcome, Seat, cores, measure_row
 
-from satchel.cli.options import default_model
 from satchel.errors import RequestError, SatchelError
 from satchel.formats.quantize import find_recipe, quantize_file
+from satchel.store.resolve import default_model
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 4096  # tokens above which a row counts as long

@@ -34,7 +34,7 @@ from engine_rows import Finding
 from findings import tell
 from serving_process import Process, satchel
 
-from satchel.cli.options import default_model
+from satchel.store.resolve import default_model
 
 ADDRESSES = 4  # addresses of the attackers
 WORSE = 2.0  # limit on the p99, relative to that without an attack

@@ -35,7 +35,7 @@ from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_mode
 from satchel.cli.load.requests import LoadRequest
 from satchel.cli.load.stream import Outcome
 from satchel.cli.load.summary import summary
-from satchel.cli.options import default_model
+from satchel.store.resolve import default_model
 
 LEAVE, WRONG = 0.05, 0.01  # shares of clients that disconnect, and of invalid requests
 WARM = 1 / 3  # share of the run during which caches fill

@@ -17,8 +17,8 @@ from pathlib import Path
 from engine_rows import ROWS, Files, Finding
 from findings import tell
 
-from satchel.cli.options import default_model
 from satchel.errors import SatchelError
+from satchel.store.resolve import default_model
 
 ROOT = Path(__file__).resolve().parent.parent
 LARGE = ROOT / "build" / "compare" / "llama-3.2-1b-q4_k_m.gguf"

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from satchel.cli.options import default_model
 from satchel.runtime.api.model import Model
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.engine import Launched
@@ -27,6 +26,7 @@ from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.grammar import JsonSchema
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.scheduler import Batch
+from satchel.store.resolve import default_model
 
 PERSON = {
     "type": "object",

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satchel.cli.options import default_model
 from satchel.errors import RequestError, SatchelError
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
 from satchel.quant import FORMATS
 from satchel.quant.recipes import RECIPES, choose_formats
+from satchel.store.resolve import default_model
 
 Blocks = npt.NDArray[Any]
 DEVIATION = 0.02

@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 
 from satchel.cli.commands.perplexity import begin, read_text
-from satchel.cli.options import default_model
 from satchel.errors import RequestError, SatchelError
 from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
 from satchel.formats.imatrix import Importance, Origin, open_importance, write_importance
@@ -38,6 +37,7 @@ from satchel.quant.recipes import Recipe
 from satchel.runtime.api.model import Model
 from satchel.runtime.tasks.imatrix import Observed, choose_products, collect
 from satchel.runtime.tasks.perplexity import diverge, windows, write_base
+from satchel.store.resolve import default_model
 
 CONTEXT = 512
 PRODUCTS = 8 << 30  # bytes that the products of columns may take

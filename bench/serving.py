@@ -28,8 +28,8 @@ from serving_process import MemoryWatch, Process, peer, satchel
 
 from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
 from satchel.cli.load.summary import summary
-from satchel.cli.options import default_model
 from satchel.errors import SatchelError
+from satchel.store.resolve import default_model
 
 OUTSIDE_MS = 0.2  # milliseconds per streamed token outside the engine
 SHORT_AND_LONG = (4, 104)  # tokens of the two answers whose costs are compared

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from satchel.cli.options import default_model
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.speculative import Speculation
+from satchel.store.resolve import default_model
 
 LEAST = 0.98
 TEXTS = (

@@ -88,9 +88,12 @@ def unpack_arg(op: str, raw: bytes) -> dict[str, Any]:
 
 
 def libraries() -> list[Path]:
-    """Backend libraries: in the folders of SATCHEL_BACKENDS first, then those installed with the package."""
+    """Backend libraries: in the folders of SATCHEL_BACKENDS first, then those installed with the package. The
+    paths are absolute: for a name without a slash, the loader would search its own folders.
+    """
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
-    extra = [Path(p) for p in os.environ.get("SATCHEL_BACKENDS", "").split(os.pathsep) if p]
+    named = os.environ.get("SATCHEL_BACKENDS", "").split(os.pathsep)
+    extra = [Path(folder).expanduser().resolve() for folder in named if folder]
     folders = dict.fromkeys([*extra, Path(_hal.__file__).parent])  # one that is named twice counts once
     return [p for folder in folders for p in sorted(folder.glob(f"libsatchel_*{suffix}"))]
 

@@ -196,17 +196,6 @@ def decoded(data: bytes, source: str) -> str:
         raise RequestError(f"{source}: expected UTF-8 text, got {byte}") from None
 
 
-def default_model() -> Path:
-    """The bundled model's file."""
-    from importlib.resources import files
-
-    names = re.compile(r"satchel-40m-.*\.gguf")
-    found = sorted(str(f) for f in files("satchel.models").iterdir() if names.fullmatch(f.name))
-    if not found:
-        raise RequestError("no model is bundled with this install: give one with -m FILE")
-    return Path(found[0])
-
-
 def loading(options: ModelOptions, files: AdapterOptions | None = None) -> Options:
     """The load options, into which those that only the command line has are translated."""
     load = options.load
@@ -237,6 +226,7 @@ def open_as(
 ) -> M:
     """`open_model` for a subclass of Model."""
     from satchel.cli.chat.bar import late_bar
+    from satchel.store.resolve import default_model
 
     path = options.model or default_model()
     chosen = replace(loading(options, files), **changes)

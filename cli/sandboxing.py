@@ -35,12 +35,12 @@ def probe() -> Probe:
     """Starts a process in a worker's sandbox, which attempts everything that a worker must not do. OSError
     where it can't be started or prints nothing.
     """
-    from satchel.cli.options import default_model
     from satchel.runtime.api.options import Options
     from satchel.runtime.children import interpreter, module_path, start
     from satchel.runtime.sandbox.policy import policy_of
     from satchel.runtime.sandbox.probe import ATTEMPTS
     from satchel.runtime.worker.process import START
+    from satchel.store.resolve import default_model
 
     model = default_model()
     with tempfile.TemporaryDirectory(prefix="satchel-doctor-") as folder:

@@ -1,18 +1,16 @@
-"""A chat bot: python examples/chat.py [MODEL.gguf]. It streams answers and remembers the conversation; Ctrl-C
+"""A chat bot: python examples/chat.py [MODEL]. It streams answers and remembers the conversation; Ctrl-C
 ends an answer, Ctrl-D the program.
 """
 
 import sys
 
 from satchel import Model
-from satchel.cli.options import default_model
 
 SYSTEM = {"role": "system", "content": "You are a friendly assistant. Answer in one or two sentences."}
 
 
 def main() -> None:
-    path = sys.argv[1] if len(sys.argv) > 1 else default_model()
-    with Model.load(path) as model:
+    with Model.load(sys.argv[1] if len(sys.argv) > 1 else None) as model:
         messages = [SYSTEM]
         for line in sys.stdin:
             if not line.strip():

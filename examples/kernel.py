@@ -1,4 +1,4 @@
-"""A custom kernel for one op: python examples/kernel.py [--device cuda] [-m MODEL.gguf] [-n TOKENS]
+"""A custom kernel for one op: python examples/kernel.py [--device cuda] [-m MODEL] [-n TOKENS]
 
 The source below computes rms_norm, in the portable kernel language of docs/gpu-kernels.md: NVRTC compiles it
 for an NVIDIA GPU, the system's C compiler for the emulated one. Satchel checks it against the op's definition
@@ -11,7 +11,6 @@ import argparse
 from math import prod
 
 from satchel import Model, kernels
-from satchel.cli.options import default_model
 from satchel.runtime.sampling import GREEDY
 
 # One thread group computes one row: y = x * w / sqrt(mean(x * x) + eps); y, x and w are c->v[0], [1] and [2].
@@ -49,11 +48,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda", help="cuda, or emulated: slow, on any machine")
-    parser.add_argument("-m", "--model", default=None)
+    parser.add_argument("-m", "--model", help="file, or name of `satchel list`; default: the bundled one")
     parser.add_argument("-n", type=int, default=24, help="tokens")
     asked = parser.parse_args()
     kernels.register("rms_norm", SOURCE, "my_norm", grid, devices=("cuda", "emulated"))
-    with Model.load(asked.model or default_model(), device=asked.device, context=256) as model:
+    with Model.load(asked.model, device=asked.device, context=256) as model:
         question = [{"role": "user", "content": "Hello!"}]
         print("".join(model.chat(question, max_tokens=asked.n, sampling=GREEDY)))
 

@@ -1,5 +1,5 @@
 """Semantic search over notes: python examples/notes_search.py FOLDER "what was that about boats?" [-m
-MODEL.gguf]
+MODEL]
 
 Each paragraph of the folder's .txt and .md files gets an embedding, which is cached beside the notes and
 computed again only for changed files. The results are the paragraphs nearest to the question's embedding. An
@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from satchel import Model
-from satchel.cli.options import default_model
 
 CACHE = ".satchel-notes.npz"
 
@@ -47,10 +46,10 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("question")
-    parser.add_argument("-m", "--model", type=Path)
+    parser.add_argument("-m", "--model", help="file, or name of `satchel list`; default: the bundled one")
     parser.add_argument("-n", type=int, default=3, help="how many to show")
     asked = parser.parse_args()
-    with Model.load(asked.model or default_model(), slots=8) as model:
+    with Model.load(asked.model, slots=8) as model:
         notes, vectors = index(model, asked.folder)
         # A chat model's embeddings lie close together, so subtract their mean.
         middle = vectors.mean(axis=0)

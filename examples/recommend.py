@@ -1,5 +1,5 @@
 """Recommends things like those you liked: python examples/recommend.py items.txt "The Old Lighthouse" [more
-...] [-m MODEL.gguf]
+...] [-m MODEL]
 
 Each line of the file is one thing: its name, a colon, a description. Each description gets an embedding; the
 recommended things are those nearest to the mean of the liked ones.
@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from satchel import Model
-from satchel.cli.options import default_model
 
 
 def read(path: Path) -> dict[str, str]:
@@ -27,13 +26,13 @@ def main() -> None:
     )
     parser.add_argument("items", type=Path)
     parser.add_argument("liked", nargs="+")
-    parser.add_argument("-m", "--model", type=Path)
+    parser.add_argument("-m", "--model", help="file, or name of `satchel list`; default: the bundled one")
     parser.add_argument("-n", type=int, default=3, help="how many to show")
     asked = parser.parse_args()
     items = read(asked.items)
     if missing := [name for name in asked.liked if name not in items]:
         raise SystemExit(f"{asked.items}: has no {missing[0]!r}; it has {', '.join(items)}")
-    with Model.load(asked.model or default_model(), slots=8) as model:
+    with Model.load(asked.model, slots=8) as model:
         vectors = model.embed(list(items.values()))
     vectors = vectors - vectors.mean(axis=0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

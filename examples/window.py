@@ -1,4 +1,4 @@
-"""A desktop program with the library inside: python examples/window.py [MODEL.gguf]
+"""A desktop program with the library inside: python examples/window.py [MODEL]
 
 The window never waits for the model: a thread reads the answer, a queue carries its pieces, and the window
 polls the queue. Stop ends the answer within a token; closing the window frees everything.
@@ -13,7 +13,6 @@ import tkinter as tk
 from tkinter import ttk
 
 from satchel import Model, SatchelError
-from satchel.cli.options import default_model
 from satchel.runtime.api.reply import Reply
 
 EVERY = 30  # milliseconds between two polls of the queue
@@ -22,7 +21,7 @@ EVERY = 30  # milliseconds between two polls of the queue
 class Window(tk.Tk):
     """A conversation with a text area above and an input field below."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | None) -> None:
         super().__init__()
         self.title("Satchel")
         self.geometry("640x480")
@@ -44,7 +43,7 @@ class Window(tk.Tk):
         self.thread.start()
         self.take()
 
-    def load(self, path: str) -> None:
+    def load(self, path: str | None) -> None:
         try:
             self.model = Model.load(path)
             self.coming.put(("note", f"{self.model.path.name} is ready.\n"))
@@ -100,4 +99,4 @@ class Window(tk.Tk):
 
 
 if __name__ == "__main__":
-    Window(sys.argv[1] if len(sys.argv) > 1 else str(default_model())).mainloop()
+    Window(sys.argv[1] if len(sys.argv) > 1 else None).mainloop()

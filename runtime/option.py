@@ -8,7 +8,7 @@ values and completes the docstrings. cli/groups.py derives the flags, server/cat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import inf
@@ -167,6 +167,20 @@ def check_options(options: Any) -> None:
     for one in options_of(type(options)).values():
         if not one.inside:
             one.check(getattr(options, one.name))
+
+
+def texts_of(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    """The texts of an option that takes one text or several. Raises RequestError for anything else."""
+    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(text, str) for text in texts):
+        raise RequestError(f"{name}: expected a text or a list of texts, got {given!r:.60}")
+    return texts
+
+
+def check_list(name: str, given: object, instead: str) -> None:
+    """Raises RequestError for one text where a list of them is expected: its letters would be read."""
+    if isinstance(given, str | bytes):
+        raise RequestError(f"{name}: expected a list of texts, got the text {given!r:.60}; {instead}")
 
 
 def with_values(options: T, values: Mapping[str, Any]) -> T:

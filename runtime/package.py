@@ -2,7 +2,7 @@
 
     from satchel import Model
 
-    with Model.load("model.gguf") as model:
+    with Model.load() as model:
         for piece in model.chat([{"role": "user", "content": "Hello!"}]):
             print(piece, end="")
 
@@ -30,35 +30,74 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
     from satchel.runtime import kernels
-    from satchel.runtime.api.async_model import AsyncModel
+    from satchel.runtime.api.async_model import AsyncChatReply, AsyncModel, AsyncReply
+    from satchel.runtime.api.chat_reply import ChatReply
+    from satchel.runtime.api.generate_options import GenerateOptions
     from satchel.runtime.api.model import Model
     from satchel.runtime.api.options import Options
+    from satchel.runtime.api.reply import Reply
+    from satchel.runtime.grammar import (
+        AnyJson,
+        Choice,
+        Gbnf,
+        JsonSchema,
+        Lark,
+        Regex,
+        ToolCallGrammar,
+        ToolSchema,
+    )
     from satchel.runtime.sampling import Sampling
 
     __version__: str
 
 __all__ = [
+    "AnyJson",
+    "AsyncChatReply",
     "AsyncModel",
+    "AsyncReply",
+    "ChatReply",
+    "Choice",
     "DeviceError",
+    "Gbnf",
+    "GenerateOptions",
+    "JsonSchema",
+    "Lark",
     "Model",
     "ModelError",
     "Options",
+    "Regex",
+    "Reply",
     "RequestError",
     "Sampling",
     "SatchelError",
+    "ToolCallGrammar",
+    "ToolSchema",
     "__version__",
     "kernels",
 ]
 
 _HOME = {
+    "AnyJson": "runtime.grammar",
+    "AsyncChatReply": "runtime.api.async_model",
     "AsyncModel": "runtime.api.async_model",
+    "AsyncReply": "runtime.api.async_model",
+    "ChatReply": "runtime.api.chat_reply",
+    "Choice": "runtime.grammar",
     "DeviceError": "errors",
+    "Gbnf": "runtime.grammar",
+    "GenerateOptions": "runtime.api.generate_options",
+    "JsonSchema": "runtime.grammar",
+    "Lark": "runtime.grammar",
     "Model": "runtime.api.model",
     "ModelError": "errors",
     "Options": "runtime.api.options",
+    "Regex": "runtime.grammar",
+    "Reply": "runtime.api.reply",
     "RequestError": "errors",
     "Sampling": "runtime.sampling",
     "SatchelError": "errors",
+    "ToolCallGrammar": "runtime.grammar",
+    "ToolSchema": "runtime.grammar",
 }
 
 

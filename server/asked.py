@@ -40,7 +40,7 @@ def generate_kwargs(
     if urgency > caller.most_priority:
         line = f"priority is {-urgency}: this key may ask for {-caller.most_priority} and more"
         raise Problem("invalid", line, "priority")
-    kwargs["sampling"] = _sampling(model, GenerateOptions(**kwargs).seeded_sampling, wanted.words)
+    kwargs["sampling"] = _sampling(model, GenerateOptions.of(**kwargs).seeded_sampling, wanted.words)
     _check_ids(model, "stop_token_ids", kwargs.get("stop_token_ids", ()))
     if wanted.slot >= model.cache.slots:
         raise Problem("invalid", f"id_slot is {wanted.slot}: there are {model.cache.slots} slots", "id_slot")

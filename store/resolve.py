@@ -1,12 +1,16 @@
-"""Resolves a model's name to a file: a path, or a name in the store."""
+"""Resolves a model's name to a file: a path, or a name in the store; no name: the bundled model."""
 
 from __future__ import annotations
 
+import re
+from importlib.resources import files
 from pathlib import Path
 
-from satchel.errors import ModelError
+from satchel.errors import ModelError, RequestError
 from satchel.store.lock import Hashing
 from satchel.store.store import Store
+
+BUNDLED = re.compile(r"satchel-40m-.*\.gguf")
 
 
 def model_path(text: str, progress: Hashing | None = None) -> Path:
@@ -19,3 +23,11 @@ def model_path(text: str, progress: Hashing | None = None) -> Path:
         return Store().find(text, progress)
     except ModelError:
         return Path(text)
+
+
+def default_model() -> Path:
+    """The bundled model's file."""
+    found = sorted(str(f) for f in files("satchel.models").iterdir() if BUNDLED.fullmatch(f.name))
+    if not found:
+        raise RequestError("no model is bundled with this install: give a file or a name of `satchel list`")
+    return Path(found[0])

@@ -9,18 +9,22 @@ from satchel.cli.main import commands
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", TEXT, re.S)
 
 
-@pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_an_example_runs(
-    code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_prints_what_the_page_shows(
+    code: str,
+    printed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if not list((ROOT / "models").glob("*.gguf")):
         pytest.skip("the bundled model is not in this tree")
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
-    assert len(capsys.readouterr().out) > 20
+    assert capsys.readouterr().out == printed
 
 
 def test_its_commands_and_pages_are_there() -> None:
@@ -28,7 +32,7 @@ def test_its_commands_and_pages_are_there() -> None:
     assert told and told <= set(commands())
     pages = re.findall(r"\]\(([^)#]+)\)", TEXT)
     assert pages and [page for page in pages if not (ROOT / page).exists()] == []
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == TEXT.count("```python") == 2
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)

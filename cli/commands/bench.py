@@ -14,9 +14,10 @@ from satchel.cli.console import note
 from satchel.cli.groups import Taking, option, with_options, wrong
 from satchel.cli.load.command import UrlOptions, measure
 from satchel.cli.model_argument import model_file
-from satchel.cli.options import ModelOptions, default_model, open_model
+from satchel.cli.options import ModelOptions, open_model
 from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, writer
 from satchel.formats.gguf.labels import file_type, parameters, size_label
+from satchel.store.resolve import default_model
 
 if TYPE_CHECKING:
     from satchel.runtime.api.model import Model

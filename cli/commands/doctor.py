@@ -182,9 +182,9 @@ def computed(name: str, backend: Any, mend: str) -> CheckResult:
 
 def model() -> Iterator[CheckResult]:
     """Checks that the bundled model exists and answers."""
-    from satchel.cli.options import default_model
     from satchel.runtime.api.model import Model
     from satchel.runtime.sampling import GREEDY
+    from satchel.store.resolve import default_model
 
     try:
         path = default_model()

@@ -16,9 +16,10 @@ import typer
 from satchel.cli.console import note, warn
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.model_argument import model_file
-from satchel.cli.options import ModelOptions, default_model, open_model
+from satchel.cli.options import ModelOptions, open_model
 from satchel.cli.progress import Counted, counted
 from satchel.formats.gguf.labels import parameters
+from satchel.store.resolve import default_model
 
 if TYPE_CHECKING:
     from satchel.cli.quality.report import ModelQuality

@@ -17,8 +17,9 @@ import typer
 from satchel.cli.console import note, out, plain, warn
 from satchel.cli.groups import Taking, option, with_options, wrong
 from satchel.cli.model_argument import model_file
-from satchel.cli.options import ModelOptions, check_weights, default_model, loading, open_model
+from satchel.cli.options import ModelOptions, check_weights, loading, open_model
 from satchel.runtime.option import PARALLEL
+from satchel.store.resolve import default_model
 
 if TYPE_CHECKING:
     from rich.table import Table

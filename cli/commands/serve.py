@@ -11,10 +11,11 @@ import typer
 from satchel.cli.adapters import AdapterOptions
 from satchel.cli.groups import Taking, with_options, wrong
 from satchel.cli.model_argument import model_file
-from satchel.cli.options import ModelOptions, default_model, loading
+from satchel.cli.options import ModelOptions, loading
 from satchel.cli.serving import ServerOptions
 from satchel.errors import RequestError
 from satchel.runtime.option import PARALLEL, SERVER, WORKER
+from satchel.store.resolve import default_model
 
 if TYPE_CHECKING:
     from satchel.server.catalog import Catalog, Served

@@ -23,8 +23,8 @@ def show(
     licence: Annotated[bool, typer.Option("--license", "--licence", help="Print only the licence.")] = False,
 ) -> None:
     """Show a model's architecture, size, context, quantization, licence, template and capabilities."""
-    from satchel.cli.options import default_model
     from satchel.store import Store
+    from satchel.store.resolve import default_model
 
     store = Store()
     name = model or str(default_model())

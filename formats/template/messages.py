@@ -81,7 +81,10 @@ def _integer(value: int, where: str) -> int:
 def read_messages(messages: Sequence[Mapping[str, Any]], plain: Plain) -> list[Message]:
     """The validated messages of a conversation. RequestError names the first invalid one."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
-        raise RequestError(f"messages: expected a list of messages, got {type(messages).__name__}")
+        example = '[{"role": "user", "content": "Hello!"}]'
+        raise RequestError(
+            f"messages: expected a list of messages such as {example}, got {type(messages).__name__}"
+        )
     if not messages:
         raise RequestError("messages: the list is empty, at least one message is needed")
     return [_message(message, f"messages[{i}]", plain) for i, message in enumerate(messages)]

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 
 from satchel.formats.chat import Event
+from satchel.runtime.api import notebook
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.model import Model
@@ -22,6 +23,7 @@ from satchel.runtime.api.reply import POLL, Reply, Stats
 from satchel.runtime.api.usage_report import UsageReport
 from satchel.runtime.engine.cancel_scope import CancelScope, current_scope
 from satchel.runtime.engine.stats import EngineStats
+from satchel.runtime.option import check_list
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Reply)
@@ -120,6 +122,31 @@ class AsyncReply:
         """Ends the answer after the current token or prompt chunk."""
         self.reply.cancel()
 
+    def __repr__(self) -> str:
+        if not self.reply.began:
+            return f"<{type(self).__name__}, not begun: iterate over it, or await read() or display()>"
+        return f"<Async{repr(self.reply).removeprefix('<')}"
+
+    def _repr_html_(self) -> str:
+        """The answer so far, for a notebook."""
+        return self.reply._repr_html_() if self.reply.began else notebook.faint(repr(self))
+
+    async def display(self) -> None:
+        """As Reply.display."""
+        shown = notebook.display_of(self.looks, self.text)
+        try:
+            async for piece in self:
+                shown.grow(piece)
+        except BaseException:
+            self.reply.close()
+            raise
+        finally:
+            shown.finish()
+
+    def looks(self) -> tuple[str, str]:
+        """As Reply.looks."""
+        return self._repr_html_(), repr(self)
+
     async def read(self) -> str:
         """Runs to the end; gives the whole text."""
         async for _ in self:
@@ -185,10 +212,16 @@ class AsyncModel:
         self._long = ThreadPoolExecutor(LONG, "satchel-async")
         self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
 
+    def __repr__(self) -> str:
+        return f"<AsyncModel of {self.model!r}>"
+
+    def _repr_html_(self) -> str:
+        return self.model._repr_html_()
+
     @classmethod
     async def load(
         cls,
-        path: str | Path,
+        model: str | Path | None = None,
         options: Options | None = None,
         *,
         progress: LoadProgress | None = None,
@@ -199,7 +232,7 @@ class AsyncModel:
         """
         given_up = threading.Event()
         told = _in_loop(progress, given_up)
-        work = partial(Model.load, path, options, progress=told, **changes)
+        work = partial(Model.load, model, options, progress=told, **changes)
         loading = asyncio.get_running_loop().run_in_executor(None, work)
         try:
             return cls(await asyncio.shield(loading))
@@ -215,6 +248,7 @@ class AsyncModel:
         self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
     ) -> list[AsyncReply]:
         """As Model.generate_many; cancelling the task ends all of them."""
+        check_list("prompts", prompts, "generate() takes one")
         room = asyncio.Semaphore(self.model.cache.slots + 2)
 
         async def run(prompt: str | Sequence[int]) -> AsyncReply:

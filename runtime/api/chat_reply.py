@@ -24,6 +24,7 @@ from satchel.formats.chat import (
 )
 from satchel.formats.chat.style import PAIRS
 from satchel.formats.tokenizer import Detokenizer
+from satchel.runtime.api import notebook
 from satchel.runtime.api.chat import ChatPrompt
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted
@@ -146,6 +147,16 @@ class ChatReply(Reply):
                     yield f"{PAIRS[0][0]}\n" if thinks else f"\n{PAIRS[0][1]}\n\n"
                 inside = thinks
                 yield event.text
+
+    def _repr_html_(self) -> str:
+        """The answer so far, for a notebook: reasoning folded, content as Markdown, tool calls."""
+        if not self.began:
+            return super()._repr_html_()
+        thinks = bool(self.reasoning) and not self.content and not self.over
+        parts = [notebook.folded("Reasoning", self.reasoning, thinks)] if self.reasoning else []
+        parts.append(notebook.markdown(self.content))
+        parts += [notebook.folded(f"Call of {call.name}", call.arguments, True) for call in self.tool_calls]
+        return "".join(parts) + self._footer()
 
     def taken(self) -> Iterator[Event]:
         """The events since the last call."""

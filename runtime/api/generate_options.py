@@ -1,5 +1,5 @@
 """Request options. Each is one field of GenerateOptions or of Sampling (runtime/option.py), from which its
-flag, its field in request bodies and its range check are derived. GenerateKwargs types the same names for
+flag, its field in request bodies and its range check are derived. GenerateKwargs types the names of both for
 `**kwargs`. A new request option is added in this file alone, one of sampling in sampling/options.py alone.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Any, Self, Unpack
 
 from satchel.errors import RequestError
 from satchel.runtime.engine.constraint import Constraint
 from satchel.runtime.engine.generate_request import LogitsProcessor
 from satchel.runtime.grammar.spec import Spec
-from satchel.runtime.option import check_options, documented, option_field
-from satchel.runtime.sampling import Sampling
+from satchel.runtime.option import check_options, documented, option_field, options_of, texts_of
+from satchel.runtime.sampling import Sampling, SamplingKwargs
 from satchel.runtime.sampling.logprobs import TOP
 from satchel.runtime.words import POLICIES
 
@@ -38,8 +38,10 @@ class GenerateOptions:
     sampling: Sampling | None = option_field(
         None, "Sampling options; None: the defaults. `checked` draws a seed where they have none."
     )
-    stop: Sequence[str] = option_field(
-        (), "Texts that end the answer. include_stop_str_in_output says whether the answer includes them."
+    stop: str | Sequence[str] = option_field(
+        (),
+        "A text that ends the answer, or several. include_stop_str_in_output says whether the answer includes"
+        " it.",
     )
     stop_token_ids: Sequence[int] = option_field(
         (), "Tokens that end the answer, besides the model's own end tokens."
@@ -95,6 +97,16 @@ class GenerateOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        object.__setattr__(self, "stop", texts_of("stop", self.stop))
+
+    @classmethod
+    def of(cls, **kwargs: Unpack[GenerateKwargs]) -> Self:
+        """The options of keyword arguments. Those of sampling change `sampling`, or the defaults."""
+        own: dict[str, Any] = {**kwargs}
+        drawn = {name: own.pop(name) for name in options_of(Sampling) if name in own}
+        if drawn:
+            own["sampling"] = replace(own.get("sampling") or Sampling(), **drawn)
+        return cls(**own)
 
     def checked(self) -> GenerateOptions:
         """A copy whose sampling has a seed. Raises RequestError for options that exclude each other."""
@@ -105,7 +117,7 @@ class GenerateOptions:
                 "on_overflow is 'shift': expected another policy for structured output, whose grammar a shift"
                 " would restart; take 'error'"
             )
-        return replace(self, sampling=self.seeded_sampling, stop=tuple(self.stop))
+        return replace(self, sampling=self.seeded_sampling)
 
     @property
     def seeded_sampling(self) -> Sampling:
@@ -114,12 +126,12 @@ class GenerateOptions:
         return sampling if sampling.seed is not None else sampling.with_seed(secrets.randbits(63))
 
 
-class GenerateKwargs(TypedDict, total=False):
-    """The fields of GenerateOptions as keyword arguments; a test keeps the two equal."""
+class GenerateKwargs(SamplingKwargs, total=False):
+    """The fields of GenerateOptions and of Sampling as keyword arguments; a test keeps them equal."""
 
     max_tokens: int
     sampling: Sampling | None
-    stop: Sequence[str]
+    stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     include_stop_str_in_output: bool
     ignore_eos: bool

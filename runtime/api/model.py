@@ -1,4 +1,4 @@
-"""The library's interface: Model.load("x.gguf"), then chat, generate, tokenize, logits; close() ends it.
+"""The library's interface: Model.load(), then chat, generate, tokenize, logits; close() ends it.
 
 The engine of a Model runs in this process, that of a WorkerModel in a worker process. Both have the tokenizer
 and the template in this one, over the same mapped file.
@@ -23,16 +23,19 @@ from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
 from satchel.formats.gguf import GGUF, OpenFile, open_file, open_gguf
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.gguf.digest import Expected, check_digests
+from satchel.formats.gguf.labels import file_type, parameters, size_label
 from satchel.formats.resource import Resource
 from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.formats.verify_text import check_vocabulary
 from satchel.runtime.adapters.adapters import Adapters, WithAdapters, read_adapters
+from satchel.runtime.api import notebook
 from satchel.runtime.api.answers import best, check_counts, seeds
 from satchel.runtime.api.chat import ChatPrompt, Thinking
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.api.model_file import model_file, with_draft_file
 from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options, settled, stopping
 from satchel.runtime.api.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
 from satchel.runtime.api.readings import Readings
@@ -57,6 +60,7 @@ from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
+from satchel.runtime.option import check_list
 from satchel.runtime.placement.devices import open_for, used_of
 from satchel.runtime.placement.sizing import size
 from satchel.runtime.placement.speeds import measured
@@ -126,34 +130,61 @@ class Model(Recovering, Readings, Resource):
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        model: str | Path | None = None,
         options: Options | None = None,
         *,
         progress: LoadProgress | None = None,
         **changes: Unpack[LoadKwargs],
     ) -> Self:
-        """Opens, checks and maps the file, and loads the weights onto the device. Keywords are fields of
-        Options and override `options`. progress(bytes done, bytes in all) is called while the weights load;
-        if it returns False, the load stops with a RequestError, and if it raises, with its error. Everything
-        is freed then.
+        """Opens, checks and maps a model's file, and loads the weights onto the device. model: a path, or a
+        name of `satchel list`; None: the bundled model. Keywords are fields of Options and override
+        `options`. progress(bytes done, bytes in all) is called while the weights load; if it returns False,
+        the load stops with a RequestError, and if it raises, with its error. Everything is freed then.
         """
-        chosen = settled(options, changes)
+        chosen = with_draft_file(settled(options, changes))
         kind = cls._kind(chosen)
-        gguf = open_gguf(path)
+        gguf = open_gguf(model_file(model, stopping(progress, Path(model or ""))))
         try:
             if chosen.digests and chosen.worker == "thread":  # otherwise the worker process checks them
                 expected = [Expected(*line) for line in chosen.digests]
                 check_digests(gguf, expected, stopping(progress, gguf.path))
-            model = kind(gguf, chosen, progress)
+            loaded = kind(gguf, chosen, progress)
         except BaseException:
             gguf.close()
             raise
         try:
             gguf.check_unchanged()
         except BaseException:
-            model.close()
+            loaded.close()
             raise
-        return model
+        return loaded
+
+    def __repr__(self) -> str:
+        said = ["closed"] if self._closed else [f"{name} {value}" for name, value in self._facts().items()]
+        return f"<{type(self).__name__} {self.path.name}: {', '.join(said)}>"
+
+    def _repr_html_(self) -> str:
+        """A table for a notebook."""
+        if self._closed:
+            return notebook.faint(repr(self))
+        rows = [*self._facts().items(), *(("note", note) for note in self.notes)]
+        return notebook.table(self.path.name, rows)
+
+    def _facts(self) -> dict[str, str]:
+        """What the model is and how it was loaded."""
+        size = sum(part.size for part in self.gguf.parts)
+        return {
+            "architecture": self.gguf.metadata.get_str("general.architecture"),
+            "parameters": size_label(parameters(self.gguf)),
+            "format": f"{file_type(self.gguf)} ({size / 1e6:,.0f} MB)",
+            "context": f"{self.context:,}",
+            "slots": f"{self.cache.slots}",
+            "on": self._where(),
+        }
+
+    def _where(self) -> str:
+        """The devices that compute."""
+        return ", ".join(device.name for device in self.devices)
 
     def _make_engine(self) -> None:
         o = self.options
@@ -266,6 +297,7 @@ class Model(Recovering, Readings, Resource):
 
     def tokenize_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         """Token ids of many texts, in several threads: the tokenizers release the interpreter lock."""
+        check_list("texts", texts, "tokenize() takes one")
         encode = partial(self.tokenizer.encode, special=special)
         with ThreadPoolExecutor(os.cpu_count(), "satchel-tokenize") as pool:
             return list(pool.map(encode, texts))
@@ -296,7 +328,7 @@ class Model(Recovering, Readings, Resource):
         **kwargs: Unpack[GenerateKwargs],
     ) -> ChatReply:
         """Answers a conversation; iterate for text pieces. A prefix that the KV cache has from an earlier
-        turn or request is not recomputed. Keywords are fields of GenerateOptions.
+        turn or request is not recomputed. Keywords are fields of GenerateOptions and of Sampling.
 
         reasoning: False or 0: none; True; an effort such as "low"; or the most reasoning tokens.
         reasoning_end: text that the model reads when its reasoning budget is spent.
@@ -304,7 +336,7 @@ class Model(Recovering, Readings, Resource):
         variables: of the template.
         before: token ids of an earlier conversation.
         """
-        options, thinking = GenerateOptions(**kwargs).checked(), Thinking.of(reasoning, reasoning_end)
+        options, thinking = GenerateOptions.of(**kwargs).checked(), Thinking.of(reasoning, reasoning_end)
         prompt = ChatPrompt(
             self.template,
             self.tokenizer,
@@ -322,14 +354,16 @@ class Model(Recovering, Readings, Resource):
 
     def answer(self, ids: Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> ChatReply:
         """The answer to a prompt of `prompt_ids`, split into parts as in `chat`."""
-        options, tail = GenerateOptions(**kwargs).checked(), self.detokenize(ids[-TAIL:], special=True)
+        options, tail = GenerateOptions.of(**kwargs).checked(), self.detokenize(ids[-TAIL:], special=True)
         self.check_ids(ids)
         opening = "reasoning" if tail.rstrip().endswith(self.style.open) else ""
         return ChatReply(self, Fitted(list(ids)), options, self.style, opening=opening)
 
     def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> Reply:
-        """Completes a text or token ids; iterate for text pieces. Keywords are fields of GenerateOptions."""
-        options = GenerateOptions(**kwargs).checked()
+        """Completes a text or token ids; iterate for text pieces. Keywords are fields of GenerateOptions and
+        of Sampling.
+        """
+        options = GenerateOptions.of(**kwargs).checked()
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         head = int(bool(ids) and ids[0] == self.tokenizer.bos)
         cut = options.on_overflow == "truncate-middle"
@@ -340,7 +374,8 @@ class Model(Recovering, Readings, Resource):
         self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
     ) -> list[Reply]:
         """Completions of many prompts, computed together and run to their ends, in order."""
-        GenerateOptions(**kwargs).checked()
+        check_list("prompts", prompts, "generate() takes one")
+        GenerateOptions.of(**kwargs).checked()
 
         def run(prompt: str | Sequence[int]) -> Reply:
             reply = self.generate(prompt, **kwargs)
@@ -375,9 +410,9 @@ class Model(Recovering, Readings, Resource):
     ) -> list[Reply]:
         """n answers to one prompt, which is computed once; each has a seed of its own and is run to its end.
         best_of: this many are generated, and the n with the highest mean log-probability are returned, best
-        first. Keywords are fields of GenerateOptions.
+        first. Keywords are fields of GenerateOptions and of Sampling.
         """
-        made, options = check_counts(n, best_of), GenerateOptions(**kwargs).checked()
+        made, options = check_counts(n, best_of), GenerateOptions.of(**kwargs).checked()
         if made > 1 and options.constraint is not None:
             raise RequestError("a constraint goes with one answer: give several ones a grammar instead")
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
@@ -575,6 +610,9 @@ class WorkerModel(Model):
         if name in ("engine", "device", "devices"):
             raise RequestError(f"{name}: it is in the worker process: load the model with worker='thread'")
         raise AttributeError(f"a model has no attribute {name!r}")
+
+    def _where(self) -> str:
+        return "a worker process"
 
     @property
     def trouble(self) -> str:

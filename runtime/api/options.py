@@ -140,7 +140,7 @@ class Options:
         check_value=read_devices,
         also={"none": "cpu"},
     )
-    override_tensor: Sequence[str] = option_field(
+    override_tensor: str | Sequence[str] = option_field(
         (),
         "PATTERN=DEVICE for tensors that another device holds than the one of their layer.",
         "-ot",
@@ -249,6 +249,9 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        for name in ("override_tensor", "adapters", "control_vectors"):
+            given = getattr(self, name)  # one may stand alone
+            object.__setattr__(self, name, (given,) if isinstance(given, Loadable) else tuple(given))
         check_options(self)
         devices, split = read_devices(self.device), read_split(self.tensor_split)
         if split and devices and len(split) != len(devices):
@@ -298,7 +301,7 @@ class LoadKwargs(TypedDict, total=False):
     host_cache: int
     gpu_layers: str | int
     device: str
-    override_tensor: Sequence[str]
+    override_tensor: str | Sequence[str]
     tensor_split: str
     gpu_memory: int
     kv_offload: bool

@@ -15,6 +15,7 @@ from satchel.runtime.engine.request_handle import Requests
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import AdapterScales
+from satchel.runtime.option import check_list
 from satchel.runtime.tasks.embedding import embed, embed_tokens, pooling_of
 from satchel.runtime.tasks.likelihood import Scored, branch, score
 from satchel.runtime.tasks.rerank import INSTRUCTION, Ranked, pair_ids, ranked, scorer
@@ -131,6 +132,7 @@ class Readings:
         """
         if top is not None and top < 1:
             raise RequestError(f"top is {top}: expected 1 or more")
+        check_list("documents", documents, "put it into a list")
         adapter_scales = self.adapter_scales(adapters, control_vectors)
         scores = scorer(
             self.gguf, self.tokenizer, lambda output: reader_of(self, output, adapter_scales, salt)
@@ -182,6 +184,7 @@ def score_many(
     for number, (prompt, continuations) in enumerate(asked):
         start = ids_of(prompt)
         named_check(model, start, f"prompt {number}")
+        check_list(f"prompt {number}: continuations", continuations, "put it into a list")
         if not continuations or any(not len(c) for c in continuations):
             raise RequestError(f"prompt {number}: expected continuations, none of them empty")
         wholes = [

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from satchel.formats.resource import Resource
 from satchel.formats.tokenizer import Detokenizer, StopStrings, Tokenizer
+from satchel.runtime.api import notebook
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted, shifted
 from satchel.runtime.api.tokenized_options import generate_request, in_tokens, stop_ids_of
@@ -172,6 +173,61 @@ class Reply(Resource):
     def __del__(self) -> None:
         if not getattr(self, "over", True):
             self.close()
+
+    def __repr__(self) -> str:
+        if not self.began:
+            return f"<{type(self).__name__}, not begun: iterate over it, or call read() or display()>"
+        return f"<{type(self).__name__} {notebook.shortened(self.text)}, {self._summary()}>"
+
+    @property
+    def began(self) -> bool:
+        """Whether the answer was begun: by its first piece, by start(), or by ending it."""
+        return self.handle is not None or self.over
+
+    def _summary(self) -> str:
+        """How long the answer is, how fast it came and how it ended."""
+        stats = self.stats
+        rate = f"{stats.decode_rate:.0f} tokens/s" if self.over and stats.decode_rate else ""
+        return notebook.joined(
+            [notebook.counted(stats.generated, "token"), rate, stats.finish if self.over else "running"]
+        )
+
+    def display(self) -> None:
+        """Runs to the end and shows the answer while it grows: in a notebook as one display that is updated,
+        elsewhere as text on stdout. A notebook does so by itself for an answer at the end of a cell.
+        """
+        shown = notebook.display_of(self.looks, self.text)
+        try:
+            for piece in self:
+                shown.grow(piece)
+        except BaseException:  # an interrupt, too: nobody reads on
+            self.close()
+            raise
+        finally:
+            shown.finish()
+
+    def looks(self) -> tuple[str, str]:
+        """The answer so far as HTML and as a line of text."""
+        return self._repr_html_(), repr(self)
+
+    def _repr_html_(self) -> str:
+        """The answer so far, for a notebook."""
+        if not self.began:
+            return notebook.faint(repr(self))
+        return notebook.plain(self.text) + self._footer()
+
+    def _footer(self) -> str:
+        """The lines below the answer."""
+        reason = f"{self._summary()}: {self.stats.reason}" if self.stats.reason else self._summary()
+        return "".join(map(notebook.faint, (reason, *self.notes)))
+
+    def _ipython_display_(self) -> None:
+        """Called by a notebook for the last value of a cell. An answer that was begun is shown as it is, for
+        its pieces are somebody else's.
+        """
+        if self.began or not notebook.in_notebook():
+            raise NotImplementedError  # IPython then takes _repr_html_() or repr()
+        self.display()
 
     def cancel(self) -> None:
         """Ends the answer after the current token or prompt chunk. Safe in a signal handler."""

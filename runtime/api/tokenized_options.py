@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -48,8 +48,9 @@ _kept: WeakKeyDictionary[Tokenizer, _Kept] = WeakKeyDictionary()  # freed with t
 _keeping = threading.Lock()
 
 
-def breakers_of(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
+def breakers_of(tokenizer: Tokenizer, breakers: Iterable[str]) -> Breakers:
     """DRY's sequence breakers in a vocabulary, cached."""
+    texts = tuple(breakers)
     with _keeping:
         kept = _kept.setdefault(tokenizer, _Kept())
         found = kept.get(texts)
@@ -69,7 +70,7 @@ def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
         if isinstance(word, str):
             found += [tuple(tokenizer.encode(text, bos=False)) for text in (word, " " + word.lstrip())]
         else:
-            found.append(word)
+            found.append(tuple(word))
     return replace(sampling, bad_words=tuple(dict.fromkeys(w for w in found if w)))
 
 

@@ -4,7 +4,7 @@ is a pure function of (seed, position), so a token does not depend on batch, slo
 
 from satchel.runtime.sampling.chain import NONE, lost, penalized, sample_row
 from satchel.runtime.sampling.exact import MASK, uniform
-from satchel.runtime.sampling.options import GREEDY, LETTERS, NAMES, ORDER, WHOLE, Sampling
+from satchel.runtime.sampling.options import GREEDY, LETTERS, NAMES, ORDER, WHOLE, Sampling, SamplingKwargs
 
 __all__ = [
     "GREEDY",
@@ -15,6 +15,7 @@ __all__ = [
     "ORDER",
     "WHOLE",
     "Sampling",
+    "SamplingKwargs",
     "lost",
     "penalized",
     "sample_row",

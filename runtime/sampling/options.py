@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from satchel.errors import RequestError
 from satchel.runtime.graph import Array
-from satchel.runtime.option import check_options, documented, option_field, options_of
+from satchel.runtime.option import check_options, documented, option_field, options_of, texts_of
 from satchel.runtime.sampling.exact import MASK
 
 BREAKERS = ("\n", ":", '"', "*")
@@ -214,19 +215,19 @@ class Sampling:
         "Fewest tokens of the answer before an end token.",
         low=0, high=INT_MAX, body=True,
     )
-    samplers: tuple[str, ...] = option_field(
+    samplers: Sequence[str] = option_field(
         ORDER, "Stages of the sampler chain in the order in which they run; others do not run."
     )
-    dry_breakers: tuple[str, ...] = option_field(
-        BREAKERS, "Sequence breakers of DRY: texts that a repetition does not cross."
+    dry_breakers: str | Sequence[str] = option_field(
+        BREAKERS, "Sequence breakers of DRY: a text that a repetition does not cross, or several."
     )
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = option_field(
         (), "Additions to logits by token id; -inf bans the token."
     )
-    allowed: tuple[int, ...] | None = option_field(
+    allowed: Sequence[int] | None = option_field(
         None, "Tokens that the answer may use; None: all."
     )
-    bad_words: tuple[str | tuple[int, ...], ...] = option_field(
+    bad_words: Sequence[str | Sequence[int]] = option_field(
         (), "Token sequences, or texts, that the answer never contains."
     )
     # fmt: on
@@ -237,7 +238,7 @@ class Sampling:
         check_options(self)
         object.__setattr__(self, "samplers", stages(self.samplers))
         object.__setattr__(self, "logit_bias", biases(self.logit_bias))
-        object.__setattr__(self, "dry_breakers", tuple(self.dry_breakers))
+        object.__setattr__(self, "dry_breakers", texts_of("dry_breakers", self.dry_breakers))
         object.__setattr__(self, "bad_words", sequences(self.bad_words))
         if self.allowed is not None:
             object.__setattr__(self, "allowed", tuple(self.allowed))
@@ -251,6 +252,39 @@ class Sampling:
     def bias_pairs(self) -> tuple[tuple[int, float], ...]:
         """logit_bias as pairs."""
         return tuple(self.logit_bias.items()) if isinstance(self.logit_bias, Mapping) else self.logit_bias
+
+
+class SamplingKwargs(TypedDict, total=False):
+    """The fields of Sampling as keyword arguments; a test keeps the two equal."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_last_n: int
+    seed: int | None
+    dynatemp_range: float
+    dynatemp_exponent: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_last_n: int
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    min_tokens: int
+    samplers: Sequence[str]
+    dry_breakers: str | Sequence[str]
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...]
+    allowed: Sequence[int] | None
+    bad_words: Sequence[str | Sequence[int]]
 
 
 def stages(names: Iterable[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
 
@@ -116,7 +117,7 @@ class Worker:
             self.send({"progress": [done, total]})
 
         options = replace(decode(message["options"]), worker="thread")
-        model = Model.load(message["open"], options, progress=progress)
+        model = Model.load(Path(message["open"]), options, progress=progress)
         service = model.service
         if isinstance(service, Service):
             service.watch, service.watch_scope = self._watch, self._watch_scope

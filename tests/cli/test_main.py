@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, get_args
 
 import pytest
 import typer
@@ -201,11 +201,23 @@ def test_start_imports_nothing_heavy(line: str) -> None:
 
 def test_import_of_the_package_is_lazy() -> None:
     script = (
-        "import satchel, sys; print('numpy' in sys.modules, satchel.ModelError.__name__, satchel.__version__)"
+        "import satchel, sys; print([n for n in sys.modules if n.startswith('satchel.')],"
+        " 'numpy' in sys.modules, satchel.ModelError.__name__, satchel.__version__)"
     )
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("False ModelError ")
+    assert done.stdout.startswith("[] False ModelError ")
+
+
+def test_names_of_the_package_are_those_of_their_modules() -> None:
+    import satchel
+    from satchel.runtime.grammar import spec
+
+    for name in satchel.__all__:
+        if name not in ("__version__", "kernels"):
+            assert getattr(satchel, name).__name__ == name
+    # Every grammar of a request is at the root.
+    assert {kind.__name__ for kind in get_args(spec.Spec)} <= set(satchel.__all__)
 
 
 def test_unknown_name_of_the_package() -> None:

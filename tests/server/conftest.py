@@ -19,7 +19,6 @@ httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
 
 
-from satchel.cli.options import default_model  # noqa: E402
 from satchel.runtime.api.options import Options  # noqa: E402
 from satchel.server.app import create_app  # noqa: E402
 from satchel.server.catalog import Catalog, catalog_of  # noqa: E402
@@ -27,6 +26,7 @@ from satchel.server.models import Models  # noqa: E402
 from satchel.server.run import listen, server_of  # noqa: E402
 from satchel.server.settings import ServerSettings  # noqa: E402
 from satchel.server.telemetry import SpanRecorder  # noqa: E402
+from satchel.store.resolve import default_model  # noqa: E402
 
 # httpx times out after five seconds by default; here every call has the bound of all waits.
 for _phase in ("connect", "read", "write", "pool"):

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from satchel.cli.options import default_model
 from satchel.runtime.api.options import Options
 from satchel.runtime.sampling import NAMES
 from satchel.server.page.files import STATIC, files
 from satchel.server.settings import ServerSettings
+from satchel.store.resolve import default_model
 
 HTML = {"accept": "text/html,*/*;q=0.8"}
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}

@@ -192,4 +192,4 @@ def test_options_of_a_request_reach_the_library() -> None:
     kwargs = body.generate_kwargs(Sampling())
     assert (kwargs["ignore_eos"], kwargs["on_overflow"], kwargs["draft"]) == (True, "shift", 0)
     assert kwargs["include_stop_str_in_output"]
-    GenerateOptions(**kwargs).checked()
+    GenerateOptions.of(**kwargs).checked()

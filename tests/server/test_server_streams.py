@@ -18,7 +18,6 @@ import uvicorn
 from chat_model import write_chat_model
 from waiting import SECONDS, until
 
-from satchel.cli.options import default_model
 from satchel.errors import DeviceError
 from satchel.formats.chat import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from satchel.runtime.api.options import Options
@@ -29,6 +28,7 @@ from satchel.server.openai.response_output import ResponseOutput
 from satchel.server.openai.thinking import Placed
 from satchel.server.run import listen
 from satchel.server.settings import ServerSettings
+from satchel.store.resolve import default_model
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -31,7 +31,7 @@ from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.stats import BOUNDS, Histogram, KVTraffic
-from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.sampling import GREEDY, Sampling, SamplingKwargs
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,84 @@ def model(path: Path) -> Iterator[Model]:
         yield made
 
 
-@pytest.mark.parametrize(("options", "keywords"), [(Options, LoadKwargs), (GenerateOptions, GenerateKwargs)])
-def test_keywords_are_the_fields_of_the_definition(options: type, keywords: type) -> None:
-    fields = {f.name: f.type for f in dataclasses.fields(options)}
+@pytest.mark.parametrize(
+    ("definitions", "keywords"),
+    [
+        ([Options], LoadKwargs),
+        ([Sampling], SamplingKwargs),
+        ([Sampling, GenerateOptions], GenerateKwargs),
+    ],
+)
+def test_keywords_are_the_fields_of_the_definition(definitions: list[type], keywords: type) -> None:
+    fields = {f.name: f.type for one in definitions for f in dataclasses.fields(one) if f.init}
     written = {name: ref.__forward_arg__ for name, ref in keywords.__annotations__.items()}
     assert written == fields
-    assert typing.get_type_hints(keywords) == typing.get_type_hints(options)
+    hints = {name: hint for one in definitions for name, hint in typing.get_type_hints(one).items()}
+    assert typing.get_type_hints(keywords) == {name: hints[name] for name in fields}
+
+
+def test_no_option_of_a_request_shares_its_name_with_one_of_sampling() -> None:
+    names = [f.name for one in (Sampling, GenerateOptions) for f in dataclasses.fields(one)]
+    assert len(names) == len(set(names))
+
+
+def test_sampling_options_are_keywords(model: Model) -> None:
+    greedy = model.generate([1, 2, 3], max_tokens=8, temperature=0, ignore_eos=True)
+    assert greedy.read() == model.generate([1, 2, 3], max_tokens=8, sampling=GREEDY, ignore_eos=True).read()
+    said = [{"role": "user", "content": "hello"}]
+    assert model.chat(said, temperature=0, max_tokens=3).sampling.temperature == 0
+    assert model.answer([1, 2], top_k=3, max_tokens=3).sampling.top_k == 3
+    many = model.generate_many([[1], [2]], seed=7, max_tokens=2)
+    assert [reply.sampling.seed for reply in many] == [7, 7]
+    both = model.generate([1], sampling=Sampling(top_k=3, seed=5), temperature=0, max_tokens=1)
+    assert (both.sampling.top_k, both.sampling.seed, both.sampling.temperature) == (3, 5, 0)
+
+
+def test_a_wrong_keyword_is_named(model: Model) -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        model.generate([1], temprature=0)  # type: ignore[call-arg]
+    with pytest.raises(RequestError, match="temperature is -1: expected 0 to 100"):
+        model.generate([1], temperature=-1)
+
+
+@pytest.mark.parametrize("stop", ["there", ["there"], ("there",)])
+def test_stop_is_a_text_or_several(stop: Any) -> None:
+    assert GenerateOptions(stop=stop).stop == GenerateOptions.of(stop=stop).checked().stop == ("there",)
+
+
+def test_a_stop_text_is_not_split_into_letters(model: Model) -> None:
+    asked: GenerateKwargs = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    free = model.generate("abc", **asked).read()
+    stop = free[4:7]
+    reply = model.generate("abc", stop=stop, **asked)
+    assert reply.read() == free[: free.index(stop)]
+    assert (reply.stats.finish, reply.stop_found) == ("stop", stop)
+    assert model.chat([{"role": "user", "content": "a"}], stop=stop, **asked).options.stop == (stop,)
+
+
+@pytest.mark.parametrize("stop", [5, None, [5], [None], {"there": 1, 2: 3}])
+def test_a_stop_that_is_no_text_is_refused(model: Model, stop: Any) -> None:
+    with pytest.raises(RequestError, match="stop: expected a text or a list of texts, got"):
+        model.generate("abc", stop=stop)
+
+
+def test_one_text_for_several_is_never_read_letter_by_letter(model: Model) -> None:
+    for refused in (
+        lambda: model.generate_many("abc", max_tokens=1),
+        lambda: model.tokenize_many("abc"),
+        lambda: model.score("abc", "def"),
+        lambda: model.rerank("abc", "def"),
+        lambda: model.generate("abc", samplers="top_k"),
+        lambda: model.generate("abc", bad_words="def"),
+    ):
+        with pytest.raises(RequestError, match="expected a list"):
+            refused()
+    assert Sampling(dry_breakers="ab").dry_breakers == ("ab",)
+    assert Options(override_tensor="exps=CPU").placement_options.rules
+    assert Options(adapters="a.gguf", control_vectors=Path("b.gguf")).control_vectors == (Path("b.gguf"),)
+    assert Options(adapters="a.gguf").adapters == ("a.gguf",)
+    with pytest.raises(RequestError, match=r"such as \[\{\"role\": \"user\""):
+        model.chat("Hello!")  # type: ignore[arg-type]
 
 
 SAME = [name for name in dir(AsyncModel) if not name.startswith("_") and callable(getattr(Model, name, None))]

@@ -34,8 +34,8 @@ OPS = ("rms_norm", "swiglu", "add")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Builds it and has it found, as SATCHEL_BACKENDS would."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Builds it and has it found, as SATCHEL_BACKENDS would. The folder with the library."""
     if not include().is_dir():
         pytest.skip(f"no headers in {include()}: install Satchel again")
     if shutil.which("cc") is None:
@@ -51,7 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             "SATCHEL_BACKENDS", os.pathsep.join([str(folder), os.environ.get("SATCHEL_BACKENDS", "")])
         )
         devices.libraries.cache_clear()
-        yield
+        yield folder
     devices.libraries.cache_clear()
 
 
@@ -84,6 +84,24 @@ def test_a_model_computes_on_it_what_it_does_on_the_cpu() -> None:
         engine.close()
     for alone, apart in zip(*logits, strict=True):
         assert nmse(apart, alone) < 1e-9
+
+
+@pytest.mark.parametrize("named", [".", "../backends", "~/backends"])
+def test_a_folder_may_be_named_from_the_current_one(
+    built: Path, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/user-kernels.md has SATCHEL_BACKENDS=. beside the library."""
+    folder = tmp_path / "backends"
+    shutil.copytree(built, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SATCHEL_BACKENDS", named)
+    devices.libraries.cache_clear()
+    try:
+        (found,) = (one for one in devices.libraries() if one.name == "simple")
+        assert (Path(found.path), found.reason) == (folder.resolve() / "libsatchel_simple.so", "")
+    finally:
+        devices.libraries.cache_clear()
 
 
 @pytest.mark.model

@@ -12,11 +12,11 @@ import pytest
 
 anthropic = pytest.importorskip("anthropic")
 
-from satchel.cli.options import default_model  # noqa: E402
 from satchel.errors import DeviceError  # noqa: E402
 from satchel.runtime.api.options import Options  # noqa: E402
 from satchel.server.answer import Answer  # noqa: E402
 from satchel.server.settings import ServerSettings  # noqa: E402
+from satchel.store.resolve import default_model  # noqa: E402
 
 MODEL = default_model().stem
 HI = [{"role": "user", "content": "Who are you?"}]

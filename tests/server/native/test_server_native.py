@@ -10,9 +10,9 @@ import httpx
 import pytest
 from waiting import SECONDS
 
-from satchel.cli.options import default_model
 from satchel.runtime.api.options import Options
 from satchel.server.settings import ServerSettings
+from satchel.store.resolve import default_model
 
 pytestmark = pytest.mark.model
 HI = [{"role": "user", "content": "hi"}]

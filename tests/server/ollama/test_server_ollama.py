@@ -14,9 +14,9 @@ from waiting import until
 
 ollama = pytest.importorskip("ollama")
 
-from satchel.cli.options import default_model  # noqa: E402
 from satchel.errors import DeviceError  # noqa: E402
 from satchel.server.answer import Answer  # noqa: E402
+from satchel.store.resolve import default_model  # noqa: E402
 
 NAME = default_model().stem
 MODEL = f"{NAME}:latest"

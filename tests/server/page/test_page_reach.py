@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from satchel.cli.options import default_model
 from satchel.runtime.api.options import Options
 from satchel.server.settings import ServerSettings
+from satchel.store.resolve import default_model
 
 pytestmark = pytest.mark.model
 ANSWER = ".message.assistant .message-body"
