@@ -25,7 +25,7 @@ LOOK = 0.5  # seconds between two checks for idle models
 class ServedModel:
     """A model by name, loaded or not.
 
-    keep: idle seconds until the model is unloaded; 0: never.
+    keep: idle seconds until the model is unloaded; 0: never. Requests may set it for one load.
     done, total: bytes read so far, and in all, of a load in progress.
     users: the number of requests that use it now.
     """
@@ -80,9 +80,10 @@ class ServedModel:
                     self.model = await AsyncModel.load(self.path, self.options, progress=self._tell)
                 except (SatchelError, OSError) as error:
                     self.state, self.error, self.tried = FAILED, str(error), True
+                    self.keep = self.served.idle
                     raise
                 except BaseException:
-                    self.state = UNLOADED
+                    self.state, self.keep = UNLOADED, self.served.idle
                     raise
                 self.state, self.tried, self.used = READY, True, time.monotonic()
             return self.model
@@ -91,9 +92,10 @@ class ServedModel:
         self.done, self.total = done, total
 
     async def unload(self) -> None:
-        """Unloads the model; requests in progress end with an error."""
+        """Unloads the model; requests in progress end with an error. The next load stays as configured."""
         async with self._lock:
             model, self.model, self.state = self.model, None, UNLOADED
+            self.keep = self.served.idle
             self.slots.clear()
             if model is not None:
                 await model.close()

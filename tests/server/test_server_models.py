@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 
 pytest.importorskip("pydantic")
 
+from tiny_file import write_model
 from waiting import until_async
 
-from satchel.errors import RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.options import Options
 from satchel.runtime.option import options_of
@@ -26,6 +28,7 @@ from satchel.server.alias import Alias
 from satchel.server.catalog import AliasTable, Catalog, ModelTable, TableBase, catalog_of
 from satchel.server.generation import Caller, GenerationRequest, Text
 from satchel.server.models import FAILED, READY, UNLOADED, Models
+from satchel.server.ollama.options import SOON
 from satchel.server.problem import Problem
 from satchel.server.shadow import begin_answer
 
@@ -104,6 +107,28 @@ def test_a_model_that_nobody_uses_is_unloaded(
         tending.cancel()
 
     run(work, catalog_of(files, {}, SMALL, 20, None))
+
+
+def test_how_long_a_request_keeps_a_model_ends_with_that_load(tmp_path: Path) -> None:
+    paths = {"a": write_model(tmp_path / "a.gguf"), "bad": tmp_path / "bad.gguf"}
+    paths["bad"].write_bytes(b"GGUF")
+
+    async def work(models: Models) -> None:
+        for unload in (models.entries["a"].unload, partial(evict, models)):
+            async with models.use("a") as lease:
+                lease.entry.keep = SOON
+            await unload()
+            assert states(models)["a"] == UNLOADED and models.entries["a"].keep == 20
+        models.entries["bad"].keep = SOON
+        with pytest.raises(ModelError):
+            await models.entries["bad"].loaded()
+        assert models.entries["bad"].keep == 20
+
+    async def evict(models: Models) -> None:
+        models.budget = 100  # bytes
+        await models._make_room(models.entries["bad"])
+
+    run(work, catalog_of(paths, {}, Options(context=64, slots=1), 20, None))
 
 
 @pytest.mark.model
