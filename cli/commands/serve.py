@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from satchel.cli.adapters import AdapterOptions
+from satchel.cli.chat.bar import late_bar
+from satchel.cli.console import note
 from satchel.cli.groups import Taking, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, default_model, loading
@@ -17,6 +23,7 @@ from satchel.errors import RequestError
 from satchel.runtime.option import PARALLEL, SERVER, WORKER
 
 if TYPE_CHECKING:
+    from satchel.runtime.api.options import LoadProgress
     from satchel.server.catalog import Catalog, Served
 
 GB = 10**9
@@ -54,7 +61,17 @@ def serve(
     def read() -> Catalog:
         return _catalog(named, model, adapters, server)
 
-    run_server(read, round(server.memory * GB), server.settings())
+    run_server(read, round(server.memory * GB), server.settings(), shown_load)
+
+
+@contextmanager
+def shown_load(name: str) -> Iterator[LoadProgress]:
+    """Shows a load at the start on a terminal: a bar, and a line at its end. Elsewhere the log has it."""
+    started = time.monotonic()
+    with late_bar(f"loading {name}", sys.stderr, in_bytes=True) as progress:
+        yield progress
+    if sys.stderr.isatty():
+        note(f"{name} is loaded: {time.monotonic() - started:.1f} s")
 
 
 def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
