@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from satchel.cli.model_argument import ModelArgument
+from satchel.cli.progress import awaited
 from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, StringArray, describe, open_gguf
 from satchel.formats.gguf.histogram import TensorHistogram, histogram
@@ -43,7 +44,7 @@ def inspect(
     """Show a GGUF file's header, metadata, tensors and sizes."""
     with open_gguf(model) as gguf:
         if names:
-            _histograms([histogram(gguf, name, bins) for name in names], as_json)
+            _histograms(list(awaited((histogram(gguf, name, bins) for name in names), "counting")), as_json)
             return
         if key is not None:
             typer.echo(_whole(gguf, key, as_json))
