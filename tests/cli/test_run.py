@@ -373,3 +373,22 @@ def test_an_idle_pipe_is_waited_for_and_told(
         assert main(["run", "-m", "x.gguf", "hi"]) == 0
     assert waited == [PATIENCE] and fake.conversations[0][-1]["content"] == "late\nhi"
     assert "waiting for text on stdin" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--max-tokens", "5"], "no such option: --max-tokens; did you mean -n?"),
+        (["--repeat-last", "5"], "did you mean --repeat-last-n?"),
+        (["--no-mmapp"], "no such option: --no-mmapp (see"),
+        (["--hf-tokens", "x"], "no such option: --hf-tokens"),
+        (["-n", "abc"], "-n: expected a whole number, got 'abc' (see"),
+        (["-n", "1.5"], "-n: expected a whole number, got '1.5' (see"),
+        (["--temp", "warm"], "--temp: expected a number, got 'warm' (see"),
+        (["--n-cpu-moe", "-1"], "expected 0 or more, got '-1' (see"),
+    ],
+)
+def test_wrong_options_are_answered_in_the_commands_words(run: Run, args: list[str], said: str) -> None:
+    code, out, err = run(*args, "hi")
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err, err
+    assert not any(name in err.partition("did you mean")[2] for name in ("--no-mmap", "--hf-token"))
