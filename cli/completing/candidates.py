@@ -71,11 +71,12 @@ VALUES: dict[str, Values] = {
     "--session": _conversations,
 }
 OF_FILES = frozenset({"--model", "--draft-model", "--session", "--resume"})  # options that also take a file
-OR_FILES = frozenset({"cp", "show"})
+OR_FILES = frozenset({"cp", "run", "show"})
 ARGUMENTS: dict[str, Values] = {
     "completion": lambda: ("bash", "zsh", "fish"),
     "cp": models,
     "rm": models,
+    "run": models,
     "show": models,
     "stop": models,
     "help": commands,
