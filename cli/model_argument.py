@@ -23,6 +23,12 @@ def model_file(text: str) -> Path:
         return model_path(text, progress)
 
 
+def source_file(text: str) -> Path:
+    """`model_file`, or the folder of a checkpoint."""
+    path = Path(text)
+    return path if path.is_dir() else model_file(text)
+
+
 ModelArgument = Annotated[
     Path,
     typer.Argument(

@@ -33,6 +33,33 @@ def broken(tmp_path: Path) -> Path:
     return mini_file.write_mini(tmp_path / "b.gguf", {"llama.rope.freq_base": 0.0}, replace={NAN.name: NAN})
 
 
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine that has the model `mine`."""
+    for name in ("HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS", "HOME", "SATCHEL_MODELS"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    (tmp_path / "models").mkdir()
+    monkeypatch.setenv("SATCHEL_FOLDERS", str(tmp_path / "models"))
+    return mini_file.write_mini(tmp_path / "models" / "mine.gguf", format="f32")
+
+
+def test_commands_that_write_a_file_read_a_model_by_its_name(
+    stored: Path, tmp_path: Path, capfd: Capture
+) -> None:
+    out, before = tmp_path / "out.gguf", stored.read_bytes()
+    for args in (
+        ("edit", "mine", out, "--set", "general.name=Mine"),
+        ("merge", "mine", out),
+        ("quantize", "mine", out, "Q8_0"),
+        ("split", "mine", tmp_path / "part", "--max-tensors", "2"),
+    ):
+        assert run(capfd, *args)[0] == 0
+    assert out.is_file() and list(tmp_path.glob("part-00001-of-*.gguf"))
+    code, _, err = run(capfd, "edit", "mine", "--set", "general.name=Mine")
+    assert code == 1 and "mine: a model of the store stays as it was pulled: name a file OUT" in err
+    assert stored.read_bytes() == before
+
+
 def test_verify_says_that_all_is_well(model: Path, capfd: Capture) -> None:
     code, out, err = run(capfd, "verify", model)
     assert (code, err) == (0, "") and out.startswith(f"{model}: nothing is wrong in container, meaning")
