@@ -87,6 +87,19 @@ def test_verify_as_json(broken: Path, tmp_path: Path, capfd: Capture) -> None:
     }
 
 
+def test_verify_gives_a_truncated_file_one_error(model: Path, capfd: Capture) -> None:
+    with open_gguf(model) as gguf:
+        infos, size = list(gguf.tensors.values()), gguf.parts[0].size
+    cut = infos[2].offset + 1
+    model.write_bytes(model.read_bytes()[:cut])
+    code, out, _ = run(capfd, "verify", model)
+    assert code == 1 and out.count("error: container") == 1
+    assert f"error: container: {infos[2].name} at byte {infos[2].offset:,}" in out
+    assert f"wanted: data up to byte {size}" in out
+    assert f"found: a file of {cut}, too short for {len(infos) - 2} of its {len(infos)} tensors" in out
+    assert ": 1 error in " in out.splitlines()[-1]
+
+
 def test_verify_shortens_what_repeats(tmp_path: Path, capfd: Capture) -> None:
     replace = {f"x.{i}": TensorSource(f"x.{i}", (32,), "q8_0", b"\x00\x7e" + bytes(32)) for i in range(30)}
     path = mini_file.write_mini(tmp_path / "m.gguf", {"general.type": "adapter"}, replace=replace)
