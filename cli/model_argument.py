@@ -38,6 +38,14 @@ ModelArgument = Annotated[
     ),
 ]
 
+ModelOrBundled = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        parser=model_file,
+        help="GGUF file (of a split model, any part) or name of `satchel list`; default: the bundled model.",
+    ),
+]
 NAME_LIKE = re.compile(
     r"""(hf|huggingface|ollama):\S+ | https?://\S+\.gguf | \S+\.gguf  # schemes, files
     | [\w.-]+(/[\w.-]+)*:[\w.-]+ | [\w.-]+(/[\w.-]+)+               # NAME:TAG, USER/REPO

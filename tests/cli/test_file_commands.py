@@ -60,6 +60,21 @@ def test_commands_that_write_a_file_read_a_model_by_its_name(
     assert stored.read_bytes() == before
 
 
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("inspect", "--no-tensors"), "satchel-40m"),
+        (("verify", "--no-values"), "nothing is wrong"),
+        (("hash", "--no-tensors"), "satchel-40m"),
+        (("tokenize", "Hello", "--ids"), "["),
+    ],
+)
+def test_without_a_model_the_bundled_one_is_read(args: tuple[str, ...], said: str, capfd: Capture) -> None:
+    code, out, err = run(capfd, *args)
+    assert (code, err) == (0, "") and said in out
+
+
 def test_verify_says_that_all_is_well(model: Path, capfd: Capture) -> None:
     code, out, err = run(capfd, "verify", model)
     assert (code, err) == (0, "") and out.startswith(f"{model}: nothing is wrong in container, meaning")
