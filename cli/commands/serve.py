@@ -19,11 +19,12 @@ from satchel.cli.groups import Taking, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, default_model, loading
 from satchel.cli.serving import ServerOptions
+from satchel.cli.speculation import SpeculationOptions
 from satchel.errors import RequestError
 from satchel.runtime.option import PARALLEL, SERVER, WORKER
 
 if TYPE_CHECKING:
-    from satchel.runtime.api.options import LoadProgress
+    from satchel.runtime.api.options import LoadProgress, Options
     from satchel.server.catalog import Catalog, Served
 
 GB = 10**9
@@ -43,6 +44,7 @@ def serve(
     *,
     model: Annotated[ModelOptions, LOADING],
     adapters: AdapterOptions,
+    speculation: SpeculationOptions,
     server: ServerOptions,
 ) -> None:
     """Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a page at /.
@@ -59,7 +61,8 @@ def serve(
     named = _named([*([model.model] if model.model else []), *(files or [])], server.alias)
 
     def read() -> Catalog:
-        return _catalog(named, model, adapters, server)
+        base = replace(loading(model, adapters), speculation=speculation.speculation())
+        return _catalog(named, base, model.verify_weights, server)
 
     run_server(read, round(server.memory * GB), server.settings(), shown_load)
 
@@ -87,11 +90,10 @@ def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
     return found
 
 
-def _catalog(
-    named: dict[str, Path], model: ModelOptions, adapters: AdapterOptions, server: ServerOptions
-) -> Catalog:
+def _catalog(named: dict[str, Path], base: Options, digests: str, server: ServerOptions) -> Catalog:
     """All served models: those of the command line and of the configuration file. Without any on the command
-    line, also those of the store, and the bundled model where there is no other default.
+    line, also those of the store, and the bundled model where there is no other default. digests: those of
+    --verify-weights.
     """
     from satchel.cli.config import find, read
     from satchel.server.catalog import catalog_of
@@ -103,8 +105,8 @@ def _catalog(
         bundled = default_model()
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
-    found = catalog_of(files, tables, loading(model, adapters), server.idle, where, stored)
-    return _verified(found, model.verify_weights) if model.verify_weights else found
+    found = catalog_of(files, tables, base, server.idle, where, stored)
+    return _verified(found, digests) if digests else found
 
 
 def _verified(catalog: Catalog, wanted: str) -> Catalog:

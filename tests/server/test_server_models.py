@@ -24,6 +24,7 @@ from satchel.runtime.api.options import Options
 from satchel.runtime.option import options_of
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import SchedulerLimits
+from satchel.runtime.speculation import Speculation
 from satchel.server.alias import Alias
 from satchel.server.catalog import AliasTable, Catalog, ModelTable, TableBase, catalog_of
 from satchel.server.generation import Caller, GenerationRequest, Text
@@ -243,6 +244,34 @@ def test_a_wrong_catalog_is_said_with_its_place(tables: dict[str, Any], said: st
         catalog_of({"m": Path("m.gguf")}, tables, SMALL, 0, tmp_path / "c.toml")
 
 
+def test_a_table_says_how_tokens_are_drafted(tmp_path: Path) -> None:
+    for name in ("m.gguf", "small.gguf"):
+        (tmp_path / name).touch()
+    where, asked = tmp_path / "c.toml", {"path": "m.gguf"}
+
+    def found(base: Options, **keys: Any) -> Speculation | None:
+        tables = {"models": {"x": {**asked, **keys}}}
+        return catalog_of({}, tables, base, 0, where).models["x"].options.speculation
+
+    drafting = Options(speculation=Speculation(draft_model="other.gguf", lookup=True, draft_max=3))
+    assert found(Options()) is None
+    assert found(Options(), lookup=True, draft_max=8) == Speculation(lookup=True, draft_max=8)
+    small = Speculation(draft_model=tmp_path / "small.gguf", draft_min=2)
+    assert found(Options(), draft_model="small.gguf", draft_min=2) == small
+    assert found(drafting) == Speculation(lookup=True, draft_max=3), "another model, another vocabulary"
+    assert found(drafting, draft_max=5) == Speculation(lookup=True, draft_max=5)
+    assert found(drafting, lookup=False) is None and found(drafting, draft_max=0) is None
+    for wrong, said in (
+        ({"draft_max": 8}, "draft_max: expected lookup or draft_model"),
+        ({"draft_max": 99}, "0 to 64"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            found(Options(), **wrong)
+    catalog = catalog_of({"m": tmp_path / "m.gguf"}, {}, drafting, 0, where, {"s": tmp_path / "small.gguf"})
+    assert catalog.models["m"].options == drafting
+    assert catalog.models["s"].options.speculation == Speculation(lookup=True, draft_max=3)
+
+
 def test_a_table_takes_every_load_option_that_is_no_value_of_the_library(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").touch()
     lacking = set(TableBase.model_fields) | {
@@ -252,7 +281,7 @@ def test_a_table_takes_every_load_option_that_is_no_value_of_the_library(tmp_pat
         "control_vectors",
         "digests",
     }
-    assert {*ModelTable.model_fields} | lacking == {*options_of(Options)} | lacking
+    assert {*ModelTable.model_fields} | lacking == {*options_of(Options), *options_of(Speculation)} | lacking
     asked = {"path": "m.gguf", "dense_attention": True, "cache_type": "q8_0", "gpu_layers": 3, "ageing": 2}
     base = Options(limits=SchedulerLimits(queue=7))
     found = catalog_of({}, {"models": {"x": asked}}, base, 0, tmp_path / "c.toml").models["x"].options
