@@ -23,6 +23,11 @@ from satchel.cli.usage import CONFIG, UsageError
 DONE, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
 ABSENT = "_absent"  # suffix of the parameter names of refused options
 HELP = ("-h", "--help")
+EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}  # by pydantic's kind of error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,15 +110,19 @@ def invoke(name: str, args: list[str]) -> int:
         names = [o for o in (*param.opts, *param.secondary_opts) if o[0] == "-"]
         options |= dict.fromkeys(names, not getattr(param, "is_flag", False))
     absent = {o for p in command.params if (p.name or "").endswith(ABSENT) for o in p.opts}
+    offered = {
+        o: p.name or "" for p in command.params for o in (*p.opts, *p.secondary_opts) if o not in absent
+    }
     try:
-        given = spelled(args, options, absent)
+        given = spelled(args, options, offered, absent)
         result = command.main(
             given, f"satchel {name}", standalone_mode=False, default_map=configured(name, command)
         )
     except typer.Abort as error:
         raise KeyboardInterrupt from error
     except (typer.TyperException, UsageError) as error:
-        text = unknown(getattr(error, "option_name", ""), options) or wording(error)
+        option = getattr(error, "option_name", "")
+        text = unknown(option, offered) if option and option not in options else wording(error)
         raise UsageError(f"{text[:1].lower()}{text[1:]} (see `satchel {name} --help`)") from error
     return result if isinstance(result, int) else DONE
 
@@ -149,7 +158,7 @@ def long_names(command: Any) -> dict[str, str]:
 
 def wording(error: Exception) -> str:
     """typer's message for wrong use, without the aliases and environment variables of the option."""
-    param, message = getattr(error, "param", None), getattr(error, "message", "")
+    param, message = getattr(error, "param", None), expectation(error) or getattr(error, "message", "")
     if param is not None and message:
         names = [o for o in param.opts if o[0] == "-"]
         return f"{names[0] if names else param.human_readable_name}: {message.rstrip('.')}"
@@ -157,13 +166,34 @@ def wording(error: Exception) -> str:
     return (formatted() if formatted else str(error)).rstrip(".")
 
 
-def spelled(args: Iterable[str], options: Mapping[str, bool], absent: Collection[str] = ()) -> list[str]:
+def expectation(error: Exception) -> str:
+    """What an option expects of its value, and what it got; "" where the error is not typer's validation."""
+    details = getattr(error.__cause__, "errors", None)
+    if details is None:
+        return ""
+    first = details()[0]
+    kind, limits = first["type"], first.get("ctx", {})
+    numbers = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
+    if kind in numbers:
+        limit, side = numbers[kind]
+        wanted = f"{limits[limit]} {side}"
+    else:
+        wanted = EXPECTED.get(kind.partition("_")[0], "")
+    return f"expected {wanted}, got {first['input']!r:.60}" if wanted else ""
+
+
+def spelled(
+    args: Iterable[str],
+    options: Mapping[str, bool],
+    offered: Mapping[str, str],
+    absent: Collection[str] = (),
+) -> list[str]:
     """The arguments with options spelled as declared: `_` becomes `-`, and letters after one dash are one
     name.
 
     options: by name, whether it takes a value. `-ngl 99`, `-n5` and `--top_k=4` are options; `-nlg 99` is an
-    error, never read as `-n lg`. absent: options whose `=value` is dropped, so that the error names the
-    option.
+    error, never read as `-n lg`. offered: parameter names of the options that an error may suggest. absent:
+    options whose `=value` is dropped, so that the error names the option.
     """
     out: list[str] = []
     rest = iter(args)
@@ -174,7 +204,7 @@ def spelled(args: Iterable[str], options: Mapping[str, bool], absent: Collection
         if arg.startswith("--"):
             name = name.replace("_", "-")
         elif re.match(r"-[A-Za-z][^\d.-]", arg) and name not in options:
-            raise UsageError(unknown(name, options))
+            raise UsageError(unknown(name, offered))
         out.append(name if name in absent else name + equals + value)
         if options.get(name) and not equals:
             out.extend(itertools.islice(rest, 1))
@@ -188,15 +218,29 @@ def variables(declared: str | Sequence[str] | None) -> list[str] | None:
     return [*own, *names] or None
 
 
-def unknown(name: str, options: Iterable[str]) -> str:
-    """The error for the first undeclared option; "" without one."""
-    return "" if not name or name in options else f"no such option: {name}{nearest(name, options)}"
+def unknown(name: str, offered: Mapping[str, str]) -> str:
+    """The error for an undeclared option. offered: parameter names of the command's options. An option whose
+    parameter has the name in the library, as `-n` has max_tokens, is meant by it.
+    """
+    meant = bare(name).replace("-", "_")
+    flag = next((o for o, p in offered.items() if p.endswith(f"_{meant}") and len(meant) > 2), "")
+    return f"no such option: {name}" + (f"; did you mean {flag}?" if flag else nearest(name, offered))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` where a known name is similar."""
-    found = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    """`; did you mean X?` where a known name is similar without its dashes and `no-`."""
+    names: dict[str, list[str]] = {}
+    for one in known:
+        names.setdefault(bare(one), []).append(one)
+    found = difflib.get_close_matches(bare(name), names, 1)
+    if not found:
+        return ""
+    return f"; did you mean {difflib.get_close_matches(name, names[found[0]], 1, 0.0)[0]}?"
+
+
+def bare(option: str) -> str:
+    """The name of an option without its dashes and `no-`."""
+    return option.lstrip("-").removeprefix("no-")
 
 
 def _take(args: list[str], flag: str) -> bool:

@@ -147,6 +147,11 @@ class TextOptions:
             return read_text(self.system_file)
         return self._read(self.system or "", "-sys")
 
+    @property
+    def has_prompt(self) -> bool:
+        """Whether -p or -f gives a prompt."""
+        return self.prompt is not None or bool(self.file)
+
     def prompt_text(self, argument: str | None = None) -> str | None:
         """The files of -f and then -p or the argument, joined by newlines; None where none is given."""
         if self.prompt is not None and argument is not None:

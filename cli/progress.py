@@ -1,13 +1,19 @@
-"""Progress of counted work on stderr: a bar on a terminal, elsewhere a line per tenth of the work."""
+"""Progress on stderr. Of counted work: a bar on a terminal, elsewhere a line per tenth of the work. Of other
+work: a spinner with the seconds on a terminal.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from satchel.cli.console import err, note, plain
 
+DELAY = 2.0  # seconds of uncounted work without a spinner
+T = TypeVar("T")
 Counted = Callable[[int, int, str], None]  # (steps done, all steps, what is done now or was found so far)
 
 
@@ -53,3 +59,39 @@ def counted(label: str) -> Iterator[Counted]:
         yield lambda done, total, what: bar.update(
             task, completed=done, total=total, description=plain(f"{label}: {what}" if what else label)
         )
+
+
+@contextmanager
+def working(label: str) -> Iterator[None]:
+    """Shows a spinner and the seconds while the block runs, once it has run for DELAY. The block must not
+    write to the terminal.
+    """
+    console = err()
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    text = TextColumn("{task.description}", markup=False)
+    shown = Progress(SpinnerColumn(), text, TimeElapsedColumn(), console=console, transient=True)
+    shown.add_task(plain(label), total=None)
+    timer = threading.Timer(DELAY, shown.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        shown.stop()
+
+
+def awaited(found: Iterable[T], label: str) -> Iterator[T]:
+    """The items as they come, with a spinner while the next one is computed."""
+    items, end = iter(found), object()
+    while True:
+        with working(label):
+            item = next(items, end)
+        if item is end:
+            return
+        yield item  # type: ignore[misc]

@@ -6,6 +6,7 @@ in the configuration file, and of the store.
     context = 4096          # load options by name; the others have the values of the command line
     [models."chat@2"]
     path = "chat-q6.gguf"
+    lookup = true           # speculative decoding; or draft_model = "FILE"
     idle = 600              # seconds without a request until the model is unloaded; 0: never
     [aliases.chat]
     versions = {"chat@1" = 90, "chat@2" = 10}
@@ -14,7 +15,7 @@ in the configuration file, and of the store.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.option import options_of, with_values
+from satchel.runtime.speculation import Speculation
 from satchel.store.resolve import model_path
 
 T = TypeVar("T", bound=BaseModel)
@@ -41,16 +43,29 @@ class TableBase(BaseModel):
     # The server loads the model when it starts, not at the first request.
     preload: bool = False
 
-    def options(self, base: Options) -> Options:
-        """The base with the table's values. Raises RequestError for a value that the option refuses."""
-        return with_values(base, self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True))
+    def options(self, base: Options, where: Path | None = None) -> Options:
+        """The base with the table's values. Raises RequestError for a value that the option refuses. where:
+        the configuration file, beside which a draft model may lie.
+        """
+        given = self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True)
+        drafting = {name: given.pop(name) for name in options_of(Speculation) if name in given}
+        if not drafting:
+            return with_values(base, given)
+        if "draft_model" in drafting:
+            drafting["draft_model"] = _beside(where, drafting["draft_model"])
+        found = with_values(base.speculation or Speculation(), drafting)
+        if not found.active and found.draft_max and drafting.keys() - {"lookup"}:
+            first = next(iter(drafting.keys() - {"lookup"}))
+            raise RequestError(f"{first}: expected lookup or draft_model beside it, which draft tokens")
+        return with_values(replace(base, speculation=found if found.active else None), given)
 
 
 def model_table(kind: type) -> type[TableBase]:
-    """The pydantic model of [models.NAME], with a key for each load option of `kind` that a table takes. It
-    checks types; the options check their ranges.
+    """The pydantic model of [models.NAME], with a key for each load option of `kind` that a table takes, and
+    for each of speculative decoding. It checks types; the options check their ranges.
     """
-    keys = {name: (one.hint | None, None) for name, one in options_of(kind).items() if one.in_table}
+    declared = {**options_of(kind), **options_of(Speculation)}
+    keys = {name: (one.hint | None, None) for name, one in declared.items() if one.in_table}
     made: type[TableBase] = create_model("ModelTable", __base__=TableBase, **keys)  # type: ignore[call-overload]
     return made
 
@@ -107,6 +122,7 @@ def catalog_of(
     models = {
         name: Served(name, path, base, idle, preload=not i) for i, (name, path) in enumerate(files.items())
     }
+    others = without_draft_model(base)
     for name, table in tables.get("models", {}).items():
         if name in models:
             raise RequestError(
@@ -118,18 +134,26 @@ def catalog_of(
         path = _beside(where, read.path)
         own_idle = idle if read.idle is None else read.idle
         try:
-            options = read.options(base)
+            options = read.options(others, where)
         except RequestError as error:
             raise RequestError(f"{here} {error}") from None
         models[name] = Served(name, path, options, own_idle, read.preload or not models)
     for name, path in (stored or {}).items():
-        models.setdefault(name, Served(name, path, base, idle, stored=True))
+        models.setdefault(name, Served(name, path, others, idle, stored=True))
     aliases = {
         n: _read(AliasTable, t, f"{where}: [aliases.{n}]") for n, t in tables.get("aliases", {}).items()
     }
     for name, alias in aliases.items():
         _check_alias(name, alias, models, where)
     return Catalog(models, aliases)
+
+
+def without_draft_model(options: Options) -> Options:
+    """The options for models that were not named with the draft model, whose vocabulary may be another."""
+    found = options.speculation
+    if found is None or found.draft_model is None:
+        return options
+    return replace(options, speculation=replace(found, draft_model=None) if found.lookup else None)
 
 
 def _check_alias(name: str, alias: AliasTable, models: Mapping[str, Served], where: Path | None) -> None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 
 from satchel.errors import SatchelError
 from satchel.runtime.api.async_model import AsyncModel
+from satchel.runtime.api.options import LoadProgress
 from satchel.server.alias import Alias
 from satchel.server.catalog import Catalog, Served
 from satchel.server.log import LOG
@@ -20,12 +21,18 @@ from satchel.server.telemetry import SpanRecorder
 
 UNLOADED, LOADING, READY, FAILED = "unloaded", "loading", "loaded", "failed"
 LOOK = 0.5  # seconds between two checks for idle models
+ShowLoad = Callable[[str], AbstractContextManager[LoadProgress]]
+
+
+@contextmanager
+def _unseen(name: str) -> Iterator[LoadProgress]:
+    yield lambda done, total: None
 
 
 class ServedModel:
     """A model by name, loaded or not.
 
-    keep: idle seconds until the model is unloaded; 0: never.
+    keep: idle seconds until the model is unloaded; 0: never. Requests may set it for one load.
     done, total: bytes read so far, and in all, of a load in progress.
     users: the number of requests that use it now.
     """
@@ -41,6 +48,7 @@ class ServedModel:
         # (caller's salt, slot id) -> (tokens, salt) of the last request in that slot. A caller sees its own.
         self.slots: dict[tuple[str, int], tuple[list[int], str]] = {}
         self.used = time.monotonic()
+        self.progress: LoadProgress | None = None  # also told of a load in progress
         self._lock = asyncio.Lock()
 
     @property
@@ -80,20 +88,24 @@ class ServedModel:
                     self.model = await AsyncModel.load(self.path, self.options, progress=self._tell)
                 except (SatchelError, OSError) as error:
                     self.state, self.error, self.tried = FAILED, str(error), True
+                    self.keep = self.served.idle
                     raise
                 except BaseException:
-                    self.state = UNLOADED
+                    self.state, self.keep = UNLOADED, self.served.idle
                     raise
                 self.state, self.tried, self.used = READY, True, time.monotonic()
             return self.model
 
     def _tell(self, done: int, total: int) -> None:
         self.done, self.total = done, total
+        if self.progress is not None:
+            self.progress(done, total)
 
     async def unload(self) -> None:
-        """Unloads the model; requests in progress end with an error."""
+        """Unloads the model; requests in progress end with an error. The next load stays as configured."""
         async with self._lock:
             model, self.model, self.state = self.model, None, UNLOADED
+            self.keep = self.served.idle
             self.slots.clear()
             if model is not None:
                 await model.close()
@@ -119,13 +131,20 @@ class Models:
 
     budget: the limit on the sum of loaded model files, in bytes; 0: none.
     pools: threads for work of requests outside the engine.
+    show_load: shows the progress of a preload, by its model's name.
     """
 
-    def __init__(self, catalog: Catalog, budget: int = 0, spans: SpanRecorder | None = None) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        budget: int = 0,
+        spans: SpanRecorder | None = None,
+        show_load: ShowLoad = _unseen,
+    ) -> None:
         self.spans = spans or SpanRecorder(None)
         self.entries = {name: ServedModel(served) for name, served in catalog.models.items()}
         self.aliases = {name: Alias(name, table) for name, table in catalog.aliases.items()}
-        self.budget, self.pools = budget, Pools()
+        self.budget, self.pools, self.show_load = budget, Pools(), show_load
         self.draining = False  # the server is stopping
         self._room = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -228,11 +247,14 @@ class Models:
         for entry in list(self.entries.values()):
             if entry.served.preload:
                 try:
-                    async with self.use(entry.name):
-                        pass
+                    with self.show_load(entry.name) as entry.progress:
+                        async with self.use(entry.name):
+                            pass
                 except (SatchelError, OSError, Problem) as error:
                     entry.tried = True
                     LOG.error("%s: %s", entry.name, error)
+                finally:
+                    entry.progress = None
 
     def change(self, catalog: Catalog) -> list[str]:
         """Switches to another catalog while requests go on, and returns what changed.

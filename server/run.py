@@ -31,7 +31,7 @@ from satchel.server.catalog import Catalog
 from satchel.server.connections import SPARE
 from satchel.server.descriptors import connections_below, raised_limit
 from satchel.server.log import LOG
-from satchel.server.models import Models
+from satchel.server.models import Models, ShowLoad
 from satchel.server.protocol import Deadlines
 from satchel.server.reload import Reload
 from satchel.server.sandbox_note import sandbox_note
@@ -92,8 +92,12 @@ def check_files(catalog: Catalog) -> None:
             open_gguf(served.path).close()
 
 
-def run_server(read: Callable[[], Catalog], budget: int, settings: ServerSettings) -> None:
-    """Serves until a signal stops it. read: returns the current catalog; called again for a reload."""
+def run_server(
+    read: Callable[[], Catalog], budget: int, settings: ServerSettings, show_load: ShowLoad
+) -> None:
+    """Serves until a signal stops it. read: returns the current catalog; called again for a reload.
+    show_load: shows the progress of the loads at the start.
+    """
     catalog = read()
     check_files(catalog)
     Proxies(settings.trusted_proxies)  # an invalid one is an error before the server listens
@@ -105,7 +109,8 @@ def run_server(read: Callable[[], Catalog], budget: int, settings: ServerSetting
     settings = replace(settings, most_connections=most)
     bound = [listen(settings.host, port, settings) for port in ports]
     try:
-        asyncio.run(_serve(read, Models(catalog, budget, from_environment()), bound, settings))
+        models = Models(catalog, budget, from_environment(), show_load)
+        asyncio.run(_serve(read, models, bound, settings))
     finally:
         if is_unix(settings.host):
             Path(settings.host).unlink(missing_ok=True)

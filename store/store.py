@@ -64,6 +64,10 @@ class Store:
             return self._of_path(path)
         raise nothing_found(name, self.list())
 
+    def has(self, name: str) -> bool:
+        """Whether a model of this machine has the name. RequestError where several have it."""
+        return self._named(name) is not None
+
     def find(self, name: str, hashing: Hashing | None = None) -> Path:
         """The file to open for a name or path: of a split set, its first part.
 

@@ -13,6 +13,8 @@ from satchel.errors import RequestError
 LARGEST = 1 << 20  # bytes per file
 MOST = 64  # files per pattern
 MENTION = re.compile(r"""(?<!\S)@(?:"([^"\n]+)"|'([^'\n]+)'|(\S+))""")
+# A path, or a name with a short suffix.
+FILE_LIKE = re.compile(r"~?[\w./+-]*/[\w./+-]+|[\w.+-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}")
 AFTER = ".,;:!?)]}'\""  # punctuation that may follow a file name
 
 
@@ -61,19 +63,26 @@ def _text(path: Path, data: bytes) -> str:
 
 
 def mentioned(text: str) -> tuple[list[Attachment], list[str]]:
-    """The files that a message names by @FILE, and the names of missing files. A word after @ counts as a
-    missing file only if it is quoted or contains a slash.
+    """The files that a message names by @FILE, and the names of missing files.
+
+    A word after @ is a missing file if it is quoted, or looks like a path or a file's name. At the start of a
+    line of several it is not: code has decorators there.
     """
     found: dict[Path, Attachment] = {}
     missing: list[str] = []
     for match in MENTION.finditer(text):
-        name = match[1] or match[2] or match[3]
-        path = _file_of(name, exact=match[3] is None)
+        quoted, word = match[1] or match[2], match[3] or ""
+        path = _file_of(quoted or word, exact=bool(quoted))
         if path is not None:
             found.setdefault(path, attached(path))
-        elif match[3] is None or "/" in name:
-            missing.append(name)
+        elif quoted or (FILE_LIKE.fullmatch(word.rstrip(AFTER)) and not _begins_line(text, match.start())):
+            missing.append(quoted or word.rstrip(AFTER))
     return list(found.values()), missing
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Whether only spaces stand before this character in its line, of a text of several lines."""
+    return "\n" in text and not text[:at].rpartition("\n")[2].strip()
 
 
 def _file_of(name: str, exact: bool) -> Path | None:

@@ -113,10 +113,15 @@ class Session:
         return self.conversation.settings
 
     def send(self, text: str) -> None:
-        """Sends a turn with the files that it names and the attached ones, and answers it."""
+        """Sends a turn with the files that it names and the attached ones, and answers it. RequestError where
+        a named file is missing.
+        """
         named, missing = mentioned(text)
-        for name in missing:
-            self.say(f"@{name} is no file: it is sent as a word", DIM)
+        if missing:
+            names = ", ".join(missing)
+            raise RequestError(
+                f"{names}: no such file; nothing was sent; `@{missing[0]}` in backquotes is text"
+            )
         for one in named:
             self.say(f"{one.name}: {len(one.text):,} characters go with the message", DIM)
         self.send_plain(with_files(text, [*self.attached, *named]))

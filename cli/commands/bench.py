@@ -15,6 +15,7 @@ from satchel.cli.groups import Taking, option, with_options, wrong
 from satchel.cli.load.command import UrlOptions, measure
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, open_model
+from satchel.cli.progress import awaited, working
 from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, writer
 from satchel.formats.gguf.labels import file_type, parameters, size_label
 from satchel.store.resolve import default_model
@@ -177,7 +178,8 @@ def measured(model: Model, about: dict[str, Any]) -> DevicePeaks:
     from satchel.runtime.device import peaks as device_peaks
     from satchel.runtime.tasks.bench import Test, bytes_by_device
 
-    found = device_peaks.measure(bytes_by_device(model.engine, Test(0, 1)))
+    with working("measuring the devices' limits"):
+        found = device_peaks.measure(bytes_by_device(model.engine, Test(0, 1)))
     memory = f"memory {found.read / 1e9:.1f} GB/s" if found.read else "memory not measured by this device"
     rates = "".join(f", {name} {rate / 1e9:.0f}" for name, rate in found.multiply.items())
     peaks = f"; {rates[2:]} GMAC/s ({about['variant']})" if rates else ""
@@ -213,7 +215,8 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
             limits, counters = measured(model, about), counted(model)
             for test in tests:
-                found = runner.run(test, repeats, warm_up, counters)
+                with working(f"{test.name}, {repeats} times"):
+                    found = runner.run(test, repeats, warm_up, counters)
                 size = round(found.bytes_per_token)
                 limit = None if test.prompt else read_rate(bytes_by_device(model.engine, test))
                 if limit:
@@ -238,7 +241,8 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
             limits = measured(model, about)
             for test in tests:
                 read = read_rate(bytes_by_device(model.engine, test))
-                found = list(rows(profile(runner, test, repeats), limits, read))
+                with working(f"profile of {test.name}, {repeats} times"):
+                    found = list(rows(profile(runner, test, repeats), limits, read))
                 if write is None:
                     show(test, about, found)
                 else:
@@ -312,6 +316,6 @@ def batched(runs: list[ModelOptions], counts: Sequence[list[int]], output: str) 
             about = describe(model)
             note(f"satchel: {about['model']} on {about['threads']} threads")
             runner = Runner(model.engine, model.arch.vocab)
-            for line in run_batched(runner, prompts, generated, parallel):
+            for line in awaited(run_batched(runner, prompts, generated, parallel), "the next batch"):
                 write.row({**about, **line.columns()})
     write.end()

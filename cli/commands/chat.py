@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from satchel.cli.adapters import AdapterOptions
 from satchel.cli.chat.options import ChatOptions
-from satchel.cli.grammars import GrammarOptions, check_spec
+from satchel.cli.chat.start import ChatStart, converse
+from satchel.cli.grammars import GrammarOptions
 from satchel.cli.groups import Taking, with_options
-from satchel.cli.options import (
-    ModelOptions,
-    TextOptions,
-    open_model,
-)
+from satchel.cli.options import ModelOptions, TextOptions
 from satchel.cli.replies import ReplyOptions
 from satchel.cli.sampling import SamplingOptions
 from satchel.cli.speculation import SpeculationOptions
 from satchel.runtime.option import WORKER
-
-if TYPE_CHECKING:
-    from satchel.cli.chat.session import Session
-
-FAILED = 1
 
 
 @with_options
@@ -46,73 +34,5 @@ def chat(
     line, and a line of stdin that begins with { is an object {"text": TURN}. Most options are also read from
     the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
     """
-    first, system, drawn = text.prompt_text(), text.system_text(), sampling.sampling()
-    kwargs = text.generate_kwargs()
-    spec, speculating = grammar.spec(), speculation.speculation()
-    file = talk.file()
-    reply.check(raw=False, structured=spec is not None)
-    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
-    started = time.perf_counter()
-    with open_model(model, adapters, speculation=speculating) as loaded:
-        from satchel.cli.chat.about import model_name
-        from satchel.cli.chat.display import Look
-        from satchel.cli.chat.history import ChatSettings, Conversation
-        from satchel.cli.chat.output import Objects, TextOutput
-        from satchel.cli.chat.session import How, Session
-
-        if spec is not None:
-            check_spec(loaded, spec)
-        conversation = Conversation(model_name(loaded), system, (), ChatSettings(drawn, kwargs["max_tokens"]))
-        session = Session(
-            loaded,
-            conversation,
-            Look.of(sys.stdout),
-            interactive,
-            Objects() if talk.as_json else TextOutput(),
-            verbose=text.verbose,
-            markdown=talk.markdown,
-            report=reply.report,
-            how=How(kwargs, spec, reply.thinking, reply.overflow),
-            loading=time.perf_counter() - started,
-        )
-        session.begin()
-        _run(session, _turns(session, first, talk.as_json), talk.single, file)
-    return FAILED if session.errors and not interactive else None
-
-
-def _run(session: Session, turns: Iterator[str], once: bool, kept: Path | None) -> None:
-    """Runs the conversation. With a file it is loaded at the start and saved at the end, however the chat
-    ends.
-    """
-    from satchel.cli.chat.loop import answer_turns
-
-    if kept is None:
-        answer_turns(session, turns, once=once)
-        return
-    from satchel.cli.chat.state import begin, end
-
-    begin(session, kept)
-    try:
-        answer_turns(session, turns, once=once)
-    finally:
-        end(session, kept)
-
-
-def _turns(session: Session, first: str | None, as_json: bool) -> Iterator[str]:
-    """The user's turns: the prompt of the command line, then those of the terminal or pipe."""
-    from satchel.cli.chat.reader import PlainReader, TerminalReader, read_lines, read_objects
-
-    if first:
-        if session.interactive:
-            print(f"> {session.look.safe(first)}")
-        yield f"/{first}" if first.startswith("/") else first  # a message, never a command
-    if session.interactive and not session.look.cursor:
-        yield from PlainReader(sys.stdin, session.say, lambda: session.stopped)
-    elif session.interactive:
-        yield from TerminalReader(session.look, session.say, lambda: session.stopped)
-    elif as_json:
-        yield from read_objects(sys.stdin)
-    elif sys.stdin.isatty():
-        yield from read_lines(sys.stdin, lambda: print("> ", end="", file=sys.stderr, flush=True))
-    else:
-        yield from read_lines(sys.stdin, lambda: None)
+    groups = (model, text, sampling, adapters, speculation, grammar, reply, talk)
+    return converse(ChatStart(*groups))

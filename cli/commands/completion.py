@@ -10,19 +10,21 @@ from satchel.cli.groups import wrong
 
 
 def completion(
-    words: Annotated[list[str], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    words: Annotated[list[str], typer.Argument(metavar="SHELL", help="bash, zsh, fish or powershell.")],
     *,
     asked: Annotated[bool, typer.Option("--words", hidden=True)] = False,
+    following: Annotated[bool, typer.Option("--next", hidden=True)] = False,
 ) -> None:
     """Print a script that completes satchel's command lines in a shell.
 
     bash: eval "$(satchel completion bash)" in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, after compinit.
     fish: satchel completion fish > ~/.config/fish/completions/satchel.fish.
+    PowerShell: satchel completion powershell >> $PROFILE.
     """
     if asked:
         from satchel.cli.completing.candidates import candidates
 
-        for found in candidates(words):
+        for found in candidates([*words, ""] if following else words):
             print(f"{found.word}\t{found.about}" if found.about else found.word)
         return
     from satchel.cli.completing.scripts import SCRIPTS

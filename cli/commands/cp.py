@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from satchel.cli.console import plain
+from satchel.cli.progress import working
 
 
 def cp(
@@ -16,4 +17,6 @@ def cp(
     """Give a model a second name; its file is pinned in models.lock and not copied."""
     from satchel.store import Store
 
-    print(plain(f"{Store().copy(source, name).name} is {source}"))
+    with working(f"hashing {source}"):
+        made = Store().copy(source, name)
+    print(plain(f"{made.name} is {source}"))

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote
@@ -21,6 +22,7 @@ from urllib.parse import unquote
 import typer
 
 from satchel.cli.console import note, plain
+from satchel.cli.progress import awaited
 
 if TYPE_CHECKING:
     from satchel.runtime.device.device import BackendLibrary
@@ -47,7 +49,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     system, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in system.items()))
-    for check in (*backends(), *gpus(), *model(), *sandbox()):
+    for check in awaited(chain(backends(), gpus(), model(), sandbox()), "the next check"):
         checks.append(check)
         if not as_json:
             show(check)

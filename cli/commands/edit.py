@@ -1,4 +1,4 @@
-"""`satchel edit FILE`: changes metadata atomically.
+"""`satchel edit MODEL [OUT]`: changes metadata atomically.
 
 The checks of `satchel verify` run on the new metadata, and refuse a change with which the file would not
 load.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from satchel.cli.model_argument import model_file
 from satchel.errors import RequestError
 
 if TYPE_CHECKING:
@@ -21,11 +22,15 @@ SHOWN = 60  # characters of a value that are printed
 
 
 def edit(
-    model: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A GGUF file, or the part of a split set to edit.")
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="GGUF file (the part of a split set to edit), or with OUT a name of `satchel list`.",
+        ),
     ],
     target: Annotated[
-        Path | None, typer.Argument(metavar="[OUT]", help="Write this file instead of changing FILE.")
+        Path | None, typer.Argument(metavar="[OUT]", help="Write this file instead of changing MODEL.")
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -49,6 +54,7 @@ def edit(
     from satchel.formats.gguf import open_gguf
     from satchel.formats.gguf.edit import change, parse_assignment, write_edited
 
+    model = _source(name, target is None and not dry_run)
     with open_gguf(model) as gguf:
         changed = change(
             gguf.metadata,
@@ -72,6 +78,14 @@ def edit(
             return
         with progress("writing", sum(i.nbytes for i in gguf.tensors.values() if i.part == 0)) as advance:
             write_edited(gguf, changed, target, advance)
+
+
+def _source(name: str, in_place: bool) -> Path:
+    """The file to read. RequestError for a model of the store that would be changed in place."""
+    path = model_file(name)
+    if in_place and not Path(name).is_file() and path.is_file():
+        raise RequestError(f"{name}: a model of the store stays as it was pulled: name a file OUT to write")
+    return path
 
 
 def worsened(gguf: GGUF, changed: Metadata) -> list[Finding]:

@@ -12,6 +12,7 @@ import typer
 from satchel.cli.adapters import AdapterOptions
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.options import ModelOptions, decoded, open_model, read_text
+from satchel.cli.progress import working
 
 if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
@@ -65,11 +66,12 @@ def embed(
     with open_model(model, adapters, slots=min(SLOTS, len(asked))) as loaded:
         ids = [loaded.tokenize(text) for text in asked]
         how: dict[str, Any] = {"normalize": normalize == 2, "dimensions": dimensions}
-        vectors = (
-            loaded.embed_tokens(ids, **how)
-            if pooling == "none"
-            else loaded.embed(ids, pooling=pooling, **how)
-        )
+        with working(f"embedding {len(ids)} texts"):
+            vectors = (
+                loaded.embed_tokens(ids, **how)
+                if pooling == "none"
+                else loaded.embed(ids, pooling=pooling, **how)
+            )
         if output is None:
             _print(loaded, vectors, sum(map(len, ids)))
         else:

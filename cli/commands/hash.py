@@ -1,4 +1,4 @@
-"""`satchel hash FILE`: digests of a model file, of each tensor, and of the model independent of storage
+"""`satchel hash [MODEL]`: digests of a model file, of each tensor, and of the model independent of storage
 order.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from satchel.cli.model_argument import ModelArgument
+from satchel.cli.model_argument import ModelOrBundled
 
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
@@ -22,7 +22,7 @@ MAGIC = b"GGUF"
 
 
 def hash(
-    model: ModelArgument,
+    model: ModelOrBundled = None,
     check: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Compare with a manifest (what this prints), or with a model."),
@@ -41,8 +41,10 @@ def hash(
     from satchel.cli.chat.bar import late_bar
     from satchel.formats.gguf import open_gguf
     from satchel.formats.gguf.digest import digest
+    from satchel.store.resolve import default_model
 
-    with open_gguf(model) as gguf:
+    path = model or default_model()
+    with open_gguf(path) as gguf:
         with late_bar("hashing", sys.stderr, in_bytes=True) as progress:
             found = digest(gguf, algorithm, progress=progress)
         wrong = None if check is None else _differences(gguf, found, check)
@@ -51,7 +53,7 @@ def hash(
     elif wrong is None:
         typer.echo("\n".join(found.lines(tensors)))
     else:
-        typer.echo("\n".join(wrong) or f"{model}: {len(found.tensors)} tensors as in {check}")
+        typer.echo("\n".join(wrong) or f"{path}: {len(found.tensors)} tensors as in {check}")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""`satchel inspect FILE`: what a GGUF file holds, as tables or as JSON. Nothing of it is run or believed."""
+"""`satchel inspect [MODEL]`: what a GGUF file holds, as tables or as JSON. Nothing of it is run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from satchel.cli.model_argument import ModelArgument
+from satchel.cli.model_argument import ModelOrBundled
+from satchel.cli.progress import awaited
 from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, StringArray, describe, open_gguf
 from satchel.formats.gguf.histogram import TensorHistogram, histogram
@@ -27,7 +28,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def inspect(
-    model: ModelArgument,
+    model: ModelOrBundled = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every tensor.")] = True,
     names: Annotated[
@@ -41,9 +42,11 @@ def inspect(
     ] = None,
 ) -> None:
     """Show a GGUF file's header, metadata, tensors and sizes."""
-    with open_gguf(model) as gguf:
+    from satchel.store.resolve import default_model
+
+    with open_gguf(model or default_model()) as gguf:
         if names:
-            _histograms([histogram(gguf, name, bins) for name in names], as_json)
+            _histograms(list(awaited((histogram(gguf, name, bins) for name in names), "counting")), as_json)
             return
         if key is not None:
             typer.echo(_whole(gguf, key, as_json))

@@ -1,4 +1,4 @@
-"""`satchel merge PART OUT`: joins the parts of a split model in one file."""
+"""`satchel merge MODEL OUT`: joins the parts of a split model in one file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from satchel.cli.model_argument import ModelArgument
 from satchel.errors import RequestError
 
 
 def merge(
-    source: Annotated[Path, typer.Argument(metavar="PART", help="Any part of the set, or a single file.")],
+    source: ModelArgument,
     target: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
 ) -> None:
     """Join the parts of a split model. A single file is copied without unreferenced bytes."""

@@ -18,6 +18,7 @@ from satchel.cli.console import note, out, plain, warn
 from satchel.cli.groups import Taking, option, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, check_weights, loading, open_model
+from satchel.cli.progress import working
 from satchel.runtime.option import PARALLEL
 from satchel.store.resolve import default_model
 
@@ -62,7 +63,8 @@ def plan(
     with dry(options) as run:
         for line in run.settled.notes:
             note(f"satchel: note: {line}")
-        facts = collect(run, bucket if steps else 0, passes)
+        with working("compiling the plans"):
+            facts = collect(run, bucket if steps else 0, passes)
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
     else:
@@ -240,7 +242,7 @@ def run_check(options: ModelOptions, text: str) -> list[StepReport]:
     # allows.
     with open_gguf(options.model or default_model()) as gguf:
         count = len(build_tokenizer(gguf.metadata, source=str(gguf.path)).encode(text))
-    with open_model(options, context=count + MARGIN, slots=1) as model:
+    with open_model(options, context=count + MARGIN, slots=1) as model, working("running each step twice"):
         return check_steps(model, model.tokenize(text))
 
 

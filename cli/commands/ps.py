@@ -10,6 +10,7 @@ import typer
 
 from satchel.cli.console import out, plain
 
+LATEST = "2200"  # Ollama's API gives a model that is never unloaded a date that is centuries away
 HOST = "The server's address; default: $SATCHEL_HOST, or 127.0.0.1:8080."
 
 
@@ -39,10 +40,10 @@ def row(model: dict[str, Any]) -> tuple[str, str, str, str]:
     """A table row of a model in the server's response."""
     from satchel.cli.commands.list import size
 
-    count = model.get("size")
+    count, expires = model.get("size"), str(model.get("expires_at", ""))
     return (
         str(model.get("name", "")),
         size(count) if isinstance(count, int) else "",
         str(model.get("context_length", "")),
-        str(model.get("expires_at", ""))[:19],
+        "forever" if expires[:4] > LATEST else expires[:19],
     )

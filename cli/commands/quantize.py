@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.model_argument import source_file
 from satchel.cli.quantizing.options import BudgetOptions, ImportanceOptions, MixOptions
 
 if TYPE_CHECKING:
     from satchel.formats.imatrix import Importance
     from satchel.formats.quantize import Calibration
 
-SOURCE = "GGUF file to read (F32, F16 or BF16), or a checkpoint's folder."
+SOURCE = "GGUF file (F32, F16 or BF16) or name of `satchel list`, or a checkpoint's folder."
 TYPE = "Q8_0, Q6_K, Q5_K_M, Q4_K_M, ..., or a file of rules; left out with --target-size."
 
 
 @with_options
 def quantize(
     *,
-    source: Annotated[Path, typer.Argument(metavar="IN", help=SOURCE)],
+    source: Annotated[Path, typer.Argument(metavar="IN", parser=source_file, help=SOURCE)],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
     type_name: Annotated[str | None, typer.Argument(metavar="TYPE", help=TYPE)] = None,
     mix: MixOptions,

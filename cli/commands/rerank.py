@@ -12,6 +12,7 @@ import typer
 from satchel.cli.adapters import AdapterOptions
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.options import ModelOptions, decoded, open_model, read_text
+from satchel.cli.progress import working
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,10 +67,11 @@ def rerank(
     asked = _documents(documents, lines, files)
     texts = [text for _, text in asked]
     with open_model(model, adapters, slots=min(SLOTS, len(asked) + embeddings)) as loaded:
-        if embeddings:
-            found = _by_embedding(loaded, query, texts, top)
-        else:
-            found = loaded.rerank(query, texts, top=top, instruction=instruction or INSTRUCTION)
+        with working(f"reading {len(texts)} documents"):
+            if embeddings:
+                found = _by_embedding(loaded, query, texts, top)
+            else:
+                found = loaded.rerank(query, texts, top=top, instruction=instruction or INSTRUCTION)
         if as_json:
             _print_json(loaded, found, asked)
         else:

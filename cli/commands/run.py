@@ -1,14 +1,19 @@
-"""`satchel run [PROMPT]`: one prompt, one answer on stdout; notes and timings go to stderr."""
+"""`satchel run [MODEL] [PROMPT]`: one prompt, one answer on stdout; notes and timings go to stderr."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from satchel.cli.adapters import AdapterOptions
+from satchel.cli.chat.options import ChatOptions
+from satchel.cli.chat.start import ChatStart, converse
 from satchel.cli.grammars import GrammarOptions
 from satchel.cli.groups import Taking, option, with_options
+from satchel.cli.model_argument import model_and_prompt
 from satchel.cli.once import Once
 from satchel.cli.options import ModelOptions, TextOptions
 from satchel.cli.replies import CountOptions, ReplyOptions
@@ -19,8 +24,9 @@ from satchel.runtime.option import WORKER
 
 @with_options
 def run(
-    prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The prompt; text from stdin is put before it.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL] [PROMPT]", help="A model's name or file, and the prompt."),
     ] = None,
     *,
     model: Annotated[ModelOptions, Taking(groups=(WORKER,))],
@@ -44,9 +50,16 @@ def run(
 ) -> int | None:
     """Answer one prompt: from the argument, -p, -f or stdin.
 
-    Several sources are joined by newlines: stdin, the files of -f, the prompt. Most options are also read
-    from the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
+    Several sources are joined by newlines: stdin, the files of -f, the prompt. In a terminal, a model without
+    a prompt begins a chat. Most options are also read from the environment: --ctx-size from SATCHEL_CTX_SIZE
+    or LLAMA_ARG_CTX_SIZE.
     """
+    named, prompt = model_and_prompt(words or (), model.model)
+    model = replace(model, model=named or model.model)
+    plain = template and not as_json and count.made == 1
+    if named and plain and not (prompt or text.has_prompt) and sys.stdin.isatty() and sys.stdout.isatty():
+        talk = ChatOptions()
+        return converse(ChatStart(model, text, sampling, adapters, speculation, grammar, reply, talk))
     once = Once(
         prompt,
         model,

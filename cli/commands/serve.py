@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,15 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from satchel.cli.adapters import AdapterOptions
+from satchel.cli.chat.bar import late_bar
+from satchel.cli.console import note
 from satchel.cli.groups import Taking, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, loading
 from satchel.cli.serving import ServerOptions
+from satchel.cli.speculation import SpeculationOptions
 from satchel.errors import RequestError
 from satchel.runtime.option import PARALLEL, SERVER, WORKER
 from satchel.store.resolve import default_model
 
 if TYPE_CHECKING:
+    from satchel.runtime.api.options import LoadProgress, Options
     from satchel.server.catalog import Catalog, Served
 
 GB = 10**9
@@ -37,6 +45,7 @@ def serve(
     *,
     model: Annotated[ModelOptions, LOADING],
     adapters: AdapterOptions,
+    speculation: SpeculationOptions,
     server: ServerOptions,
 ) -> None:
     """Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a page at /.
@@ -53,9 +62,20 @@ def serve(
     named = _named([*([model.model] if model.model else []), *(files or [])], server.alias)
 
     def read() -> Catalog:
-        return _catalog(named, model, adapters, server)
+        base = replace(loading(model, adapters), speculation=speculation.speculation())
+        return _catalog(named, base, model.verify_weights, server)
 
-    run_server(read, round(server.memory * GB), server.settings())
+    run_server(read, round(server.memory * GB), server.settings(), shown_load)
+
+
+@contextmanager
+def shown_load(name: str) -> Iterator[LoadProgress]:
+    """Shows a load at the start on a terminal: a bar, and a line at its end. Elsewhere the log has it."""
+    started = time.monotonic()
+    with late_bar(f"loading {name}", sys.stderr, in_bytes=True) as progress:
+        yield progress
+    if sys.stderr.isatty():
+        note(f"{name} is loaded: {time.monotonic() - started:.1f} s")
 
 
 def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
@@ -71,11 +91,10 @@ def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
     return found
 
 
-def _catalog(
-    named: dict[str, Path], model: ModelOptions, adapters: AdapterOptions, server: ServerOptions
-) -> Catalog:
+def _catalog(named: dict[str, Path], base: Options, digests: str, server: ServerOptions) -> Catalog:
     """All served models: those of the command line and of the configuration file. Without any on the command
-    line, also those of the store, and the bundled model where there is no other default.
+    line, also those of the store, and the bundled model where there is no other default. digests: those of
+    --verify-weights.
     """
     from satchel.cli.config import find, read
     from satchel.server.catalog import catalog_of
@@ -87,8 +106,8 @@ def _catalog(
         bundled = default_model()
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
-    found = catalog_of(files, tables, loading(model, adapters), server.idle, where, stored)
-    return _verified(found, model.verify_weights) if model.verify_weights else found
+    found = catalog_of(files, tables, base, server.idle, where, stored)
+    return _verified(found, digests) if digests else found
 
 
 def _verified(catalog: Catalog, wanted: str) -> Catalog:

@@ -1,4 +1,4 @@
-"""`satchel split IN OUT`: a model in parts, named and keyed as llama.cpp's gguf-split does it."""
+"""`satchel split MODEL OUT`: a model in parts, named and keyed as llama.cpp's gguf-split does it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from satchel.cli.model_argument import ModelArgument
 from satchel.errors import RequestError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ USUAL = 128  # tensors per part: gguf-split's default
 
 
 def split(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A GGUF file; of a split set, any part.")],
+    source: ModelArgument,
     target: Annotated[
         Path, typer.Argument(metavar="OUT", help="Beginning of the parts' names: OUT-00001-of-00003.gguf.")
     ],

@@ -1,4 +1,4 @@
-"""`satchel tokenize -m FILE`: encodes text to token ids with the file's tokenizer.
+"""`satchel tokenize`: encodes text to token ids with the file's tokenizer.
 
 Only the file's metadata is read. The text is encoded byte for byte, including a newline at its end.
 """
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 def tokenize(
     model: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "-m",
             "--model",
             metavar="MODEL",
             parser=model_file,
-            help="GGUF file or name; a file with only a vocabulary suffices.",
+            help="GGUF file or name, default: the bundled model; a file with only a vocabulary suffices.",
         ),
-    ],
+    ] = None,
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The text; without it, stdin.")] = None,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The text.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the text from a file.")] = None,
@@ -43,10 +43,11 @@ def tokenize(
     """Turn text into token ids. Control tokens in the text stay text unless --special is given."""
     from satchel.formats.gguf import open_gguf
     from satchel.formats.tokenizer import build_tokenizer
+    from satchel.store.resolve import default_model
 
-    given = _read_text(text, prompt, file, stdin)
-    with open_gguf(model) as gguf:
-        tokenizer = build_tokenizer(gguf.metadata, source=str(model))
+    given, path = _read_text(text, prompt, file, stdin), model or default_model()
+    with open_gguf(path) as gguf:
+        tokenizer = build_tokenizer(gguf.metadata, source=str(path))
     ids = tokenizer.encode(given, special=special, bos=False if no_bos else None)
     if as_json:
         _write(json.dumps({"count": len(ids), "ids": ids, "tokens": [_show(tokenizer, i) for i in ids]}))

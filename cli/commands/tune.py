@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from satchel.cli.console import note, out
 from satchel.cli.groups import option, with_options, wrong
-from satchel.cli.options import ModelOptions, open_model
+from satchel.cli.options import ModelOptions, loading, open_model
+from satchel.cli.progress import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from satchel.runtime.api.model import Model
+    from satchel.runtime.api.options import Options
     from satchel.runtime.device.device import Device
     from satchel.runtime.tuning import Tuned
     from satchel.runtime.tuning.kept import DeviceTuning
@@ -55,17 +57,27 @@ def tune(
     sizes, behind = read_sizes("--tokens", tokens, 1), read_sizes("--depth", depths, 0)
     slots = max((n for n in sizes if n <= SLOTS), default=1)
     context = model.load.context or max(64, max(behind) + max(sizes))
-    with open_model(model, context=context, slots=slots, profile=True) as loaded:
-        found = {device.name: measured(loaded, device, sizes, repeats, behind) for device in loaded.devices}
+    found: dict[str, list[Measured]] = {name: [] for name in without_choices(loading(model))}
+    if not found:
+        with open_model(model, context=context, slots=slots, profile=True) as loaded:
+            found = {d.name: measured(loaded, d, sizes, repeats, behind) for d in loaded.devices}
     if as_json:
         print(json.dumps({name: [asdict(m) for m in rows] for name, rows in found.items()}))
     for name, rows in found.items():
         if not any(m.steps for m in rows):
-            note(f"satchel: {name}: it has one kernel for each step of this model: there is nothing to tune")
+            note(f"satchel: {name}: it has one kernel for each step: there is nothing to tune")
         elif not as_json:
             out().print(table({k: t for m in rows for k, t in m.steps.items()}))
             for m in rows:
                 print(f"{m.tokens:>5} tokens a step: {m.own_us:,.0f} us of kernels, tuned {m.us:,.0f} us")
+
+
+def without_choices(options: Options) -> list[str]:
+    """The devices of a load, if none of them has several kernels for a step. No model is opened."""
+    from satchel.runtime.placement.devices import open_for
+
+    with open_for(options) as opened:
+        return [] if any(d.has_choices for d in opened.devices) else [d.name for d in opened.devices]
 
 
 def read_sizes(name: str, text: str, least: int) -> list[int]:
@@ -82,14 +94,16 @@ def read_sizes(name: str, text: str, least: int) -> list[int]:
 def measured(
     model: Model, device: Device, sizes: list[int], repeats: int, depths: list[int]
 ) -> list[Measured]:
-    """Measures a device and saves the results."""
+    """Measures a device that has several kernels for some steps, and saves the results."""
     from satchel.runtime.tuning import remember
     from satchel.runtime.tuning.measure import measure
 
-    rows = []
+    if not device.has_choices:
+        return []
     sizes = [n for n in sizes if n <= model.engine.batch]
-    for m in measure(model.engine, device, sizes, repeats, depths):
-        rows.append(m)
+    with counted(f"satchel: {device.name}") as progress:
+        rows = list(measure(model.engine, device, sizes, repeats, depths, progress))
+    for m in rows:
         if m.doubted:
             note(f"satchel: {device.name}: {m.tokens} tokens: {m.doubted} sets of kernels gave other logits")
     steps = {k: t for m in rows for k, t in m.steps.items()}

@@ -1,4 +1,4 @@
-"""`satchel verify FILE`: all that is wrong with a model file, each with its place and what repairs it."""
+"""`satchel verify [MODEL]`: all that is wrong with a model file, each with its place and what repairs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from satchel.cli.model_argument import ModelArgument
+from satchel.cli.model_argument import ModelOrBundled
 
 if TYPE_CHECKING:
     from satchel.formats.verify import Finding
@@ -22,7 +22,7 @@ SHOWN = 8  # findings printed per check and severity; --all and --json print all
 
 
 def verify(
-    model: ModelArgument,
+    model: ModelOrBundled = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     values: Annotated[bool, typer.Option("--values/--no-values", help="Read the weights too.")] = True,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
@@ -34,9 +34,10 @@ def verify(
     """
     from satchel.cli.chat.bar import late_bar
     from satchel.runtime.tasks.verify import verify as check
+    from satchel.store.resolve import default_model
 
     with late_bar("reading weights", sys.stderr, in_bytes=True) as progress:
-        report = check(model, values=values, progress=progress)
+        report = check(model or default_model(), values=values, progress=progress)
     if as_json:
         typer.echo(json.dumps(described(report), indent=2, allow_nan=False))
     else:

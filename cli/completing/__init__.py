@@ -1,1 +1,1 @@
-"""Shell completion: the candidates for a command line, and the scripts for bash, zsh and fish."""
+"""Shell completion: the candidates for a command line, and the scripts of the shells."""

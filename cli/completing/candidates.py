@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from satchel.cli.completing.scripts import SCRIPTS
 from satchel.cli.main import HELP, commands, parsed, summary
 
 FILES = ":files"  # tells the scripts to use the shell's own completion of file names
@@ -71,11 +72,12 @@ VALUES: dict[str, Values] = {
     "--session": _conversations,
 }
 OF_FILES = frozenset({"--model", "--draft-model", "--session", "--resume"})  # options that also take a file
-OR_FILES = frozenset({"cp", "show"})
+OR_FILES = frozenset({"cp", "run", "show"})
 ARGUMENTS: dict[str, Values] = {
-    "completion": lambda: ("bash", "zsh", "fish"),
+    "completion": lambda: SCRIPTS,
     "cp": models,
     "rm": models,
+    "run": models,
     "show": models,
     "stop": models,
     "help": commands,

@@ -53,4 +53,25 @@ end
 complete -c satchel -f -a '(__satchel_complete)'
 """
 
-SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+# PowerShell before 7.3 passes no empty argument to a program: --next stands for it.
+POWERSHELL = r"""# satchel completion for PowerShell: satchel completion powershell >> $PROFILE
+Register-ArgumentCompleter -Native -CommandName satchel -ScriptBlock {
+    param($wordToComplete, $commandAst, $cursorPosition)
+    $words = @($commandAst.CommandElements |
+        Where-Object { $_.Extent.StartOffset -lt $cursorPosition } |
+        ForEach-Object { $_.Extent.Text })
+    $options = @('completion', '--words')
+    if ($wordToComplete -eq '') { $options += '--next' }
+    & $words[0] @options -- @words 2>$null | ForEach-Object {
+        $word, $about = $_ -split "`t", 2
+        if ($word -eq ':files') {
+            [System.Management.Automation.CompletionCompleters]::CompleteFilename($wordToComplete)
+        } else {
+            if (-not $about) { $about = $word }
+            [System.Management.Automation.CompletionResult]::new($word, $word, 'ParameterValue', $about)
+        }
+    }
+}
+"""
+
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH, "powershell": POWERSHELL}

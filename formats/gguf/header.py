@@ -7,6 +7,7 @@ users.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -114,7 +115,8 @@ def parse_header(fd: int, path: Path, size: int, part: int = 0, judge: Judge = S
     alignment = _read_alignment(path, values, judge)
     entries = _read_tensors(cursor, tensor_count, alignment)
     data_offset = cursor.pos + pad(cursor.pos, alignment)
-    tensors = {name: _place(cursor, name, entry, data_offset, part) for name, entry in entries.items()}
+    tensors = {name: _place(name, entry, data_offset, part) for name, entry in entries.items()}
+    _check_end(cursor, tensors)
     end = max((info.offset + info.nbytes for info in tensors.values()), default=data_offset)
     return Header(version, alignment, _seal(cursor, values), tensors, data_offset, end)
 
@@ -282,10 +284,18 @@ def _build(data: bytes, lazy: Lazy, where: str) -> Typed:
     return Typed(ValueType.ARRAY, value, lazy.element)
 
 
-def _place(cursor: Cursor, name: str, entry: TensorEntry, data_offset: int, part: int) -> TensorInfo:
-    """A tensor's place in the file. ModelError where the file ends before the tensor."""
+def _place(name: str, entry: TensorEntry, data_offset: int, part: int) -> TensorInfo:
     offset = data_offset + entry.offset
-    if offset + entry.nbytes > cursor.size:
-        reason = f"expected data up to byte {offset + entry.nbytes}, got a file of {cursor.size}"
-        cursor.judge.refuse(fault(cursor.path, f"tensor {name}", offset, reason, TRUNCATED))
     return TensorInfo(name, entry.shape, entry.type_id, entry.format, offset, entry.nbytes, part)
+
+
+def _check_end(cursor: Cursor, tensors: Mapping[str, TensorInfo]) -> None:
+    """Refuses a file that ends before its tensors do: by one error, however many it lacks."""
+    lacking = [info for info in tensors.values() if info.offset + info.nbytes > cursor.size]
+    if not lacking:
+        return
+    first, end = lacking[0], max(info.offset + info.nbytes for info in lacking)
+    reason = f"expected data up to byte {end}, got a file of {cursor.size}"
+    if len(lacking) > 1:
+        reason += f", too short for {len(lacking)} of its {len(tensors)} tensors"
+    cursor.judge.refuse(fault(cursor.path, f"tensor {first.name}", first.offset, reason, TRUNCATED))

@@ -62,7 +62,7 @@ from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
 from satchel.runtime.option import check_list
 from satchel.runtime.placement.devices import open_for, used_of
-from satchel.runtime.placement.sizing import size
+from satchel.runtime.placement.sizing import check_room, size
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.sampling.logprobs import Logprob
@@ -192,6 +192,7 @@ class Model(Recovering, Readings, Resource):
             self.gguf, self.devices, o, self.placement_options, measured(self.gguf, o)
         )
         self.arch, placement, self.notes = settled.arch, settled.placement, [*self.notes, *settled.notes]
+        check_room(self.arch, self.devices)
         self.cache = self.arch.cache
         self.adapters = read_adapters(self.gguf, o.adapters, o.control_vectors)
         self.engine = Engine(

@@ -17,6 +17,7 @@ from satchel.formats.resource import Resource
 from satchel.formats.tokenizer import Detokenizer, StopStrings, Tokenizer
 from satchel.runtime.api import notebook
 from satchel.runtime.api.generate_options import GenerateOptions
+from satchel.runtime.api.options import Options
 from satchel.runtime.api.overflow import Fitted, shifted
 from satchel.runtime.api.tokenized_options import generate_request, in_tokens, stop_ids_of
 from satchel.runtime.api.usage_report import UsageReport
@@ -39,6 +40,7 @@ class GeneratingModel(Protocol):
     """What an answer needs of its model."""
 
     measured_bandwidth: float | None
+    options: Options
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -132,13 +134,14 @@ class Reply(Resource):
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings for the reader of the answer, such as truncation."""
-        if not self._forgotten:
-            return self._fitted.notes
-        shift = (
-            f"the context was full {len(self._sequences) - 1 - self._resumed} times:"
-            f" {self._forgotten} older tokens were forgotten"
-        )
-        return (*self._fitted.notes, shift)
+        found, speculation = list(self._fitted.notes), self.model.options.speculation
+        if self.options.draft > 0 and not (speculation and speculation.active):
+            lacks = "the model was loaded without speculation (--lookup, --draft-model)"
+            found.append(f"draft is {self.options.draft}, but no token is drafted: {lacks}")
+        if self._forgotten:
+            times = len(self._sequences) - 1 - self._resumed
+            found.append(f"the context was full {times} times: {self._forgotten} older tokens were forgotten")
+        return tuple(found)
 
     @property
     def report(self) -> UsageReport:

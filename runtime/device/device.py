@@ -227,9 +227,14 @@ class Device(Resource):
                 return error_text(self.backend.table)
         return ""
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether some steps can have several kernels: without it `kernels` is always empty."""
+        return bool(self.backend.table.kernels)
+
     def kernels(self, segment: Segment, step: int) -> tuple[str, ...]:
         """Names of the device's own kernels for a step, the default first."""
-        if not self.backend.table.kernels:
+        if not self.has_choices:
             return ()
         plan, _keep = plan_struct(segment, 0)
         names = cext.ffi.new("char[]", NAME * MOST_KERNELS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
 from satchel.runtime.compiler.memory import stride_of
+from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Type
 from satchel.runtime.layers.arch import RECURRENT, Arch, Cache, HParams, find_arch
 from satchel.runtime.weights.weights import FileWeights
@@ -48,6 +51,23 @@ def affordable(arch: Arch, wanted: Cache, most: int, budget: int) -> int:
         fits = cache_bytes(arch, replace(wanted, context=middle * STEP)) <= budget
         low, high = (middle, high) if fits else (low, middle - 1)
     return max(LEAST, low * STEP)
+
+
+def check_room(arch: Arch, devices: Sequence[Device]) -> None:
+    """Raises RequestError where the KV cache is larger than all memory of these devices. What is beyond their
+    free memory alone may still work: a system gives out pages as they are written.
+    """
+    infos = [d.info() for d in devices]
+    needed, total = cache_bytes(arch, arch.cache), sum(info.memory_total for info in infos)
+    if not total or needed <= total:
+        return
+    free = sum(info.memory_free for info in infos)
+    fits = affordable(arch, arch.cache, arch.cache.context, free)
+    raise RequestError(
+        f"context {arch.cache.context}: expected a KV cache within {total / 1e9:,.2f} GB of memory, got"
+        f" {needed / 1e9:,.2f} GB; a context (-c) of {fits} fits the {free / 1e9:,.2f} GB that are free; with"
+        " a quantized cache (-ctk q8_0 -ctv q8_0) or fewer slots (-np) a longer one does"
+    )
 
 
 def size(gguf: GGUF, wanted: Cache, free: int) -> tuple[Arch, tuple[str, ...]]:

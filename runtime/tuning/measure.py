@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ GAIN = 0.03  # least gain, as a share of a step's time; below it is noise, and t
 ALIKE = 1e-2  # largest difference of logits: squared difference over the square
 Times = list[list[list[int]]]  # nanoseconds of each step, by run and segment
 Names = tuple[str, ...]
+MeasureProgress = Callable[[int, int, str], None]  # (measurements done, all of them, what is measured now)
 Places = Sequence[tuple[int, int]]  # (segment, step) of each step
 
 
@@ -88,18 +89,25 @@ def steps_of(plan: Plan, device: Device) -> _Steps:
 
 
 def measure(
-    engine: Engine, device: Device, tokens: Sequence[int], repeats: int = 7, depths: Sequence[int] = (0,)
+    engine: Engine,
+    device: Device,
+    tokens: Sequence[int],
+    repeats: int = 7,
+    depths: Sequence[int] = (0,),
+    progress: MeasureProgress = lambda done, total, what: None,
 ) -> Iterator[Measured]:
     """Measures steps of these numbers of tokens, after each of `depths` tokens in the cache: from that many
     slots if there are as many, else from one prompt. The device must have been opened with `profile`. The
-    engine's slots are empty afterwards.
+    engine's slots are empty afterwards. progress: called before each measurement and after the last one.
     """
     if not device.profiled:
         raise RequestError(f"{device.name} was not opened with profile: it does not time its steps")
-    for n in tokens:
+    total = len(tokens) * len(depths)
+    for i, n in enumerate(tokens):
         slots = range(n if n <= engine.cache.slots else 1)
         runs = []
-        for depth in depths:
+        for j, depth in enumerate(depths):
+            progress(i * len(depths) + j, total, f"steps of {n} tokens behind {depth}")
             for slot in slots:
                 for at in range(0, depth, engine.batch):
                     engine.step([BatchEntry(slot, _ids(min(engine.batch, depth - at)))])
@@ -107,6 +115,8 @@ def measure(
             runs.append(_measure(engine, device, entries, n, repeats))
             for slot in slots:
                 engine.rewind(slot, 0)
+        if i == len(tokens) - 1:
+            progress(total, total, "")
         yield _judged(n, runs)
 
 

@@ -34,7 +34,7 @@ async def ready(request: Request) -> JsonObject:
         raise Problem("loading", f"Loading model: {percent} %", retry_after=1, numbers={"percent": percent})
     broken = [e for e in models.entries.values() if e.state == FAILED]
     if broken and len(broken) == len(models.entries):
-        raise Problem("engine", broken[0].error, code="model_error")
+        raise Problem("engine", without_paths(broken[0].error), code="model_error")
     for entry in models.entries.values():
         if entry.model is not None and (trouble := entry.model.trouble):
             line = without_paths(f"{entry.name}: {trouble}")

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from satchel.errors import RequestError, SatchelError
 from satchel.server.bodies import BodyRoute
-from satchel.server.catalog import Served
+from satchel.server.catalog import Served, without_draft_model
 from satchel.server.fields import Body
 from satchel.server.flavour import JsonObject
 from satchel.server.generation import Caller
@@ -161,7 +161,7 @@ def serve(models: Models, name: str, path: Path) -> None:
     vectors and draft model.
     """
     like = models.entry("")
-    options = replace(like.options, adapters=(), control_vectors=(), speculation=None)
+    options = replace(without_draft_model(like.options), adapters=(), control_vectors=())
     models.entries[name] = ServedModel(Served(name, path, options, like.served.idle, added=True))
 
 

@@ -33,9 +33,15 @@ def usage(answer: Answer) -> JsonObject:
         "prompt_tokens_details": {"cached_tokens": sum(r.stats.cached for r in answer.firsts)},
     }
     thought = [r.reply.reasoning_tokens for r in answer.replies if isinstance(r.reply, ChatReply)]
-    if thought:
-        counts["completion_tokens_details"] = {"reasoning_tokens": sum(thought)}
-    return counts
+    details = {"reasoning_tokens": sum(thought)} if thought else {}
+    drafted = sum(r.stats.drafted for r in answer.replies)
+    if drafted:
+        accepted = sum(r.stats.accepted for r in answer.replies)
+        details |= {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        }
+    return {**counts, "completion_tokens_details": details} if details else counts
 
 
 def timings(reply: AsyncReply) -> JsonObject:

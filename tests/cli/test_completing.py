@@ -42,6 +42,7 @@ SHELLS = {
         ("satchel run -n ", set()),
         ("satchel run -- --wor", {FILES}),
         ("satchel completion z", {"zsh"}),
+        ("satchel completion p", {"powershell"}),
         ("satchel chat --json-schema-f", {"--json-schema-file"}),
     ],
 )
@@ -67,6 +68,13 @@ def test_every_option_with_known_values_is_one_of_some_command() -> None:
 def test_descriptions_come_with_a_tab(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "--words", "--", "satchel", "doc"]) == 0
     assert capfd.readouterr().out.startswith("doctor\tTest each backend")
+
+
+def test_an_empty_last_word_can_be_told_by_an_option(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "--words", "--next", "--", "satchel", "completion"]) == 0
+    assert capfd.readouterr().out.split() == list(SCRIPTS)
+    assert main(["completion", "--words", "--", "satchel", "completion"]) == 0
+    assert capfd.readouterr().out.startswith("completion\t")
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

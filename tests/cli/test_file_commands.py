@@ -33,6 +33,48 @@ def broken(tmp_path: Path) -> Path:
     return mini_file.write_mini(tmp_path / "b.gguf", {"llama.rope.freq_base": 0.0}, replace={NAN.name: NAN})
 
 
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine that has the model `mine`."""
+    for name in ("HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS", "HOME", "SATCHEL_MODELS"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    (tmp_path / "models").mkdir()
+    monkeypatch.setenv("SATCHEL_FOLDERS", str(tmp_path / "models"))
+    return mini_file.write_mini(tmp_path / "models" / "mine.gguf", format="f32")
+
+
+def test_commands_that_write_a_file_read_a_model_by_its_name(
+    stored: Path, tmp_path: Path, capfd: Capture
+) -> None:
+    out, before = tmp_path / "out.gguf", stored.read_bytes()
+    for args in (
+        ("edit", "mine", out, "--set", "general.name=Mine"),
+        ("merge", "mine", out),
+        ("quantize", "mine", out, "Q8_0"),
+        ("split", "mine", tmp_path / "part", "--max-tensors", "2"),
+    ):
+        assert run(capfd, *args)[0] == 0
+    assert out.is_file() and list(tmp_path.glob("part-00001-of-*.gguf"))
+    code, _, err = run(capfd, "edit", "mine", "--set", "general.name=Mine")
+    assert code == 1 and "mine: a model of the store stays as it was pulled: name a file OUT" in err
+    assert stored.read_bytes() == before
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("inspect", "--no-tensors"), "satchel-40m"),
+        (("verify", "--no-values"), "nothing is wrong"),
+        (("hash", "--no-tensors"), "satchel-40m"),
+        (("tokenize", "Hello", "--ids"), "["),
+    ],
+)
+def test_without_a_model_the_bundled_one_is_read(args: tuple[str, ...], said: str, capfd: Capture) -> None:
+    code, out, err = run(capfd, *args)
+    assert (code, err) == (0, "") and said in out
+
+
 def test_verify_says_that_all_is_well(model: Path, capfd: Capture) -> None:
     code, out, err = run(capfd, "verify", model)
     assert (code, err) == (0, "") and out.startswith(f"{model}: nothing is wrong in container, meaning")
@@ -58,6 +100,19 @@ def test_verify_as_json(broken: Path, tmp_path: Path, capfd: Capture) -> None:
     assert json.loads(run(capfd, "verify", broken, "--json", "--no-values")[1])["left_out"] == {
         "values": "not asked for"
     }
+
+
+def test_verify_gives_a_truncated_file_one_error(model: Path, capfd: Capture) -> None:
+    with open_gguf(model) as gguf:
+        infos, size = list(gguf.tensors.values()), gguf.parts[0].size
+    cut = infos[2].offset + 1
+    model.write_bytes(model.read_bytes()[:cut])
+    code, out, _ = run(capfd, "verify", model)
+    assert code == 1 and out.count("error: container") == 1
+    assert f"error: container: {infos[2].name} at byte {infos[2].offset:,}" in out
+    assert f"wanted: data up to byte {size}" in out
+    assert f"found: a file of {cut}, too short for {len(infos) - 2} of its {len(infos)} tensors" in out
+    assert ": 1 error in " in out.splitlines()[-1]
 
 
 def test_verify_shortens_what_repeats(tmp_path: Path, capfd: Capture) -> None:

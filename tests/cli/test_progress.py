@@ -7,9 +7,10 @@ import re
 
 import pytest
 from rich.console import Console
+from waiting import until
 
 from satchel.cli import progress
-from satchel.cli.progress import Tenths, counted
+from satchel.cli.progress import Tenths, counted, working
 
 
 def test_a_line_per_tenth(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,3 +43,19 @@ def test_a_terminal_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
         show(1, 4, "errors of a\x1b[2Jb")
     assert "measuring: errors of a\\x1b[2Jb" in stream.getvalue() and "1/4" in stream.getvalue()
     assert stream.getvalue().endswith("\x1b[1A\x1b[2K")
+
+
+def test_uncounted_work_has_a_spinner_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(file=stream, force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "err", lambda: console)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    with working("measuring a\x1b[2Jb"):
+        until(lambda: "measuring a\\x1b[2Jb" in stream.getvalue(), "the spinner")
+    assert stream.getvalue().endswith("\x1b[2K")
+    stream.truncate(0)
+    monkeypatch.setattr(progress, "DELAY", 1000.0)
+    with working("short"):
+        pass
+    assert "short" not in stream.getvalue()

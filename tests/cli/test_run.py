@@ -14,8 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 from fake_model import FakeModel
+from tiny_file import write_model
 
 from satchel.cli.absent import REASONS
+from satchel.cli.chat.start import ChatStart
 from satchel.cli.main import CLOSED, main
 from satchel.cli.once import PATIENCE
 from satchel.cli.options import typed
@@ -196,7 +198,7 @@ def test_environment_and_who_wins(run: Run, fake: FakeModel, monkeypatch: pytest
         (["-p", r"\xff"], "-p: expected UTF-8 text, got byte 0xff at 0"),
         (["a\udcffb"], "prompt: expected UTF-8 text, got byte 0xff at 1"),
         (["--tmep", "1", "hi"], "no such option: --tmep; did you mean --temp?"),
-        (["one", "two"], "two"),
+        (["one", "two"], "expected one text, got 2"),
     ],
 )
 def test_wrong_use(run: Run, fake: FakeModel, args: list[str], said: str) -> None:
@@ -373,3 +375,106 @@ def test_an_idle_pipe_is_waited_for_and_told(
         assert main(["run", "-m", "x.gguf", "hi"]) == 0
     assert waited == [PATIENCE] and fake.conversations[0][-1]["content"] == "late\nhi"
     assert "waiting for text on stdin" in capfd.readouterr().err
+
+
+@pytest.fixture
+def bare(
+    fake: FakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Run:
+    """`satchel run` without -m, on a machine whose store has the model `mine`."""
+    monkeypatch.setattr("satchel.runtime.api.model.Model.load", fake.load)
+    for name in [n for n in os.environ if n.startswith(("SATCHEL_", "LLAMA_ARG_"))]:
+        monkeypatch.delenv(name)
+    for name in ("HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS", "HOME", "SATCHEL_MODELS"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    (tmp_path / "models").mkdir()
+    write_model(tmp_path / "models" / "mine.gguf")
+    monkeypatch.setenv("SATCHEL_FOLDERS", str(tmp_path / "models"))
+    monkeypatch.chdir(tmp_path / "models")
+
+    def call(*args: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        set_stdin(monkeypatch, stdin)
+        code = main(["run", *args])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin", "model", "prompt"),
+    [
+        (["mine", "hi"], b"", "mine", "hi"),
+        (["mine", "who", "are", "you?"], b"", "mine", "who are you?"),
+        (["mine.gguf", "hi"], b"", "mine", "hi"),
+        (["./mine.gguf", "hi"], b"", "mine", "hi"),
+        (["mine"], b"piped", "mine", "piped"),
+        (["mine", "-p", "hi"], b"", "mine", "hi"),
+        (["hello"], b"", "satchel-40m-q6_k", "hello"),
+        (["-m", "mine", "mine"], b"", "mine", "mine"),
+        (["2+2=?"], b"", "satchel-40m-q6_k", "2+2=?"),
+        (["-p", "llama3.2"], b"", "satchel-40m-q6_k", "llama3.2"),
+    ],
+)
+def test_a_model_may_stand_before_the_prompt(
+    bare: Run, fake: FakeModel, args: list[str], stdin: bytes, model: str, prompt: str
+) -> None:
+    code, out, err = bare(*args, stdin=stdin)
+    assert (code, out) == (0, "Hello!\n"), err
+    assert fake.path.stem == model and fake.conversations[0][-1]["content"] == prompt
+    assert ("this machine has no model hello, so it is the prompt" in err) == (args == ["hello"])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["llama3.2"], "this machine has no such model; `satchel pull ollama:llama3.2` gets it; -p sends it"),
+        (["qwen3:0.6b"], "`satchel pull ollama:qwen3:0.6b` gets it"),
+        (["me/repo"], "`satchel pull hf:me/repo` gets it"),
+        (["hf:me/repo"], "not in the store; `satchel pull hf:me/repo` gets it"),
+        (["none.gguf"], "none.gguf: can't be read"),
+        (["why", "is", "it", "so?"], "why: this machine has no such model"),
+        (["why", "is", "it", "so?"], "a prompt of several words is quoted"),
+        (["-m", "mine", "mine", "hi"], "expected one text, got 2"),
+    ],
+)
+def test_a_word_that_looks_like_a_model_is_no_prompt(
+    bare: Run, fake: FakeModel, args: list[str], said: str
+) -> None:
+    code, out, err = bare(*args)
+    assert (code, out) == (2, "") and said in err and not fake.conversations
+
+
+def test_a_model_alone_begins_a_chat_in_a_terminal(bare: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    begun: list[str] = []
+
+    def converse(start: ChatStart) -> None:
+        begun.append(start.model.model.stem if start.model.model else "")
+
+    monkeypatch.setattr("satchel.cli.commands.run.converse", converse)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO()))
+    assert main(["run", "mine"]) == 0 and begun == ["mine"]
+    assert main(["run", "mine", "--json"]) == 2 and main(["run"]) == 2 and begun == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--max-tokens", "5"], "no such option: --max-tokens; did you mean -n?"),
+        (["--repeat-last", "5"], "did you mean --repeat-last-n?"),
+        (["--no-mmapp"], "no such option: --no-mmapp (see"),
+        (["--hf-tokens", "x"], "no such option: --hf-tokens"),
+        (["-n", "abc"], "-n: expected a whole number, got 'abc' (see"),
+        (["-n", "1.5"], "-n: expected a whole number, got '1.5' (see"),
+        (["--temp", "warm"], "--temp: expected a number, got 'warm' (see"),
+        (["--n-cpu-moe", "-1"], "expected 0 or more, got '-1' (see"),
+    ],
+)
+def test_wrong_options_are_answered_in_the_commands_words(run: Run, args: list[str], said: str) -> None:
+    code, out, err = run(*args, "hi")
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err, err
+    assert not any(name in err.partition("did you mean")[2] for name in ("--no-mmap", "--hf-token"))

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_file import write_model
 
 from satchel.cli.main import main
+from satchel.runtime.device.device import Device
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.tuning import Tuned, place, read, remember
 
@@ -56,11 +58,30 @@ def test_a_broken_file_is_named_and_can_be_forgotten(file: Path, capsys: pytest.
     assert main(["tune", "--forget"]) == 0 and place() == file and not file.exists()
 
 
-@pytest.mark.model
-def test_a_device_of_one_kernel_a_step_has_nothing_to_tune(
-    bundled_model: Path, file: Path, capsys: pytest.CaptureFixture[str]
+def test_on_a_cpu_it_says_that_there_is_nothing_to_tune_before_it_opens_a_model(
+    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["tune", "-m", str(bundled_model), "--device", "cpu", "--tokens", "1", "--depth", "0"]
-    assert main([*asked, "--repeats", "1"]) == 0
-    assert "there is nothing to tune" in capsys.readouterr().err
+    asked = ["tune", "-m", str(tmp_path / "none.gguf"), "--device", "cpu"]
+    assert main(asked) == 0
+    assert "cpu: it has one kernel for each step: there is nothing to tune" in capsys.readouterr().err
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"cpu": []}
     assert not file.exists()
+
+
+def test_progress_is_told_for_each_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU's table is read as if the device had choices, so that all of a tuning runs here."""
+    monkeypatch.setattr(Device, "has_choices", True)
+    monkeypatch.setattr(Device, "kernels", lambda self, segment, step: ("only",))
+    path = write_model(tmp_path / "tiny.gguf")
+    sizes = ["--tokens", "1,2", "--depth", "0,4", "--repeats", "1"]
+    assert main(["tune", "-m", str(path), "--device", "cpu", *sizes]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines[:4]] == [
+        "satchel: cpu: 1/4 steps of 1 tokens behind 4",
+        "satchel: cpu: 2/4 steps of 2 tokens behind 0",
+        "satchel: cpu: 3/4 steps of 2 tokens behind 4",
+        "satchel: cpu: 4/4 ",
+    ]

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,18 +15,21 @@ import pytest
 
 pytest.importorskip("pydantic")
 
+from tiny_file import write_model
 from waiting import until_async
 
-from satchel.errors import RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.options import Options
 from satchel.runtime.option import options_of
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import SchedulerLimits
+from satchel.runtime.speculation import Speculation
 from satchel.server.alias import Alias
 from satchel.server.catalog import AliasTable, Catalog, ModelTable, TableBase, catalog_of
 from satchel.server.generation import Caller, GenerationRequest, Text
 from satchel.server.models import FAILED, READY, UNLOADED, Models
+from satchel.server.ollama.options import SOON
 from satchel.server.problem import Problem
 from satchel.server.shadow import begin_answer
 
@@ -104,6 +108,28 @@ def test_a_model_that_nobody_uses_is_unloaded(
         tending.cancel()
 
     run(work, catalog_of(files, {}, SMALL, 20, None))
+
+
+def test_how_long_a_request_keeps_a_model_ends_with_that_load(tmp_path: Path) -> None:
+    paths = {"a": write_model(tmp_path / "a.gguf"), "bad": tmp_path / "bad.gguf"}
+    paths["bad"].write_bytes(b"GGUF")
+
+    async def work(models: Models) -> None:
+        for unload in (models.entries["a"].unload, partial(evict, models)):
+            async with models.use("a") as lease:
+                lease.entry.keep = SOON
+            await unload()
+            assert states(models)["a"] == UNLOADED and models.entries["a"].keep == 20
+        models.entries["bad"].keep = SOON
+        with pytest.raises(ModelError):
+            await models.entries["bad"].loaded()
+        assert models.entries["bad"].keep == 20
+
+    async def evict(models: Models) -> None:
+        models.budget = 100  # bytes
+        await models._make_room(models.entries["bad"])
+
+    run(work, catalog_of(paths, {}, Options(context=64, slots=1), 20, None))
 
 
 @pytest.mark.model
@@ -218,6 +244,34 @@ def test_a_wrong_catalog_is_said_with_its_place(tables: dict[str, Any], said: st
         catalog_of({"m": Path("m.gguf")}, tables, SMALL, 0, tmp_path / "c.toml")
 
 
+def test_a_table_says_how_tokens_are_drafted(tmp_path: Path) -> None:
+    for name in ("m.gguf", "small.gguf"):
+        (tmp_path / name).touch()
+    where, asked = tmp_path / "c.toml", {"path": "m.gguf"}
+
+    def found(base: Options, **keys: Any) -> Speculation | None:
+        tables = {"models": {"x": {**asked, **keys}}}
+        return catalog_of({}, tables, base, 0, where).models["x"].options.speculation
+
+    drafting = Options(speculation=Speculation(draft_model="other.gguf", lookup=True, draft_max=3))
+    assert found(Options()) is None
+    assert found(Options(), lookup=True, draft_max=8) == Speculation(lookup=True, draft_max=8)
+    small = Speculation(draft_model=tmp_path / "small.gguf", draft_min=2)
+    assert found(Options(), draft_model="small.gguf", draft_min=2) == small
+    assert found(drafting) == Speculation(lookup=True, draft_max=3), "another model, another vocabulary"
+    assert found(drafting, draft_max=5) == Speculation(lookup=True, draft_max=5)
+    assert found(drafting, lookup=False) is None and found(drafting, draft_max=0) is None
+    for wrong, said in (
+        ({"draft_max": 8}, "draft_max: expected lookup or draft_model"),
+        ({"draft_max": 99}, "0 to 64"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            found(Options(), **wrong)
+    catalog = catalog_of({"m": tmp_path / "m.gguf"}, {}, drafting, 0, where, {"s": tmp_path / "small.gguf"})
+    assert catalog.models["m"].options == drafting
+    assert catalog.models["s"].options.speculation == Speculation(lookup=True, draft_max=3)
+
+
 def test_a_table_takes_every_load_option_that_is_no_value_of_the_library(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").touch()
     lacking = set(TableBase.model_fields) | {
@@ -227,7 +281,7 @@ def test_a_table_takes_every_load_option_that_is_no_value_of_the_library(tmp_pat
         "control_vectors",
         "digests",
     }
-    assert {*ModelTable.model_fields} | lacking == {*options_of(Options)} | lacking
+    assert {*ModelTable.model_fields} | lacking == {*options_of(Options), *options_of(Speculation)} | lacking
     asked = {"path": "m.gguf", "dense_attention": True, "cache_type": "q8_0", "gpu_layers": 3, "ageing": 2}
     base = Options(limits=SchedulerLimits(queue=7))
     found = catalog_of({}, {"models": {"x": asked}}, base, 0, tmp_path / "c.toml").models["x"].options

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ pytest.importorskip("uvicorn")
 
 from serving_process import children  # noqa: E402
 
+from satchel.runtime.api.async_model import AsyncModel  # noqa: E402
 from satchel.runtime.api.options import Options  # noqa: E402
 from satchel.runtime.worker import service as worker_service  # noqa: E402
 from satchel.server.app import create_app  # noqa: E402
 from satchel.server.catalog import catalog_of  # noqa: E402
-from satchel.server.models import Models  # noqa: E402
+from satchel.server.models import READY, UNLOADED, Models  # noqa: E402
 from satchel.server.settings import ServerSettings  # noqa: E402
 
 
@@ -66,6 +68,63 @@ def test_a14_a_server_that_stops_is_not_ready() -> None:
     assert asyncio.run(ask()) == 200
     models.draining = True
     assert asyncio.run(ask()) == 503
+
+
+def test_a_server_is_not_ready_until_the_model_named_at_the_start_can_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {name: write_model(tmp_path / f"{name}.gguf") for name in ("first", "further")}
+    seen: list[Any] = []
+
+    @contextmanager
+    def shown(name: str) -> Iterator[Callable[[int, int], None]]:
+        seen.append(name)
+        yield lambda done, total: seen.append((done, total))
+        seen.append("end")
+
+    models = Models(catalog_of(files, {}, Options(threads=1), 0, None), show_load=shown)
+    app, load = create_app(models, ServerSettings(port=0)), AsyncModel.load
+
+    async def work() -> None:
+        go = asyncio.Event()
+
+        async def held(*args: Any, **kwargs: Any) -> AsyncModel:
+            await go.wait()
+            return await load(*args, **kwargs)
+
+        monkeypatch.setattr(AsyncModel, "load", held)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            loading = asyncio.create_task(models.preload())
+            for path in ("/health", "/v1/health", "/readyz"):
+                told = await client.get(path)
+                assert told.status_code == 503 and told.json()["error"]["code"] == "loading", told.text
+            go.set()
+            await loading
+            for path in ("/health", "/v1/health", "/readyz"):
+                assert (await client.get(path)).status_code == 200
+        assert [entry.state for entry in models.entries.values()] == [READY, UNLOADED]
+        await models.close()
+
+    asyncio.run(work())
+    done, total = seen[-2]
+    assert seen[0] == "first" and seen[-1] == "end" and done == total > 0
+
+
+def test_a_model_that_cannot_be_loaded_is_told_without_the_servers_folders(tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"GGUF")
+    models = Models(catalog_of({"bad": path}, {}, Options(), 0, None))
+    app = create_app(models, ServerSettings(port=0))
+
+    async def ask() -> httpx.Response:
+        await models.preload()
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.get("/readyz")
+
+    told = asyncio.run(ask())
+    assert told.status_code == 500 and "bad.gguf" in told.text and str(tmp_path) not in told.text
 
 
 @pytest.mark.parametrize("stream", [False, True])

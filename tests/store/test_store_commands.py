@@ -176,11 +176,13 @@ def test_ps_and_stop_ask_a_server(hub: Hub, capfd: Capture, monkeypatch: pytest.
         "context_length": 64,
         "expires_at": "2026-01-01T00:00:00Z",
     }
-    hub.put_json("/api/ps", {"models": [loaded, {"name": "m:latest"}]})
+    stays = {"name": "m:latest", "expires_at": "2319-02-18T05:41:04.123456789Z"}
+    hub.put_json("/api/ps", {"models": [loaded, stays]})
     hub.put_json("/api/generate", {"done": True})
     monkeypatch.setenv("SATCHEL_HOST", hub.url)
     code, out, _ = run(capfd, "ps")
     assert code == 0 and "1.2 MB" in out and "2026-01-01T00:00:00" in out and "\x1b" not in out
+    assert "2319" not in out and out.splitlines()[-1].split() == ["m:latest", "forever"]
     assert json.loads(run(capfd, "ps", "--json", "--host", hub.url.removeprefix("http://"))[1])[0] == loaded
     assert run(capfd, "stop", "m") == (0, "stopped m\n", "")
     assert hub.posted == [{"model": "m", "keep_alive": 0, "stream": False}]

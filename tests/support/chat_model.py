@@ -11,6 +11,7 @@ import toy_vocab
 from tiny_file import write_model
 
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
+from satchel.runtime.api.options import Options
 from satchel.runtime.engine.stats import Usage
 
 TEMPLATE = (
@@ -71,6 +72,7 @@ class Scripted:
 
     def __init__(self, tokenizer: Tokenizer, *scripts: Sequence[int], context: int = 512) -> None:
         self.tokenizer, self.context, self.measured_bandwidth = tokenizer, context, None
+        self.options = Options()
         self._scripts, self.requests, self.service = iter(scripts), list[Any](), self
 
     def adapter_scales(self, adapters: object, control_vectors: object) -> tuple[()]:

@@ -58,11 +58,31 @@ def test_files_that_a_message_names(here: Path, typed: str, names: list[str]) ->
     assert [one.name for one in mentioned(typed)[0]] == names
 
 
-def test_what_looks_like_a_file_and_is_none_is_told(
-    here: Path, fake: FakeModel, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "name", ["nofile.txt", "no/such.txt", "no/such", "~/x.md", "Main.java", "a-b.tar.gz"]
+)
+def test_a_message_that_names_a_missing_file_is_not_sent(
+    here: Path, fake: FakeModel, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    assert run(fake, "see @no/such.txt") == ["see @no/such.txt"]
-    assert "@no/such.txt is no file: it is sent as a word" in capsys.readouterr().out
+    for text in (f"see @{name}", f"see @a.txt, @{name}!", f"@{name}", f'see @"{name}"'):
+        assert run(fake, text) == []
+        assert f"{name}: no such file; nothing was sent" in capsys.readouterr().out
+    assert run(fake, f"see `@{name}`") == [f"see `@{name}`"], "in backquotes it is text"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ask @nobody",
+        "ask me@nofile.txt",
+        "price @ 3.50 each",
+        "what does @app.get('/x') do?",
+        "explain:\n@functools.cache\ndef f(): ...",
+        "explain:\n    @app.task\n    def f(): ...",
+    ],
+)
+def test_a_word_that_is_no_file_is_sent(here: Path, fake: FakeModel, text: str) -> None:
+    assert run(fake, text) == [text]
 
 
 def test_a_message_carries_its_files(here: Path, fake: FakeModel) -> None:

@@ -162,7 +162,7 @@ BAD: list[tuple[str, bytes, str]] = [
     (
         "G13-DATA_MEM_SIZE_OVERFLOW",
         file([], [info("x", [(1 << 62) - 32], T_I8), info("y", [(1 << 62)], T_I8, (1 << 62) - 32)], 64),
-        "tensor x at byte 96: expected data up to byte 4611686018427387968",
+        "tensor x at byte 96: expected data up to byte 9223372036854775872",
     ),
     (
         "G13-sum-wraps-to-zero",

@@ -5,6 +5,7 @@ everything.
 from __future__ import annotations
 
 import gc
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tiny_file import write_model
 
 from satchel import Model
 from satchel.errors import ModelError, RequestError
+from satchel.runtime.device.device import Device
 from satchel.runtime.sampling import GREEDY, Sampling
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -87,6 +89,22 @@ def test_what_cannot_be_done_is_refused(path: Path) -> None:
     for wrong in ({"threads": -1}, {"slots": 0}, {"batch": -1}):
         with pytest.raises(RequestError):
             Model.load(path, **wrong)
+
+
+def test_a_context_beyond_all_memory_is_refused_with_one_that_fits(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Device.info
+    small = {"memory_total": 1 << 24, "memory_free": 1 << 23}
+    monkeypatch.setattr(Device, "info", lambda self: real(self)._replace(**small))
+    with pytest.raises(
+        RequestError, match=r"^context 10000000: expected a KV cache within 0\.02 GB"
+    ) as error:
+        Model.load(path, context=10_000_000)
+    found = re.search(r"a context \(-c\) of (\d+) fits the 0\.01 GB that are free", str(error.value))
+    assert found is not None
+    with Model.load(path, context=int(found[1])) as model:
+        assert model.context == int(found[1]) >= 512
 
 
 def test_a_stop_string_ends_the_reply_and_is_not_shown(path: Path) -> None:

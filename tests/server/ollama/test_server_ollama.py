@@ -188,6 +188,19 @@ def test_a_model_goes_and_comes_as_asked(thoughtful: Any) -> None:
     until(lambda: left() == [], "the model is let go")
 
 
+@pytest.mark.parametrize("ask", [{}, {"prompt": "x", "options": {"num_predict": 2}}], ids=["stop", "answer"])
+def test_a_model_that_was_stopped_stays_once_another_request_has_loaded_it(
+    thinker: str, thoughtful: Any, ask: dict[str, Any]
+) -> None:
+    assert thoughtful.generate(model="thinker", keep_alive=0, **ask).done
+    until(lambda: thoughtful.ps().models == [], "the model is unloaded")
+    for _ in range(2):
+        told = httpx.post(f"{thinker}/v1/completions", json={"prompt": "x", "max_tokens": 2}, timeout=60)
+        assert told.status_code == 200
+    (found,) = thoughtful.ps().models
+    assert found.expires_at.year > 2200, "the server has no --sleep-idle-seconds, so the model stays"
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "H01-no-model": ("generate", {"model": ""}, "model"),
     "H02-text-for-a-number": ("chat", {"options": {"temperature": "1"}}, "options.temperature"),
