@@ -42,8 +42,13 @@ class TableBase(BaseModel):
     preload: bool = False
 
     def options(self, base: Options) -> Options:
-        """The base with the table's values. Raises RequestError for a value that the option refuses."""
-        return with_values(base, self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True))
+        """The base with the table's values; of `defaults`, with those of its keys. Raises RequestError for a
+        value that the option refuses.
+        """
+        values = self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True)
+        if "defaults" in values:
+            values["defaults"] = {**(base.defaults or {}), **values["defaults"]}
+        return with_values(base, values)
 
 
 def model_table(kind: type) -> type[TableBase]:

@@ -46,14 +46,14 @@ def chat(
     line, and a line of stdin that begins with { is an object {"text": TURN}. Most options are also read from
     the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
     """
-    first, system, drawn = text.prompt_text(), text.system_text(), sampling.sampling()
+    first, system, drawn = text.prompt_text(), text.system_text(), sampling.values()
     kwargs = text.generate_kwargs()
     spec, speculating = grammar.spec(), speculation.speculation()
     file = talk.file()
     reply.check(raw=False, structured=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
-    with open_model(model, adapters, speculation=speculating) as loaded:
+    with open_model(model, adapters, speculation=speculating, defaults=reply.loaded()) as loaded:
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
         from satchel.cli.chat.history import ChatSettings, Conversation
@@ -62,7 +62,10 @@ def chat(
 
         if spec is not None:
             check_spec(loaded, spec)
-        conversation = Conversation(model_name(loaded), system, (), ChatSettings(drawn, kwargs["max_tokens"]))
+        settings = ChatSettings(
+            sampling.sampling(loaded.request_defaults.sampling, drawn), kwargs["max_tokens"]
+        )
+        conversation = Conversation(model_name(loaded), system, (), settings)
         session = Session(
             loaded,
             conversation,
