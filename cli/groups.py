@@ -16,7 +16,6 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from satchel.cli.absent import absent_options
 from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.option import Option, OptionError, options_of, with_values
@@ -69,6 +68,15 @@ class Taking:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # the command's defaults of options, by name
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Marks a field with the values of those options of a dataclass whose flags the user gives, by name:
+    `Annotated[Mapping[str, Any], Given(Sampling)]`. The flags have no defaults.
+    """
+
+    kind: type
+
+
 class GroupField(NamedTuple):
     """A field of a group."""
 
@@ -77,8 +85,16 @@ class GroupField(NamedTuple):
     default: Any
 
     @property
-    def holds_options(self) -> bool:
-        return is_dataclass(self.hint)
+    def given(self) -> type | None:
+        """The dataclass of a field that is marked as Given."""
+        extras = getattr(self.hint, "__metadata__", ())
+        return next((extra.kind for extra in extras if isinstance(extra, Given)), None)
+
+    @property
+    def options(self) -> type | None:
+        """The dataclass whose options the field holds; None for an ordinary field."""
+        is_options = isinstance(self.hint, type) and is_dataclass(self.hint)
+        return self.given or (self.hint if is_options else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +108,24 @@ class Group:
     def parameters(self) -> Iterator[Parameter]:
         """A parameter for each field, or for each flag of a field that holds options."""
         for f in self._fields():
-            if not f.holds_options:
+            if f.options is None:
                 yield Parameter(self._parameter(f.name), f.hint, f.default)
             for one in self._flagged(f):
-                default = self.taking.defaults.get(one.name, one.unset)
-                yield _flag(self._parameter(one.name), one, default)
+                default = None if f.given else self.taking.defaults.get(one.name, one.unset)
+                yield _flag(self._parameter(one.name), one, default, shown=bool(f.given))
 
     def made(self, values: dict[str, Any]) -> Any:
         """The group with its parameters' values, which are removed from `values`."""
         found = {}
         for f in self._fields():
-            if not f.holds_options:
+            if f.options is None:
                 found[f.name] = values.pop(self._parameter(f.name))
                 continue
             given = [(one, values.pop(self._parameter(one.name))) for one in self._flagged(f)]
-            found[f.name] = _options(f.hint(), given)
+            if f.given:
+                given = [(one, value) for one, value in given if value is not None]
+            made = _options(f.options(), given)
+            found[f.name] = {one.name: getattr(made, one.name) for one, _ in given} if f.given else made
         return self.kind(**found)
 
     def _parameter(self, name: str) -> str:
@@ -119,18 +138,25 @@ class Group:
 
     def _flagged(self, f: GroupField) -> list[Option]:
         """The options that a field holds and the command takes; [] for an ordinary field."""
-        if not f.holds_options:
+        if f.options is None:
             return []
         groups, without = ("", *self.taking.groups), self.taking.without
-        declared = options_of(f.hint).values()
+        declared = options_of(f.options).values()
         return [one for one in declared if one.flags and one.group in groups and one.name not in without]
 
 
-def _flag(name: str, one: Option, default: Any) -> Parameter:
-    """The parameter of an option's flag. An option of several values is a flag that may be repeated."""
+def _flag(name: str, one: Option, default: Any, shown: bool = False) -> Parameter:
+    """The parameter of an option's flag. An option of several values is a flag that may be repeated.
+
+    shown: the help names the option's own default, which holds where neither the user nor the model's file
+    gives another.
+    """
     several = isinstance(default, tuple)
     kind = list[str] | None if several else one.kind if default is not None else one.kind | None
-    declared = option(*one.flags, env=one.variable, metavar=one.metavar, help=one.help or one.doc)
+    text = one.help or one.doc
+    if shown and one.unset is not None:
+        text = f"{text}  [default: the model's, else {one.unset}]"
+    declared = option(*one.flags, env=one.variable, metavar=one.metavar, help=text)
     return Parameter(name, Annotated[kind, declared], None if several else default)
 
 
@@ -151,31 +177,24 @@ def _value(one: Option, given: Any) -> Any:
 
 
 def with_options(command: Command) -> Command:
-    """The command with a parameter for each field of its groups, and with llama.cpp's options that it refuses
-    (cli/absent.py).
-    """
+    """The command with a parameter for each field of its groups."""
     hints = typing.get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
     groups = {name: made for name in signature.parameters if (made := _group(name, hints[name]))}
     flat = list(_flat(signature, hints, groups))
-    taken = {name for p in flat for extra in p.annotation.__metadata__ for name in _names(extra)}
-    absent = [Parameter(*p) for p in absent_options(taken)]
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> int | None:
-        for p in absent:
-            del values[p.name]
         for name, group in groups.items():
             values[name] = group.made(values)
         return command(**values)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter(p.name, keyword, default=p.default, annotation=p.annotation)
-        for p in (*flat, *absent)
+        inspect.Parameter(p.name, keyword, default=p.default, annotation=p.annotation) for p in flat
     ]
     wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in (*flat, *absent)}
+    wrapper.__annotations__ = {p.name: p.annotation for p in flat}
     del wrapper.__wrapped__
     return wrapper
 
@@ -197,8 +216,3 @@ def _flat(
             yield from groups[name].parameters()
         else:
             yield Parameter(name, hints[name], parameter.default)
-
-
-def _names(extra: Any) -> list[str]:
-    declared = (getattr(extra, "default", None), *(getattr(extra, "param_decls", None) or ()))
-    return [part for text in declared if isinstance(text, str) for part in text.split("/")]

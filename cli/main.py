@@ -9,11 +9,10 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
-import itertools
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from typing import Any
 from satchel.cli.usage import CONFIG, UsageError
 
 DONE, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
-ABSENT = "_absent"  # suffix of the parameter names of refused options
-HELP = ("-h", "--help")
+HELP = ("-h", "--help", "--usage")
 EXPECTED = {
     "int": "a whole number",
     "float": "a number",
@@ -104,20 +102,17 @@ def invoke(name: str, args: list[str]) -> int:
     """Imports the command's module and runs its function, which may return an exit code, on the arguments."""
     import typer
 
+    from satchel.cli.llama_cpp.arguments import RunInstead
+
     command = parsed(name)
-    options = dict.fromkeys(HELP, False)
-    for param in command.params:
-        names = [o for o in (*param.opts, *param.secondary_opts) if o[0] == "-"]
-        options |= dict.fromkeys(names, not getattr(param, "is_flag", False))
-    absent = {o for p in command.params if (p.name or "").endswith(ABSENT) for o in p.opts}
-    offered = {
-        o: p.name or "" for p in command.params for o in (*p.opts, *p.secondary_opts) if o not in absent
-    }
+    options, offered = declared(command), parameters(command)
     try:
-        given = spelled(args, options, offered, absent)
+        given = spelled(name, args, options, offered)
         result = command.main(
             given, f"satchel {name}", standalone_mode=False, default_map=configured(name, command)
         )
+    except RunInstead as other:
+        return dispatch(list(other.command))
     except typer.Abort as error:
         raise KeyboardInterrupt from error
     except (typer.TyperException, UsageError) as error:
@@ -125,6 +120,20 @@ def invoke(name: str, args: list[str]) -> int:
         text = unknown(option, offered) if option and option not in options else wording(error)
         raise UsageError(f"{text[:1].lower()}{text[1:]} (see `satchel {name} --help`)") from error
     return result if isinstance(result, int) else DONE
+
+
+def declared(command: Any) -> dict[str, bool]:
+    """The spellings of a command's options, and whether each takes a value."""
+    options = dict.fromkeys(HELP, False)
+    for param in command.params:
+        names = [o for o in (*param.opts, *param.secondary_opts) if o[0] == "-"]
+        options |= dict.fromkeys(names, not getattr(param, "is_flag", False))
+    return options
+
+
+def parameters(command: Any) -> dict[str, str]:
+    """The names of a command's parameters, by each spelling of their options."""
+    return {o: p.name or "" for p in command.params for o in (*p.opts, *p.secondary_opts)}
 
 
 def parsed(name: str) -> Any:
@@ -152,7 +161,7 @@ def configured(name: str, command: Any) -> dict[str, Any]:
 
 def long_names(command: Any) -> dict[str, str]:
     """A command's parameters by long option name."""
-    listed = [(o, p.name) for p in command.params if not (p.name or "").endswith(ABSENT) for o in p.opts]
+    listed = [(o, p.name) for p in command.params for o in p.opts]
     return {option.removeprefix("--"): name for option, name in listed if option.startswith("--")}
 
 
@@ -183,31 +192,34 @@ def expectation(error: Exception) -> str:
 
 
 def spelled(
-    args: Iterable[str],
-    options: Mapping[str, bool],
-    offered: Mapping[str, str],
-    absent: Collection[str] = (),
+    command: str, args: Iterable[str], options: Mapping[str, bool], offered: Mapping[str, str]
 ) -> list[str]:
     """The arguments with options spelled as declared: `_` becomes `-`, and letters after one dash are one
-    name.
+    name. Options of llama.cpp that the command does not declare are taken out or refused (cli/llama_cpp).
 
     options: by name, whether it takes a value. `-ngl 99`, `-n5` and `--top_k=4` are options; `-nlg 99` is an
-    error, never read as `-n lg`. offered: parameter names of the options that an error may suggest. absent:
-    options whose `=value` is dropped, so that the error names the option.
+    error, never read as `-n lg`. offered: parameter names of the options that an error may suggest.
     """
+    from satchel.cli.llama_cpp.arguments import is_known, take
+
     out: list[str] = []
-    rest = iter(args)
-    for arg in rest:
+    rest = list(args)
+    while rest:
+        arg = rest.pop(0)
         if arg == "--":
             return [*out, arg, *rest]
         name, equals, value = arg.partition("=")
         if arg.startswith("--"):
             name = name.replace("_", "-")
-        elif re.match(r"-[A-Za-z][^\d.-]", arg) and name not in options:
+        if arg.startswith("-") and name not in options and is_known(name, options):
+            take(command, name, equals, rest)
+            continue
+        if re.match(r"-[A-Za-z][^\d.-]", arg) and name not in options:
             raise UsageError(unknown(name, offered))
-        out.append(name if name in absent else name + equals + value)
+        out.append(name + equals + value)
         if options.get(name) and not equals:
-            out.extend(itertools.islice(rest, 1))
+            out.extend(rest[:1])
+            del rest[:1]
     return out
 
 

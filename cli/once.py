@@ -8,7 +8,7 @@ import select
 import stat
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from satchel.cli.options import ModelOptions, TextOptions, decoded, open_model
 from satchel.cli.replies import CountOptions, ReplyOptions
 from satchel.cli.sampling import SamplingOptions
 from satchel.cli.speculation import SpeculationOptions
+from satchel.runtime.sampling.options import Sampling
 
 if TYPE_CHECKING:
     from satchel.cli.chat.respond import ChatAnswer, ChatRequest
@@ -55,7 +56,10 @@ class Once:
             self.adapters,
             slots=self.count.slots,
             speculation=self.speculation.speculation(),
+            defaults=self.reply.loaded(),
         ) as loaded:
+            drawn = self.sampling.sampling(loaded.request_defaults.sampling)
+            request = replace(request, sampling=drawn)
             ids = _prompt_ids(loaded, request)
             loading = time.perf_counter() - started
             if self.echo and not self.as_json:
@@ -83,7 +87,7 @@ class Once:
         system = self.text.system_text()
         if system and self.raw:
             raise wrong("-sys", "raw completion has no place for a system prompt")
-        drawn, spec = self.sampling.sampling(), self.grammar.spec()
+        drawn, spec = self.sampling.sampling(Sampling()), self.grammar.spec()
         self.count.check(drawn, self.as_json)
         self.reply.check(raw=self.raw, structured=spec is not None)
         messages = [{"role": "system", "content": system}] if system else []

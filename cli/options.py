@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack, cast
@@ -15,12 +16,14 @@ import typer
 
 from satchel.cli.groups import option, wrong
 from satchel.cli.model_argument import model_file
+from satchel.cli.rope import RopeOptions
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.option import options_of
 from satchel.runtime.placement.options import experts_rule
 from satchel.store.digests import digests_of
+from satchel.store.meant import pasted
 
 if TYPE_CHECKING:
     from satchel.cli.adapters import AdapterOptions
@@ -85,8 +88,69 @@ class ModelOptions:
         ),
     ] = ""
     offline: Annotated[
-        bool, option("--offline", help="Open no connection; only `satchel pull` ever does.")
+        bool, option("--offline", env="OFFLINE", help="Open no connection: -hf finds stored models alone.")
     ] = False
+    hub: Annotated[
+        str | None,
+        option(
+            "-hf",
+            "-hfr",
+            "--hf-repo",
+            env="HF_REPO",
+            metavar="USER/REPO[:QUANT]",
+            help="Model of the Hugging Face Hub, pulled into the store unless it is there.",
+        ),
+    ] = None
+    hub_file: Annotated[
+        str | None,
+        option("-hff", "--hf-file", env="HF_FILE", metavar="FILE", help="The file of the repository of -hf."),
+    ] = None
+    url: Annotated[
+        str | None,
+        option("-mu", "--model-url", env="MODEL_URL", metavar="URL", help="Model at an address, likewise."),
+    ] = None
+    template_file: Annotated[
+        Path | None,
+        option(
+            "--chat-template-file",
+            env="CHAT_TEMPLATE_FILE",
+            metavar="FILE",
+            help="A file with the Jinja text of --chat-template.",
+        ),
+    ] = None
+    rope: RopeOptions = field(default_factory=RopeOptions)
+
+    def __post_init__(self) -> None:
+        given = [
+            flag
+            for flag, value in (("-m", self.model), ("-hf", self.hub), ("-mu", self.url))
+            if value is not None
+        ]
+        if len(given) > 1:
+            raise wrong(given[1], f"{given[0]} names the model already")
+        if self.hub_file is not None and self.hub is None:
+            raise wrong("-hff", "expected -hf USER/REPO beside it")
+        if self.template_file is not None and self.load.chat_template:
+            raise wrong("--chat-template-file", "--chat-template is given already")
+
+    def at(self, path: Path) -> ModelOptions:
+        """These options for the model in a file."""
+        return replace(self, model=path, hub=None, hub_file=None, url=None)
+
+    @property
+    def wanted(self) -> Path | None:
+        """The file of the model that the user names, pulled where it has to be; None where none is named."""
+        if self.hub is not None:
+            name = pasted(self.hub).removeprefix("hf:")
+            return pulled(f"hf:{name}/{self.hub_file}" if self.hub_file else f"hf:{name}", self.offline)
+        return self.model if self.url is None else pulled(self.url, self.offline)
+
+    @property
+    def path(self) -> Path:
+        """The model's file; the bundled model's where the user names none."""
+        from satchel.store.resolve import default_model
+
+        return self.wanted or default_model()
 
     def with_load(self, **changes: Unpack[LoadKwargs]) -> ModelOptions:
         """These options with other load options."""
@@ -127,7 +191,7 @@ class TextOptions:
         ),
     ] = None
     jinja: Annotated[bool, typer.Option("--jinja", hidden=True)] = True
-    verbose: Annotated[bool, option("-v", "--verbose", help="Print the timings.")] = False
+    verbose: Annotated[bool, option("-v", "--verbose", "--log-verbose", help="Print the timings.")] = False
 
     def __post_init__(self) -> None:
         if self.system is not None and self.system_file is not None:
@@ -201,6 +265,17 @@ def decoded(data: bytes, source: str) -> str:
         raise RequestError(f"{source}: expected UTF-8 text, got {byte}") from None
 
 
+def pulled(name: str, offline: bool = False) -> Path:
+    """The file of a model by its name of the Hub or its address. It is pulled unless the store has it."""
+    from satchel.cli.commands.pull import shown
+    from satchel.store import Store
+
+    with suppress(RequestError):
+        return Store(offline=True).pull(name)
+    with shown() as watch:
+        return Store(offline=offline or None).pull(name, watch)
+
+
 def loading(options: ModelOptions, files: AdapterOptions | None = None) -> Options:
     """The load options, into which those that only the command line has are translated."""
     load = options.load
@@ -210,6 +285,8 @@ def loading(options: ModelOptions, files: AdapterOptions | None = None) -> Optio
         batch=min(filter(None, (load.batch, options.micro_batch)), default=0),
         # The first rule that matches a tensor wins, so the rule of the experts stands last.
         override_tensor=(*load.override_tensor, *([experts] if experts else [])),
+        override_kv=(*options.rope.overrides(), *load.override_kv),
+        chat_template=read_text(options.template_file) if options.template_file else load.chat_template,
         adapters=files.lora_files() if files else load.adapters,
         control_vectors=files.control_vector_files() if files else load.control_vectors,
     )
@@ -231,9 +308,8 @@ def open_as(
 ) -> M:
     """`open_model` for a subclass of Model."""
     from satchel.cli.chat.bar import late_bar
-    from satchel.store.resolve import default_model
 
-    path = options.model or default_model()
+    path = options.path
     chosen = replace(loading(options, files), **changes)
     if options.verify_weights:
         chosen = replace(chosen, digests=digests_of(path, options.verify_weights))

@@ -6,7 +6,7 @@ An invalid combination is a usage error, reported before a file is opened.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from satchel.cli.groups import option, wrong
 from satchel.runtime.sampling.logprobs import TOP
@@ -44,6 +44,15 @@ class ReplyOptions:
             env="THINK_BUDGET",
             min=-1,
             help="The same as --reasoning N; -1: no limit.",
+        ),
+    ] = None
+    budget_message: Annotated[
+        str | None,
+        option(
+            "--reasoning-budget-message",
+            env="THINK_BUDGET_MESSAGE",
+            metavar="TEXT",
+            help="Text that the model reads when its thinking is spent.",
         ),
     ] = None
     on_overflow: Annotated[
@@ -109,6 +118,19 @@ class ReplyOptions:
     def overflow(self) -> str:
         """The value of GenerateOptions.on_overflow."""
         return self.on_overflow or ("shift" if self.shift else "error")
+
+    def loaded(self) -> dict[str, Any] | None:
+        """The load option `defaults`: what requests say of thinking besides `thinking`."""
+        return None if self.budget_message is None else {"reasoning_end": self.budget_message}
+
+    def defaults(self) -> dict[str, Any]:
+        """The given options as defaults of a server's requests."""
+        found = dict(self.loaded() or {})
+        if self.thinking is not None:
+            found["reasoning"] = self.thinking
+        if self.on_overflow is not None or self.shift is not None:
+            found["on_overflow"] = self.overflow
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any
 
-from satchel.cli.groups import option, wrong
+from satchel.cli.groups import Given, option, wrong
 from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.sampling.options import LETTERS, ORDER, Sampling
@@ -15,9 +16,9 @@ KNOWN = "".join(LETTERS)
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """Sampling options, some of which only the command line has."""
+    """The sampling options that the user gives; the model has defaults of the others."""
 
-    options: Sampling = field(default_factory=Sampling)
+    given: Annotated[Mapping[str, Any], Given(Sampling)] = field(default_factory=dict)
     dry_breakers: Annotated[
         list[str] | None,
         option(
@@ -27,20 +28,23 @@ class SamplingOptions:
         ),
     ] = None
     samplers: Annotated[
-        str,
+        str | None,
         option(
-            "--samplers", env="SAMPLERS", help="Stages of the sampler chain, in the order in which they run."
+            "--samplers",
+            env="SAMPLERS",
+            help="Stages of the sampler chain, in the order in which they run.  [default: the model's, else"
+            f" {';'.join(ORDER)}]",
         ),
-    ] = ";".join(ORDER)
+    ] = None
     sequence: Annotated[
-        str,
+        str | None,
         option(
             "--sampler-seq",
             "--sampling-seq",
             env="SAMPLER_SEQ",
             help=f"The same as letters: {KNOWN}.",
         ),
-    ] = ""
+    ] = None
     bias: Annotated[
         list[str] | None,
         option(
@@ -51,20 +55,28 @@ class SamplingOptions:
         ),
     ] = None
 
-    def sampling(self) -> Sampling:
-        """The options of the library."""
-        breakers = self.options.dry_breakers
+    def values(self) -> dict[str, Any]:
+        """The given options, by names of Sampling. UsageError for a value that they refuse."""
+        found = dict(self.given)
         if self.dry_breakers:
-            breakers = () if self.dry_breakers == ["none"] else tuple(self.dry_breakers)
-        biases = dict(bias_of(text) for text in self.bias or ())
+            found["dry_breakers"] = () if self.dry_breakers == ["none"] else tuple(self.dry_breakers)
+        if self.sequence or self.samplers is not None:
+            found["samplers"] = self._stages()
+        if self.bias:
+            found["logit_bias"] = dict(bias_of(text) for text in self.bias)
+        self.sampling(Sampling(), found)
+        return found
+
+    def sampling(self, base: Sampling, values: Mapping[str, Any] | None = None) -> Sampling:
+        """The options of `base` with the given ones in their place."""
         try:
-            return replace(self.options, samplers=self._stages(), logit_bias=biases, dry_breakers=breakers)
+            return replace(base, **(self.values() if values is None else values))
         except RequestError as error:
             raise UsageError(str(error)) from None
 
     def _stages(self) -> tuple[str, ...]:
         if not self.sequence:
-            return tuple(name.strip() for name in self.samplers.split(";") if name.strip())
+            return tuple(name.strip() for name in (self.samplers or "").split(";") if name.strip())
         unknown = next((letter for letter in self.sequence if letter not in LETTERS), None)
         if unknown is not None:
             raise wrong("--sampler-seq", f"expected letters of {KNOWN}, got {unknown!r}")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from satchel.server.roles import KeyRights, Role
 
 Texts = list[str] | None
+POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # values of the key pooling_type
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -25,7 +26,14 @@ class ServerOptions:
 
     server: ServerSettings = field(default_factory=ServerSettings)
     alias: Annotated[
-        str | None, option("-a", "--alias", env="ALIAS", help="Name of the first model; default: its file's.")
+        str | None,
+        option(
+            "-a",
+            "--alias",
+            env="ALIAS",
+            metavar="NAME,...",
+            help="Names of the first model; default: its file's.",
+        ),
     ] = None
     api_key_file: Annotated[
         Path | None,
@@ -38,8 +46,8 @@ class ServerOptions:
         float,
         option(
             "--sleep-idle-seconds",
-            min=0,
-            help="Seconds without a request after which a model is unloaded; 0: never.",
+            min=-1,
+            help="Seconds without a request after which a model is unloaded; 0 and -1: never.",
         ),
     ] = 0
     memory: Annotated[
@@ -49,7 +57,21 @@ class ServerOptions:
     log_level: Annotated[
         str, option("--log-level", env="LOG_LEVEL", help="debug, info, warning or error.")
     ] = "warning"
-    log_json: Annotated[bool, option("--log-json", help="Log JSON objects, one a line.")] = False
+    log_json: Annotated[bool, option("--log-json", "--log-jsonl", help="Log JSON objects, one a line.")] = (
+        False
+    )
+    verbose: Annotated[
+        bool, option("-v", "--verbose", "--log-verbose", help="The same as --log-level debug.")
+    ] = False
+    pooling: Annotated[
+        str | None,
+        option(
+            "--pooling",
+            env="POOLING",
+            metavar="KIND",
+            help="Pooling of embeddings in place of the file's: mean, cls or last.",
+        ),
+    ] = None
     ssl_key: Annotated[
         Path | None, option("--ssl-key-file", metavar="FILE", help="Private key of the certificate, PEM.")
     ] = None
@@ -60,8 +82,25 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.log_level not in LEVELS:
             raise wrong("--log-level", f"expected {', '.join(LEVELS)}, got {self.log_level}")
+        if self.pooling not in (None, *POOLINGS):
+            raise wrong("--pooling", f"expected {', '.join(POOLINGS)}, got {self.pooling}")
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise wrong("--ssl-cert-file", "expected a certificate and its key, got one of them; give both")
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The metadata that the options replace, as --override-kv takes it."""
+        return () if self.pooling is None else (f"{{arch}}.pooling_type=int:{POOLINGS[self.pooling]}",)
+
+    @property
+    def least_level(self) -> str:
+        """The least level of what is logged."""
+        return "debug" if self.verbose else self.log_level
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds until an idle model is unloaded; 0: never."""
+        return max(0.0, self.idle)
 
     def settings(self) -> ServerSettings:
         """The server's options, with the keys of the key file."""

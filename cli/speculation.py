@@ -24,6 +24,7 @@ class SpeculationOptions:
             "-md",
             "--draft-model",
             "--model-draft",
+            "--spec-draft-model",
             env="MODEL_DRAFT",
             metavar="MODEL",
             parser=model_file,

@@ -30,6 +30,7 @@ from satchel.server.settings import ServerSettings
 from satchel.server.watch import HttpTraffic, Watch
 
 NOWHERE = object()
+PAGE = "satchel.server.page."
 STATUS_KINDS = {404: "missing", 405: "method", 413: "large", 415: "media"}
 
 
@@ -61,7 +62,7 @@ def create_app(
     app.state.models, app.state.settings, app.state.reload = models, settings, reload
     app.state.traffic, app.state.pulls = HttpTraffic(), Pulls(settings)
     app.state.connections = _connections(settings)
-    modules = list(routed())
+    modules = [m for m in routed() if settings.page or not m.__name__.startswith(PAGE)]
     for module in modules:
         app.include_router(module.router)
     roles = RoleTable(route for module in modules for route in module.router.routes)

@@ -40,6 +40,14 @@ def generate_kwargs(
     if urgency > caller.most_priority:
         line = f"priority is {-urgency}: this key may ask for {-caller.most_priority} and more"
         raise Problem("invalid", line, "priority")
+    if kwargs.get("max_tokens") == -1:  # the request sets no limit: the model's default holds
+        del kwargs["max_tokens"]
+    if not kwargs.get("stop"):
+        kwargs.pop("stop", None)
+    kwargs = model.request_defaults.completed(kwargs)
+    if "max_tokens" not in kwargs:
+        kwargs["max_tokens"] = wanted.usual_tokens
+    kwargs["sampling"] = replace(model.request_defaults.sampling, **wanted.sampled)
     kwargs["sampling"] = _sampling(model, GenerateOptions.of(**kwargs).seeded_sampling, wanted.words)
     _check_ids(model, "stop_token_ids", kwargs.get("stop_token_ids", ()))
     if wanted.slot >= model.cache.slots:

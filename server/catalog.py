@@ -44,10 +44,12 @@ class TableBase(BaseModel):
     preload: bool = False
 
     def options(self, base: Options, where: Path | None = None) -> Options:
-        """The base with the table's values. Raises RequestError for a value that the option refuses. where:
-        the configuration file, beside which a draft model may lie.
+        """The base with the table's values; of `defaults`, with those of its keys. Raises RequestError for a
+        value that the option refuses. where: the configuration file, beside which a draft model may lie.
         """
         given = self.model_dump(exclude=set(TableBase.model_fields), exclude_none=True)
+        if "defaults" in given:
+            given["defaults"] = {**(base.defaults or {}), **given["defaults"]}
         drafting = {name: given.pop(name) for name in options_of(Speculation) if name in given}
         if not drafting:
             return with_values(base, given)

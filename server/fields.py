@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast, overload
@@ -217,11 +216,11 @@ class SamplingFields(DrawnFields):
         except RequestError as error:
             raise ValueError(str(error)) from None
 
-    def sampling(self, base: Sampling) -> Sampling:
-        """`base` with the options that the body sets."""
+    def sampling_values(self) -> dict[str, Any]:
+        """The sampling options that the body sets, by name."""
         changed = body_values(self, Sampling)
         if self.dry_breakers is not None:
             changed["dry_breakers"] = tuple(self.dry_breakers)
         if self.samplers is not None:
             changed["samplers"] = self.samplers
-        return replace(base, **changed)
+        return changed

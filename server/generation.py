@@ -64,6 +64,10 @@ class GenerationRequest:
     adapters: Mapping[int, float] | None = None  # scales of LoRA adapters by index, 0 for the others
     prompt_logprobs: int = -1  # number of likeliest tokens beside each token of the prompt; -1: none
     slot: int = -1  # number under which the conversation's state can be saved; -1: none
+    # The sampling options that the request sets, by name; the model's defaults hold for the others.
+    sampled: Mapping[str, Any] = field(default_factory=dict)
+    # The API's limit on tokens where neither the request nor the model has one; -1: none.
+    usual_tokens: int = -1
 
     @property
     def prompts(self) -> tuple[Turn | Text, ...]:

@@ -26,6 +26,11 @@ def is_own(host: str) -> bool:
     return host in LOCAL or is_unix(host)
 
 
+def _split(texts: Sequence[str]) -> tuple[str, ...]:
+    """The parts of comma-separated texts."""
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
 def _check_registries(hosts: Sequence[str]) -> None:
     """Raises RequestError unless each is HOST or HOST:PORT."""
     for host in hosts:
@@ -61,7 +66,8 @@ class ServerSettings:
         (),
         "Keys of users, one of which each request must have.",
         "--api-key",
-        help="A user's key; repeatable.",
+        help="A user's key, or several with commas between them; repeatable.",
+        parse=_split,
     )
     admin_keys: Sequence[str] = option_field(
         (),
@@ -75,9 +81,26 @@ class ServerSettings:
         (),
         "Sites whose pages may call the server.",
         "--cors-origins",
-        help="A site whose pages may call the server; repeatable.",
+        help="A site whose pages may call the server, or several with commas; repeatable.",
+        parse=_split,
     )
     strict_fields: bool = option_field(False, "Refuse requests with unknown fields.", "--strict-fields")
+    page: bool = option_field(
+        True, "Serve the page at / and the dashboard.", "--ui/--no-ui", "--webui/--no-webui"
+    )
+    reasoning_format: str = option_field(
+        "auto",
+        "Where an answer's reasoning is, for requests that leave it out: none, deepseek, deepseek-legacy.",
+        "--reasoning-format",
+        env="THINK",
+        choices=("auto", "none", "deepseek", "deepseek-legacy"),
+    )
+    ping_seconds: float = option_field(
+        15.0,
+        "Seconds of silence after which a stream of OpenAI's API has a comment line; -1: never.",
+        "--sse-ping-interval",
+        low=-1,
+    )
     certificate: tuple[Path, Path] | None = option_field(None, "Certificate and private key for HTTPS.")
     states: Path | None = option_field(
         None, "Folder in which /slots saves conversations.", "--slot-save-path", metavar="DIR"

@@ -4,14 +4,17 @@ is executed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from satchel.errors import SatchelError
 from satchel.formats.chat.style import Style
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.gguf.labels import file_type, parameters
 
+SAMPLING = "general.sampling."
 FILL = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
 
@@ -31,6 +34,8 @@ class Details:
     template: str  # source of the chat template
     family: str  # tool-call format of the template (formats/chat/families)
     capabilities: tuple[str, ...]  # in Ollama's terms
+    # The sampling options that the file recommends (general.sampling.*), by their keys.
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_details(path: Path, name: str = "", licence: str = "") -> Details:
@@ -53,6 +58,11 @@ def read_details(path: Path, name: str = "", licence: str = "") -> Details:
             template=template,
             family=family,
             capabilities=_capabilities(gguf, arch, able),
+            sampling={
+                key.removeprefix(SAMPLING): value
+                for key, value in meta.items()
+                if key.startswith(SAMPLING) and isinstance(value, bool | int | float | str)
+            },
         )
 
 

@@ -1,4 +1,5 @@
-"""Models outside of the store, used in place: folders, and the caches of Hugging Face, Ollama and LM Studio.
+"""Models outside of the store, used in place: folders, the caches of Hugging Face, Ollama and LM Studio, and
+the bundled model.
 
 This module only reads. A place that is missing, unreadable or incomplete yields fewer models and is not an
 error. The GGUF reader checks a file when it is opened.
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from satchel.errors import SatchelError
 from satchel.formats.gguf.splits import NAME, part_path
+from satchel.store.bundled import BUNDLED, in_bundle
 from satchel.store.hub import full_name, is_projector
 from satchel.store.names import OLLAMA_SPACE, PART, HubName, OllamaName
 from satchel.store.registry import MANIFEST_LIMIT, model_layer, read_manifest
@@ -33,6 +35,7 @@ def places(environ: Environ) -> list[tuple[str, Callable[[], Iterator[StoredMode
         ("huggingface", lambda: in_hub_cache(hub_cache(environ))),
         ("ollama", lambda: _each(ollama_folders(environ), in_ollama)),
         ("lmstudio", lambda: _each(lmstudio_folders(), in_lmstudio)),
+        (BUNDLED, in_bundle),
     ]
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from importlib.resources import files
 from pathlib import Path
 
 from satchel.errors import ModelError, RequestError
+from satchel.store.bundled import bundled_file
 from satchel.store.lock import Hashing
 from satchel.store.store import Store
-
-BUNDLED = re.compile(r"satchel-40m-.*\.gguf")
 
 
 def model_path(text: str, progress: Hashing | None = None) -> Path:
@@ -27,7 +24,7 @@ def model_path(text: str, progress: Hashing | None = None) -> Path:
 
 def default_model() -> Path:
     """The bundled model's file."""
-    found = sorted(str(f) for f in files("satchel.models").iterdir() if BUNDLED.fullmatch(f.name))
-    if not found:
+    found = bundled_file()
+    if found is None:
         raise RequestError("no model is bundled with this install: give a file or a name of `satchel list`")
-    return Path(found[0])
+    return found

@@ -15,6 +15,7 @@ from satchel.errors import RequestError
 from satchel.formats.gguf.splits import NAME, part_path
 from satchel.store.finding import matching, nothing_found, the_one
 from satchel.store.lock import Hashing, Locked, LockFile, Pinned, digest_of, guard, renamed
+from satchel.store.meant import meant, pasted
 from satchel.store.names import LocalName, parse, part
 from satchel.store.places import places
 from satchel.store.remote import INCOMING, Pace, is_offline
@@ -80,7 +81,8 @@ class Store:
         return entry.path
 
     def pull(self, name: str, progress: Watch | None = None, *, update: bool = False) -> Path:
-        """Pulls the model unless it is stored, and returns its file. An interrupted pull is resumed.
+        """Pulls the model unless it is stored, and returns its file. An interrupted pull is resumed. name: as
+        users write it, see meant.py.
 
         update: replace the stored file where the server's differs; otherwise a difference is a RequestError
         and the old file stays. progress: see Watch.
@@ -88,14 +90,15 @@ class Store:
         from satchel.store.policy import FREE
         from satchel.store.pull import Pull
 
-        asked = parse(name)
-        found = self._named(name) if self.offline or isinstance(asked, LocalName) else None
+        name = pasted(name)
+        local = isinstance(parse(name), LocalName)
+        found = self._named(name) if self.offline or local else None
         if found is not None:
             return self.find(found.name)
         if self.offline:
             raise RequestError(f"{name}: offline, and not in the store; pull it without --offline")
         return Pull(self.root, self._lock, self.environ, self._pace, self._policy or FREE).run(
-            asked, progress, update
+            meant(name), progress, update
         )
 
     def remove(self, name: str) -> StoredModel:
@@ -143,6 +146,14 @@ class Store:
         else:
             files = tuple(Pinned(str(p.absolute()), p.stat().st_size, digest_of(p)) for p in entry.paths)
             locked = Locked(name, files, entry.licence)
+        self._lock.put(locked)
+        self._lock.stamp(locked)
+        return self._entry(locked)
+
+    def add(self, name: str, path: Path) -> StoredModel:
+        """Gives a name to a file in the store's folder, which belongs to the store from now on."""
+        own = path.absolute().relative_to(self.root).as_posix()
+        locked = Locked(part(name, name), (Pinned(own, path.stat().st_size, digest_of(path)),))
         self._lock.put(locked)
         self._lock.stamp(locked)
         return self._entry(locked)

@@ -40,14 +40,14 @@ class ChatStart:
 def converse(start: ChatStart) -> int | None:
     """Loads the model and runs the conversation. Returns the exit code."""
     text, talk, reply = start.text, start.talk, start.reply
-    first, system, drawn = text.prompt_text(), text.system_text(), start.sampling.sampling()
+    first, system, drawn = text.prompt_text(), text.system_text(), start.sampling.values()
     kwargs = text.generate_kwargs()
     spec, speculating = start.grammar.spec(), start.speculation.speculation()
     file = talk.file()
     reply.check(raw=False, structured=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
-    with open_model(start.model, start.adapters, speculation=speculating) as loaded:
+    with open_model(start.model, start.adapters, speculation=speculating, defaults=reply.loaded()) as loaded:
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
         from satchel.cli.chat.history import ChatSettings, Conversation
@@ -56,7 +56,10 @@ def converse(start: ChatStart) -> int | None:
 
         if spec is not None:
             check_spec(loaded, spec)
-        conversation = Conversation(model_name(loaded), system, (), ChatSettings(drawn, kwargs["max_tokens"]))
+        settings = ChatSettings(
+            start.sampling.sampling(loaded.request_defaults.sampling, drawn), kwargs["max_tokens"]
+        )
+        conversation = Conversation(model_name(loaded), system, (), settings)
         session = Session(
             loaded,
             conversation,

@@ -7,7 +7,7 @@ they are llama-batched-bench's. --url measures a server over HTTP (cli/load/).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from satchel.cli.console import note
@@ -100,7 +100,7 @@ def bench(
     test: TestOptions,
     threads: Annotated[str, option("-t", "--threads", help=f"CPU threads; 0: all. {MANY}")] = "0",
     repeats: Annotated[int, option("-r", "--repetitions", min=1, help="Runs of each test.")] = 5,
-    load: Annotated[ModelOptions, Taking(without=("model", "context", "threads"))],
+    load: Annotated[ModelOptions, Taking(without=("model", "hub", "hub_file", "url", "context", "threads"))],
     batch: BatchedOptions,
     server: UrlOptions,
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
@@ -113,7 +113,7 @@ def bench(
     if server.url:
         return on_server(server, model or [], test, batch, output)
     runs = [
-        replace(load.with_load(threads=count), model=path)
+        load.with_load(threads=count).at(path)
         for path in (map(model_file, model) if model else [default_model()])
         for count in numbers("-t", threads, 0)
     ]

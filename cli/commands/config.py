@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from satchel.cli.groups import wrong
-from satchel.cli.main import ABSENT, HELP, commands, configured, parsed
+from satchel.cli.main import HELP, commands, configured, declared, parameters, parsed, spelled
 
 SOURCES = {"COMMANDLINE": "flag", "ENVIRONMENT": "environment", "DEFAULT_MAP": "file", "DEFAULT": "default"}
 
@@ -58,11 +58,12 @@ def config(
 def values(name: str, flags: list[str]) -> list[dict[str, Any]]:
     """A row per option of a command: its value and the source of the value."""
     command = parsed(name)
-    context = command.make_context(f"satchel {name}", flags, default_map=configured(name, command))
+    given = spelled(name, flags, declared(command), parameters(command))
+    context = command.make_context(f"satchel {name}", given, default_map=configured(name, command))
     rows = []
     for param in command.params:
         options = [o for o in param.opts if o.startswith("--") and o not in HELP]
-        if not options or (param.name or "").endswith(ABSENT) or getattr(param, "hidden", False):
+        if not options or getattr(param, "hidden", False):
             continue
         source = SOURCES.get(getattr(context.get_parameter_source(param.name), "name", "DEFAULT"), "default")
         value = context.params.get(param.name)

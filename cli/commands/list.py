@@ -19,7 +19,7 @@ def list(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the models of this machine: pulled ones, and those of Hugging Face, Ollama and LM Studio."""
+    """List this machine's models: pulled ones, those of Hugging Face, Ollama, LM Studio, the bundled one."""
     from satchel.store import Store
 
     found = [entry for entry in Store().list() if text.lower() in entry.name.lower()]

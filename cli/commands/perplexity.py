@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,7 +84,8 @@ def perplexity(
     from satchel.cli.quality.plot import check_plot, draw
     from satchel.cli.quality.report import as_text, json_text, table
 
-    paths = [*([model.model] if model.model else []), *(models or [])] or [default_model()]
+    first = model.wanted
+    paths = [*([first] if first else []), *(models or [])] or [default_model()]
     check_use(paths, score)
     if score.plot is not None:
         check_plot(score.plot)
@@ -157,7 +158,7 @@ class Measuring:
 
         started = time.perf_counter()
         context = self.context(base if compare else None)
-        with open_model(replace(self.options, model=path), context=context) as model:
+        with open_model(self.options.at(path), context=context) as model:
             show_notes(model)
             ppl: Perplexity | None = None
             kld: Divergence | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,6 @@ from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, check_weights, loading, open_model
 from satchel.cli.progress import working
 from satchel.runtime.option import PARALLEL
-from satchel.store.resolve import default_model
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,9 +52,9 @@ def plan(
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a model would take on each device, before it is loaded."""
-    if file is not None and model.model is not None:
-        raise wrong("MODEL", "the model is given by -m already")
-    options = replace(model, model=file or model.model or default_model())
+    if file is not None and (model.model or model.hub or model.url):
+        raise wrong("MODEL", "the model is given by -m, -hf or -mu already")
+    options = model if file is None else model.at(file)
     if check is not None:
         report_check(run_check(options, check), steps, as_json)
         return
@@ -75,14 +73,16 @@ def plan(
 def dry(options: ModelOptions) -> Iterator[DryRun]:
     """The model's graph and plans without its weights. File and device are closed afterwards."""
     from satchel.formats.gguf import open_gguf
+    from satchel.runtime.api.overrides import override
     from satchel.runtime.placement.devices import open_for
     from satchel.runtime.placement.dryrun import dry_run
 
     loaded = loading(options)
-    with open_gguf(options.model or default_model()) as gguf:
+    with open_gguf(options.path) as gguf:
         for line in gguf.warnings:
             warn(line)
         check_weights(options, gguf)
+        override(gguf, loaded.override_kv, loaded.chat_template)
         with open_for(loaded) as opened:
             for line in opened.notes:
                 note(f"satchel: note: {line}")
@@ -240,7 +240,7 @@ def run_check(options: ModelOptions, text: str) -> list[StepReport]:
 
     # The numpy definitions copy the states, whose size depends on the context: keep it as small as the text
     # allows.
-    with open_gguf(options.model or default_model()) as gguf:
+    with open_gguf(options.path) as gguf:
         count = len(build_tokenizer(gguf.metadata, source=str(gguf.path)).encode(text))
     with open_model(options, context=count + MARGIN, slots=1) as model, working("running each step twice"):
         return check_steps(model, model.tokenize(text))

@@ -20,8 +20,8 @@ def pull(
         list[str] | None,
         typer.Argument(
             metavar="[NAME ...]",
-            help="hf:USER/REPO[:QUANT], hf:USER/REPO/FILE.gguf, ollama:NAME[:TAG] or https://HOST/FILE.gguf; "
-            "without any, all of models.lock.",
+            help="USER/REPO[:QUANT] of the Hugging Face Hub, NAME[:TAG] of Ollama, or an address pasted "
+            "from a browser; without any, all of models.lock.",
         ),
     ] = None,
     update: Annotated[

@@ -18,6 +18,9 @@ from satchel.cli.console import note
 from satchel.cli.groups import Taking, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, loading
+from satchel.cli.replies import ReplyOptions
+from satchel.cli.request_defaults import AnswerOptions, request_defaults
+from satchel.cli.sampling import SamplingOptions
 from satchel.cli.serving import ServerOptions
 from satchel.cli.speculation import SpeculationOptions
 from satchel.errors import RequestError
@@ -46,6 +49,9 @@ def serve(
     model: Annotated[ModelOptions, LOADING],
     adapters: AdapterOptions,
     speculation: SpeculationOptions,
+    sampling: SamplingOptions,
+    answer: AnswerOptions,
+    reply: Annotated[ReplyOptions, Taking(without=("report",))],
     server: ServerOptions,
 ) -> None:
     """Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a page at /.
@@ -58,12 +64,18 @@ def serve(
     except ImportError as error:
         raise RequestError(f"{error.name} is missing: pip install 'satchel[server]'") from None
 
-    set_up(server.log_level, server.log_json)
-    named = _named([*([model.model] if model.model else []), *(files or [])], server.alias)
+    set_up(server.least_level, server.log_json)
+    first, *others = (server.alias or "").split(",")
+    wanted = model.wanted
+    named = _named([*([wanted] if wanted else []), *(files or [])], first)
+    model = model.with_load(
+        defaults=request_defaults(sampling, answer, reply),
+        override_kv=(*model.load.override_kv, *server.overrides),
+    )
 
     def read() -> Catalog:
         base = replace(loading(model, adapters), speculation=speculation.speculation())
-        return _catalog(named, base, model.verify_weights, server)
+        return _with_aliases(_catalog(named, base, model.verify_weights, server), others)
 
     run_server(read, round(server.memory * GB), server.settings(), shown_load)
 
@@ -78,7 +90,18 @@ def shown_load(name: str) -> Iterator[LoadProgress]:
         note(f"{name} is loaded: {time.monotonic() - started:.1f} s")
 
 
-def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
+def _with_aliases(catalog: Catalog, names: list[str]) -> Catalog:
+    """The catalog with further names of its first model. UsageError for one that is taken."""
+    from satchel.server.catalog import AliasTable
+
+    if taken := {*catalog.models, *catalog.aliases}.intersection(names):
+        raise wrong("--alias", f"{min(taken)} is the name of a model already")
+    first = next(iter(catalog.models), "")
+    aliases = {name: AliasTable(versions={first: 1.0}) for name in names if name}
+    return replace(catalog, aliases={**catalog.aliases, **aliases})
+
+
+def _named(files: list[Path], alias: str) -> dict[str, Path]:
     """The files by served name."""
     found: dict[str, Path] = {}
     for i, path in enumerate(files):
@@ -106,7 +129,7 @@ def _catalog(named: dict[str, Path], base: Options, digests: str, server: Server
         bundled = default_model()
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
-    found = catalog_of(files, tables, base, server.idle, where, stored)
+    found = catalog_of(files, tables, base, server.idle_seconds, where, stored)
     return _verified(found, digests) if digests else found
 
 
@@ -124,9 +147,12 @@ def _stored() -> dict[str, Path]:
     """The store's models. A file that differs from its pin is left out and logged."""
     from satchel.server.log import LOG
     from satchel.store import Store
+    from satchel.store.bundled import BUNDLED
 
     store, found = Store(offline=True), {}
     for entry in store.list():
+        if entry.place == BUNDLED:  # it is served where there is no other model
+            continue
         try:
             found[entry.name] = store.find(entry.name)
         except RequestError as error:

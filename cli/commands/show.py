@@ -57,10 +57,16 @@ def lines(details: Details) -> list[str]:
         "licence": details.licence,
         "template": _template(details),
         "capabilities": ", ".join(details.capabilities),
+        "sampling": ", ".join(f"{key} {_number(value)}" for key, value in details.sampling.items()),
         "file": details.path,
     }
     width = max(map(len, rows))
     return [plain(details.name), *(f"  {k:<{width}}  {plain(v)}" for k, v in rows.items() if v)]
+
+
+def _number(value: object) -> str:
+    """A value of the file; a float32 as it was written."""
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def _template(details: Details) -> str:

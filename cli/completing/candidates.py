@@ -126,7 +126,7 @@ def _options(current: str, parameters: Iterable[CompletedParameter]) -> Iterator
         for name in long if long and (len(current) < 2 or current.startswith("--")) else names:
             if name.startswith(current):
                 yield CompletionCandidate(name, getattr(parameter, "help", None) or "")
-    yield from _fitting(current, HELP[1:])
+    yield from _fitting(current, HELP[1:2])
 
 
 def _parameter(name: str, parameters: Iterable[CompletedParameter]) -> CompletedParameter | None:

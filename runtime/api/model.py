@@ -34,10 +34,12 @@ from satchel.runtime.api import notebook
 from satchel.runtime.api.answers import best, check_counts, seeds
 from satchel.runtime.api.chat import ChatPrompt, Thinking
 from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.api.defaults import request_defaults
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.model_file import model_file, with_draft_file
 from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options, settled, stopping
 from satchel.runtime.api.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
+from satchel.runtime.api.overrides import override
 from satchel.runtime.api.readings import Readings
 from satchel.runtime.api.recovering import Recovering
 from satchel.runtime.api.refusals import PromptTooLong
@@ -90,7 +92,10 @@ class Model(Recovering, Readings, Resource):
         super().__init__()
         self.gguf, self.options, self.path = gguf, options, gguf.path
         self.measured_bandwidth: float | None = None
-        self.notes: list[str] = list(gguf.warnings)
+        self.request_defaults, notes = request_defaults(
+            gguf.metadata, options.defaults, options.chat_template_kwargs
+        )
+        self.notes: list[str] = [*gguf.warnings, *notes]
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | None = None
         self._style: Style | None = None
@@ -148,6 +153,7 @@ class Model(Recovering, Readings, Resource):
             if chosen.digests and chosen.worker == "thread":  # otherwise the worker process checks them
                 expected = [Expected(*line) for line in chosen.digests]
                 check_digests(gguf, expected, stopping(progress, gguf.path))
+            override(gguf, chosen.override_kv, chosen.chat_template)
             loaded = kind(gguf, chosen, progress)
         except BaseException:
             gguf.close()
@@ -313,7 +319,8 @@ class Model(Recovering, Readings, Resource):
         guard = guard_of(self.tokenizer, self.template.source)
         if self.style.thinks:
             messages = parted(read_messages(messages, Plain()), self.style.open, self.style.close)
-        text = self.template.render(messages, tools=tools, escape=guard.escape)
+        variables = self.request_defaults.variables
+        text = self.template.render(messages, tools=tools, variables=variables, escape=guard.escape)
         return self.tokenizer.encode_rendered(text, guard=guard)
 
     def chat(
@@ -334,10 +341,13 @@ class Model(Recovering, Readings, Resource):
         reasoning: False or 0: none; True; an effort such as "low"; or the most reasoning tokens.
         reasoning_end: text that the model reads when its reasoning budget is spent.
         prefill: continue the last message, which must be the assistant's; None: if it is the assistant's.
-        variables: of the template.
+        variables: of the template, besides those of `chat_template_kwargs`.
         before: token ids of an earlier conversation.
         """
-        options, thinking = GenerateOptions.of(**kwargs).checked(), Thinking.of(reasoning, reasoning_end)
+        defaults, options = self.request_defaults, self._options(kwargs)
+        thinking = Thinking.of(
+            defaults.reasoning if reasoning is None else reasoning, reasoning_end or defaults.reasoning_end
+        )
         prompt = ChatPrompt(
             self.template,
             self.tokenizer,
@@ -346,7 +356,7 @@ class Model(Recovering, Readings, Resource):
             tools=tools,
             thinking=thinking,
             prefill=prefill,
-            variables=variables,
+            variables={**defaults.variables, **(variables or {})},
             before=before,
         )
         fitted = self._fit_chat(prompt.messages, prompt.render, options)
@@ -355,7 +365,7 @@ class Model(Recovering, Readings, Resource):
 
     def answer(self, ids: Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> ChatReply:
         """The answer to a prompt of `prompt_ids`, split into parts as in `chat`."""
-        options, tail = GenerateOptions.of(**kwargs).checked(), self.detokenize(ids[-TAIL:], special=True)
+        options, tail = self._options(kwargs), self.detokenize(ids[-TAIL:], special=True)
         self.check_ids(ids)
         opening = "reasoning" if tail.rstrip().endswith(self.style.open) else ""
         return ChatReply(self, Fitted(list(ids)), options, self.style, opening=opening)
@@ -364,7 +374,7 @@ class Model(Recovering, Readings, Resource):
         """Completes a text or token ids; iterate for text pieces. Keywords are fields of GenerateOptions and
         of Sampling.
         """
-        options = GenerateOptions.of(**kwargs).checked()
+        options = self._options(kwargs)
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         head = int(bool(ids) and ids[0] == self.tokenizer.bos)
         cut = options.on_overflow == "truncate-middle"
@@ -376,7 +386,7 @@ class Model(Recovering, Readings, Resource):
     ) -> list[Reply]:
         """Completions of many prompts, computed together and run to their ends, in order."""
         check_list("prompts", prompts, "generate() takes one")
-        GenerateOptions.of(**kwargs).checked()
+        self._options(kwargs)
 
         def run(prompt: str | Sequence[int]) -> Reply:
             reply = self.generate(prompt, **kwargs)
@@ -386,6 +396,10 @@ class Model(Recovering, Readings, Resource):
         # As many as run at once, and two to follow at once when one of them ends.
         with ThreadPoolExecutor(self.cache.slots + 2, "satchel-many") as pool:
             return list(pool.map(run, prompts))
+
+    def _options(self, given: GenerateKwargs) -> GenerateOptions:
+        """The checked options of a request, with the model's defaults of those that it leaves out."""
+        return GenerateOptions.of(**self.request_defaults.completed(given)).checked()
 
     def _reply(self, fitted: Fitted, options: GenerateOptions) -> Reply:
         self.arch.check_generates()
@@ -413,7 +427,7 @@ class Model(Recovering, Readings, Resource):
         best_of: this many are generated, and the n with the highest mean log-probability are returned, best
         first. Keywords are fields of GenerateOptions and of Sampling.
         """
-        made, options = check_counts(n, best_of), GenerateOptions.of(**kwargs).checked()
+        made, options = check_counts(n, best_of), self._options(kwargs)
         if made > 1 and options.constraint is not None:
             raise RequestError("a constraint goes with one answer: give several ones a grammar instead")
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)

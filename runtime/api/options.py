@@ -5,14 +5,16 @@ option is added in this file alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from satchel.errors import RequestError
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.adapter_file import Loadable
+from satchel.runtime.api.defaults import check_defaults, read_object
+from satchel.runtime.api.overrides import read_overrides, read_template
 from satchel.runtime.option import PARALLEL, SERVER, WORKER, check_options, documented, option_field
 from satchel.runtime.placement.options import (
     PREFETCHES,
@@ -172,7 +174,7 @@ class Options:
         True,
         "Keep the KV cache of each layer on the layer's device. Without, the CPU keeps all of it.",
         "--kv-offload/--no-kv-offload",
-        " /-nkvo",
+        "-kvo/-nkvo",
     )
     stream_weights: str = option_field(
         "auto",
@@ -195,6 +197,34 @@ class Options:
     )
     dense_attention: bool = option_field(
         False, "Attend to all positions in models with sparse attention (DeepSeek V3.2).", "--dense-attention"
+    )
+    override_kv: Sequence[str] = option_field(
+        (),
+        "KEY=TYPE:VALUE of metadata in place of the file's; a KEY may begin with {arch}., the architecture.",
+        "--override-kv",
+        help="Metadata in place of the file's, TYPE int, float, bool or str; repeatable.",
+        metavar="KEY=TYPE:VALUE",
+        check_value=lambda texts: [read_overrides(text) for text in texts],
+    )
+    chat_template: str = option_field(
+        "",
+        "Jinja text of a chat template in place of the file's, or chatml; empty: the file's.",
+        "--chat-template",
+        metavar="JINJA",
+        check_value=read_template,
+    )
+    chat_template_kwargs: str = option_field(
+        "",
+        "JSON object with variables of the chat template, for requests that set none of the name.",
+        "--chat-template-kwargs",
+        metavar="JSON",
+        check_value=lambda text: read_object(text, "chat_template_kwargs"),
+    )
+    defaults: Mapping[str, Any] | None = option_field(
+        None,
+        "Options of requests that leave them out: of sampling, max_tokens, stop, ignore_eos, on_overflow,"
+        " reasoning, reasoning_end; None: the file's, else the program's.",
+        check_value=check_defaults,
     )
     deterministic: bool = option_field(
         False,
@@ -309,6 +339,10 @@ class LoadKwargs(TypedDict, total=False):
     prefetch_weights: str
     expert_cache: str | int
     dense_attention: bool
+    override_kv: Sequence[str]
+    chat_template: str
+    chat_template_kwargs: str
+    defaults: Mapping[str, Any] | None
     deterministic: bool
     worker: str
     sandbox: bool

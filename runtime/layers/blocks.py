@@ -298,9 +298,11 @@ def yarn(a: Arch, freq: Array, base: float, factor: float, n_rot: int) -> tuple[
     if a.whole_ramp:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(0, low), min(n_rot - 1, high)
-    ramp = 1 - np.clip((np.arange(n_rot // 2) - low) / max(0.001, high - low), 0, 1)
+    said = a.hp.real("rope.scaling.yarn_ext_factor", 1.0, low=-1.0)
+    kept = said if said >= 0 else 1.0  # share of the high frequencies that are not interpolated
+    ramp = kept * (1 - np.clip((np.arange(n_rot // 2) - low) / max(0.001, high - low), 0, 1))
     mixed = freq / factor * (1 - ramp) + freq * ramp
-    stretch = 0.1 * max(0.0, math.log(factor))
+    stretch = 0.1 * max(0.0, math.log(factor)) if kept else 0.0
     usual, undone = 1 + stretch, 1 + stretch * a.hp.real("rope.scaling.yarn_log_multiplier", 0.0)
     whole = a.hp.real("rope.scaling.yarn_attn_factor", 1.0)  # the checkpoint's attention_factor
     if not any(math.isclose(whole, known, rel_tol=1e-4) for known in (1.0, usual / undone)):

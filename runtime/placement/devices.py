@@ -75,7 +75,7 @@ def open_devices(placement_options: PlacementOptions, open: Open) -> Opened:
                 _open_named(name, placement_options, open, made, notes)
         elif placement_options.layers != 0:
             _open_found(open, made, notes, placement_options.lost)
-            _check_found(made, placement_options)
+            notes += _without_gpu(made, placement_options)
         if made and all(apart(device) for device in made):
             made.append(_open("cpu", open))
         if not made:
@@ -128,13 +128,12 @@ def _open_found(open: Open, made: list[Device], notes: list[str], lost: Collecti
             made.append(device)
 
 
-def _check_found(made: list[Device], placement_options: PlacementOptions) -> None:
-    if placement_options.layers and not made:
-        wanted = "all" if placement_options.everything else placement_options.layers
-        raise DeviceError(
-            f"-ngl {wanted}: this machine has no GPU that can be used, see `satchel doctor`; leave it out, or"
-            " take -ngl auto"
-        )
+def _without_gpu(made: list[Device], placement_options: PlacementOptions) -> list[str]:
+    """A note where layers are to be on GPUs and the machine has none: the CPU computes all of them."""
+    if made or not placement_options.layers:
+        return []
+    wanted = "all" if placement_options.everything else placement_options.layers
+    return [f"-ngl {wanted} has no effect: this machine has no GPU that can be used, see `satchel doctor`"]
 
 
 def _open(name: str, open: Open) -> Device:

@@ -160,9 +160,7 @@ class MessagesBody(PromptBody):
         return self
 
     def generate_kwargs(self) -> GenerateKwargs:
-        chosen = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
         return GenerateKwargs(
-            sampling=replace(Sampling(), **chosen),
             max_tokens=self.max_tokens,
             stop=tuple(self.stop_sequences),
             user=self.metadata.user_id,
@@ -171,4 +169,5 @@ class MessagesBody(PromptBody):
 
     @kept
     def wanted(self) -> GenerationRequest:
-        return GenerationRequest(self.model, self.turn, self.generate_kwargs())
+        sampled = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        return GenerationRequest(self.model, self.turn, self.generate_kwargs(), sampled=sampled)

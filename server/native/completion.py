@@ -14,7 +14,6 @@ from satchel.formats.chat import Content
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.api.async_model import AsyncReply
 from satchel.runtime.api.generate_options import GenerateKwargs
-from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import TOP, Logprob
 from satchel.server.answer import MOST, Answer, AnswerDelta
 from satchel.server.bodies import BodyRoute
@@ -43,8 +42,8 @@ class NativeFields(TextFields):
     return_tokens: bool = False
     response_fields: Annotated[list[str], Field(max_length=64)] | None = None
 
-    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
-        return {**super().generate_kwargs(base), "logprobs": self.n_probs or -1}
+    def generate_kwargs(self) -> GenerateKwargs:
+        return {**super().generate_kwargs(), "logprobs": self.n_probs or -1}
 
     def wanted_of(self, first: Text, *others: Text) -> GenerationRequest:
         self.check_together()
@@ -54,13 +53,14 @@ class NativeFields(TextFields):
         return GenerationRequest(
             self.model,
             first,
-            self.generate_kwargs(Sampling()),
+            self.generate_kwargs(),
             self.n,
             self.structured_output()[0],
             others,
             words=self.biases[1],
             adapters=self.adapters,
             slot=self.id_slot,
+            sampled=self.sampling_values(),
         )
 
 

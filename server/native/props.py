@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request
 
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.model import Model
-from satchel.runtime.sampling import Sampling
 from satchel.server.bodies import BodyRoute
 from satchel.server.flavour import JsonObject
 from satchel.server.native.settings import generation_settings
@@ -31,11 +30,11 @@ async def props(request: Request, model: Name = "") -> JsonObject:
 def properties(model: Model, name: str) -> JsonObject:
     tokenizer = model.tokenizer
     bos, eos = (tokenizer.text(t) if t is not None else "" for t in (tokenizer.bos, tokenizer.eos))
-    style = model.style
+    style, defaults = model.style, model.request_defaults
     return {
         "default_generation_settings": {
             "n_ctx": model.context,
-            "params": generation_settings(GenerateOptions(), Sampling()),
+            "params": generation_settings(GenerateOptions.of(**defaults.kwargs), defaults.sampling),
         },
         "total_slots": model.cache.slots,
         "model_alias": name,

@@ -77,7 +77,8 @@ class GenerateBody(AnswerFields):
     @kept
     def wanted(self) -> GenerationRequest:
         self._check()
-        return GenerationRequest(self.model, self._prompt(), self.generate_kwargs())
+        sampled = self.options.sampling_values()
+        return GenerationRequest(self.model, self._prompt(), self.generate_kwargs(), sampled=sampled)
 
     def _check(self) -> None:
         if self.images:
@@ -153,4 +154,5 @@ class OllamaChatBody(AnswerFields):
     def wanted(self) -> GenerationRequest:
         said = [m.as_message(f"messages[{i}]") for i, m in enumerate(self.messages)]
         turn = Turn(said, tools=self.tools or None, reasoning=self.think)
-        return GenerationRequest(self.model, turn, self.generate_kwargs())
+        sampled = self.options.sampling_values()
+        return GenerationRequest(self.model, turn, self.generate_kwargs(), sampled=sampled)

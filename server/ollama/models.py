@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields
 from functools import partial
 from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from satchel.runtime.sampling import Sampling
+from satchel.runtime.api.defaults import PREFIX, request_defaults
+from satchel.runtime.api.options import Options
 from satchel.server.bodies import BodyRoute
 from satchel.server.fields import Body
 from satchel.server.flavour import JsonObject
@@ -66,7 +66,7 @@ async def show(request: Request, body: ShowBody) -> JsonObject:
     info = await in_pool(request, "file", partial(metadata, entry.path, whole=body.verbose))
     return {
         "modelfile": f"FROM {tagged(entry.name)}\n",
-        "parameters": _parameters(),
+        "parameters": _parameters(file, entry.options),
         "template": file.details.template,
         "license": file.details.licence,
         "details": file.as_json(),
@@ -98,7 +98,8 @@ def _running(entry: ServedModel, file: FileDetails) -> JsonObject:
     return {**running, "context_length": entry.model.model.context} if entry.model else running
 
 
-def _parameters() -> str:
-    """The default sampling options as lines of a Modelfile."""
-    values = {f.name: getattr(Sampling(), f.name) for f in fields(Sampling)}
-    return "\n".join(f"{name:<30} {values[name]}" for name in TOLD)
+def _parameters(file: FileDetails, options: Options) -> str:
+    """The sampling options of requests that set none, as lines of a Modelfile."""
+    of_file = {PREFIX + key: value for key, value in file.details.sampling.items()}
+    found = request_defaults(of_file, options.defaults, "")[0].sampling
+    return "\n".join(f"{name:<30} {getattr(found, name)}" for name in TOLD)

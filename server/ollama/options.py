@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from satchel.runtime.api.generate_options import GenerateKwargs
-from satchel.runtime.sampling import Sampling
 from satchel.server.fields import MOST_TOKENS, Body, SamplingFields
 from satchel.server.generation import Caller
 from satchel.server.models import ServedModel
@@ -66,7 +65,6 @@ class OllamaOptions(SamplingFields, Unused):
     def generate_kwargs(self) -> GenerateKwargs:
         """The options as fields of GenerateOptions."""
         return GenerateKwargs(
-            sampling=self.sampling(Sampling()),
             max_tokens=self.limit,
             stop=tuple(self.stop),
             draft=-1 if self.draft_num_predict is None else self.draft_num_predict,

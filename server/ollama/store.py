@@ -1,4 +1,4 @@
-"""/api/pull, /api/copy and /api/delete, which change the store and the served models. /api/push, /api/create
+"""/api/pull, /api/create, /api/copy and /api/delete, which change the store and the served models. /api/push
 and blob uploads are refused with a message.
 """
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -28,9 +29,11 @@ from satchel.server.roles import ADMIN, needs
 from satchel.server.route import caller_of, in_pool, models_of, pulls_of, unknown_fields
 from satchel.server.stream import LINES, Stream, line, unless_gone
 from satchel.store import Progress, Store
+from satchel.store.create import create as create_model
+from satchel.store.meant import pasted
+from satchel.store.modelfile import Modelfile
 
 router = APIRouter(route_class=BodyRoute)
-HUBS = ("hf.co/", "huggingface.co/")
 SUCCESS: JsonObject = {"status": "success"}
 
 
@@ -52,6 +55,33 @@ class ModelNameBody(Body):
 class PullBody(ModelNameBody):
     insecure: bool = False
     stream: bool = True
+
+
+class CreateBody(ModelNameBody):
+    """A model that is made of a served one."""
+
+    from_: str = Field(alias="from", min_length=1, max_length=1000)
+    parameters: dict[str, str | int | float | list[str]] = Field(default_factory=dict)
+    system: str = Field(default="", max_length=100_000)
+    license: str | list[str] = ""
+    stream: bool = True
+    template: str = ""
+    files: dict[str, str] | None = None
+    adapters: dict[str, str] | None = None
+    messages: list[dict[str, Any]] | None = None
+    quantize: str | None = None
+
+    def recipe(self, source: ServedModel) -> Modelfile:
+        """The recipe of the body. A Problem for what cannot be made here."""
+        for field in ("files", "adapters", "quantize"):
+            if getattr(self, field):
+                line = f"{field} is not supported: `satchel quantize` and `satchel convert` make model files"
+                raise Problem("unsupported", line, field)
+        unused = [field.upper() for field in ("template",) if getattr(self, field)]
+        parameters = [(key, str(value)) for key, value in self.parameters.items()]
+        licence = self.license if isinstance(self.license, str) else "\n".join(self.license)
+        unused += ["MESSAGE"] if self.messages else []
+        return Modelfile(str(source.path), parameters, self.system, licence, unused)
 
 
 class CopyBody(Body):
@@ -147,12 +177,10 @@ def store_name(name: str) -> str:
     """The store's name for a model name of an Ollama client. A Problem for a URL, which only the CLI may
     pull.
     """
+    name = pasted(name)
     if "://" in name:
         line = "an address cannot be pulled through the server: use `satchel pull` where it runs"
         raise Problem("unsupported", line, "model")
-    hub = next((h for h in HUBS if name.startswith(h)), None)
-    if hub:
-        return f"hf:{name.removeprefix(hub)}"
     return name if name.partition(":")[0] in ("hf", "ollama") else f"ollama:{name}"
 
 
@@ -213,9 +241,18 @@ async def push() -> JsonObject:
 
 @router.post("/api/create")
 @needs(ADMIN)
-async def create() -> JsonObject:
-    line = "models cannot be created here: convert or quantize one with `satchel convert`, `satchel quantize`"
-    raise Problem("unsupported", line)
+async def create(request: Request, body: CreateBody) -> Response:
+    warnings = unknown_fields(request, body)
+    models, name = models_of(request), body.named.removesuffix(":latest")
+    if name in models.entries or name in models.aliases:
+        raise Problem("conflict", f"a model {name!r:.100} exists: delete it first", "model")
+    recipe = body.recipe(models.entry(body.from_))
+    made, notes = await in_pool(request, "file", partial(create_model, Store(offline=True), name, recipe))
+    serve(models, name, made.path)
+    said = {**SUCCESS, **({"warnings": [*warnings, *notes]} if warnings or notes else {})}
+    if not body.stream:
+        return JSONResponse(said)
+    return Response(line({"status": "writing manifest"}) + line(said), media_type=LINES)
 
 
 @router.head("/api/blobs/{digest}")

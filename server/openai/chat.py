@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -13,7 +13,6 @@ from pydantic import Field
 from satchel.formats.chat import Content
 from satchel.formats.template.messages import RESERVED
 from satchel.runtime.api.generate_options import GenerateKwargs
-from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import TOP
 from satchel.server.answer import Answer, AnswerDelta
 from satchel.server.bodies import BodyRoute
@@ -35,11 +34,11 @@ from satchel.server.openai.shapes import (
     timings,
     usage,
 )
-from satchel.server.openai.thinking import Placed, ThinkingFields
+from satchel.server.openai.thinking import Placed, ThinkingFields, Where
 from satchel.server.openai.tools import ToolChoice, Tools, must_call, offered
 from satchel.server.problem import Problem
 from satchel.server.roles import USER, needs
-from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.route import caller_of, models_of, settings_of, unknown_fields
 from satchel.server.stream import unless_gone
 
 router = APIRouter(route_class=BodyRoute)
@@ -115,18 +114,18 @@ class ChatBody(TurnBody, TextFields):
         given = [v for v in (super().limit, most) if v is not None and v >= 0]
         return min(given) if given else -1
 
-    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
+    def generate_kwargs(self) -> GenerateKwargs:
         if self.top_logprobs is not None and not self.logprobs:
             raise Problem("invalid", "top_logprobs needs logprobs: true", "top_logprobs")
         return {
-            **super().generate_kwargs(base),
+            **super().generate_kwargs(),
             "logprobs": (self.top_logprobs or 0) if self.logprobs else -1,
         }
 
     @kept
     def wanted(self) -> GenerationRequest:
         self.check_together()
-        turn, kwargs = self.turn, self.generate_kwargs(Sampling())
+        turn, kwargs = self.turn, self.generate_kwargs()
         if turn.tools and not turn.call and kwargs.get("grammar") is not None:
             raise Problem(
                 "invalid",
@@ -143,6 +142,7 @@ class ChatBody(TurnBody, TextFields):
             words=self.biases[1],
             adapters=self.adapters,
             slot=self.id_slot,
+            sampled=self.sampling_values(),
             prompt_logprobs=-1 if self.prompt_logprobs is None else self.prompt_logprobs,
         )
 
@@ -152,6 +152,8 @@ class ChatBody(TurnBody, TextFields):
 @needs(USER)
 async def chat(request: Request, body: ChatBody) -> Response:
     warnings = unknown_fields(request, body)
+    if "reasoning_format" not in body.model_fields_set:
+        body.reasoning_format = cast(Where, settings_of(request).reasoning_format)
     if body.use_beam_search:
         beams = beamed_chat(models_of(request), body.wanted, caller_of(request), body)
         return JSONResponse(await unless_gone(request, beams))

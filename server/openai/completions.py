@@ -11,7 +11,6 @@ from pydantic import Field
 
 from satchel.formats.chat import Content
 from satchel.runtime.api.generate_options import GenerateKwargs
-from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import TOP, Logprob
 from satchel.server.answer import Answer, AnswerDelta
 from satchel.server.bodies import BodyRoute
@@ -43,11 +42,6 @@ class CompletionBody(TextFields):
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=1 << 31)
 
     @property
-    def limit(self) -> int:
-        named = self.max_tokens is not None or self.n_predict is not None
-        return super().limit if named else USUAL_LIMIT
-
-    @property
     def scores_prompt(self) -> int:
         """The number of top alternatives to report per prompt token; -1: no report."""
         wanted = [-1 if self.prompt_logprobs is None else self.prompt_logprobs]
@@ -67,9 +61,9 @@ class CompletionBody(TextFields):
             for prompt in several(self.prompt)
         ]
 
-    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
+    def generate_kwargs(self) -> GenerateKwargs:
         top = -1 if self.logprobs is None else self.logprobs
-        return {**super().generate_kwargs(base), "logprobs": top}
+        return {**super().generate_kwargs(), "logprobs": top}
 
     @kept
     def wanted(self) -> GenerationRequest:
@@ -78,7 +72,7 @@ class CompletionBody(TextFields):
         return GenerationRequest(
             self.model,
             first,
-            self.generate_kwargs(Sampling()),
+            self.generate_kwargs(),
             self.n,
             self.structured_output()[0],
             others,
@@ -86,6 +80,8 @@ class CompletionBody(TextFields):
             words=self.biases[1],
             adapters=self.adapters,
             slot=self.id_slot,
+            sampled=self.sampling_values(),
+            usual_tokens=USUAL_LIMIT if self.max_tokens is None and self.n_predict is None else -1,
             prompt_logprobs=self.scores_prompt,
         )
 

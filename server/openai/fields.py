@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
-from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import TOP
 from satchel.runtime.words import MAX_COMPLETIONS
 from satchel.server.asked import FRESH
@@ -138,20 +135,20 @@ class TextFields(SamplingFields, GenerateFields, StructuredOutputFields):
             raise Problem("invalid", "logit_bias: a token id is a whole number from 0 on", "logit_bias")
         return by_token, by_text
 
-    def sampling(self, base: Sampling) -> Sampling:
-        bad: Sequence[Any] = [w if isinstance(w, str) else tuple(w) for w in self.bad_words or ()]
-        return replace(
-            super().sampling(base),
-            logit_bias=self.biases[0],
-            allowed=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
-            bad_words=tuple(bad),
-        )
+    def sampling_values(self) -> dict[str, Any]:
+        found = super().sampling_values()
+        if self.logit_bias is not None:
+            found["logit_bias"] = self.biases[0]
+        if self.allowed_token_ids is not None:
+            found["allowed"] = tuple(self.allowed_token_ids)
+        if self.bad_words is not None:
+            found["bad_words"] = tuple(w if isinstance(w, str) else tuple(w) for w in self.bad_words)
+        return found
 
-    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
-        """The request's fields of GenerateOptions. base: the default sampling."""
+    def generate_kwargs(self) -> GenerateKwargs:
+        """The request's fields of GenerateOptions, without its sampling."""
         milliseconds = self.t_max_predict_ms or 0
         made = GenerateKwargs(
-            sampling=self.sampling(base),
             max_tokens=self.limit,
             stop=self.stops,
             stop_token_ids=tuple(self.stop_token_ids or ()),

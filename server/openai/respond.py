@@ -13,9 +13,12 @@ from satchel.server.generation import GenerationRequest
 from satchel.server.openai.fields import TextFields
 from satchel.server.openai.progress import reporting
 from satchel.server.openai.shapes import head, new_id, timings, usage
-from satchel.server.route import caller_of, models_of
+from satchel.server.route import caller_of, models_of, settings_of
+from satchel.server.settings import ServerSettings
 from satchel.server.shadow import begin_answer
-from satchel.server.stream import PING_SECONDS, stream_of, unless_gone
+from satchel.server.stream import stream_of, unless_gone
+
+NEVER = 1e9  # seconds
 
 
 async def respond(
@@ -35,7 +38,9 @@ async def respond(
         wanted, early = reporting(wanted, progress)
     work = begin_answer(models_of(request), wanted, caller_of(request))
     if body.stream:
-        return await stream_of(request, work, chunks, early=early, ping_seconds=silence(body))
+        return await stream_of(
+            request, work, chunks, early=early, ping_seconds=silence(body, settings_of(request))
+        )
 
     async def read() -> JSONResponse:
         answer = await work
@@ -48,10 +53,10 @@ async def respond(
     return await unless_gone(request, read())
 
 
-def silence(body: TextFields) -> float:
+def silence(body: TextFields, settings: ServerSettings) -> float:
     """Seconds of silence after which the stream sends a ping."""
-    asked = body.sse_ping_interval
-    return PING_SECONDS if asked is None else float(asked) if asked > 0 else 1e9
+    asked = settings.ping_seconds if body.sse_ping_interval is None else body.sse_ping_interval
+    return asked if asked > 0 else NEVER
 
 
 def completion(

@@ -16,7 +16,6 @@ from satchel.formats.chat import Content
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
-from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import TOP
 from satchel.server.answer import Answer, AnswerDelta
 from satchel.server.bodies import BodyRoute
@@ -33,7 +32,7 @@ from satchel.server.openai.tools import Function, NamedTool, ToolField, ToolName
 from satchel.server.problem import Problem, problem_of
 from satchel.server.reading import count_tokens
 from satchel.server.roles import USER, needs
-from satchel.server.route import caller_of, models_of, unknown_fields
+from satchel.server.route import caller_of, models_of, settings_of, unknown_fields
 from satchel.server.shadow import begin_answer
 from satchel.server.stream import event, stream_of, unless_gone
 
@@ -116,11 +115,11 @@ class ResponseBody(TextFields):
     def tells_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
-    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
+    def generate_kwargs(self) -> GenerateKwargs:
         unknown = set(self.include or ()) - {LOGPROBS, ENCRYPTED}
         if unknown:
             raise Problem("unsupported", f"include: {min(unknown)!r:.80} cannot be had", "include")
-        made = super().generate_kwargs(base)
+        made = super().generate_kwargs()
         if self.max_output_tokens is not None:
             made["max_tokens"] = self.max_output_tokens
         if self.truncation == "auto":
@@ -153,7 +152,7 @@ class ResponseBody(TextFields):
     @kept
     def wanted(self) -> GenerationRequest:
         self.check_together()
-        turn, kwargs = self.turn, self.generate_kwargs(Sampling())
+        turn, kwargs = self.turn, self.generate_kwargs()
         if turn.tools and not turn.call and kwargs.get("grammar") is not None:
             line = "tools and structured output exclude each other: set tool_choice to none"
             raise Problem("invalid", line, "tool_choice")
@@ -166,6 +165,7 @@ class ResponseBody(TextFields):
             words=self.biases[1],
             adapters=self.adapters,
             slot=self.id_slot,
+            sampled=self.sampling_values(),
         )
 
 
@@ -178,7 +178,7 @@ async def respond(request: Request, body: ResponseBody) -> Response:
     work = begin_answer(models_of(request), body.wanted, caller_of(request))
     if body.stream:
         bits = partial(events, body=body, warnings=warnings)
-        return await stream_of(request, work, bits, ping_seconds=silence(body))
+        return await stream_of(request, work, bits, ping_seconds=silence(body, settings_of(request)))
     return JSONResponse(await unless_gone(request, whole(work, body, warnings)))
 
 

@@ -12,6 +12,7 @@ from terminal import PYTHON, REASON, Terminal, installed
 from satchel.cli.completing.candidates import FILES, VALUES, candidates, models
 from satchel.cli.completing.scripts import SCRIPTS
 from satchel.cli.main import commands, main, parsed
+from satchel.store.resolve import default_model
 
 SHELLS = {
     "bash": ["bash", "--norc", "-i"],
@@ -36,7 +37,7 @@ SHELLS = {
         ("satchel run --worker = p", {"process"}),
         ("satchel run --worker =", {"thread", "process"}),
         ("satchel run --no-esc", {"--no-escape"}),
-        ("satchel run -m ", {FILES}),
+        ("satchel run -m ", {FILES, default_model().stem}),
         ("satchel run -f x", {FILES}),
         ("satchel run a", {FILES}),
         ("satchel run -n ", set()),
@@ -57,7 +58,7 @@ def test_models_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "satchel.cli.completing.candidates.VALUES", {**VALUES, "--model": lambda: ["hf:a/b:Q8_0"]}
     )
     assert [c.word for c in candidates(["satchel", "run", "-m", "hf:a"])] == ["hf:a/b:Q8_0", FILES]
-    assert list(models()) == []
+    assert list(models()) == [default_model().stem]
 
 
 def test_every_option_with_known_values_is_one_of_some_command() -> None:

@@ -16,7 +16,6 @@ import pytest
 from fake_model import FakeModel
 from tiny_file import write_model
 
-from satchel.cli.absent import REASONS
 from satchel.cli.chat.start import ChatStart
 from satchel.cli.main import CLOSED, main
 from satchel.cli.once import PATIENCE
@@ -206,27 +205,6 @@ def test_wrong_use(run: Run, fake: FakeModel, args: list[str], said: str) -> Non
     assert (code, out) == (2, "")
     assert said in err and err.count("\n") == 1
     assert not fake.asked
-
-
-@pytest.mark.parametrize(("reason", "listed"), REASONS.items())
-def test_what_this_version_lacks_is_refused_by_name(run: Run, reason: str, listed: str) -> None:
-    name = listed.split(",")[-1].split()[-1]
-    code, out, err = run(name, "1", "hi")
-    assert (code, out) == (2, "")
-    assert f"{name} is not in this version: {reason}" in err
-
-
-@pytest.mark.parametrize("given", ["--mlock=1", "--cache_reuse=4", "-kvu=2", "--host="])
-def test_what_this_version_lacks_is_refused_with_its_value(run: Run, given: str) -> None:
-    code, out, err = run(given, "hi")
-    assert (code, out) == (2, "")
-    assert f"{given.partition('=')[0].replace('_', '-')}" in err and "is not in this version: " in err
-
-
-def test_absent_options_are_listed_once() -> None:
-    names = [name for listed in REASONS.values() for entry in listed.split(",") for name in entry.split()]
-    assert len(names) == len(set(names))
-    assert all(name.startswith("-") for name in names)
 
 
 def test_a_model_file_is_no_prompt(run: Run, tmp_path: Path) -> None:

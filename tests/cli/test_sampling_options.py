@@ -14,7 +14,8 @@ from satchel.runtime.sampling.record import chain
 
 
 def test_nothing_given_is_the_library_s_default() -> None:
-    assert SamplingOptions().sampling() == Sampling()
+    assert SamplingOptions().values() == {}
+    assert SamplingOptions().sampling(Sampling(top_k=3)) == Sampling(top_k=3)
     assert chain(Sampling()) == ("top_k", "top_p", "min_p", "temperature")
 
 
@@ -28,7 +29,7 @@ def test_nothing_given_is_the_library_s_default() -> None:
     ],
 )
 def test_the_order_is_the_user_s(given: dict[str, str], order: tuple[str, ...]) -> None:
-    assert SamplingOptions(**given).sampling().samplers == order  # type: ignore[arg-type]
+    assert SamplingOptions(**given).sampling(Sampling()).samplers == order  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_the_order_is_the_user_s(given: dict[str, str], order: tuple[str, ...]) 
 )
 def test_a_bias(text: str, pair: tuple[int, float]) -> None:
     assert bias_of(text) == pair
-    assert SamplingOptions(bias=[text]).sampling().bias_pairs == (pair,)
+    assert SamplingOptions(bias=[text]).sampling(Sampling()).bias_pairs == (pair,)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,15 @@ def test_a_bias(text: str, pair: tuple[int, float]) -> None:
 )
 def test_wrong_values_are_wrong_use(given: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        SamplingOptions(**given).sampling()  # type: ignore[arg-type]
+        SamplingOptions(**given).values()  # type: ignore[arg-type]
+
+
+def test_a_flag_of_the_default_s_value_is_given_too() -> None:
+    group = Group("g", SamplingOptions, Taking())
+    unset = {p.name: p.default for p in group.parameters()}
+    assert group.made(dict(unset)).values() == {}
+    made = group.made(unset | {"g_temperature": 0.8, "g_seed": -1})
+    assert made.sampling(Sampling(temperature=0.1, seed=7, top_k=3)) == Sampling(top_k=3)
 
 
 @pytest.mark.parametrize(

@@ -146,13 +146,13 @@ def test_each_sampling_option_reaches_the_command_line_and_every_api() -> None:
         if one.kind is int:
             value = int(value)
         if one.flags:
-            group = SamplingOptions(Sampling(**{one.name: value}))
-            assert getattr(group.sampling(), one.name) == value, one.name
+            group = SamplingOptions({one.name: value})
+            assert getattr(group.sampling(Sampling()), one.name) == value, one.name
         for key in one.body:
             chat = ChatBody.model_validate({"messages": MESSAGES, key: value})
             ollama = OllamaOptions.model_validate({key: value})
             for body in (chat, ollama):
-                assert getattr(body.sampling(Sampling()), one.name) == value, key
+                assert body.sampling_values()[one.name] == value, key
                 assert not body.unknown
 
 
@@ -189,7 +189,7 @@ def test_options_of_a_request_reach_the_library() -> None:
             "include_stop_str_in_output": True,
         }
     )
-    kwargs = body.generate_kwargs(Sampling())
+    kwargs = body.generate_kwargs()
     assert (kwargs["ignore_eos"], kwargs["on_overflow"], kwargs["draft"]) == (True, "shift", 0)
     assert kwargs["include_stop_str_in_output"]
     GenerateOptions.of(**kwargs).checked()

@@ -21,9 +21,9 @@ pytest.importorskip("fastapi")
 
 from satchel.cli.serving import ServerOptions
 from satchel.errors import RequestError
+from satchel.runtime.api.defaults import RequestDefaults
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.options import Options
-from satchel.runtime.sampling import GREEDY
 from satchel.server import app as app_module
 from satchel.server.app import create_app
 from satchel.server.asked import generate_kwargs
@@ -223,8 +223,12 @@ def test_a_key_s_share_is_the_weight_of_its_requests(tmp_path: Path) -> None:
     for key, share in {"light": 0.5, "plain": 1.0, "heavy": 4.0, "other": 1.0}.items():
         caller = guard._caller({"type": "http"}, Headers({"authorization": f"Bearer {key}"}), USER)
         assert caller.share == share
-        model: Any = SimpleNamespace(cache=SimpleNamespace(slots=1), tokenizer=SimpleNamespace(vocab_size=9))
-        wanted = GenerationRequest("m", Text("x"), GenerateKwargs(sampling=GREEDY, max_tokens=1))
+        model: Any = SimpleNamespace(
+            cache=SimpleNamespace(slots=1),
+            tokenizer=SimpleNamespace(vocab_size=9),
+            request_defaults=RequestDefaults(),
+        )
+        wanted = GenerationRequest("m", Text("x"), GenerateKwargs(max_tokens=1))
         assert generate_kwargs(model, wanted, caller, None)["weight"] == share
 
 

@@ -18,6 +18,7 @@ from satchel.cli.main import main
 from satchel.errors import RequestError
 from satchel.store.journal import read_journal
 from satchel.store.lock import guard
+from satchel.store.resolve import default_model
 from satchel.store.running import ServerClient
 
 Capture = pytest.CaptureFixture[str]
@@ -41,12 +42,25 @@ def pulled(hub: Hub, model: bytes, capfd: Capture) -> Path:
 
 def test_list_shows_what_was_pulled(pulled: Path, capfd: Capture) -> None:
     code, out, _ = run(capfd, "list")
-    head, line = out.splitlines()
+    head, line, bundled = out.splitlines()
     assert code == 0 and head.split() == ["NAME", "SIZE", "PLACE", "MODIFIED"]
     assert line.split()[:4] == ["hf:u/r:Q4_K_M", f"{pulled.stat().st_size / 1e3:.1f}", "kB", "store"]
-    [found] = json.loads(run(capfd, "list", "--json")[1])
+    assert "bundled" in bundled.split()
+    found = json.loads(run(capfd, "list", "--json")[1])[0]
     assert found["paths"] == [str(pulled)] and found["licence"] == "mit" and len(found["sha256"]) == 64
     assert json.loads(run(capfd, "list", "none", "--json")[1]) == []
+
+
+def test_the_bundled_model_has_a_name_that_is_taken_everywhere(capfd: Capture) -> None:
+    [entry] = json.loads(run(capfd, "list", "--json")[1])
+    name = entry["name"]
+    assert (entry["place"], entry["paths"]) == ("bundled", [str(default_model())])
+    for command in ("show", "inspect"):
+        code, out, err = run(capfd, command, name)
+        assert (code, err) == (0, "") and out
+    code, out, _ = run(capfd, "tokenize", "-m", name, "hi")
+    assert code == 0 and out
+    assert "it is not removed" in run(capfd, "rm", name)[2]
 
 
 def test_show_says_what_a_model_is(pulled: Path, capfd: Capture) -> None:
@@ -151,7 +165,7 @@ def test_a_pull_that_was_ended_goes_on(
     child.send_signal(end)
     assert child.wait(SECONDS) == (130 if end == signal.SIGINT else -end)
     served.go.set()
-    assert run(capfd, "list", "--json")[1] == "[]\n"
+    assert [entry["place"] for entry in json.loads(run(capfd, "list", "--json")[1])] == ["bundled"]
     hub.asked.clear()
     code, out, _ = run(capfd, "pull", "hf:u/r")
     assert code == 0 and Path(out.strip()).read_bytes() == data

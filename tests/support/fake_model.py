@@ -11,6 +11,7 @@ from typing import Any
 from satchel.errors import ModelError, RequestError
 from satchel.formats.chat import Style
 from satchel.formats.gguf import Metadata
+from satchel.runtime.api.defaults import RequestDefaults
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.reply import Stats
 from satchel.runtime.sampling import Sampling
@@ -77,6 +78,7 @@ class FakeModel:
         self.saved: list[Path] = []
         self.while_reading: list[Act] = []
         self.tail, self.style, self.options = "", Style(), Options()
+        self.request_defaults = RequestDefaults()
         self.reply: FakeReply | None = None
         tensor = SimpleNamespace(shape=(1000, 2000), format="q8_0", nbytes=2_125_000)
         self.gguf = SimpleNamespace(

@@ -323,8 +323,13 @@ def test_what_did_not_fit_is_said(files: dict[str, Path]) -> None:
         Model.load(files["dense"], device="remote", gpu_memory=1_800_000, gpu_layers="all")
     with pytest.raises(DeviceError, match="no such backend"):
         Model.load(files["dense"], device="remote,tpu")
-    with pytest.raises(DeviceError, match=r"-ngl 3: this machine has no GPU"):
-        Model.load(files["dense"], gpu_layers=3)
+
+
+@pytest.mark.parametrize("layers", [3, 99, "all"])
+def test_layers_for_a_gpu_that_is_not_there_are_a_note(files: dict[str, Path], layers: int | str) -> None:
+    with Model.load(files["dense"], gpu_layers=layers) as model:
+        assert any(f"-ngl {layers} has no effect: this machine has no GPU" in note for note in model.notes)
+        assert [device.name for device in model.devices] == ["cpu"]
 
 
 @pytest.mark.parametrize(("memory", "prefetch"), [(0, "auto"), (1_800_000, "auto"), (4_000_000, "on")])

@@ -254,7 +254,7 @@ def test_the_clients_exceptions_say_it(client: Any) -> None:
         assert "does not exist" in str(missing.value)
     for call in (
         lambda: client.push(MODEL),
-        lambda: client.create("x", from_=MODEL),
+        lambda: client.create("x", from_=MODEL, quantize="q4_K_M"),
         lambda: client.pull("http://127.0.0.1/x.gguf"),
     ):
         with pytest.raises(ollama.ResponseError) as refused:

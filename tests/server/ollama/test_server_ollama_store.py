@@ -122,6 +122,24 @@ def test_a_pull_that_fails_says_so(client: Any, address: str) -> None:
     assert names(client) == ["tiny:latest"]
 
 
+def test_a_model_is_created_of_a_served_one(client: Any, address: str) -> None:
+    made = {"parameters": {"temperature": 0.25, "num_ctx": 64}, "system": "Be brief."}
+    assert client.create("brief", from_="tiny", **made).status == "success"
+    assert names(client) == ["tiny:latest", "brief:latest"]
+    answer = client.chat("brief", [{"role": "user", "content": "hi"}], options={"num_predict": 1})
+    assert answer.eval_count == 1
+    found = httpx.get(f"{address}/props", params={"model": "brief"}).json()
+    assert found["default_generation_settings"]["params"]["temperature"] == 0.25
+    assert "Be brief." in found["chat_template"]
+    assert "temperature                    0.25\n" in client.show("brief").parameters
+    with refused(409):
+        client.create("brief", from_="tiny")
+    with refused(400):
+        client.create("hot", from_="tiny", parameters={"temperature": "hot"})
+    client.delete("brief")
+    assert names(client) == ["tiny:latest"]
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
@@ -129,6 +147,7 @@ def test_a_pull_that_fails_says_so(client: Any, address: str) -> None:
         ("me/x:q4", "ollama:me/x:q4"),
         ("hf:me/x", "hf:me/x"),
         ("huggingface.co/me/x:Q8_0", "hf:me/x:Q8_0"),
+        ("https://huggingface.co/me/x/tree/main", "hf:me/x"),
     ],
 )
 def test_names_are_the_stores(given: str, meant: str) -> None:

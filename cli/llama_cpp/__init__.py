@@ -1,0 +1,1 @@
+"""The flags of llama.cpp's programs llama-cli and llama-server, and what each of them does here."""
