@@ -9,7 +9,7 @@ import pytest
 from satchel.cli.groups import Group, Taking
 from satchel.cli.sampling import SamplingOptions, bias_of
 from satchel.cli.usage import UsageError
-from satchel.runtime.sampling import ORDER, Sampling
+from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.record import chain
 
 
@@ -24,7 +24,10 @@ def test_nothing_given_is_the_library_s_default() -> None:
     [
         ({"samplers": "temperature;top-k"}, ("temperature", "top_k")),
         ({"samplers": " min_p ; typ_p "}, ("min_p", "typical")),
-        ({"sequence": "edskypmxt"}, ORDER),
+        (
+            {"sequence": "edskypmxt"},
+            ("penalties", "dry", "top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc", "temperature"),
+        ),
         ({"sequence": "tk"}, ("temperature", "top_k")),
     ],
 )

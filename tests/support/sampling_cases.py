@@ -77,17 +77,31 @@ def params(rng: np.random.Generator, chain: tuple[str, ...], **options: float) -
     return rows.view(np.int8)
 
 
-def any_numbers(rng: np.random.Generator, name: str) -> Array:
-    """Params whose chain is one sampler, with other numbers in each row: the least, the defaults, or random
-    ones near the default within the option's bounds.
+def any_numbers(rng: np.random.Generator, name: str, near_zero: bool) -> Array:
+    """Params whose chain is one sampler, with other numbers in each row: random ones within the option's
+    bounds, near its default or near zero. The first row has the defaults, or the least numbers.
     """
     rows = params(rng, (name,)).view(SAMPLING)
     for i, option in enumerate(options_of(Sampling)[n] for n in SAMPLERS[name].numbers):
         low, high, usual = float(option.low), float(option.high), float(option.default)
-        drawn = np.clip(usual + rng.uniform(-1, 1, (ROWS, 1)) * max(abs(usual), 1), low, high)
-        drawn[0], drawn[1] = low, usual
+        middle, reach = (0, 3) if near_zero else (usual, max(abs(usual), 1))
+        drawn = np.clip(middle + rng.uniform(-reach, reach, (ROWS, 1)), low, high)
+        drawn[0] = low if near_zero else usual
         rows["chain"]["numbers"][:, :, 0, i] = np.rint(drawn) if option.kind is int else drawn
     return rows.view(np.int8)
+
+
+def any_case(rng: np.random.Generator, name: str) -> Case:
+    """One sampler with other numbers in each of many rows of flat logits, so that a token that is wrongly
+    dropped or kept is soon drawn; every other row has ties.
+    """
+    times = 8
+    x = f32(rng, times * ROWS, 300, scale=1)[0]
+    x[::2] = np.round(x[::2] * 2) / 2
+    ring, (slot, _), (pos, _) = places(rng, 300)
+    rows = np.concatenate([any_numbers(rng, name, near_zero) for near_zero in (False, True) * (times // 2)])
+    inputs = ((x, "f32"), ring, (np.tile(slot, times), "i32"), (np.tile(pos, times), "i32"), (rows, "i8"))
+    return Case(f"any-{name}", inputs, (len(x),), "i32", bound=0)
 
 
 def logits(rng: np.random.Generator, vocabulary: int) -> Array:
@@ -141,9 +155,7 @@ def sample_cases(rng: np.random.Generator) -> Iterator[Case]:
         )
         yield Case(f"far-{i}-{'-'.join(chain)}", inputs, (ROWS,), "i32", bound=0)
     for name in SAMPLERS:
-        rows = any_numbers(rng, name)
-        inputs = ((logits(rng, 300), "f32"), *places(rng, 300), (rows, "i8"))
-        yield Case(f"any-{name}", inputs, (ROWS,), "i32", bound=0)
+        yield any_case(rng, name)
 
 
 def masked_cases(rng: np.random.Generator) -> Iterator[Case]:
