@@ -74,7 +74,7 @@ def give(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFi
         return capsys.readouterr().err
 
     monkeypatch.setattr("satchel.cli.once.open_model", reached)
-    monkeypatch.setattr("satchel.cli.commands.chat.open_model", reached)
+    monkeypatch.setattr("satchel.cli.chat.start.open_model", reached)
     monkeypatch.setattr("satchel.server.run.run_server", served)
     monkeypatch.setattr("satchel.server.log.set_up", lambda *_: None)  # it would keep this test's stderr
     monkeypatch.setattr("satchel.store.Store.pull", lambda *_: Path("pulled.gguf"))
@@ -87,7 +87,7 @@ def give(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFi
 
 def arguments(row: Row, flag: str, command: str) -> list[str]:
     """A command line with one spelling of a flag."""
-    prompt = ["hi"] if command == "run" and "-p" not in row.flags else []
+    prompt = ["say hi"] if command == "run" and "-p" not in row.flags else []
     values = [] if flag.startswith(("--no-", "-no")) else row.values
     return [command, flag, *values, *BESIDE.get(row.flags[0], []), *prompt]
 
@@ -160,12 +160,12 @@ def test_the_server_does_not_deny_being_one(flag: str, give: Give) -> None:
 )
 def test_a_flag_of_another_program_is_refused_by_name(flag: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        program.dispatch(["run", *flag, "hi"])
+        program.dispatch(["run", *flag, "say hi"])
 
 
 def test_a_note_takes_its_value_and_nothing_else(give: Give) -> None:
-    assert give("run", "-fa", "hi").startswith("satchel: note: -fa has no effect")
-    assert give("run", "-fa", "on", "hi").count("\n") == 1
+    assert give("run", "-fa", "say hi").startswith("satchel: note: -fa has no effect")
+    assert give("run", "-fa", "on", "say hi").count("\n") == 1
     assert give("chat", "--prio", "3", "--mlock", "-c", "512").count("\n") == 2
     with pytest.raises(UsageError, match="--prio requires a value, such as 2"):
         program.dispatch(["run", "--prio"])
@@ -191,6 +191,6 @@ def test_the_page_is_current() -> None:
 def test_suggestions_are_options_that_the_command_takes() -> None:
     for given in ("--max-tokens", "--no-warmupp", "--mlok"):
         with pytest.raises(UsageError) as caught:
-            program.dispatch(["run", given, "hi"])
+            program.dispatch(["run", given, "say hi"])
         near = str(caught.value).partition("did you mean ")[2].partition("?")[0]
         assert not near or near in page.options("run")

@@ -189,7 +189,7 @@ def test_a_line_for_llama_cli(
         raise Reached
 
     monkeypatch.setattr("satchel.cli.once.open_model", opened)
-    monkeypatch.setattr("satchel.cli.commands.chat.open_model", opened)
+    monkeypatch.setattr("satchel.cli.chat.start.open_model", opened)
     with pytest.raises(Reached):
         program.dispatch([command, *shlex.split(line)])
     assert all(said.startswith("satchel: note: ") for said in capsys.readouterr().err.splitlines())

@@ -78,7 +78,6 @@ def test_the_type_that_would_fit_is_named(
         (["-ot", "(=cpu"], 2),
         (["--gpu-memory", "lots"], 2),
         (["--stream-weights", "often"], 2),
-        (["-ngl", "7"], 1),
         (["-dev", "remote,tpu"], 1),
         (["-dev", "remote", "-ngl", "all", "--gpu-memory", "1MB"], 1),
         (["-dev", "remote", "-ot", "ffn=abacus"], 1),
