@@ -47,9 +47,10 @@ ModelOrBundled = Annotated[
     ),
 ]
 NAME_LIKE = re.compile(
-    r"""(hf|huggingface|ollama):\S+ | https?://\S+\.gguf | \S+\.gguf  # schemes, files
-    | [\w.-]+(/[\w.-]+)*:[\w.-]+ | [\w.-]+(/[\w.-]+)+               # NAME:TAG, USER/REPO
-    | [A-Za-z][A-Za-z_.-]*\d[\w.-]*""",  # llama3.2
+    r"""(?=\S*[A-Za-z])(                                         # 12:30 is none
+    (hf|huggingface|ollama):\S+ | https?://\S+\.gguf | \S+\.gguf  # schemes, files
+    | [\w.-]+(/[\w.-]+)*:[\w.-]+ | [\w.-]+(/[\w.-]+)+             # NAME:TAG, USER/REPO
+    | [A-Za-z][A-Za-z_.-]*\d[\w.-]*)""",  # llama3.2
     re.VERBOSE | re.ASCII,
 )
 WORD = re.compile(r"[a-z][a-z_-]+")

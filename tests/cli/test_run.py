@@ -412,6 +412,8 @@ def bare(
         (["hello"], b"", "satchel-40m-q6_k", "hello"),
         (["-m", "mine", "mine"], b"", "mine", "mine"),
         (["2+2=?"], b"", "satchel-40m-q6_k", "2+2=?"),
+        (["12:30"], b"", "satchel-40m-q6_k", "12:30"),
+        (["1/2"], b"", "satchel-40m-q6_k", "1/2"),
         (["-p", "llama3.2"], b"", "satchel-40m-q6_k", "llama3.2"),
     ],
 )
