@@ -75,6 +75,10 @@ def model_and_prompt(words: Sequence[str], given: Path | None) -> tuple[Path | N
     found = named_model(first)
     if found is not None:
         return found, prompt
+    if prompt and any(c.isspace() for c in first):
+        raise UsageError(
+            f"PROMPT: expected a model and one text, or one text, got {len(words)}: quote it as one"
+        )
     if prompt:
         raise UsageError(f"{_missing(first)}; a prompt of several words is quoted")
     if NAME_LIKE.fullmatch(first):

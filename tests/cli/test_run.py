@@ -436,6 +436,7 @@ def test_a_model_may_stand_before_the_prompt(
         (["none.gguf"], "none.gguf: can't be read"),
         (["why", "is", "it", "so?"], "why: this machine has no such model"),
         (["why", "is", "it", "so?"], "a prompt of several words is quoted"),
+        (["why is", "it so?"], "PROMPT: expected a model and one text, or one text, got 2: quote it as one"),
         (["-m", "mine", "mine", "hi"], "expected one text, got 2"),
     ],
 )
