@@ -118,7 +118,10 @@ def invoke(name: str, args: list[str]) -> int:
     except (typer.TyperException, UsageError) as error:
         option = getattr(error, "option_name", "")
         text = unknown(option, offered) if option and option not in options else wording(error)
-        raise UsageError(f"{text[:1].lower()}{text[1:]} (see `satchel {name} --help`)") from error
+        begun = (
+            text if text[:2].isupper() else text[:1].lower() + text[1:]
+        )  # MODEL is the name of an argument
+        raise UsageError(f"{begun} (see `satchel {name} --help`)") from error
     return result if isinstance(result, int) else DONE
 
 

@@ -47,9 +47,10 @@ ModelOrBundled = Annotated[
     ),
 ]
 NAME_LIKE = re.compile(
-    r"""(hf|huggingface|ollama):\S+ | https?://\S+\.gguf | \S+\.gguf  # schemes, files
-    | [\w.-]+(/[\w.-]+)*:[\w.-]+ | [\w.-]+(/[\w.-]+)+               # NAME:TAG, USER/REPO
-    | [A-Za-z][A-Za-z_.-]*\d[\w.-]*""",  # llama3.2
+    r"""(?=\S*[A-Za-z])(                                         # 12:30 is none
+    (hf|huggingface|ollama):\S+ | https?://\S+\.gguf | \S+\.gguf  # schemes, files
+    | [\w.-]+(/[\w.-]+)*:[\w.-]+ | [\w.-]+(/[\w.-]+)+             # NAME:TAG, USER/REPO
+    | [A-Za-z][A-Za-z_.-]*\d[\w.-]*)""",  # llama3.2
     re.VERBOSE | re.ASCII,
 )
 WORD = re.compile(r"[a-z][a-z_-]+")
@@ -74,6 +75,10 @@ def model_and_prompt(words: Sequence[str], given: Path | None) -> tuple[Path | N
     found = named_model(first)
     if found is not None:
         return found, prompt
+    if prompt and any(c.isspace() for c in first):
+        raise UsageError(
+            f"PROMPT: expected a model and one text, or one text, got {len(words)}: quote it as one"
+        )
     if prompt:
         raise UsageError(f"{_missing(first)}; a prompt of several words is quoted")
     if NAME_LIKE.fullmatch(first):

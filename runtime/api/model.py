@@ -198,7 +198,7 @@ class Model(Recovering, Readings, Resource):
             self.gguf, self.devices, o, self.placement_options, measured(self.gguf, o)
         )
         self.arch, placement, self.notes = settled.arch, settled.placement, [*self.notes, *settled.notes]
-        check_room(self.arch, self.devices)
+        check_room(self.arch, self.devices, sum(t.nbytes for t in self.gguf.tensors.values()))
         self.cache = self.arch.cache
         self.adapters = read_adapters(self.gguf, o.adapters, o.control_vectors)
         self.engine = Engine(

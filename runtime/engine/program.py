@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from satchel.errors import DeviceError
 from satchel.quant import FORMATS
 from satchel.runtime.compiler.memory import stride_of
 from satchel.runtime.device.device import (
@@ -23,6 +24,7 @@ from satchel.runtime.device.device import (
     Exec,
     pointer,
 )
+from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.graph import Array, Dim
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan
@@ -35,7 +37,13 @@ class DeviceMemory:
 
     def __init__(self, device: Device, state_bytes: int) -> None:
         self.device = device
-        self.state = device.alloc(max(state_bytes, 64), STATE)
+        try:
+            self.state = device.alloc(max(state_bytes, 64), STATE)
+        except DeviceLost:
+            raise
+        except DeviceError as error:
+            less = "a smaller context (-c), fewer slots (-np) or a quantized cache (-ctk q8_0 -ctv q8_0)"
+            raise DeviceError(f"{error}: there is no room for the KV cache; {less} needs less") from None
         self._hand: ThreadPoolExecutor | None = None
 
     @property

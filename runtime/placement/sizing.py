@@ -53,20 +53,20 @@ def affordable(arch: Arch, wanted: Cache, most: int, budget: int) -> int:
     return max(LEAST, low * STEP)
 
 
-def check_room(arch: Arch, devices: Sequence[Device]) -> None:
+def check_room(arch: Arch, devices: Sequence[Device], weights: int) -> None:
     """Raises RequestError where the KV cache is larger than all memory of these devices. What is beyond their
-    free memory alone may still work: a system gives out pages as they are written.
+    free memory alone may still work: a system gives out pages as they are written. weights: bytes of them.
     """
     infos = [d.info() for d in devices]
     needed, total = cache_bytes(arch, arch.cache), sum(info.memory_total for info in infos)
     if not total or needed <= total:
         return
-    free = sum(info.memory_free for info in infos)
+    free = max(0, sum(info.memory_free for info in infos) - weights)
     fits = affordable(arch, arch.cache, arch.cache.context, free)
     raise RequestError(
         f"context {arch.cache.context}: expected a KV cache within {total / 1e9:,.2f} GB of memory, got"
-        f" {needed / 1e9:,.2f} GB; a context (-c) of {fits} fits the {free / 1e9:,.2f} GB that are free; with"
-        " a quantized cache (-ctk q8_0 -ctv q8_0) or fewer slots (-np) a longer one does"
+        f" {needed / 1e9:,.2f} GB; a context (-c) of {fits} fits the {free / 1e9:,.2f} GB beside the weights;"
+        " with a quantized cache (-ctk q8_0 -ctv q8_0) or fewer slots (-np) a longer one does"
     )
 
 

@@ -390,6 +390,8 @@ def bare(
         (["hello"], b"", "satchel-40m-q6_k", "hello"),
         (["-m", "mine", "mine"], b"", "mine", "mine"),
         (["2+2=?"], b"", "satchel-40m-q6_k", "2+2=?"),
+        (["12:30"], b"", "satchel-40m-q6_k", "12:30"),
+        (["1/2"], b"", "satchel-40m-q6_k", "1/2"),
         (["-p", "llama3.2"], b"", "satchel-40m-q6_k", "llama3.2"),
     ],
 )
@@ -412,6 +414,7 @@ def test_a_model_may_stand_before_the_prompt(
         (["none.gguf"], "none.gguf: can't be read"),
         (["why", "is", "it", "so?"], "why: this machine has no such model"),
         (["why", "is", "it", "so?"], "a prompt of several words is quoted"),
+        (["why is", "it so?"], "PROMPT: expected a model and one text, or one text, got 2: quote it as one"),
         (["-m", "mine", "mine", "hi"], "expected one text, got 2"),
     ],
 )

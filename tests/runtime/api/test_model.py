@@ -101,7 +101,7 @@ def test_a_context_beyond_all_memory_is_refused_with_one_that_fits(
         RequestError, match=r"^context 10000000: expected a KV cache within 0\.02 GB"
     ) as error:
         Model.load(path, context=10_000_000)
-    found = re.search(r"a context \(-c\) of (\d+) fits the 0\.01 GB that are free", str(error.value))
+    found = re.search(r"a context \(-c\) of (\d+) fits the 0\.01 GB beside the weights", str(error.value))
     assert found is not None
     with Model.load(path, context=int(found[1])) as model:
         assert model.context == int(found[1]) >= 512

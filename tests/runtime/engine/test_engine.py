@@ -10,12 +10,14 @@ from accuracy import nmse
 from tiny_grown import SPECS
 
 from satchel.errors import DeviceError, RequestError
+from satchel.runtime.device.device import STATE
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
     bucket_of,
 )
+from satchel.runtime.engine.program import DeviceMemory
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.kv import Pages
 from satchel.runtime.layers.arch import Cache, architectures, find_arch, windows_of
@@ -241,3 +243,12 @@ def test_an_unknown_device_lists_what_there_is() -> None:
 )
 def test_buckets_are_powers_of_two(n: int, bucket: int) -> None:
     assert bucket_of(n, 512) == bucket
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cache_without_room_says_what_needs_less(backend: str) -> None:
+    with find_backend(backend).open() as device:
+        with pytest.raises(DeviceError, match=r"no room for the KV cache; a smaller context \(-c\)"):
+            DeviceMemory(device, 1 << 60)
+        with pytest.raises(DeviceError, match="cannot allocate"):
+            device.alloc(1 << 60, STATE)
