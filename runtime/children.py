@@ -60,6 +60,10 @@ NEEDED = ("satchel", "numpy", "numba", "llvmlite", "cffi", "_cffi_backend", "tok
 
 def interpreter() -> list[str]:
     """Command that starts a Python like this one, without the command's own folder on the module path."""
+    if getattr(sys, "frozen", False):  # sys.executable is the program itself
+        raise DeviceError(
+            "worker='process' needs Python, and a frozen program has none: take worker='thread'"
+        )
     if not sys.executable:
         raise DeviceError("worker='process' needs to know where Python is, and sys.executable is empty")
     flags = {

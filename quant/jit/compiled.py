@@ -48,8 +48,10 @@ def link(modules: Sequence[ModuleType], numba: Any) -> Mapping[str, Callable[...
     for module in modules:
         scope.update(vars(module))
     scope.update(vectors.FUNCTIONS)
-    # numba looks at a function's own file only to tell whether what it kept is still valid.
-    stamp = max(Path(module.__file__ or "").stat().st_mtime_ns for module in (*modules, vectors))
+    # numba looks at a function's own file only to tell whether what it kept is still valid. A frozen program
+    # has no files of its modules, and keeps nothing.
+    files = [Path(module.__file__ or "") for module in (*modules, vectors)]
+    stamp = max(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
     found: dict[str, Callable[..., Any]] = {}
     for function in [f for f in scope.values() if isinstance(f, FunctionType)]:
         copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
