@@ -93,7 +93,7 @@ COMMON = (
     row("-lzm --lazy-mode", "on", note("--stream-weights reads weights as they are needed")),
     row("--numa", "distribute", note("the system places threads and pages; `numactl` places the process")),
     row("-dev --device", "cpu", same("`satchel doctor` lists the devices; CUDA1 is cuda:1, ROCm0 hip")),
-    row("--list-devices", "", refused("`satchel doctor` lists the devices and tests them")),
+    row("--list-devices", "", runs("doctor")),
     row("-ot --override-tensor", "exps=cpu", same("devices as of -dev; may be repeated")),
     row("-cmoe --cpu-moe"),
     row("-ncmoe --n-cpu-moe", "2"),
