@@ -92,11 +92,9 @@ COMMON = (
     row("-lm --load-mode", "auto", MAPPED),
     row("-lzm --lazy-mode", "on", note("--stream-weights reads weights as they are needed")),
     row("--numa", "distribute", note("the system places threads and pages; `numactl` places the process")),
-    row(
-        "-dev --device", "cpu", same("devices have satchel's names: cpu, cuda:0; `satchel doctor` lists them")
-    ),
-    row("--list-devices", "", refused("`satchel doctor` lists the devices and tests them")),
-    row("-ot --override-tensor", "exps=cpu", same("devices have satchel's names; may be repeated")),
+    row("-dev --device", "cpu", same("`satchel doctor` lists the devices; CUDA1 is cuda:1, ROCm0 hip")),
+    row("--list-devices", "", runs("doctor")),
+    row("-ot --override-tensor", "exps=cpu", same("devices as of -dev; may be repeated")),
     row("-cmoe --cpu-moe"),
     row("-ncmoe --n-cpu-moe", "2"),
     row("--moe-cache-mib", "4096", refused("--expert-cache 4GiB caches the most used experts")),

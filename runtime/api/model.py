@@ -345,9 +345,8 @@ class Model(Recovering, Readings, Resource):
         before: token ids of an earlier conversation.
         """
         defaults, options = self.request_defaults, self._options(kwargs)
-        thinking = Thinking.of(
-            defaults.reasoning if reasoning is None else reasoning, reasoning_end or defaults.reasoning_end
-        )
+        wanted = self._default_reasoning() if reasoning is None else reasoning
+        thinking = Thinking.of(wanted, reasoning_end or defaults.reasoning_end)
         prompt = ChatPrompt(
             self.template,
             self.tokenizer,
@@ -396,6 +395,16 @@ class Model(Recovering, Readings, Resource):
         # As many as run at once, and two to follow at once when one of them ends.
         with ThreadPoolExecutor(self.cache.slots + 2, "satchel-many") as pool:
             return list(pool.map(run, prompts))
+
+    def _default_reasoning(self) -> bool | int | str | None:
+        """The reasoning of requests that set none; None, with a note, where the template cannot have it."""
+        wanted, style = self.request_defaults.reasoning, self.style
+        if not wanted or (style.thinks and (style.efforts or not isinstance(wanted, str))):
+            return wanted
+        line = f"the default reasoning, {wanted}, has no effect: this model's template does not support it"
+        if line not in self.notes:
+            self.notes.append(line)
+        return None
 
     def _options(self, given: GenerateKwargs) -> GenerateOptions:
         """The checked options of a request, with the model's defaults of those that it leaves out."""

@@ -12,6 +12,10 @@ from satchel.errors import RequestError
 
 AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
 STREAMS = PREFETCHES = ("auto", "on", "off")
+PEER = re.compile(
+    r"(CPU|CUDA|ROCm|HIP|SYCL|Metal|MTL)(\d*)", re.IGNORECASE
+)  # devices as llama.cpp writes them
+PEER_NAMES = {"rocm": "hip", "mtl": "metal"}
 WORDS = {"-1": AUTO, "-2": ALL}
 
 
@@ -107,7 +111,10 @@ def read_devices(text: str) -> tuple[str, ...]:
 
 
 def _known(name: str) -> str:
-    """The canonical name of a device: the first of a backend has no number."""
+    """The canonical name of a device: the first of a backend has no number. llama.cpp's CUDA0 is cuda."""
+    if found := PEER.fullmatch(name):
+        backend = found[1].lower()
+        name = f"{PEER_NAMES.get(backend, backend)}:{found[2] or 0}"
     return name.removesuffix(":0")
 
 

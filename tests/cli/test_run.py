@@ -20,6 +20,8 @@ from satchel.cli.chat.start import ChatStart
 from satchel.cli.main import CLOSED, main
 from satchel.cli.once import PATIENCE
 from satchel.cli.options import typed
+from satchel.runtime.api.defaults import RequestDefaults
+from satchel.runtime.sampling import Sampling
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -97,6 +99,13 @@ def test_prompt_and_system_prompt_from_files(run: Run, fake: FakeModel, tmp_path
     (tmp_path / "s").write_text("Be kind.\n", encoding="utf-8")
     assert run("-f", str(tmp_path / "p"), "-sysf", str(tmp_path / "s"))[0] == 0
     assert [m["content"] for m in fake.conversations[0]] == ["Be kind.", "what?\n"]
+
+
+def test_a_flag_goes_before_the_file_and_the_file_before_the_default(run: Run, fake: FakeModel) -> None:
+    fake.request_defaults = RequestDefaults(Sampling(temperature=0.25, top_k=7))
+    assert run("--top-k", "40", "hi")[0] == 0
+    drawn = fake.asked[0]["sampling"]
+    assert (drawn.temperature, drawn.top_k, drawn.top_p) == (0.25, 40, Sampling().top_p)
 
 
 def test_raw_completion_has_no_template(run: Run, fake: FakeModel) -> None:

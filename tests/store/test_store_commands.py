@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hub_server import Hub, Served
+from tiny_file import write_model
 from waiting import SECONDS, until
 
 from satchel.cli.main import main
@@ -61,6 +62,20 @@ def test_the_bundled_model_has_a_name_that_is_taken_everywhere(capfd: Capture) -
     code, out, _ = run(capfd, "tokenize", "-m", name, "hi")
     assert code == 0 and out
     assert "it is not removed" in run(capfd, "rm", name)[2]
+
+
+def test_hf_pulls_and_then_runs(
+    hub: Hub, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    hub.put_repo("u/r", {"r-Q4_K_M.gguf": write_model(tmp_path / "tiny.gguf").read_bytes()})
+    line = ("run", "-hf", "u/r:q4_k_m", "-no-cnv", "-n", "2", "--temp", "0", "-c", "64", "hi")
+    code, first, err = run(capfd, *line)
+    assert (code, err) == (0, "") and any("resolve" in path for path in hub.paths())
+    hub.asked.clear()
+    assert run(capfd, *line)[:2] == (0, first) and hub.asked == []
+    code, _, err = run(capfd, "run", "-hf", "u/none", "--offline", "hi")
+    assert code == 1 and "offline, and not in the store" in err and hub.asked == []
 
 
 def test_show_says_what_a_model_is(pulled: Path, capfd: Capture) -> None:

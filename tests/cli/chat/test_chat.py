@@ -21,6 +21,7 @@ from satchel.cli.chat.output import TextOutput
 from satchel.cli.chat.session import Session
 from satchel.cli.main import main
 from satchel.errors import RequestError
+from satchel.runtime.api.defaults import RequestDefaults
 from satchel.runtime.sampling import Sampling
 
 Chat = Callable[..., tuple[int, str, str]]
@@ -70,6 +71,13 @@ def test_each_line_is_a_turn_and_answers_alone_are_on_stdout(chat: Chat, fake: F
 def test_the_prompt_of_the_command_line_is_the_first_turn(chat: Chat, fake: FakeModel) -> None:
     assert chat("second\n", "-p", "/first", "-st")[0] == 0
     assert (len(fake.conversations), contents(fake)) == (1, ["/first"])
+
+
+def test_a_flag_goes_before_the_file_s_sampling(chat: Chat, fake: FakeModel) -> None:
+    fake.request_defaults = RequestDefaults(Sampling(temperature=0.25, top_k=7))
+    assert chat("hi\n/set min_p 0.5\nho\n", "--top-k", "40")[0] == 0
+    drawn = [asked["sampling"] for asked in fake.asked]
+    assert [(s.temperature, s.top_k, s.min_p) for s in drawn] == [(0.25, 40, 0.05), (0.25, 40, 0.5)]
 
 
 def test_what_fails_is_told_and_the_rest_goes_on(chat: Chat, fake: FakeModel) -> None:

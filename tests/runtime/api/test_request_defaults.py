@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_model import write_chat_model
 from tiny_file import write_model
 
 from satchel.errors import RequestError
@@ -41,6 +42,29 @@ def test_the_load_s_options_go_before_the_file_s(file: Path) -> None:
         assert (reply.options.max_tokens, reply.options.stop) == (2, ("x",))
         assert model.generate("hi", max_tokens=1, stop=()).options.stop == ()
         assert dict(model.request_defaults.of_file) == {"top_k": 7}
+
+
+@pytest.mark.parametrize("reasoning", [True, 100, "low"])
+def test_reasoning_that_the_template_lacks_is_a_note(file: Path, reasoning: bool | int | str) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    with loaded(file, defaults={"reasoning": reasoning}) as model:
+        for _ in range(2):
+            assert model.chat(messages, max_tokens=1).prompt
+        assert sum("the default reasoning" in note for note in model.notes) == 1
+        with pytest.raises(RequestError, match="reasoning"):
+            model.chat(messages, reasoning=reasoning)
+
+
+def test_reasoning_is_that_of_the_load(tmp_path: Path) -> None:
+    path = write_chat_model(tmp_path / "m.gguf")
+    messages = [{"role": "user", "content": "hi"}]
+    with loaded(path, defaults={"reasoning": False}) as model:
+        assert model.style.thinks and model.notes == []
+        off, on = (
+            model.detokenize(model.chat(messages, max_tokens=1, **how).prompt, special=True)
+            for how in ({}, {"reasoning": True})
+        )
+        assert off.endswith("<think>\n\n</think>\n\n") and not on.endswith("</think>\n\n")
 
 
 def test_a_worker_process_has_them_too(file: Path) -> None:

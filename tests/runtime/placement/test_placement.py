@@ -117,12 +117,14 @@ def test_devices_are_read() -> None:
     assert read_devices("auto") == () and read_devices("none") == ("cpu",)
     assert read_devices("cuda:1, cpu") == ("cuda:1", "cpu")
     assert read_devices("cuda:0,cuda:1") == ("cuda", "cuda:1")
+    assert read_devices("CUDA0,CUDA1, ROCm1") == ("cuda", "cuda:1", "hip:1")  # as llama.cpp writes them
     for text in ("cpu,", "auto,cpu", "cpu,cpu", "cuda,cuda:0"):
         with pytest.raises(RequestError, match="device"):
             read_devices(text)
 
 
 def test_rules_are_read() -> None:
+    assert [r.device for r in read_rules("a=CUDA1,b=CPU")] == ["cuda:1", "cpu"]
     (one,) = read_rules(r"blk\.\d{1,2}\.ffn=CPU")
     assert one.device == "cpu" and one.pattern.search("blk.11.ffn_up.weight")
     assert [r.device for r in read_rules("a=cpu,b=remote:0,c=remote:1")] == ["cpu", "remote", "remote:1"]
