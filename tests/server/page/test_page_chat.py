@@ -9,17 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_talk import ANSWER, QUESTION, button, texts
 
 pytestmark = pytest.mark.model
-ANSWER, QUESTION = ".message.assistant .message-body", ".message.user .message-body"
-
-
-def texts(tab: Any, selector: str) -> list[str]:
-    return [t.strip() for t in tab.locator(selector).all_inner_texts()]
-
-
-def button(tab: Any, label: str, message: str = ".message.last") -> Any:
-    return tab.locator(message).get_by_role("button", name=label, exact=True)
 
 
 def test_an_answer_comes_with_its_counts_and_a_reload_keeps_it(page: Any, ask: Any, expect: Any) -> None:
@@ -180,7 +172,11 @@ def test_an_export_comes_back_in_another_browser(
     [
         ("{", "is no JSON"),
         ("[]", "holds no conversations"),
-        ('{"kind": "satchel-conversations", "conversations": [{"messages": [{"role": "x"}]}]}', "not whole"),
+        (
+            '{"kind": "satchel-conversations", "version": 2, "conversations": [{"messages": [{"role": "x"}]}]}',
+            "not whole",
+        ),
+        ('{"kind": "satchel-conversations", "version": 9, "conversations": []}', "another version"),
     ],
 )
 def test_a_file_that_is_no_export_is_refused(

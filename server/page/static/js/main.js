@@ -2,7 +2,8 @@
 
 import { Client } from "./api/client.js";
 import { the } from "./dom.js";
-import { cutAt, question, remove, reply, titleOf } from "./store/conversation.js";
+import { add, choose, parentOf, remove, revise, shown, snapshot, versions } from "./store/branches.js";
+import { isEmpty, question, reply, titleOf } from "./store/conversation.js";
 import { Library } from "./store/library.js";
 import { getKey, getPref, setPref } from "./store/prefs.js";
 import { download, exported, imported } from "./store/transfer.js";
@@ -51,9 +52,10 @@ class App {
       ask: (text) => this.ask(text),
       answer: () => this.answer(),
       again: (message) => this.again(message),
-      onward: (message) => this.answer(message),
+      onward: (message) => this.answer({ onward: message }),
       edit: (message, text) => this.edit(message, text),
       remove: (message) => this.removeMessage(message),
+      step: (message, by) => this.step(message, by),
     });
     this.bind();
   }
@@ -140,7 +142,7 @@ class App {
   }
 
   metered() {
-    const counts = this.open.messages.findLast((m) => m.counts?.prompt)?.counts;
+    const counts = shown(this.open).findLast((m) => m.counts?.prompt)?.counts;
     const coming = this.turn?.tokens ?? 0;
     showMeter(counts ? counts.prompt + counts.generated + coming : coming, this.picker.room(this.open.model));
   }
@@ -158,18 +160,24 @@ class App {
 
   ask(text) {
     if (this.turn) return;
-    this.open.messages.push(question(text));
-    this.answer();
+    this.askAfter(text, shown(this.open).at(-1));
+  }
+
+  /** Asks a question after a message (null: as the first one), and shows its answer. */
+  askAfter(text, before) {
+    const asked = question(text);
+    add(this.open, asked, before);
+    this.answer({ asked });
     this.thread.follow.toEnd();
   }
 
-  /** Answers the last message; onward: continues the last answer instead. */
-  async answer(onward = null) {
+  /** Answers a question, by default the last one; onward: continues this answer instead. */
+  async answer({ asked = shown(this.open).at(-1), onward = null } = {}) {
     const conversation = this.open;
     if (this.turns.has(conversation.id)) return;
     conversation.model = this.picker.chosen;
     const message = onward ?? reply();
-    if (!onward) conversation.messages.push(message);
+    if (!onward) add(conversation, message, asked);
     const turn = new Turn(this.client, conversation, message, {
       changed: (t) => this.came(t),
       going: Boolean(onward),
@@ -197,8 +205,7 @@ class App {
 
   async ended(turn) {
     const { conversation, message } = turn;
-    const empty = !message.content && !message.reasoning && !message.calls.length;
-    if (empty && message.finish === "stopped") remove(conversation, message);
+    if (isEmpty(message) && message.finish === "stopped") remove(conversation, message);
     if (this.library.get(conversation.id)) await this.keep(conversation);
     if (conversation === this.open) {
       this.thread.set(conversation, null);
@@ -214,51 +221,63 @@ class App {
     this.turn?.stop();
   }
 
+  /** Whether an answer of the open conversation is under way; says so. */
+  busy() {
+    if (this.turn) toast("An answer is under way: stop it first.");
+    return Boolean(this.turn);
+  }
+
+  /** Makes another version of an answer. An empty one, such as that of an error, is replaced. */
   again(message) {
-    if (this.turn) return;
-    cutAt(this.open, message);
-    this.answer();
+    if (this.busy()) return;
+    const asked = parentOf(this.open, message);
+    if (isEmpty(message) && !message.next) remove(this.open, message);
+    this.answer({ asked });
     this.thread.follow.toEnd();
   }
 
+  /** Shows the version before or after this one. */
+  step(message, by) {
+    const all = versions(this.open, message);
+    const version = all[all.indexOf(message) + by];
+    if (!version) return;
+    choose(this.open, version);
+    this.changedMessages(this.open, { touched: false });
+    this.thread.focusVersion(version, by);
+    announce(`Version ${all.indexOf(version) + 1} of ${all.length}.`);
+  }
+
   editLast() {
-    const last = this.open.messages.findLast((m) => m.role === "user");
+    const last = shown(this.open).findLast((m) => m.role === "user");
     if (!last || this.turn) return false;
     this.thread.edit(last);
     return true;
   }
 
   edit(message, text) {
-    if (this.turn) {
-      toast("An answer is under way: stop it first.");
-    } else if (message.role === "user") {
-      cutAt(this.open, message);
-      this.ask(text);
-    } else {
-      message.content = text;
-      this.keep(this.open);
-      this.thread.draw();
-    }
+    if (this.busy()) return;
+    if (message.role === "assistant") {
+      revise(this.open, message, text);
+      this.changedMessages(this.open);
+    } else if (text === message.content) this.answer({ asked: message });
+    else this.askAfter(text, parentOf(this.open, message));
   }
 
   removeMessage(message) {
-    if (this.turn) {
-      toast("An answer is under way: stop it first.");
-      return;
-    }
+    if (this.busy()) return;
     const conversation = this.open;
-    const before = [...conversation.messages];
+    const restore = snapshot(conversation);
     remove(conversation, message);
     this.changedMessages(conversation);
     const undo = () => {
-      conversation.messages = before;
+      restore();
       this.changedMessages(conversation);
     };
     toast("The message was deleted.", { label: "Undo", run: undo });
   }
 
-  changedMessages(conversation) {
-    this.keep(conversation);
+  changedMessages(conversation, how) {
+    this.keep(conversation, how);
     if (conversation === this.open) this.thread.draw();
     this.refresh();
   }

@@ -48,7 +48,7 @@ export class Turn {
 
   /** Sends the request, and repeats it while the model is loading. */
   async ask() {
-    const body = requestOf(this.conversation, { going: this.going });
+    const body = requestOf(this.conversation, this.message, { going: this.going });
     for (;;) {
       try {
         for await (const part of answer(this.client, body, this.abort.signal)) this.take(part);

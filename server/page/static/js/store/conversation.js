@@ -1,18 +1,16 @@
 // A conversation as it is stored, a plain object, and its operations.
 //
-// {id, title, created, updated, model, system, tools, forced, sampling: {name: number}, messages: [message]}
+// {id, title, created, updated, model, system, tools, forced, sampling: {name: number}, first, messages: [message]}
 // tools: the JSON text of a list, "" for none; forced: each answer must call one of them
-// message: {id, role: "user" | "assistant", content}, and of an assistant also {reasoning, calls, finish, trouble, counts}
+// messages: those of all branches, in order of creation; first, parent and next: see branches.js
+// message: {id, parent, next, role: "user" | "assistant", content},
+// and of an assistant also {reasoning, calls, finish, trouble, counts}
 
+import { shown } from "./branches.js";
+import { newId } from "./ids.js";
 import { readTools } from "./tools.js";
 
 const TITLE = 60;
-
-export function newId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join(
-    "",
-  );
-}
 
 export function newConversation({ model = "", system = "", tools = "", forced = false, sampling = {} } = {}) {
   const now = Date.now();
@@ -26,17 +24,20 @@ export function newConversation({ model = "", system = "", tools = "", forced = 
     tools,
     forced,
     sampling: { ...sampling },
+    first: "",
     messages: [],
   };
 }
 
 export function question(content) {
-  return { id: newId(), role: "user", content };
+  return { id: newId(), parent: "", next: "", role: "user", content };
 }
 
 export function reply() {
   return {
     id: newId(),
+    parent: "",
+    next: "",
     role: "assistant",
     content: "",
     reasoning: "",
@@ -51,16 +52,26 @@ export function reply() {
 export function titleOf(conversation) {
   if (conversation.title) return conversation.title;
   const first =
-    conversation.messages
+    shown(conversation)
       .find((m) => m.role === "user")
       ?.content.trim()
       .split("\n", 1)[0] ?? "";
   return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || "New chat";
 }
 
-/** The request body, without empty answers. going: continue the last answer. */
-export function requestOf(conversation, { going = false } = {}) {
-  const said = conversation.messages
+/** Whether an answer holds nothing that a user could want back. */
+export function isEmpty({ content, reasoning, calls }) {
+  return !content && !reasoning && !calls.length;
+}
+
+/**
+ * The request body for an answer: the messages that are shown up to it, without empty answers. going: continue the
+ * answer's text.
+ */
+export function requestOf(conversation, message, { going = false } = {}) {
+  const path = shown(conversation);
+  const said = path
+    .slice(0, path.indexOf(message) + 1)
     .filter((m) => m.role === "user" || m.content)
     .map(({ role, content }) => ({ role, content }));
   const system = conversation.system.trim();
@@ -73,26 +84,6 @@ export function requestOf(conversation, { going = false } = {}) {
     if (conversation.forced) body.tool_choice = "required";
   }
   return going ? { ...body, continue_final_message: true, add_generation_prompt: false } : body;
-}
-
-/** Drops the messages from this one on. */
-export function cutAt(conversation, message) {
-  conversation.messages.splice(conversation.messages.indexOf(message));
-}
-
-/**
- * Takes out an exchange: a question with what follows it up to the next, for models want questions and answers by
- * turns. The last answer can go alone.
- */
-export function remove(conversation, message) {
-  const { messages } = conversation;
-  let from = messages.indexOf(message);
-  if (message.role === "assistant" && from < messages.length - 1) {
-    while (from > 0 && messages[from].role !== "user") from -= 1;
-  }
-  let to = from + 1;
-  while (to < messages.length && messages[to].role !== "user") to += 1;
-  messages.splice(from, to - from);
 }
 
 /** Whether the title or a message contains every word of a search. */

@@ -1,14 +1,17 @@
 // The browser's database of conversations (IndexedDB). Without it (in a private window), they last as long as the page.
 
+import { chained } from "./branches.js";
+
 const NAME = "satchel";
 const STORE = "conversations";
+const VERSION = 2; // 1: messages without branches
 
 export class Database {
   /** Opens the database; `lasting` is false where conversations last only as long as the page. */
   static async open() {
     try {
-      const request = indexedDB.open(NAME, 1);
-      request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
+      const request = indexedDB.open(NAME, VERSION);
+      request.onupgradeneeded = ({ oldVersion }) => upgrade(request, oldVersion);
       const opened = await done(request);
       // Another tab with a newer page may upgrade the database; this page opens it again at its next load.
       opened.onversionchange = () => opened.close();
@@ -47,6 +50,18 @@ export class Database {
   store(mode) {
     return this.opened.transaction(STORE, mode).objectStore(STORE);
   }
+}
+
+function upgrade({ result, transaction }, oldVersion) {
+  if (oldVersion < 1) {
+    result.createObjectStore(STORE, { keyPath: "id" });
+    return;
+  }
+  transaction.objectStore(STORE).openCursor().onsuccess = ({ target: { result: cursor } }) => {
+    if (!cursor) return;
+    cursor.update(chained(cursor.value));
+    cursor.continue();
+  };
 }
 
 const FULL = "The browser's storage is full. Export conversations, then delete some.";

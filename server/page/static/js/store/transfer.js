@@ -1,13 +1,15 @@
 // Exports and imports conversations as JSON. An imported file is untrusted: only known fields are taken.
 
-import { newId } from "./conversation.js";
+import { chained, isTree } from "./branches.js";
+import { idOf } from "./ids.js";
 
 const KIND = "satchel-conversations";
+const VERSION = 2; // 1: messages without branches
 const MOST_BYTES = 64 << 20;
 const ROLES = new Set(["user", "assistant"]);
 
 export function exported(conversations) {
-  return JSON.stringify({ kind: KIND, version: 1, conversations }, null, 1);
+  return JSON.stringify({ kind: KIND, version: VERSION, conversations }, null, 1);
 }
 
 /** Downloads a text as a file. */
@@ -31,17 +33,26 @@ export async function imported(file) {
   if (found?.kind !== KIND || !Array.isArray(found.conversations)) {
     throw new Error(`${file.name} holds no conversations: choose a file that was exported here.`);
   }
-  return found.conversations.map((c, i) => conversation(c, `${file.name}: conversation ${i + 1}`));
+  const { version } = found;
+  if (version !== 1 && version !== VERSION) {
+    throw new Error(`${file.name} is of another version of the page: update this server.`);
+  }
+  return found.conversations.map((c, i) => {
+    const one = conversation(c, version);
+    if (one) return one;
+    throw new Error(`${file.name}: conversation ${i + 1} is not whole: export it again.`);
+  });
 }
 
-function conversation(c, where) {
+/** The known fields of an exported conversation; null where it is not whole. */
+function conversation(c, version) {
   const messages = Array.isArray(c?.messages) ? c.messages : null;
   if (!messages || !messages.every((m) => ROLES.has(m?.role) && typeof m.content === "string")) {
-    throw new Error(`${where} is not whole: export it again.`);
+    return null;
   }
   const now = Date.now();
-  return {
-    id: text(c.id).match(/^[\da-f]{24}$/) ? c.id : newId(),
+  const made = {
+    id: idOf(c.id),
     title: text(c.title),
     created: number(c.created, now),
     updated: number(c.updated, now),
@@ -50,12 +61,15 @@ function conversation(c, where) {
     tools: text(c.tools),
     forced: c.forced === true,
     sampling: numbers(c.sampling),
+    first: text(c.first),
     messages: messages.map(message),
   };
+  if (version === 1) return chained(made);
+  return isTree(made) ? made : null;
 }
 
 function message(m) {
-  const base = { id: newId(), role: m.role, content: m.content };
+  const base = { id: idOf(m.id), parent: text(m.parent), next: text(m.next), role: m.role, content: m.content };
   if (m.role === "user") return base;
   const calls = Array.isArray(m.calls)
     ? m.calls.map((c) => ({ name: text(c?.name), arguments: text(c?.arguments) }))

@@ -9,7 +9,7 @@ import { grow } from "./composer.js";
 const NAMES = { user: "You", assistant: "Satchel" };
 
 export class MessageView {
-  /** on: {edit(message, text), again(message), onward(message), remove(message)}. */
+  /** on: {edit(message, text), again(message), onward(message), remove(message), step(message, by)}. */
   constructor(message, on) {
     Object.assign(this, { message, on, text: null });
     this.body = el("div", { class: "message-body" });
@@ -18,7 +18,8 @@ export class MessageView {
     this.status = el("p", { class: "message-status", hidden: true });
     this.trouble = el("div", { class: "trouble", role: "alert", hidden: true });
     this.facts = el("span", { class: "facts" });
-    this.tools = el("div", { class: "message-tools" }, ...this.buttons(), this.facts);
+    this.versions = versionsPart((by) => on.step(message, by));
+    this.tools = el("div", { class: "message-tools" }, this.versions.node, ...this.buttons(), this.facts);
     const name = el("h2", { class: "visually-hidden" }, NAMES[message.role]);
     const before = message.role === "assistant" ? [this.reasoning.node] : [];
     const after = message.role === "assistant" ? [this.calls, this.status, this.trouble] : [];
@@ -47,6 +48,24 @@ export class MessageView {
     this.showTrouble(last && !turn);
     say(this.facts, turn ? rateLine(turn) : factLine(message.counts));
     this.tools.hidden = Boolean(turn) && !turn.rate;
+  }
+
+  /** Shows which of its versions the message is, with arrows to the others. */
+  showVersions(all) {
+    const { node, back, place, forth } = this.versions;
+    const at = all.indexOf(this.message);
+    node.hidden = all.length < 2;
+    this.node.classList.toggle("branched", all.length > 1);
+    back.disabled = at === 0;
+    forth.disabled = at === all.length - 1;
+    say(place, `${at + 1} / ${all.length}`);
+    node.setAttribute("aria-label", `Version ${at + 1} of ${all.length}`);
+  }
+
+  focusVersion(by) {
+    const { back, forth } = this.versions;
+    const [wanted, other] = by < 0 ? [back, forth] : [forth, back];
+    (wanted.disabled ? other : wanted).focus();
   }
 
   showText() {
@@ -118,7 +137,7 @@ export class MessageView {
     const save = () => {
       const text = field.value.trim();
       close();
-      this.tools.querySelector("button").focus();
+      this.tools.querySelector(".copy").focus();
       if (text && (asks || text !== this.message.content)) this.on.edit(this.message, text);
     };
     const keys = (event) => {
@@ -146,6 +165,14 @@ export class MessageView {
     grow(field);
     field.focus();
   }
+}
+
+function versionsPart(step) {
+  const back = iconButton("back", "Earlier version", () => step(-1));
+  const forth = iconButton("forth", "Later version", () => step(1));
+  const place = el("span", { class: "version-place" });
+  const node = el("span", { class: "versions", role: "group", hidden: true }, back, place, forth);
+  return { node, back, place, forth };
 }
 
 function reasoningPart() {

@@ -1,6 +1,7 @@
 // The messages of the open conversation, drawn at most once per frame.
 
 import { el, the } from "../dom.js";
+import { shown, versions } from "../store/branches.js";
 import { Follow } from "./follow.js";
 import { MessageView } from "./message.js";
 
@@ -48,7 +49,7 @@ export class Thread {
   }
 
   draw() {
-    const { messages } = this.conversation;
+    const messages = shown(this.conversation);
     for (const [message, view] of this.views) {
       if (messages.includes(message)) continue;
       view.node.remove();
@@ -59,12 +60,18 @@ export class Thread {
       const view = this.views.get(message);
       if (this.place.children[i] !== view.node)
         this.place.insertBefore(view.node, this.place.children[i] ?? null);
+      view.showVersions(versions(this.conversation, message));
       view.update(this.turn?.message === message ? this.turn : null, i === messages.length - 1);
     });
     while (this.place.children.length > messages.length) this.place.lastChild.remove();
     if (!messages.length) this.place.append(this.empty());
     else if (!this.turn && messages.at(-1).role === "user") this.place.append(this.unanswered());
     this.follow.grown();
+  }
+
+  /** Puts the focus on a version's arrow; after the last version that is the other arrow. */
+  focusVersion(message, by) {
+    this.views.get(message)?.focusVersion(by);
   }
 
   edit(message) {

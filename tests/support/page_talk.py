@@ -1,0 +1,15 @@
+"""What tests of the page see of a conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ANSWER, QUESTION = ".message.assistant .message-body", ".message.user .message-body"
+
+
+def texts(tab: Any, selector: str) -> list[str]:
+    return [t.strip() for t in tab.locator(selector).all_inner_texts()]
+
+
+def button(tab: Any, label: str, message: str = ".message.last") -> Any:
+    return tab.locator(message).get_by_role("button", name=label, exact=True)
