@@ -8,7 +8,7 @@
 
 import { shown } from "./branches.js";
 import { newId } from "./ids.js";
-import { readTools } from "./tools.js";
+import { isObject, readTools } from "./tools.js";
 
 const TITLE = 60;
 
@@ -72,8 +72,8 @@ export function requestOf(conversation, message, { going = false } = {}) {
   const path = shown(conversation);
   const said = path
     .slice(0, path.indexOf(message) + 1)
-    .filter((m) => m.role === "user" || m.content)
-    .map(({ role, content }) => ({ role, content }));
+    .filter((m) => m.role === "user" || !isEmpty(m))
+    .map((m) => (m.role === "user" || (going && m === message) ? textOf(m) : answerOf(m)));
   const system = conversation.system.trim();
   const messages = system ? [{ role: "system", content: system }, ...said] : said;
   const body = { messages, ...conversation.sampling };
@@ -84,6 +84,35 @@ export function requestOf(conversation, message, { going = false } = {}) {
     if (conversation.forced) body.tool_choice = "required";
   }
   return going ? { ...body, continue_final_message: true, add_generation_prompt: false } : body;
+}
+
+function textOf({ role, content }) {
+  return { role, content };
+}
+
+/** An answer as the API takes it: its text with its calls. Thinking is sent only where it is all there is. */
+function answerOf({ id, content, reasoning, calls }) {
+  const whole = calls.filter(isWhole);
+  // A call that was cut off is none; its text tells the model how far it came.
+  const broken = calls.filter((call) => !isWhole(call)).map((call) => `${call.name} ${call.arguments}`);
+  const text = [content, ...broken].filter(Boolean).join("\n");
+  const answer = { role: "assistant", content: text || (whole.length ? null : "") };
+  if (whole.length) answer.tool_calls = whole.map((call, i) => callOf(call, `call_${id}_${i}`));
+  else if (!text) answer.reasoning_content = reasoning;
+  return answer;
+}
+
+function callOf({ id, name, arguments: given }, other) {
+  return { id: id || other, type: "function", function: { name, arguments: given || "{}" } };
+}
+
+/** Whether a call has a name, and arguments that are a JSON object. */
+function isWhole({ name, arguments: given }) {
+  try {
+    return Boolean(name) && isObject(JSON.parse(given || "{}"));
+  } catch {
+    return false;
+  }
 }
 
 /** Whether the title or a message contains every word of a search. */

@@ -32,6 +32,6 @@ function faultOf(tool, names) {
   return "";
 }
 
-function isObject(value) {
+export function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }

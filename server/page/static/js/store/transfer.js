@@ -72,7 +72,7 @@ function message(m) {
   const base = { id: idOf(m.id), parent: text(m.parent), next: text(m.next), role: m.role, content: m.content };
   if (m.role === "user") return base;
   const calls = Array.isArray(m.calls)
-    ? m.calls.map((c) => ({ name: text(c?.name), arguments: text(c?.arguments) }))
+    ? m.calls.map((c) => ({ id: text(c?.id), name: text(c?.name), arguments: text(c?.arguments) }))
     : [];
   const counts = m.counts && typeof m.counts === "object" ? numbers(m.counts) : null;
   return {
