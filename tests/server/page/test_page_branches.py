@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_talk import ANSWER, QUESTION, button, texts
+from page_talk import ANSWER, QUESTION, button, export, texts
 
 pytestmark = pytest.mark.model
 # A notice would go after some seconds, and its button with it.
@@ -201,9 +201,7 @@ def test_an_export_holds_every_branch(
 ) -> None:
     button(numbered, "Answer again", f"{ANSWERS} >> nth=0").click()
     expect(numbered.locator(ANSWER)).to_have_text(["3"])
-    with numbered.expect_download() as download:
-        numbered.click("#export-all")
-    download.value.save_as(tmp_path / "out.json")
+    export(numbered, tmp_path / "out.json")
     other = open_page(server).tab
     other.set_input_files("#import-file", tmp_path / "out.json")
     other.click(".conversation-link")

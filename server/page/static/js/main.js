@@ -6,9 +6,11 @@ import { add, choose, parentOf, remove, revise, shown, snapshot, versions } from
 import { isEmpty, question, reply, titleOf } from "./store/conversation.js";
 import { Library } from "./store/library.js";
 import { getKey, getPref, setPref } from "./store/prefs.js";
+import { asMarkdown } from "./store/markdown.js";
 import { download, exported, imported } from "./store/transfer.js";
 import { Turn } from "./turn.js";
 import { Composer } from "./view/composer.js";
+import { askFormat } from "./view/export.js";
 import { askKey } from "./view/key.js";
 import { shortcuts } from "./view/keys.js";
 import { showMeter } from "./view/meter.js";
@@ -331,8 +333,11 @@ class App {
       toast("There is no conversation to export yet.");
       return;
     }
-    const day = new Date().toISOString().slice(0, 10);
-    download(`satchel-${day}.json`, exported(conversations));
+    askFormat((format) => {
+      const name = `satchel-${new Date().toISOString().slice(0, 10)}`;
+      if (format === "json") download(`${name}.json`, exported(conversations), "application/json");
+      else download(`${name}.md`, asMarkdown(conversations), "text/markdown");
+    });
   }
 
   async load(input) {
@@ -346,6 +351,7 @@ class App {
           ? `${count} conversation${count === 1 ? "" : "s"} imported.`
           : "All of these conversations are here already.",
       );
+      this.thread.set(this.open, this.turn);
       this.refresh();
     } catch (error) {
       toast(error.message);

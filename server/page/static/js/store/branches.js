@@ -146,6 +146,22 @@ export function isTree(conversation) {
   return true;
 }
 
+/**
+ * Adds the messages that a copy of the conversation has alone; of the rest the later of the two stays. Returns whether
+ * anything changed. Messages keep their identity, for one may be an answer under way.
+ */
+export function merge(conversation, { messages, ...rest }) {
+  const own = new Map(conversation.messages.map((m) => [m.id, m]));
+  const fresh = messages.filter((m) => !own.has(m.id));
+  const later = rest.updated > conversation.updated;
+  if (later) {
+    for (const m of messages) if (own.has(m.id)) Object.assign(own.get(m.id), m);
+    Object.assign(conversation, rest);
+  }
+  conversation.messages.push(...fresh);
+  return later || fresh.length > 0;
+}
+
 /** A function that puts the messages back as they are now, and keeps those that are added meanwhile. */
 export function snapshot(conversation) {
   const links = conversation.messages.map((m) => [m, m.parent, m.next]);

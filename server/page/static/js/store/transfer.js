@@ -1,4 +1,4 @@
-// Exports and imports conversations as JSON. An imported file is untrusted: only known fields are taken.
+// Exports conversations as files, and imports those of JSON. An imported file is untrusted: only known fields are taken.
 
 import { chained, isTree } from "./branches.js";
 import { idOf } from "./ids.js";
@@ -12,10 +12,10 @@ export function exported(conversations) {
   return JSON.stringify({ kind: KIND, version: VERSION, conversations }, null, 1);
 }
 
-/** Downloads a text as a file. */
-export function download(name, text) {
+/** Downloads a text as a file of this media type. */
+export function download(name, text, type) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.href = URL.createObjectURL(new Blob([text], { type }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);

@@ -1,26 +1,23 @@
 // Asks for the API key.
 
 import { el } from "../dom.js";
+import { dialogButtons, openDialog } from "./dialog.js";
 import { getKey, setKey } from "../store/prefs.js";
-
-let shown = null; // the last dialog
 
 /** Opens the dialog; done() runs once a key was given. */
 export function askKey(done) {
-  if (shown?.open) return;
   const field = el("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false" });
   const lasting = el("input", { id: "key-lasting", type: "checkbox" });
   const onsubmit = (event) => {
     event.preventDefault();
     if (!field.value.trim()) return;
     setKey(field.value.trim(), lasting.checked);
-    shown.close();
+    dialog.close();
     done();
   };
   const form = el(
     "form",
     { id: "key-form", onsubmit },
-    el("h2", { id: "key-title" }, "This server asks for an API key"),
     el(
       "p",
       {},
@@ -32,16 +29,11 @@ export function askKey(done) {
     el("label", { for: "key-field" }, "API key"),
     field,
     el("label", { class: "check" }, lasting, " Keep it in this browser"),
-    el(
-      "div",
-      { class: "edit-buttons" },
-      el("button", { type: "button", class: "quiet", onclick: () => shown.close() }, "Cancel"),
+    dialogButtons(
+      el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
       el("button", { type: "submit", class: "strong" }, "Use the key"),
     ),
   );
-  const onclose = (event) => event.target.remove();
-  shown = el("dialog", { id: "key-dialog", "aria-labelledby": "key-title", onclose }, form);
-  document.body.append(shown);
-  shown.showModal();
-  field.focus();
+  const dialog = openDialog("key-dialog", "This server asks for an API key", form);
+  if (dialog) field.focus();
 }
