@@ -1,7 +1,7 @@
 // The chat page: joins the library of conversations, the server and the views.
 
 import { Client } from "./api/client.js";
-import { the } from "./dom.js";
+import { say, the } from "./dom.js";
 import { add, choose, parentOf, remove, revise, shown, snapshot, versions } from "./store/branches.js";
 import { isEmpty, question, reply, titleOf } from "./store/conversation.js";
 import { Library } from "./store/library.js";
@@ -12,7 +12,7 @@ import { Turn } from "./turn.js";
 import { Composer } from "./view/composer.js";
 import { askFormat } from "./view/export.js";
 import { askKey } from "./view/key.js";
-import { shortcuts } from "./view/keys.js";
+import { shortcuts, showShortcuts } from "./view/keys.js";
 import { showMeter } from "./view/meter.js";
 import { announce, banner, toast } from "./view/notice.js";
 import { Panels } from "./view/panels.js";
@@ -66,9 +66,12 @@ class App {
     shortcuts({
       search: () => this.search(),
       fresh: () => this.fresh(),
+      sidebar: () => this.panels.toggle("sidebar"),
+      settings: () => this.panels.toggle("settings"),
       escape: () => this.panels.closeOver() || this.stop(),
     });
     the("new-chat").addEventListener("click", () => this.fresh());
+    the("shortcuts").addEventListener("click", showShortcuts);
     the("export-all").addEventListener("click", () => this.save(this.library.list()));
     the("import").addEventListener("click", () => the("import-file").click());
     the("import-file").addEventListener("change", (event) => this.load(event.target));
@@ -137,7 +140,9 @@ class App {
 
   /** Updates everything around the thread. */
   refresh() {
-    document.title = this.open.messages.length ? `${titleOf(this.open)} · Satchel` : "Satchel";
+    const title = titleOf(this.open);
+    document.title = this.open.messages.length ? `${title} · Satchel` : "Satchel";
+    say(the("title"), title);
     this.sidebar.draw();
     this.composer.show(Boolean(this.turn));
     this.metered();
@@ -236,6 +241,7 @@ class App {
     if (isEmpty(message) && !message.next) remove(this.open, message);
     this.answer({ asked });
     this.thread.follow.toEnd();
+    this.composer.focus(); // the button that had the focus is gone
   }
 
   /** Shows the version before or after this one. */
@@ -263,6 +269,7 @@ class App {
       this.changedMessages(this.open);
     } else if (text === message.content) this.answer({ asked: message });
     else this.askAfter(text, parentOf(this.open, message));
+    this.composer.focus();
   }
 
   removeMessage(message) {

@@ -133,11 +133,14 @@ export class MessageView {
     const asks = this.message.role === "user";
     const field = el("textarea", { class: "edit-field", rows: "2", "aria-label": "Edit the message" });
     field.value = this.message.content;
-    const close = () => form.replaceWith(this.body);
+    const before = document.activeElement;
+    const close = () => {
+      form.replaceWith(this.body);
+      before?.focus({ preventScroll: true });
+    };
     const save = () => {
       const text = field.value.trim();
       close();
-      this.tools.querySelector(".copy").focus();
       if (text && (asks || text !== this.message.content)) this.on.edit(this.message, text);
     };
     const keys = (event) => {

@@ -34,7 +34,7 @@ export class Sidebar {
     let group = "";
     for (const conversation of found) {
       const name = groupOf(conversation.updated);
-      if (name !== group) nodes.push(el("h3", {}, name));
+      if (name !== group) nodes.push(el("h2", {}, name));
       group = name;
       nodes.push(this.row(conversation));
     }
