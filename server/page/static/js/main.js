@@ -6,6 +6,7 @@ import { add, choose, parentOf, remove, revise, shown, snapshot, versions } from
 import { isEmpty, question, reply, titleOf } from "./store/conversation.js";
 import { Library } from "./store/library.js";
 import { getKey, getPref, setPref } from "./store/prefs.js";
+import { settingsOf } from "./store/settings.js";
 import { asMarkdown } from "./store/markdown.js";
 import { download, exported, imported } from "./store/transfer.js";
 import { Turn } from "./turn.js";
@@ -322,8 +323,7 @@ class App {
   }
 
   asDefaults() {
-    const { system, tools, forced, sampling } = this.open;
-    setPref("defaults", { system, tools, forced, sampling });
+    setPref("defaults", settingsOf(this.open));
     toast("New chats begin with these settings.");
   }
 

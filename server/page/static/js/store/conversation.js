@@ -1,18 +1,18 @@
 // A conversation as it is stored, a plain object, and its operations.
 //
-// {id, title, created, updated, model, system, tools, forced, sampling: {name: number}, first, messages: [message]}
-// tools: the JSON text of a list, "" for none; forced: each answer must call one of them
+// {id, title, created, updated, model, first, messages: [message]} and the settings of settings.js
 // messages: those of all branches, in order of creation; first, parent and next: see branches.js
 // message: {id, parent, next, role: "user" | "assistant", content},
 // and of an assistant also {reasoning, calls, finish, trouble, counts}
 
 import { shown } from "./branches.js";
 import { newId } from "./ids.js";
-import { isObject, readTools } from "./tools.js";
+import { fieldsOf, settingsOf } from "./settings.js";
+import { isObject } from "./tools.js";
 
 const TITLE = 60;
 
-export function newConversation({ model = "", system = "", tools = "", forced = false, sampling = {} } = {}) {
+export function newConversation({ model = "", ...settings } = {}) {
   const now = Date.now();
   return {
     id: newId(),
@@ -20,10 +20,7 @@ export function newConversation({ model = "", system = "", tools = "", forced = 
     created: now,
     updated: now,
     model,
-    system,
-    tools,
-    forced,
-    sampling: { ...sampling },
+    ...settingsOf(settings),
     first: "",
     messages: [],
   };
@@ -76,13 +73,8 @@ export function requestOf(conversation, message, { going = false } = {}) {
     .map((m) => (m.role === "user" || (going && m === message) ? textOf(m) : answerOf(m)));
   const system = conversation.system.trim();
   const messages = system ? [{ role: "system", content: system }, ...said] : said;
-  const body = { messages, ...conversation.sampling };
+  const body = { messages, ...fieldsOf(conversation, { going }) };
   if (conversation.model) body.model = conversation.model;
-  const { tools } = readTools(conversation.tools ?? "");
-  if (tools.length && !going) {
-    body.tools = tools;
-    if (conversation.forced) body.tool_choice = "required";
-  }
   return going ? { ...body, continue_final_message: true, add_generation_prompt: false } : body;
 }
 

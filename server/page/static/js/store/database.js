@@ -1,6 +1,7 @@
 // The browser's database of conversations (IndexedDB). Without it (in a private window), they last as long as the page.
 
 import { chained } from "./branches.js";
+import { settingsOf } from "./settings.js";
 
 const NAME = "satchel";
 const STORE = "conversations";
@@ -59,7 +60,7 @@ function upgrade({ result, transaction }, oldVersion) {
   }
   transaction.objectStore(STORE).openCursor().onsuccess = ({ target: { result: cursor } }) => {
     if (!cursor) return;
-    cursor.update(chained(cursor.value));
+    cursor.update({ ...chained(cursor.value), ...settingsOf(cursor.value) });
     cursor.continue();
   };
 }

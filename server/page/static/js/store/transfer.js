@@ -61,6 +61,9 @@ function conversation(c, version) {
     tools: text(c.tools),
     forced: c.forced === true,
     sampling: numbers(c.sampling),
+    schema: text(c.schema),
+    stop: text(c.stop),
+    thinking: text(c.thinking),
     first: text(c.first),
     messages: messages.map(message),
   };
