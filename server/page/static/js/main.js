@@ -37,8 +37,8 @@ class App {
       trouble: (t) => this.trouble(t),
     });
     this.settings = new SettingsPanel({ changed: () => this.settled(), asDefaults: () => this.asDefaults() });
-    this.composer = new Composer({
-      send: (t) => this.ask(t),
+    this.composer = new Composer(this.client, {
+      send: (t, documents) => this.ask(t, documents),
       stop: () => this.stop(),
       editLast: () => this.editLast(),
     });
@@ -166,14 +166,13 @@ class App {
     the("search").select();
   }
 
-  ask(text) {
+  ask(text, documents) {
     if (this.turn) return;
-    this.askAfter(text, shown(this.open).at(-1));
+    this.askAfter(question(text, documents), shown(this.open).at(-1));
   }
 
   /** Asks a question after a message (null: as the first one), and shows its answer. */
-  askAfter(text, before) {
-    const asked = question(text);
+  askAfter(asked, before) {
     add(this.open, asked, before);
     this.answer({ asked });
     this.thread.follow.toEnd();
@@ -269,7 +268,7 @@ class App {
       revise(this.open, message, text);
       this.changedMessages(this.open);
     } else if (text === message.content) this.answer({ asked: message });
-    else this.askAfter(text, parentOf(this.open, message));
+    else this.askAfter(question(text, message.documents), parentOf(this.open, message));
     this.composer.focus();
   }
 

@@ -2,10 +2,11 @@
 //
 // {id, title, created, updated, model, first, messages: [message]} and the settings of settings.js
 // messages: those of all branches, in order of creation; first, parent and next: see branches.js
-// message: {id, parent, next, role: "user" | "assistant", content},
-// and of an assistant also {reasoning, calls, finish, trouble, counts}
+// message: {id, parent, next, role: "user" | "assistant", content}; of a user also documents: [{name, text}],
+// and of an assistant {reasoning, calls, finish, trouble, counts}
 
 import { shown } from "./branches.js";
+import { documentText } from "./fence.js";
 import { newId } from "./ids.js";
 import { fieldsOf, settingsOf } from "./settings.js";
 import { isObject } from "./tools.js";
@@ -26,8 +27,8 @@ export function newConversation({ model = "", ...settings } = {}) {
   };
 }
 
-export function question(content) {
-  return { id: newId(), parent: "", next: "", role: "user", content };
+export function question(content, documents = []) {
+  return { id: newId(), parent: "", next: "", role: "user", content, documents };
 }
 
 export function reply() {
@@ -48,11 +49,8 @@ export function reply() {
 /** The conversation's title: the user's, or the beginning of the first question. */
 export function titleOf(conversation) {
   if (conversation.title) return conversation.title;
-  const first =
-    shown(conversation)
-      .find((m) => m.role === "user")
-      ?.content.trim()
-      .split("\n", 1)[0] ?? "";
+  const asked = shown(conversation).find((m) => m.role === "user");
+  const first = asked?.content.trim().split("\n", 1)[0] || asked?.documents?.[0]?.name || "";
   return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || "New chat";
 }
 
@@ -78,8 +76,9 @@ export function requestOf(conversation, message, { going = false } = {}) {
   return going ? { ...body, continue_final_message: true, add_generation_prompt: false } : body;
 }
 
-function textOf({ role, content }) {
-  return { role, content };
+/** A message of text; its documents stand before it. */
+function textOf({ role, content, documents = [] }) {
+  return { role, content: [...documents.map(documentText), content].filter(Boolean).join("\n\n") };
 }
 
 /** An answer as the API takes it: its text with its calls. Thinking is sent only where it is all there is. */

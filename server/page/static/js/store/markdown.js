@@ -2,6 +2,7 @@
 
 import { shown } from "./branches.js";
 import { titleOf } from "./conversation.js";
+import { documentText, fenced } from "./fence.js";
 
 const NAMES = { user: "You", assistant: "Satchel" };
 
@@ -18,8 +19,8 @@ function conversationText(conversation) {
   return [...parts, ...shown(conversation).map(messageText)].join("\n\n");
 }
 
-function messageText({ role, content, reasoning, calls = [] }) {
-  const parts = [`## ${NAMES[role]}`];
+function messageText({ role, content, reasoning, calls = [], documents = [] }) {
+  const parts = [`## ${NAMES[role]}`, ...documents.map(documentText)];
   if (reasoning?.trim()) parts.push(quoted(reasoning.trim()));
   if (content.trim()) parts.push(content.trim());
   for (const call of calls) parts.push(`\`${call.name}\``, fenced(call.arguments, "json"));
@@ -28,11 +29,4 @@ function messageText({ role, content, reasoning, calls = [] }) {
 
 function quoted(text) {
   return text.replace(/^/gm, "> ");
-}
-
-/** Code whose fence is longer than any run of backticks in it. */
-export function fenced(text, language = "") {
-  const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
-  const fence = "`".repeat(longest + 1);
-  return `${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;
 }

@@ -73,7 +73,7 @@ function conversation(c, version) {
 
 function message(m) {
   const base = { id: idOf(m.id), parent: text(m.parent), next: text(m.next), role: m.role, content: m.content };
-  if (m.role === "user") return base;
+  if (m.role === "user") return { ...base, documents: documents(m.documents) };
   const calls = Array.isArray(m.calls)
     ? m.calls.map((c) => ({ id: text(c?.id), name: text(c?.name), arguments: text(c?.arguments) }))
     : [];
@@ -86,6 +86,11 @@ function message(m) {
     trouble: text(m.trouble),
     counts,
   };
+}
+
+function documents(found) {
+  const given = Array.isArray(found) ? found : [];
+  return given.map((one) => ({ name: text(one?.name), text: text(one?.text) })).filter((one) => one.text);
 }
 
 const text = (value) => (typeof value === "string" ? value : "");

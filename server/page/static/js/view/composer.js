@@ -2,14 +2,16 @@
 
 import { say, the } from "../dom.js";
 import { icon } from "../icons.js";
+import { Documents } from "./documents.js";
 
 export class Composer {
-  /** on: {send(text), stop(), editLast()}. */
-  constructor(on) {
+  /** on: {send(text, documents), stop(), editLast()}. client: reads documents. */
+  constructor(client, on) {
     this.field = the("question");
     this.button = the("send");
     this.on = on;
     this.busy = null;
+    this.documents = new Documents(client, () => this.changed());
     this.field.addEventListener("input", () => this.changed());
     this.field.addEventListener("keydown", (event) => this.key(event));
     the("composer").addEventListener("submit", (event) => {
@@ -31,9 +33,15 @@ export class Composer {
 
   send() {
     const text = this.field.value.trim();
-    if (!text) return;
+    if (!this.ready) return;
     this.set("");
-    this.on.send(text);
+    this.on.send(text, this.documents.take());
+  }
+
+  /** Whether there is something to send, and no document is still being read. */
+  get ready() {
+    const { list, reading } = this.documents;
+    return !reading && Boolean(this.field.value.trim() || list.length);
   }
 
   set(text) {
@@ -48,7 +56,7 @@ export class Composer {
 
   changed() {
     grow(this.field);
-    this.button.disabled = !this.busy && !this.field.value.trim();
+    this.button.disabled = !this.busy && !this.ready;
   }
 
   /** busy: an answer is in progress, and the button stops it. */

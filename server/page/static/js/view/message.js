@@ -4,6 +4,7 @@ import { el, say } from "../dom.js";
 import { icon, iconButton } from "../icons.js";
 import { renderMarkdown } from "../markdown/render.js";
 import { copyButton } from "./copy.js";
+import { documentPart } from "./documents.js";
 import { grow } from "./composer.js";
 
 const NAMES = { user: "You", assistant: "Satchel" };
@@ -21,7 +22,8 @@ export class MessageView {
     this.versions = versionsPart((by) => on.step(message, by));
     this.tools = el("div", { class: "message-tools" }, this.versions.node, ...this.buttons(), this.facts);
     const name = el("h2", { class: "visually-hidden" }, NAMES[message.role]);
-    const before = message.role === "assistant" ? [this.reasoning.node] : [];
+    const before =
+      message.role === "assistant" ? [this.reasoning.node] : (message.documents ?? []).map(documentPart);
     const after = message.role === "assistant" ? [this.calls, this.status, this.trouble] : [];
     const parts = [name, ...before, this.body, ...after, this.tools];
     this.node = el("article", { class: `message ${message.role}` }, ...parts);
@@ -141,7 +143,7 @@ export class MessageView {
     const save = () => {
       const text = field.value.trim();
       close();
-      if (text && (asks || text !== this.message.content)) this.on.edit(this.message, text);
+      if ((text || this.message.documents?.length) && (asks || text !== this.message.content)) this.on.edit(this.message, text);
     };
     const keys = (event) => {
       if (event.key === "Escape") {
