@@ -12,6 +12,7 @@ import pytest
 from page_talk import ANSWER, QUESTION, button, export, texts
 
 pytestmark = pytest.mark.model
+KIND = '"kind": "satchel-conversations"'
 
 
 def test_an_answer_comes_with_its_counts_and_a_reload_keeps_it(page: Any, ask: Any, expect: Any) -> None:
@@ -209,11 +210,8 @@ def test_an_export_as_markdown_is_read_as_it_was_shown(
     [
         ("{", "is no JSON"),
         ("[]", "holds no conversations"),
-        (
-            '{"kind": "satchel-conversations", "version": 2, "conversations": [{"messages": [{"role": "x"}]}]}',
-            "not whole",
-        ),
-        ('{"kind": "satchel-conversations", "version": 9, "conversations": []}', "another version"),
+        (f'{{{KIND}, "version": 2, "conversations": [{{"messages": [{{"role": "x"}}]}}]}}', "not whole"),
+        (f'{{{KIND}, "version": 9, "conversations": []}}', "another version"),
     ],
 )
 def test_a_file_that_is_no_export_is_refused(

@@ -142,7 +142,9 @@ def test_documents_are_exported(
     add(page, "code.py", CODE.encode())
     ask(page, "What is it?")
     expect(page.locator(".document-part")).to_have_count(1)
-    assert f"## You\n\ncode.py:\n\n````py\n{CODE}````\n\nWhat" in export(page, tmp_path / "out.md", "Markdown")
+    assert f"## You\n\ncode.py:\n\n````py\n{CODE}````\n\nWhat" in export(
+        page, tmp_path / "out.md", "Markdown"
+    )
     export(page, tmp_path / "out.json")
     other = open_page(server).tab
     other.set_input_files("#import-file", tmp_path / "out.json")

@@ -86,9 +86,7 @@ def test_a_schema_that_is_none_is_said_and_not_sent(
     assert "response_format" not in seen[0]
 
 
-def test_a_preset_holds_all_settings_and_comes_back(
-    page: Any, ask: Any, expect: Any, canned: Any
-) -> None:
+def test_a_preset_holds_all_settings_and_comes_back(page: Any, ask: Any, expect: Any, canned: Any) -> None:
     canned(page, {"content": "yes"})
     given = {"system": "Be brief.", "schema": json.dumps(SCHEMA), "stop": "END", "thinking": "none"}
     settings(page, **given)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -151,7 +152,7 @@ def test_each_page_has_one_first_heading_and_skips_no_level(
         found = page.evaluate(levels)
         assert found.count(1) == 1
         heads = found[found.index(1) :]
-        assert all(below <= above + 1 for above, below in zip(heads, heads[1:], strict=False))
+        assert all(below <= above + 1 for above, below in pairwise(heads))
 
 
 # Controls that are narrower or lower than 44 pixels; a checkbox is hit through its label.
