@@ -363,3 +363,11 @@ def test_the_dashboard_shows_what_runs(open_page: Any, server: str, expect: Any)
     expect(tab.locator("#rate-plot")).to_have_attribute("aria-label", "0 tokens a second")
     drawn = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)"
     assert tab.locator("#rate-plot").evaluate(drawn)
+
+
+def test_the_dashboard_leads_back_to_the_chat(page: Any, ask: Any, expect: Any, canned: Any) -> None:
+    canned(page, {"content": "Hi"})
+    ask(page, "Hello")
+    page.click("text=Dashboard")
+    page.get_by_role("link", name="Back to the chat").click()
+    expect(page.locator(ANSWER)).to_have_text("Hi")

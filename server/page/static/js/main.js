@@ -2,6 +2,7 @@
 
 import { Client } from "./api/client.js";
 import { say, the } from "./dom.js";
+import { t, translatePage } from "./language/language.js";
 import { add, choose, parentOf, remove, revise, shown, snapshot, versions } from "./store/branches.js";
 import { isEmpty, question, reply, titleOf } from "./store/conversation.js";
 import { Library } from "./store/library.js";
@@ -14,6 +15,7 @@ import { Composer } from "./view/composer.js";
 import { askFormat } from "./view/export.js";
 import { askKey } from "./view/key.js";
 import { shortcuts, showShortcuts } from "./view/keys.js";
+import { languageMenu } from "./view/language.js";
 import { showMeter } from "./view/meter.js";
 import { announce, banner, toast } from "./view/notice.js";
 import { Panels } from "./view/panels.js";
@@ -73,6 +75,7 @@ class App {
     });
     the("new-chat").addEventListener("click", () => this.fresh());
     the("shortcuts").addEventListener("click", showShortcuts);
+    languageMenu(the("language"), () => this.turns.size && this.busyNote());
     the("export-all").addEventListener("click", () => this.save(this.library.list()));
     the("import").addEventListener("click", () => the("import-file").click());
     the("import-file").addEventListener("change", (event) => this.load(event.target));
@@ -81,7 +84,7 @@ class App {
   async start() {
     this.show(this.library.get(getPref("open", "")) ?? this.blank());
     if (!this.library.lasting)
-      toast("This browser keeps no data for the page: conversations end with it. Export what you need.");
+      toast(t("This browser keeps no data for the page: conversations end with it. Export what you need."));
     await this.connect();
   }
 
@@ -108,15 +111,16 @@ class App {
       this.connect();
     };
     if (trouble.kind === "key") {
-      banner("The server asks for an API key.", { label: "Give the key", run: () => askKey(again) });
+      banner(t("The server asks for an API key."), { label: t("Give the key"), run: () => askKey(again) });
       askKey(again);
     } else if (trouble.kind === "loading") {
-      banner(
-        `The model is being loaded${trouble.percent ? `: ${trouble.percent} %` : ""}. You can write already.`,
-      );
+      const { percent } = trouble;
+      const lines = ["The model is being loaded. You can write already."];
+      if (percent) lines.push("The model is being loaded: {percent} %. You can write already.");
+      banner(t(lines.at(-1), { percent }));
       setTimeout(() => this.connect(), 1000);
     } else {
-      banner(trouble.message, { label: "Try again", run: again });
+      banner(trouble.message, { label: t("Try again"), run: again });
     }
   }
 
@@ -193,7 +197,7 @@ class App {
     this.keep(conversation);
     this.thread.set(conversation, turn);
     this.refresh();
-    announce("Satchel answers.");
+    announce(t("Satchel answers."));
     await turn.run();
     this.turns.delete(conversation.id);
     await this.ended(turn);
@@ -216,7 +220,7 @@ class App {
     if (this.library.get(conversation.id)) await this.keep(conversation);
     if (conversation === this.open) {
       this.thread.set(conversation, null);
-      announce(message.trouble || (message.finish === "stopped" ? "Stopped." : "The answer is complete."));
+      announce(message.trouble || (message.finish === "stopped" ? t("Stopped.") : t("The answer is complete.")));
     }
     if (turn.kind === "key") askKey(() => this.again(message));
     else if (turn.kind !== "away") await this.picker.refresh().catch(() => {});
@@ -230,8 +234,14 @@ class App {
 
   /** Whether an answer of the open conversation is under way; says so. */
   busy() {
-    if (this.turn) toast("An answer is under way: stop it first.");
+    if (this.turn) this.busyNote();
     return Boolean(this.turn);
+  }
+
+  /** Says that an answer is under way, which must be stopped before. */
+  busyNote() {
+    toast(t("An answer is under way: stop it first."));
+    return true;
   }
 
   /** Makes another version of an answer. An empty one, such as that of an error, is replaced. */
@@ -252,7 +262,7 @@ class App {
     choose(this.open, version);
     this.changedMessages(this.open, { touched: false });
     this.thread.focusVersion(version, by);
-    announce(`Version ${all.indexOf(version) + 1} of ${all.length}.`);
+    announce(t("Version {at} of {all}", { at: all.indexOf(version) + 1, all: all.length }));
   }
 
   editLast() {
@@ -282,7 +292,7 @@ class App {
       restore();
       this.changedMessages(conversation);
     };
-    toast("The message was deleted.", { label: "Undo", run: undo });
+    toast(t("The message was deleted."), { label: t("Undo"), run: undo });
   }
 
   changedMessages(conversation, how) {
@@ -306,7 +316,7 @@ class App {
       await this.keep(conversation, { touched: false });
       this.show(conversation);
     };
-    toast(`“${titleOf(conversation)}” was deleted.`, { label: "Undo", run: undo });
+    toast(t("“{title}” was deleted.", { title: titleOf(conversation) }), { label: t("Undo"), run: undo });
   }
 
   choose(id) {
@@ -323,7 +333,7 @@ class App {
 
   asDefaults() {
     setPref("defaults", settingsOf(this.open));
-    toast("New chats begin with these settings.");
+    toast(t("New chats begin with these settings."));
   }
 
   async keep(conversation, how) {
@@ -336,7 +346,7 @@ class App {
 
   save(conversations) {
     if (!conversations.length) {
-      toast("There is no conversation to export yet.");
+      toast(t("There is no conversation to export yet."));
       return;
     }
     askFormat((format) => {
@@ -353,9 +363,9 @@ class App {
     try {
       const count = await this.library.take(await imported(file));
       toast(
-        count
-          ? `${count} conversation${count === 1 ? "" : "s"} imported.`
-          : "All of these conversations are here already.",
+        count > 1
+          ? t("{count} conversations imported.", { count })
+          : t(count ? "1 conversation imported." : "All of these conversations are here already."),
       );
       this.thread.set(this.open, this.turn);
       this.refresh();
@@ -378,6 +388,7 @@ class App {
   }
 }
 
+translatePage();
 themeSwitch(the("theme"));
 let app = null;
 const library = await Library.open((id) => app?.elsewhere(id));

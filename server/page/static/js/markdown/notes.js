@@ -1,6 +1,7 @@
 // Footnotes of one answer: their numbers, by the order in which the text refers to them.
 
 import { el } from "../dom.js";
+import { t } from "../language/language.js";
 
 const REFERENCE = /\[\^([^\]\s]{1,60})\]/g;
 
@@ -31,7 +32,7 @@ export class Notes {
     const number = this.numbers.get(name);
     if (!number) return document.createTextNode(text);
     const onclick = (event) => follow(event, `.footnote[data-number="${number}"]`);
-    const props = { type: "button", class: "footnote-link", "aria-label": `Footnote ${number}`, onclick };
+    const props = { type: "button", class: "footnote-link", "aria-label": t("Footnote {number}", { number }), onclick };
     return el("sup", { "data-note": number }, el("button", props, String(number)));
   }
 
@@ -39,12 +40,12 @@ export class Notes {
   section(nodes) {
     const items = [...this.numbers].map(([name, number]) => {
       const onclick = (event) => follow(event, `sup[data-note="${number}"] button`);
-      const label = `Back to footnote ${number} in the text`;
+      const label = t("Back to footnote {number} in the text", { number });
       const back = el("button", { type: "button", class: "footnote-link", "aria-label": label, onclick }, "↩");
       const content = nodes(this.written.get(name).blocks);
       return el("li", { class: "footnote", "data-number": number, tabindex: "-1" }, ...content, back);
     });
-    return el("section", { class: "footnotes", "aria-label": "Footnotes" }, el("ol", {}, ...items));
+    return el("section", { class: "footnotes", "aria-label": t("Footnotes") }, el("ol", {}, ...items));
   }
 }
 

@@ -1,6 +1,7 @@
 // Renders Markdown as elements. It creates only the element names listed in this file, in notes.js and, for formulas,
 // in formula.js; text becomes text nodes.
 
+import { t } from "../language/language.js";
 import { copyButton } from "../view/copy.js";
 import { el } from "../dom.js";
 import { parseBlocks } from "./blocks.js";
@@ -80,7 +81,7 @@ class Renderer {
       el("thead", {}, row("th", head)),
       el("tbody", {}, ...rows.map((r) => row("td", r))),
     );
-    return el("div", { class: "table-wrap", tabindex: "0", role: "group", "aria-label": "Table" }, table);
+    return el("div", { class: "table-wrap", tabindex: "0", role: "group", "aria-label": t("Table") }, table);
   }
 
   inline(text) {
@@ -113,7 +114,7 @@ class Renderer {
 }
 
 function taskBox(done) {
-  const label = done ? "Done" : "To do";
+  const label = t(done ? "Done" : "To do");
   return el("span", { class: `task-box${done ? " done" : ""}`, role: "img", "aria-label": label });
 }
 
@@ -122,7 +123,7 @@ function codeNode({ language, text }) {
     "div",
     { class: "code-bar" },
     el("span", {}, language || "text"),
-    copyButton("Copy code", () => text),
+    copyButton(t("Copy code"), () => text),
   );
   const code = el("code", {}, ...highlighted(text, language));
   return el("div", { class: "code-block" }, bar, el("pre", { tabindex: "0" }, code));

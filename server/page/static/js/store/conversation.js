@@ -5,6 +5,7 @@
 // message: {id, parent, next, role: "user" | "assistant", content}; of a user also documents: [{name, text}],
 // and of an assistant {reasoning, calls, finish, trouble, counts}
 
+import { t } from "../language/language.js";
 import { shown } from "./branches.js";
 import { documentText } from "./fence.js";
 import { newId } from "./ids.js";
@@ -51,7 +52,7 @@ export function titleOf(conversation) {
   if (conversation.title) return conversation.title;
   const asked = shown(conversation).find((m) => m.role === "user");
   const first = asked?.content.trim().split("\n", 1)[0] || asked?.documents?.[0]?.name || "";
-  return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || "New chat";
+  return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || t("New chat");
 }
 
 /** Whether an answer holds nothing that a user could want back. */

@@ -1,5 +1,6 @@
 // The browser's database of conversations (IndexedDB). Without it (in a private window), they last as long as the page.
 
+import { t } from "../language/language.js";
 import { chained } from "./branches.js";
 import { settingsOf } from "./settings.js";
 
@@ -39,7 +40,7 @@ export class Database {
     } catch (error) {
       const full = error?.name === "QuotaExceededError";
       throw new Error(
-        full ? FULL : `The browser did not keep this conversation (${error?.name}). Export it.`,
+        full ? t(FULL) : t("The browser did not keep this conversation ({error}). Export it.", { error: error?.name }),
       );
     }
   }

@@ -1,5 +1,7 @@
 // Reads files that a user adds to a question: {name, text}. The server reads a PDF, the page everything else.
 
+import { t } from "../language/language.js";
+
 const MOST_TEXT = 2 << 20; // bytes
 const MOST_PDF = 8 << 20;
 const LONGEST_NAME = 200;
@@ -10,12 +12,12 @@ export async function readDocument(file, client) {
   const name = (file.name || "document.txt").slice(0, LONGEST_NAME);
   const pdf = file.type === "application/pdf" || /\.pdf$/i.test(name);
   const most = pdf ? MOST_PDF : MOST_TEXT;
-  if (file.size > most) throw new Error(`${name} has more than ${most >> 20} MB: split it.`);
+  if (file.size > most) throw new Error(t("{name} has more than {most} MB: split it.", { name, most: most >> 20 }));
   const bytes = new Uint8Array(await file.arrayBuffer());
   if (pdf) return { name, ...(await readPdf(bytes, name, client)) };
   const text = decoded(bytes);
-  if (text === null) throw new Error(`${name} is no text: add text, code, CSV or PDF.`);
-  if (!text.trim()) throw new Error(`${name} is empty.`);
+  if (text === null) throw new Error(t("{name} is no text: add text, code, CSV or PDF.", { name }));
+  if (!text.trim()) throw new Error(t("{name} is empty.", { name }));
   return { name, text };
 }
 
@@ -27,7 +29,8 @@ async function readPdf(bytes, name, client) {
     throw new Error(`${name}: ${error.message}`);
   }
   const { text, pages, read } = found;
-  return read < pages ? { text, note: `${name}: the first ${read} of ${pages} pages were read; the rest is too long.` } : { text };
+  const note = "{name}: the first {read} of {pages} pages were read; the rest is too long.";
+  return read < pages ? { text, note: t(note, { name, read, pages }) } : { text };
 }
 
 function base64(bytes) {

@@ -1,5 +1,6 @@
 // Conversations as Markdown, to be read elsewhere. It holds the shown versions.
 
+import { t } from "../language/language.js";
 import { shown } from "./branches.js";
 import { titleOf } from "./conversation.js";
 import { documentText, fenced } from "./fence.js";
@@ -15,12 +16,12 @@ function conversationText(conversation) {
   const facts = [conversation.model && `\`${conversation.model}\``, day].filter(Boolean).join(", ");
   const system = conversation.system.trim();
   const parts = [`# ${titleOf(conversation)}`, facts];
-  if (system) parts.push(`**System prompt**\n\n${quoted(system)}`);
+  if (system) parts.push(`**${t("System prompt")}**\n\n${quoted(system)}`);
   return [...parts, ...shown(conversation).map(messageText)].join("\n\n");
 }
 
 function messageText({ role, content, reasoning, calls = [], documents = [] }) {
-  const parts = [`## ${NAMES[role]}`, ...documents.map(documentText)];
+  const parts = [`## ${t(NAMES[role])}`, ...documents.map(documentText)];
   if (reasoning?.trim()) parts.push(quoted(reasoning.trim()));
   if (content.trim()) parts.push(content.trim());
   for (const call of calls) parts.push(`\`${call.name}\``, fenced(call.arguments, "json"));

@@ -5,6 +5,7 @@
 // schema: the JSON text of a schema that answers must match, "" for none; stop: texts that end an answer, a line each
 // thinking: "" for the model's own way, an effort ("none", "low" ...), or a number of tokens
 
+import { t } from "../language/language.js";
 import { isObject, readTools } from "./tools.js";
 
 const NONE = { system: "", tools: "", forced: false, sampling: {}, schema: "", stop: "", thinking: "" };
@@ -33,9 +34,9 @@ export function readSchema(text) {
   try {
     schema = JSON.parse(text);
   } catch (error) {
-    return { schema: null, fault: `This is no JSON: ${error.message}` };
+    return { schema: null, fault: t("This is no JSON: {error}", { error: error.message }) };
   }
-  return isObject(schema) ? { schema, fault: "" } : { schema: null, fault: "This must be an object: { ... }" };
+  return isObject(schema) ? { schema, fault: "" } : { schema: null, fault: t("This must be an object: { ... }") };
 }
 
 /** {stops, fault}: the texts that end an answer. \n in a line is a new line. */
@@ -44,7 +45,7 @@ export function readStops(text) {
     .split("\n")
     .filter(Boolean)
     .map((line) => line.replaceAll("\\n", "\n"));
-  if (stops.length > MOST_STOPS) return { stops: [], fault: `There may be ${MOST_STOPS} at most.` };
+  if (stops.length > MOST_STOPS) return { stops: [], fault: t("There may be {most} at most.", { most: MOST_STOPS }) };
   return { stops, fault: "" };
 }
 

@@ -1,5 +1,6 @@
 // Exports conversations as files, and imports those of JSON. An imported file is untrusted: only known fields are taken.
 
+import { t } from "../language/language.js";
 import { chained, isTree } from "./branches.js";
 import { idOf } from "./ids.js";
 
@@ -23,24 +24,25 @@ export function download(name, text, type) {
 
 /** The conversations in a file; throws an Error with a one-line message where it holds none. */
 export async function imported(file) {
-  if (file.size > MOST_BYTES) throw new Error(`${file.name} has more than ${MOST_BYTES >> 20} MB: split it.`);
+  const { name } = file;
+  if (file.size > MOST_BYTES) throw new Error(t("{name} has more than {most} MB: split it.", { name, most: MOST_BYTES >> 20 }));
   let found;
   try {
     found = JSON.parse(await file.text());
   } catch {
-    throw new Error(`${file.name} is no JSON: choose a file that was exported here.`);
+    throw new Error(t("{name} is no JSON: choose a file that was exported here.", { name }));
   }
   if (found?.kind !== KIND || !Array.isArray(found.conversations)) {
-    throw new Error(`${file.name} holds no conversations: choose a file that was exported here.`);
+    throw new Error(t("{name} holds no conversations: choose a file that was exported here.", { name }));
   }
   const { version } = found;
   if (version !== 1 && version !== VERSION) {
-    throw new Error(`${file.name} is of another version of the page: update this server.`);
+    throw new Error(t("{name} is of another version of the page: update this server.", { name }));
   }
   return found.conversations.map((c, i) => {
     const one = conversation(c, version);
     if (one) return one;
-    throw new Error(`${file.name}: conversation ${i + 1} is not whole: export it again.`);
+    throw new Error(t("{name}: conversation {number} is not whole: export it again.", { name, number: i + 1 }));
   });
 }
 

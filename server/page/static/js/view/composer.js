@@ -2,6 +2,7 @@
 
 import { say, the } from "../dom.js";
 import { icon } from "../icons.js";
+import { t } from "../language/language.js";
 import { Documents } from "./documents.js";
 
 export class Composer {
@@ -63,12 +64,12 @@ export class Composer {
   show(busy) {
     if (this.busy !== busy) {
       this.busy = busy;
-      const label = busy ? "Stop the answer" : "Send";
+      const label = t(busy ? "Stop the answer" : "Send");
       this.button.replaceChildren(icon(busy ? "stop" : "send"));
       this.button.setAttribute("aria-label", label);
       this.button.title = label;
       this.button.classList.toggle("stops", busy);
-      say(the("hint"), busy ? "Esc stops the answer" : "Enter sends, Shift+Enter begins a new line");
+      say(the("hint"), t(busy ? "Esc stops the answer" : "Enter sends, Shift+Enter begins a new line"));
     }
     this.changed();
   }

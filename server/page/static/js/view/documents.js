@@ -2,6 +2,7 @@
 
 import { el, the } from "../dom.js";
 import { icon, iconButton } from "../icons.js";
+import { number, t } from "../language/language.js";
 import { readDocument } from "../store/documents.js";
 import { toast } from "./notice.js";
 
@@ -53,7 +54,7 @@ export class Documents {
   async add(files) {
     for (const file of files) {
       if (this.list.length >= MOST) {
-        toast(`A question takes ${MOST} documents at most.`);
+        toast(t("A question takes {most} documents at most.", { most: MOST }));
         return;
       }
       await this.read(file);
@@ -93,10 +94,10 @@ export class Documents {
         { class: "document" },
         icon("document"),
         el("span", { class: "document-name", title: one.name }, one.name),
-        iconButton("close", `Remove ${one.name}`, () => this.remove(one)),
+        iconButton("close", t("Remove {name}", { name: one.name }), () => this.remove(one)),
       ),
     );
-    if (this.reading) chips.push(el("span", { class: "document waits" }, "Reading a document"));
+    if (this.reading) chips.push(el("span", { class: "document waits" }, t("Reading a document")));
     this.place.replaceChildren(...chips);
     this.place.hidden = !chips.length;
     this.changed();
@@ -111,7 +112,7 @@ export class Documents {
 
 /** A document of a question that was asked, folded. */
 export function documentPart({ name, text }) {
-  const size = el("span", { class: "note" }, `${text.length.toLocaleString()} characters`);
+  const size = el("span", { class: "note" }, t("{count} characters", { count: number(text.length) }));
   return el(
     "details",
     { class: "document-part" },

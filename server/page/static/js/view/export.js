@@ -1,6 +1,7 @@
 // Asks in which format conversations are exported.
 
 import { el } from "../dom.js";
+import { t } from "../language/language.js";
 import { dialogButtons, openDialog } from "./dialog.js";
 
 /** chosen(format): "markdown" or "json". */
@@ -14,11 +15,11 @@ export function askFormat(chosen) {
   };
   const dialog = openDialog(
     "export-dialog",
-    "Export",
-    el("p", {}, "Markdown is for reading and holds the versions that are shown."),
-    el("p", {}, "JSON holds all versions and the settings, and can be imported again."),
+    t("Export"),
+    el("p", {}, t("Markdown is for reading and holds the versions that are shown.")),
+    el("p", {}, t("JSON holds all versions and the settings, and can be imported again.")),
     dialogButtons(
-      el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+      el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, t("Cancel")),
       button("json", "JSON"),
       button("markdown", "Markdown"),
     ),

@@ -1,6 +1,7 @@
 // Asks for the API key.
 
 import { el } from "../dom.js";
+import { t } from "../language/language.js";
 import { dialogButtons, openDialog } from "./dialog.js";
 import { getKey, setKey } from "../store/prefs.js";
 
@@ -15,25 +16,21 @@ export function askKey(done) {
     dialog.close();
     done();
   };
+  const told = "It is the one that was given to {command}. It is sent to this server only.";
+  const [before, after] = t(told).split("{command}");
   const form = el(
     "form",
     { id: "key-form", onsubmit },
-    el(
-      "p",
-      {},
-      "It is the one that was given to ",
-      el("code", {}, "satchel serve --api-key"),
-      ". It is sent to this server only.",
-    ),
-    getKey() && el("p", { id: "key-wrong", class: "wrong" }, "The key that was given before is not valid."),
-    el("label", { for: "key-field" }, "API key"),
+    el("p", {}, before, el("code", {}, "satchel serve --api-key"), after),
+    getKey() && el("p", { id: "key-wrong", class: "wrong" }, t("The key that was given before is not valid.")),
+    el("label", { for: "key-field" }, t("API key")),
     field,
-    el("label", { class: "check" }, lasting, " Keep it in this browser"),
+    el("label", { class: "check" }, lasting, ` ${t("Keep it in this browser")}`),
     dialogButtons(
-      el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
-      el("button", { type: "submit", class: "strong" }, "Use the key"),
+      el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, t("Cancel")),
+      el("button", { type: "submit", class: "strong" }, t("Use the key")),
     ),
   );
-  const dialog = openDialog("key-dialog", "This server asks for an API key", form);
+  const dialog = openDialog("key-dialog", t("This server asks for an API key"), form);
   if (dialog) field.focus();
 }

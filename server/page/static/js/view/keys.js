@@ -1,6 +1,7 @@
 // Keyboard shortcuts of the page, and the list of them.
 
 import { el } from "../dom.js";
+import { t } from "../language/language.js";
 import { dialogButtons, openDialog } from "./dialog.js";
 
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -38,9 +39,9 @@ function run(event, act) {
 
 export function showShortcuts() {
   const rows = LIST.map(([keys, what]) =>
-    el("div", {}, el("dt", {}, ...keys.map((key) => el("kbd", {}, key))), el("dd", {}, what)),
+    el("div", {}, el("dt", {}, ...keys.map((key) => el("kbd", {}, key))), el("dd", {}, t(what))),
   );
-  const close = el("button", { type: "button", class: "strong", onclick: () => dialog.close() }, "Close");
+  const close = el("button", { type: "button", class: "strong", onclick: () => dialog.close() }, t("Close"));
   const list = el("dl", { class: "shortcuts" }, ...rows);
-  const dialog = openDialog("shortcuts-dialog", "Keyboard shortcuts", list, dialogButtons(close));
+  const dialog = openDialog("shortcuts-dialog", t("Keyboard shortcuts"), list, dialogButtons(close));
 }

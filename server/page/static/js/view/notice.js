@@ -2,6 +2,7 @@
 
 import { el, the } from "../dom.js";
 import { iconButton } from "../icons.js";
+import { t } from "../language/language.js";
 
 const SHOWN_MS = 7000;
 let timer = 0;
@@ -17,7 +18,7 @@ export function toast(line, act = null) {
   const button =
     act && el("button", { type: "button", class: "quiet", onclick: () => (close(), act.run()) }, act.label);
   place.replaceChildren(
-    el("div", { class: "toast" }, el("span", {}, line), button, iconButton("close", "Dismiss", close)),
+    el("div", { class: "toast" }, el("span", {}, line), button, iconButton("close", t("Dismiss"), close)),
   );
   // Where the focus was on what the notice says is gone, it goes on to the button.
   if (button && document.activeElement === document.body) button.focus();

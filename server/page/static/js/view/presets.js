@@ -1,6 +1,7 @@
 // Presets: settings under a name, kept in this browser.
 
 import { el, the } from "../dom.js";
+import { t } from "../language/language.js";
 import { getPref, setPref } from "../store/prefs.js";
 import { sameSettings, settingsOf } from "../store/settings.js";
 import { dialogButtons, openDialog } from "./dialog.js";
@@ -27,7 +28,7 @@ export class Presets {
   show() {
     const name = this.all.find((p) => sameSettings(p.settings, this.current()))?.name ?? "";
     const options = this.all.map((p) => el("option", { value: p.name }, p.name));
-    this.select.replaceChildren(el("option", { value: "" }, "None"), ...options);
+    this.select.replaceChildren(el("option", { value: "" }, t("None")), ...options);
     this.select.value = name;
     this.deleting.disabled = !name;
   }
@@ -49,15 +50,15 @@ export class Presets {
     const form = el(
       "form",
       { onsubmit },
-      el("p", {}, "It holds all settings of this chat. One with the same name is replaced."),
-      el("label", { for: "preset-name" }, "Name"),
+      el("p", {}, t("It holds all settings of this chat. One with the same name is replaced.")),
+      el("label", { for: "preset-name" }, t("Name")),
       field,
       dialogButtons(
-        el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
-        el("button", { type: "submit", class: "strong" }, "Save"),
+        el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, t("Cancel")),
+        el("button", { type: "submit", class: "strong" }, t("Save")),
       ),
     );
-    const dialog = openDialog("preset-dialog", "Save these settings", form);
+    const dialog = openDialog("preset-dialog", t("Save these settings"), form);
     field.select();
   }
 
@@ -70,7 +71,7 @@ export class Presets {
   remove(name) {
     const before = this.all;
     this.put(before.filter((p) => p.name !== name));
-    toast(`“${name}” was deleted.`, { label: "Undo", run: () => this.put(before) });
+    toast(t("“{title}” was deleted.", { title: name }), { label: t("Undo"), run: () => this.put(before) });
   }
 
   put(presets) {

@@ -2,6 +2,7 @@
 // server gives ranges and defaults; an invalid value gets an error message beside its field and is not stored.
 
 import { el, the } from "../dom.js";
+import { t } from "../language/language.js";
 import { readSchema, readStops, settingsOf } from "../store/settings.js";
 import { readTools } from "../store/tools.js";
 import { Presets } from "./presets.js";
@@ -43,7 +44,7 @@ export class SettingsPanel {
     this.tools = { part: the("tools-part"), input: the("tools"), forced: the("tools-forced") };
     this.tools.input.addEventListener("input", () => this.readTools());
     this.tools.forced.addEventListener("change", () => this.readTools());
-    this.fields = new Map(FIELDS.map(([name, label, help]) => [name, this.field(name, label, help)]));
+    this.fields = new Map(FIELDS.map(([name, label, help]) => [name, this.field(name, t(label), t(help))]));
     the("sampling").append(...[...this.fields.values()].map((f) => f.node));
     the("as-defaults").addEventListener("click", asDefaults);
     the("reset").addEventListener("click", () => this.use(settingsOf()));
@@ -98,7 +99,7 @@ export class SettingsPanel {
       const own = OWN[name] ?? {};
       const range = { ...sampling[name], ...own };
       this.ranges[name] = range;
-      this.fields.get(name).input.placeholder = range.shown ?? String(range.default ?? "");
+      this.fields.get(name).input.placeholder = (range.shown && t(range.shown)) ?? String(range.default ?? "");
     }
   }
 
@@ -154,10 +155,10 @@ export class SettingsPanel {
   fault(name, text) {
     const value = Number(text);
     const { low = -SAFE, high = SAFE } = this.ranges[name] ?? {};
-    if (!Number.isFinite(value)) return "This is not a number.";
-    if (WHOLE.has(name) && !Number.isInteger(value)) return "This must be a whole number.";
+    if (!Number.isFinite(value)) return t("This is not a number.");
+    if (WHOLE.has(name) && !Number.isInteger(value)) return t("This must be a whole number.");
     if (value < low || value > Math.min(high, SAFE))
-      return `This must lie between ${low} and ${Math.min(high, SAFE)}.`;
+      return t("This must lie between {low} and {high}.", { low, high: Math.min(high, SAFE) });
     return "";
   }
 }

@@ -1,6 +1,7 @@
 // The messages of the open conversation, drawn at most once per frame.
 
 import { el, the } from "../dom.js";
+import { t } from "../language/language.js";
 import { shown, versions } from "../store/branches.js";
 import { Follow } from "./follow.js";
 import { MessageView } from "./message.js";
@@ -82,13 +83,13 @@ export class Thread {
     const button = el(
       "button",
       { type: "button", class: "quiet", onclick: () => this.on.answer() },
-      "Get an answer",
+      t("Get an answer"),
     );
-    return el("p", { class: "message-status" }, "This question has no answer yet.", button);
+    return el("p", { class: "message-status" }, t("This question has no answer yet."), button);
   }
 
   empty() {
-    const cards = EXAMPLES.map(([title, text]) =>
+    const cards = EXAMPLES.map((example) => example.map((words) => t(words))).map(([title, text]) =>
       el(
         "button",
         { type: "button", class: "example", onclick: () => this.on.ask(text) },
@@ -100,8 +101,8 @@ export class Thread {
       "div",
       { class: "empty" },
       el("img", { src: "/page/icon.svg", alt: "", width: "56", height: "56" }),
-      el("h2", {}, "What shall we talk about?"),
-      el("p", {}, "The model runs on this server, and conversations stay in this browser."),
+      el("h2", {}, t("What shall we talk about?")),
+      el("p", {}, t("The model runs on this server, and conversations stay in this browser.")),
       el("div", { class: "examples" }, ...cards),
     );
   }
