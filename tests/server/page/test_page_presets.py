@@ -137,3 +137,15 @@ def test_an_export_holds_the_form(
     expect(other.locator("#schema")).to_have_value("{}")
     expect(other.locator("#stop")).to_have_value("END")
     expect(other.locator("#thinking")).to_have_value("high")
+
+
+def test_settings_that_no_preset_holds_come_back_by_undo(page: Any, expect: Any) -> None:
+    settings(page, system="a long prompt")
+    page.click("#reset")
+    expect(page.locator("#system")).to_have_value("")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#system")).to_have_value("a long prompt")
+    save(page, "Mine")
+    page.select_option("#preset", "")
+    expect(page.locator("#system")).to_have_value("")
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)

@@ -246,7 +246,7 @@ class App {
 
   /** Makes another version of an answer. An empty one, such as that of an error, is replaced. */
   again(message) {
-    if (this.busy()) return;
+    if (!this.open.messages.includes(message) || this.busy()) return;
     const asked = parentOf(this.open, message);
     if (isEmpty(message) && !message.next) remove(this.open, message);
     this.answer({ asked });

@@ -494,6 +494,13 @@ export const WORDS = {
     "新对话将使用这些设置。",
     "新しいチャットはこの設定で始まります。",
   ],
+  "The settings were replaced.": [
+    "Die Einstellungen wurden ersetzt.",
+    "Les réglages ont été remplacés.",
+    "Se reemplazaron los ajustes.",
+    "设置已被替换。",
+    "設定を置き換えました。",
+  ],
   "This is not a number.": [
     "Das ist keine Zahl.",
     "Ce n’est pas un nombre.",

@@ -56,7 +56,7 @@ export function titleOf(conversation) {
 }
 
 /** Whether an answer holds nothing that a user could want back. */
-export function isEmpty({ content, reasoning, calls }) {
+export function isEmpty({ content, reasoning, calls = [] }) {
   return !content && !reasoning && !calls.length;
 }
 
@@ -83,7 +83,7 @@ function textOf({ role, content, documents = [] }) {
 }
 
 /** An answer as the API takes it: its text with its calls. Thinking is sent only where it is all there is. */
-function answerOf({ id, content, reasoning, calls }) {
+function answerOf({ id, content, reasoning, calls = [] }) {
   const whole = calls.filter(isWhole);
   // A call that was cut off is none; its text tells the model how far it came.
   const broken = calls.filter((call) => !isWhole(call)).map((call) => `${call.name} ${call.arguments}`);

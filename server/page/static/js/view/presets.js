@@ -10,7 +10,7 @@ import { toast } from "./notice.js";
 const LONGEST = 80; // characters of a name
 
 export class Presets {
-  /** current(): the settings that are shown; use(settings): show these instead. */
+  /** current(): the settings that are shown; use(settings): show these, and return what brings back the others. */
   constructor({ current, use }) {
     Object.assign(this, { current, use });
     this.select = the("preset");
@@ -34,7 +34,15 @@ export class Presets {
   }
 
   choose(name) {
-    this.use(settingsOf(this.all.find((p) => p.name === name)?.settings));
+    this.replace(settingsOf(this.all.find((p) => p.name === name)?.settings));
+  }
+
+  /** Shows other settings; those that no preset holds come back by undo. */
+  replace(settings) {
+    const before = settingsOf(this.current());
+    const kept = [{ settings: settingsOf() }, ...this.all].some((p) => sameSettings(p.settings, before));
+    const restore = this.use(settings);
+    if (!kept) toast(t("The settings were replaced."), { label: t("Undo"), run: restore });
   }
 
   ask() {

@@ -47,14 +47,16 @@ export class SettingsPanel {
     this.fields = new Map(FIELDS.map(([name, label, help]) => [name, this.field(name, t(label), t(help))]));
     the("sampling").append(...[...this.fields.values()].map((f) => f.node));
     the("as-defaults").addEventListener("click", asDefaults);
-    the("reset").addEventListener("click", () => this.use(settingsOf()));
+    the("reset").addEventListener("click", () => this.presets.replace(settingsOf()));
   }
 
-  /** Gives the conversation these settings. */
-  use(settings) {
-    Object.assign(this.conversation, settings);
+  /** Gives the conversation these settings; returns a function that gives it the earlier ones. */
+  use(settings, conversation = this.conversation) {
+    const before = settingsOf(conversation);
+    Object.assign(conversation, settings);
     this.open(this.conversation);
     this.changed();
+    return () => this.use(before, conversation);
   }
 
   /** A field of text; read(text): what is wrong with it, as `fault`. */
