@@ -44,6 +44,7 @@ SIZES: Mapping[str, Size] = {
     "file": Size(4),  # files read, hashed, copied, deleted
     "pull": Size(4, 16),
     "document": Size(1),
+    "page": Size(2, 64),  # documents and formulas of the web page
 }
 
 

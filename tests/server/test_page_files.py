@@ -105,6 +105,8 @@ def keyed_server(serving_of: Any) -> Iterator[str]:
 def test_with_keys_the_page_is_open_and_what_it_shows_is_not(keyed_server: str) -> None:
     for path in ("/", "/dashboard", "/page/js/main.js", "/page/options"):
         assert httpx.get(f"{keyed_server}{path}", headers=HTML).status_code == 200
+    assert httpx.post(f"{keyed_server}/page/pdf", json={"data": ""}).status_code == 401
+    assert httpx.post(f"{keyed_server}/page/formulas", json={"formulas": []}).status_code == 401
     for path in ("/dashboard/stats", "/v1/models"):
         assert httpx.get(f"{keyed_server}{path}").status_code == 401
         headers = {"authorization": "Bearer open sesame"}

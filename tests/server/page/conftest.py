@@ -108,10 +108,10 @@ def expect() -> Any:
     return sync_api.expect
 
 
-def stream(*chunks: dict) -> str:
+def stream(*chunks: dict, finish: str = "stop") -> str:
     """The body of a streamed answer with these deltas."""
     told = [{"choices": [{"delta": delta}]} for delta in chunks]
-    told.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    told.append({"choices": [{"delta": {}, "finish_reason": finish}]})
     return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in told) + "data: [DONE]\n\n"
 
 
@@ -122,6 +122,18 @@ def canned() -> Callable[..., None]:
     def give(tab: Any, *chunks: dict) -> None:
         headers = {"content-type": "text/event-stream"}
         body = stream(*chunks)
+        tab.route("**/v1/chat/completions", lambda route: route.fulfill(headers=headers, body=body))
+
+    return give
+
+
+@pytest.fixture
+def limited() -> Callable[..., None]:
+    """limited(tab, text): the next answers are this text, cut off at the limit of tokens."""
+
+    def give(tab: Any, text: str) -> None:
+        headers = {"content-type": "text/event-stream"}
+        body = stream({"content": text}, finish="length")
         tab.route("**/v1/chat/completions", lambda route: route.fulfill(headers=headers, body=body))
 
     return give

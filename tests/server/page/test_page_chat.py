@@ -9,17 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_talk import ANSWER, QUESTION, button, export, texts
 
 pytestmark = pytest.mark.model
-ANSWER, QUESTION = ".message.assistant .message-body", ".message.user .message-body"
-
-
-def texts(tab: Any, selector: str) -> list[str]:
-    return [t.strip() for t in tab.locator(selector).all_inner_texts()]
-
-
-def button(tab: Any, label: str, message: str = ".message.last") -> Any:
-    return tab.locator(message).get_by_role("button", name=label, exact=True)
+KIND = '"kind": "satchel-conversations"'
 
 
 def test_an_answer_comes_with_its_counts_and_a_reload_keeps_it(page: Any, ask: Any, expect: Any) -> None:
@@ -163,11 +156,8 @@ def test_an_export_comes_back_in_another_browser(
     one = open_page(server).tab
     canned(one, {"content": "**kept**"})
     ask(one, "Keep this")
-    with one.expect_download() as download:
-        one.click("#export-all")
     path = tmp_path / "out.json"
-    download.value.save_as(path)
-    assert json.loads(path.read_text())["conversations"][0]["messages"][0]["content"] == "Keep this"
+    assert json.loads(export(one, path))["conversations"][0]["messages"][0]["content"] == "Keep this"
     other = open_page(server).tab
     other.set_input_files("#import-file", path)
     expect(other.locator(".toast")).to_contain_text("1 conversation imported.")
@@ -175,12 +165,53 @@ def test_an_export_comes_back_in_another_browser(
     expect(other.locator(f"{ANSWER} strong")).to_have_text("kept")
 
 
+def test_an_import_brings_back_what_is_missing_and_takes_nothing(
+    page: Any, ask: Any, expect: Any, canned: Any, tmp_path: Path
+) -> None:
+    canned(page, {"content": "yes"})
+    ask(page, "first")
+    ask(page, "second")
+    export(page, tmp_path / "out.json")
+    button(page, "Delete", ".message.user >> nth=1").click()
+    expect(page.locator(QUESTION)).to_have_text(["first"])
+    ask(page, "third")
+    page.set_input_files("#import-file", tmp_path / "out.json")
+    expect(page.locator(".toast")).to_contain_text("1 conversation imported.")
+    expect(page.locator(QUESTION)).to_have_text(["first", "third"])
+    button(page, "Later version", ".message.user.branched").click()
+    expect(page.locator(QUESTION)).to_have_text(["first", "second"])
+    page.set_input_files("#import-file", tmp_path / "out.json")
+    expect(page.locator(".toast")).to_contain_text("here already")
+
+
+def test_an_export_as_markdown_is_read_as_it_was_shown(
+    page: Any, ask: Any, expect: Any, canned: Any, tmp_path: Path
+) -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"a": "```"}'}}
+    canned(page, {"reasoning_content": "One\ntwo."}, {"content": "**So** it is."}, {"tool_calls": [call]})
+    page.click("#toggle-settings")
+    page.fill("#system", "Be kind.")
+    ask(page, "What is it?")
+    button(page, "Answer again").click()
+    expect(page.locator(".version-place:visible")).to_have_text("2 / 2")
+    row = page.locator(".conversation")
+    row.hover()
+    text = export(page, tmp_path / "out.md", "Markdown", ".conversation button[aria-label^=Export]")
+    day, body = text.split("\n\n", 2)[1:]
+    assert re.fullmatch(r"`satchel-40m-[^`]*`, \d{4}-\d\d-\d\d", day) and text.startswith("# What is it?\n\n")
+    assert body == (
+        "**System prompt**\n\n> Be kind.\n\n## You\n\nWhat is it?\n\n## Satchel\n\n> One\n> two.\n\n"
+        '**So** it is.\n\n`look`\n\n````json\n{"a": "```"}\n````\n'
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("{", "is no JSON"),
         ("[]", "holds no conversations"),
-        ('{"kind": "satchel-conversations", "conversations": [{"messages": [{"role": "x"}]}]}', "not whole"),
+        (f'{{{KIND}, "version": 2, "conversations": [{{"messages": [{{"role": "x"}}]}}]}}', "not whole"),
+        (f'{{{KIND}, "version": 9, "conversations": []}}', "another version"),
     ],
 )
 def test_a_file_that_is_no_export_is_refused(

@@ -43,8 +43,9 @@ TAGS = {
 }
 TAGS |= {"del", "a", "br", "table", "thead", "tbody", "tr", "th", "td", "div"}
 TAGS |= {"button", "svg", "path"}  # the copy button of code
+TAGS |= {"sup", "section"}  # footnotes
 NAMES = {"class", "href", "title", "target", "rel", "start", "tabindex", "role", "type", "d", "viewBox"}
-NAMES |= {"aria-label", "aria-hidden"}
+NAMES |= {"aria-label", "aria-hidden", "data-note", "data-number"}
 
 KNOWN = [
     ("plain", "<p>plain</p>"),
@@ -76,6 +77,23 @@ KNOWN = [
     ('[a](https://b.c "t")', '<p><a href="https://b.c/">a</a></p>'),
     ("at https://b.c/d(e).", '<p>at <a href="https://b.c/d(e)">https://b.c/d(e)</a>.</p>'),
     ("<mailto:f@g.h>", '<p><a href="mailto:f@g.h">mailto:f@g.h</a></p>'),
+    ("- [x] a\n- [ ] b\n- [y]", "<ul><li><span></span>a</li><li><span></span>b</li><li>[y]</li></ul>"),
+    (
+        "a[^1] b[^2] c[^x]\n\n[^2]: *two*\n[^1]: one\n  more\n\nd",
+        '<p>a<sup data-note="1"><button type="button">1</button></sup> '
+        'b<sup data-note="2"><button type="button">2</button></sup> c[^x]</p><p>d</p>'
+        '<section><ol><li data-number="1">one<br>more<button type="button">↩</button></li>'
+        '<li data-number="2"><em>two</em><button type="button">↩</button></li></ol></section>',
+    ),
+    ("$x$ is $5 or $6", "<p><span><code>x</code></span> is $5 or $6</p>"),
+    ("S$x$ or 5$ or 6$", "<p>S$x$ or 5$ or 6$</p>"),
+    ("\\(a\\) and \\[b\\], \\(c", "<p><span><code>a</code></span> and <span><code>b</code></span>, (c</p>"),
+    (
+        "so:\n$$\na\n$$\nor $$b$$ c",
+        "<p>so:</p><p><span><code>a</code></span></p><p>or <span><code>b</code></span> c</p>",
+    ),
+    ("\\begin{align}\na\n\\end{align}", "<p><span><code>\\begin{align}a\\end{align}</code></span></p>"),
+    ("`$x$` $`", "<p><code>$x$</code> $`</p>"),
     ("![a picture](https://b.c/d.png)", '<p><a href="https://b.c/d.png">a picture</a></p>'),
 ]
 HOSTILE = [
@@ -112,6 +130,11 @@ HOSTILE = [
     "<math><mtext><table><mglyph><style><img src=x onerror=pwned()>",
     "{{constructor.constructor('pwned()')()}} ${pwned()}",
     "[a][b]\n\n[b]: javascript:pwned()",
+    "$\\href{javascript:pwned()}{x}$ $\\style{position:fixed}{y}$ $\\class{a}{z}$",
+    "$\\text{<img src=x onerror=pwned()>}$",
+    "$$\\def\\a{\\a\\a}\\a$$",
+    "- [x] <script>pwned()</script>",
+    "[^<script>]\n\n[^<script>]: <img src=x onerror=pwned()> [a](javascript:pwned())",
     "\u202e[a](https://x.y) \u0000 \ud83d",
 ]
 PIECES = ["*", "**", "_", "~~", "`", "```", "\n", "\n\n", "> ", "- ", "1. ", "# ", "|", "|-|", "[", "](", ")"]
@@ -129,6 +152,7 @@ PIECES += [
     "<br>",
     "&lt;",
 ]
+PIECES += ["$", "$$", "\\(", "\\)", "\\[", "[^a]", "[^a]: ", "[ ] "]
 PIECES += ["\t", "é", "\U0001f600"]
 # Each takes quadratic time in a backtracking parser.
 LONG = [
@@ -150,7 +174,8 @@ LONG = [
     "_a",
     "\\",
 ]
-LONG += ["  ", "1. "]
+LONG += ["  ", "1. ", "$", "$a ", "$$", "$$\n", "\\(", "\\[", "[^a]", "[^a]: ", "[^a]: \n", "- [ ] "]
+LONG += ["\\begin{align}\n"]
 
 
 def shown(tab: Any, texts: list[str]) -> list[dict]:
@@ -190,7 +215,8 @@ def test_hostile_text_of_an_answer_runs_nothing(page: Any, ask: Any, expect: Any
     expect(page.locator(".message.assistant .message-body")).to_contain_text("<script>pwned()</script>")
     expect(page.locator(".conversation-link")).to_have_text(HOSTILE[1])
     assert page.title() == f"{HOSTILE[1]} · Satchel"
-    assert page.locator("#thread :is(script, img, iframe, form, style, base, meta, math)").count() == 0
+    assert page.locator("#thread :is(script, img, iframe, form, style, base, meta)").count() == 0
+    assert page.locator("#thread math :is([href], [style], [class], [id])").count() == 0
     assert page.evaluate("window.ran") is None
 
 
@@ -199,6 +225,100 @@ def test_any_text_becomes_known_elements(page: Any) -> None:
     texts = ["".join(draw.choices(PIECES, k=draw.randint(1, 60))) for _ in range(1500)]
     for found in shown(page, texts):
         check(found)
+
+
+def test_formulas_are_shown_as_mathml(page: Any, ask: Any, expect: Any, canned: Any) -> None:
+    canned(page, {"content": "So $\\frac{a}{b}$.\n\n$$\n\\sum_{i=1}^n i\n$$\n\n$\\href{javascript:x()}{y}$"})
+    ask(page, "Sums")
+    expect(page.locator(".formula:not(.display) mfrac mi")).to_have_text(["a", "b"])
+    expect(page.locator(".formula.display munderover mo").first).to_have_text("∑")
+    expect(page.locator(".formula.plain")).to_have_count(0)
+    names = "[...document.querySelectorAll('math, math *')].flatMap((e) => e.getAttributeNames())"
+    assert set(page.evaluate(names)) == {"display"}
+
+
+def test_a_formula_that_is_none_stays_as_it_was_written(
+    page: Any, ask: Any, expect: Any, canned: Any
+) -> None:
+    answer = page.expect_response("**/page/formulas")
+    canned(page, {"content": "$\\frac{a}$ and $\\def\\a{a}\\a$"})
+    with answer as got:
+        ask(page, "Sums")
+    assert got.value.json() == {"trees": [None, None]}
+    expect(page.locator(".formula.plain code")).to_have_text(["\\frac{a}", "\\def\\a{a}\\a"])
+
+
+def test_a_footnote_and_its_text_lead_to_each_other(page: Any, ask: Any, expect: Any, canned: Any) -> None:
+    canned(page, {"content": "So[^a]. And[^b].\n\n[^b]: Two\n[^a]: One"})
+    ask(page, "Notes")
+    page.get_by_role("button", name="Footnote 1", exact=True).click()
+    expect(page.locator(".footnote").first).to_be_focused()
+    expect(page.locator(".footnote").first).to_contain_text("One")
+    page.get_by_role("button", name="Back to footnote 2 in the text").click()
+    expect(page.get_by_role("button", name="Footnote 2", exact=True)).to_be_focused()
+
+
+# A line of code in each language, with a part of it and that part's kind.
+CODE = [
+    ("python", "@cached", "tag", "@cached"), ("js", "const a = f(`x`)", "string", "`x`"),
+    ("ts", "interface A {}", "word", "interface"), ("c", "#include <a.h>", "tag", "#include"),
+    ("cpp", "template <class T>", "word", "template"), ("c#", 'var a = @"b";', "string", '@"b"'),
+    ("java", "@Override", "tag", "@Override"), ("go", "func f() {}", "word", "func"),
+    ("rust", "println!(1)", "tag", "println!"), ("swift", "guard let a", "word", "guard"),
+    ("kotlin", "fun f()", "word", "fun"), ("php", "echo $a;", "tag", "$a"), ("ruby", "x = :a", "tag", ":a"),
+    ("bash", "ls -l $A # b", "tag", "-l"), ("powershell", "Get-Item $a", "tag", "Get-Item"),
+    ("sql", "SELECT a -- b", "comment", "-- b"), ("html", "<a href='b'>", "tag", "href"),
+    ("css", ".a { color: red }", "tag", "color"), ("json", '{"a": true}', "word", "true"),
+    ("yaml", "a: 1", "tag", "a"), ("toml", "[a]", "tag", "[a]"), ("lua", "-- a", "comment", "-- a"),
+    ("r", "x <- TRUE", "word", "TRUE"), ("perl", "my @a;", "tag", "@a"), ("scala", "val a", "word", "val"),
+    ("haskell", "f :: a -- b", "comment", "-- b"), ("dart", "late int a", "word", "late"),
+    ("julia", "@time f(x)", "tag", "@time"), ("dockerfile", "RUN ls", "word", "RUN"),
+    ("make", "all: $(A)", "tag", "$(A)"), ("diff", "+ added", "string", "+ added"),
+    ("latex", "\\frac % a", "comment", "% a"), ("matlab", "x = 1; % a", "comment", "% a"),
+]  # fmt: skip
+KINDS = """async (cases) => {
+  const { highlighted } = await import("/page/js/markdown/highlight.js");
+  return cases.map(([language, code]) => highlighted(code, language)
+    .filter((n) => n.nodeType).map((n) => [n.className.replace("code-", ""), n.textContent]));
+}"""
+
+
+def test_code_of_the_common_languages_has_colours(page: Any) -> None:
+    found = page.evaluate(KINDS, [case[:2] for case in CODE])
+    for (language, _, kind, part), parts in zip(CODE, found, strict=True):
+        assert [kind, part] in parts, (language, parts)
+
+
+def test_highlighting_changes_no_code_and_takes_a_short_time(page: Any) -> None:
+    """It responds at all: an expression that goes back would take minutes."""
+    units = [
+        '"',
+        "'",
+        "`",
+        "/*",
+        "//",
+        "#",
+        "<",
+        "<a ",
+        "$",
+        "${",
+        "@",
+        "-",
+        "--",
+        "[",
+        "\\",
+        "a",
+        "A-",
+        ".a",
+    ]
+    units += ["a ", "1", "=", ":", "\n", "<!--", "{-", '"""', "[[", "a(", "\t", "_", "a:", "!", "1.", "0x"]
+    same = """async ([languages, units]) => {
+      const { highlighted } = await import("/page/js/markdown/highlight.js");
+      const whole = (parts) => parts.map((p) => p.textContent ?? p).join("");
+      return languages.flatMap((language) => units.map((unit) => unit.repeat(49000 / unit.length))
+        .filter((code) => whole(highlighted(code, language)) !== code));
+    }"""
+    assert page.evaluate(same, [[case[0] for case in CODE], units]) == []
 
 
 def test_long_runs_are_read_in_a_short_time(page: Any) -> None:

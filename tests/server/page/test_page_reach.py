@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -89,11 +90,110 @@ def test_tab_reaches_every_control(page: Any, ask: Any, canned: Any) -> None:
     ask(page, "Hello")
     active = "document.activeElement.getAttribute('aria-label') || document.activeElement.id"
     reached = set()
-    for _ in range(40):
+    for _ in range(50):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(active))
     wanted = {"new-chat", "Search conversations", "export-all", "model", "Theme: system"}
     assert wanted | {"Settings of this chat", "Copy", "Edit", "Delete", "Your question"} <= reached
+
+
+def test_shortcuts_are_listed_and_work(page: Any, expect: Any) -> None:
+    keys, dialog = page.keyboard, page.locator("#shortcuts-dialog")
+    keys.press("Control+/")
+    expect(dialog.locator("dt")).to_have_count(9)
+    expect(dialog).to_contain_text("New chat")
+    keys.press("Control+b")
+    expect(page.locator("#sidebar")).to_be_visible()  # a dialog is open: other shortcuts wait
+    keys.press("Escape")
+    expect(dialog).to_have_count(0)
+    keys.press("Control+b")
+    expect(page.locator("#sidebar")).to_be_hidden()
+    keys.press("Control+b")
+    expect(page.locator("#search")).to_be_focused()
+    keys.press("Control+,")
+    expect(page.locator("#settings")).to_be_visible()
+    keys.press("Control+,")
+    expect(page.locator("#settings")).to_be_hidden()
+    page.click("#shortcuts")
+    expect(dialog).to_be_visible()
+
+
+def test_the_focus_is_never_lost(page: Any, ask: Any, expect: Any, canned: Any) -> None:
+    canned(page, {"content": "Hi"})
+    ask(page, "Hello")
+    last = page.locator(".message.last")
+    last.get_by_role("button", name="Edit").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    expect(last.get_by_role("button", name="Edit")).to_be_focused()
+    last.get_by_role("button", name="Answer again").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#question")).to_be_focused()
+    expect(page.locator(".version-place:visible")).to_have_text("2 / 2")
+    last.get_by_role("button", name="Delete").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Undo")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator(".version-place:visible")).to_have_text("2 / 2")
+    expect(page.locator("#question")).to_be_focused()
+
+
+def test_each_page_has_one_first_heading_and_skips_no_level(
+    page: Any, ask: Any, canned: Any, server: str
+) -> None:
+    levels = """[...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
+      .filter((h) => h.checkVisibility()).map((h) => Number(h.localName[1]))"""
+    canned(page, {"content": "# One\n\n## Two"})
+    ask(page, "Hello")
+    assert page.locator("h1").inner_text() == "Hello"
+    for path in ("", "/dashboard"):
+        if path:
+            page.goto(server + path)
+        found = page.evaluate(levels)
+        assert found.count(1) == 1
+        heads = found[found.index(1) :]
+        assert all(below <= above + 1 for above, below in pairwise(heads))
+
+
+# Controls that are narrower or lower than 44 pixels; a checkbox is hit through its label.
+SMALL = """() => [...document.querySelectorAll("button, a, select, summary, textarea, label.check, input")]
+  .filter((e) => e.checkVisibility({ visibilityProperty: true }) && !e.closest("label.check input"))
+  .filter((e) => !e.matches(".message-body a, .skip"))
+  .map((e) => [e.outerHTML.slice(0, 80), e.getBoundingClientRect()])
+  .filter(([, box]) => box.width < 43.9 || box.height < 43.9)
+  .map(([what, box]) => `${what} ${box.width} x ${box.height}`)"""
+
+
+def test_targets_for_a_finger_are_large(
+    open_page: Any, server: str, ask: Any, expect: Any, canned: Any
+) -> None:
+    window = {"width": 390, "height": 780}
+    tab = open_page(server, viewport=window, has_touch=True, is_mobile=True).tab
+    assert tab.evaluate(SMALL) == []
+    call = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
+    canned(tab, {"reasoning_content": "Hm."}, {"content": "```c\nint x;\n```"}, {"tool_calls": [call]})
+    ask(tab, "Hello")
+    tab.locator(".message.last").get_by_role("button", name="Answer again").click()
+    expect(tab.locator(".version-place:visible")).to_have_text("2 / 2")
+    assert tab.evaluate(SMALL) == [] and sideways(tab) == 0
+    for name in ("sidebar", "settings"):
+        tab.click(f"#toggle-{name}")
+        expect(tab.locator(f"#{name}")).to_be_visible()
+        assert tab.evaluate(SMALL) == []
+        tab.keyboard.press("Escape")
+    tab.goto(f"{server}/dashboard")
+    expect(tab.locator("#models td")).not_to_have_count(0)
+    assert tab.evaluate(SMALL) == []
+
+
+def test_a_panel_over_the_conversation_keeps_the_focus(open_page: Any, server: str, expect: Any) -> None:
+    tab = open_page(server, viewport={"width": 390, "height": 780}).tab
+    tab.click("#toggle-sidebar")
+    for _ in range(20):
+        tab.keyboard.press("Tab")
+        assert not tab.evaluate("document.activeElement.closest('main')")
+    tab.keyboard.press("Escape")
+    expect(tab.locator("#toggle-sidebar")).to_be_focused()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -263,3 +363,11 @@ def test_the_dashboard_shows_what_runs(open_page: Any, server: str, expect: Any)
     expect(tab.locator("#rate-plot")).to_have_attribute("aria-label", "0 tokens a second")
     drawn = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)"
     assert tab.locator("#rate-plot").evaluate(drawn)
+
+
+def test_the_dashboard_leads_back_to_the_chat(page: Any, ask: Any, expect: Any, canned: Any) -> None:
+    canned(page, {"content": "Hi"})
+    ask(page, "Hello")
+    page.click("text=Dashboard")
+    page.get_by_role("link", name="Back to the chat").click()
+    expect(page.locator(ANSWER)).to_have_text("Hi")

@@ -83,3 +83,58 @@ def test_what_is_wrong_with_the_list_is_said_and_not_sent(
     assert "tools" not in seen[0] and "tool_choice" not in seen[0]
     give(page, " ")
     expect(page.locator("#tools-wrong")).to_be_hidden()
+
+
+def called(number: int, arguments: str, name: str = "weather") -> dict[str, Any]:
+    return {"index": number, "id": f"id{number}", "function": {"name": name, "arguments": arguments}}
+
+
+def test_an_answer_that_is_only_a_call_is_in_the_next_request(
+    page: Any, ask: Any, expect: Any, canned: Any
+) -> None:
+    seen = bodies(page)
+    canned(page, {"tool_calls": [called(0, '{"city": "Oslo"}')]}, {"tool_calls": [called(1, "")]})
+    ask(page, "Weather in Oslo?")
+    expect(page.locator(".call-name")).to_have_text(["weather", "weather"])
+    ask(page, "It is 3 degrees.")
+    first = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    calls = [
+        {"id": "id0", "type": "function", "function": first},
+        {"id": "id1", "type": "function", "function": {"name": "weather", "arguments": "{}"}},
+    ]
+    assert seen[1]["messages"] == [
+        {"role": "user", "content": "Weather in Oslo?"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "user", "content": "It is 3 degrees."},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("delta", "sent"),
+    [
+        ({"tool_calls": [called(0, '{"city": "Os')]}, {"content": 'weather {"city": "Os'}),
+        ({"reasoning_content": "Hm."}, {"content": "", "reasoning_content": "Hm."}),
+        ({"content": "Well."}, {"content": "Well."}),
+    ],
+    ids=["a call cut off", "thinking alone", "text"],
+)
+def test_any_answer_is_in_the_next_request(
+    page: Any, ask: Any, canned: Any, delta: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    seen = bodies(page)
+    canned(page, delta)
+    ask(page, "one")
+    ask(page, "two")
+    assert seen[1]["messages"][1] == {"role": "assistant", **sent}
+
+
+def test_the_server_takes_an_answer_that_is_only_a_call(
+    page: Any, ask: Any, expect: Any, canned: Any
+) -> None:
+    give(page, json.dumps([WEATHER]))
+    canned(page, {"tool_calls": [called(0, '{"city": "Oslo", "days": 1}')]})
+    ask(page, "Weather in Oslo?")
+    page.unroute("**/v1/chat/completions")
+    ask(page, "Thanks.")
+    expect(page.locator(".trouble:visible")).to_have_count(0)
+    expect(page.locator(".message.last .facts")).to_contain_text("tokens")

@@ -1,6 +1,7 @@
 // Creates elements. Text becomes text nodes only: no code of the page parses markup.
 
 const SVG = "http://www.w3.org/2000/svg";
+const MATH = "http://www.w3.org/1998/Math/MathML";
 
 /** A new element. props: "on..." are listeners; true is an attribute without a value, false is none. */
 export function el(tag, props = {}, ...children) {
@@ -9,6 +10,10 @@ export function el(tag, props = {}, ...children) {
 
 export function svg(tag, props = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);
+}
+
+export function math(tag, props = {}, ...children) {
+  return fill(document.createElementNS(MATH, tag), props, children);
 }
 
 function fill(node, props, children) {

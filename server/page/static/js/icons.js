@@ -10,8 +10,11 @@ const PATHS = {
   pencil: "M5 19l1-4L16.5 4.5l3 3L9 18zM14.5 6.5l3 3",
   again: "M19 12a7 7 0 1 1-2.2-5.1M19 4v4h-4",
   onward: "M5 12h13M13 7l5 5-5 5",
+  back: "M14.5 6l-6 6 6 6",
+  forth: "M9.5 6l6 6-6 6",
   trash: "M5 7h14M10 7V4.5h4V7M7 7l.8 12.5h8.4L17 7M10.5 11v5M13.5 11v5",
   close: "M6 6l12 12M18 6L6 18",
+  document: "M7 3.5h7l4 4V20.5H7zM14 3.5v4h4M10 12h5M10 16h5",
   export: "M12 15V4M8 8l4-4 4 4M5 14v5.5h14V14",
   system: "M4 5h16v11H4zM9 20h6M12 16v4",
   light:

@@ -1,15 +1,21 @@
 // The chat page: joins the library of conversations, the server and the views.
 
 import { Client } from "./api/client.js";
-import { the } from "./dom.js";
-import { cutAt, question, remove, reply, titleOf } from "./store/conversation.js";
+import { say, the } from "./dom.js";
+import { t, translatePage } from "./language/language.js";
+import { add, choose, parentOf, remove, revise, shown, snapshot, versions } from "./store/branches.js";
+import { isEmpty, question, reply, titleOf } from "./store/conversation.js";
 import { Library } from "./store/library.js";
 import { getKey, getPref, setPref } from "./store/prefs.js";
+import { settingsOf } from "./store/settings.js";
+import { asMarkdown } from "./store/markdown.js";
 import { download, exported, imported } from "./store/transfer.js";
 import { Turn } from "./turn.js";
 import { Composer } from "./view/composer.js";
+import { askFormat } from "./view/export.js";
 import { askKey } from "./view/key.js";
-import { shortcuts } from "./view/keys.js";
+import { shortcuts, showShortcuts } from "./view/keys.js";
+import { languageMenu } from "./view/language.js";
 import { showMeter } from "./view/meter.js";
 import { announce, banner, toast } from "./view/notice.js";
 import { Panels } from "./view/panels.js";
@@ -33,8 +39,8 @@ class App {
       trouble: (t) => this.trouble(t),
     });
     this.settings = new SettingsPanel({ changed: () => this.settled(), asDefaults: () => this.asDefaults() });
-    this.composer = new Composer({
-      send: (t) => this.ask(t),
+    this.composer = new Composer(this.client, {
+      send: (t, documents) => this.ask(t, documents),
       stop: () => this.stop(),
       editLast: () => this.editLast(),
     });
@@ -51,9 +57,10 @@ class App {
       ask: (text) => this.ask(text),
       answer: () => this.answer(),
       again: (message) => this.again(message),
-      onward: (message) => this.answer(message),
+      onward: (message) => this.answer({ onward: message }),
       edit: (message, text) => this.edit(message, text),
       remove: (message) => this.removeMessage(message),
+      step: (message, by) => this.step(message, by),
     });
     this.bind();
   }
@@ -62,9 +69,13 @@ class App {
     shortcuts({
       search: () => this.search(),
       fresh: () => this.fresh(),
+      sidebar: () => this.panels.toggle("sidebar"),
+      settings: () => this.panels.toggle("settings"),
       escape: () => this.panels.closeOver() || this.stop(),
     });
     the("new-chat").addEventListener("click", () => this.fresh());
+    the("shortcuts").addEventListener("click", showShortcuts);
+    languageMenu(the("language"), () => this.turns.size && this.busyNote());
     the("export-all").addEventListener("click", () => this.save(this.library.list()));
     the("import").addEventListener("click", () => the("import-file").click());
     the("import-file").addEventListener("change", (event) => this.load(event.target));
@@ -73,7 +84,7 @@ class App {
   async start() {
     this.show(this.library.get(getPref("open", "")) ?? this.blank());
     if (!this.library.lasting)
-      toast("This browser keeps no data for the page: conversations end with it. Export what you need.");
+      toast(t("This browser keeps no data for the page: conversations end with it. Export what you need."));
     await this.connect();
   }
 
@@ -100,15 +111,16 @@ class App {
       this.connect();
     };
     if (trouble.kind === "key") {
-      banner("The server asks for an API key.", { label: "Give the key", run: () => askKey(again) });
+      banner(t("The server asks for an API key."), { label: t("Give the key"), run: () => askKey(again) });
       askKey(again);
     } else if (trouble.kind === "loading") {
-      banner(
-        `The model is being loaded${trouble.percent ? `: ${trouble.percent} %` : ""}. You can write already.`,
-      );
+      const { percent } = trouble;
+      const lines = ["The model is being loaded. You can write already."];
+      if (percent) lines.push("The model is being loaded: {percent} %. You can write already.");
+      banner(t(lines.at(-1), { percent }));
       setTimeout(() => this.connect(), 1000);
     } else {
-      banner(trouble.message, { label: "Try again", run: again });
+      banner(trouble.message, { label: t("Try again"), run: again });
     }
   }
 
@@ -133,14 +145,16 @@ class App {
 
   /** Updates everything around the thread. */
   refresh() {
-    document.title = this.open.messages.length ? `${titleOf(this.open)} · Satchel` : "Satchel";
+    const title = titleOf(this.open);
+    document.title = this.open.messages.length ? `${title} · Satchel` : "Satchel";
+    say(the("title"), title);
     this.sidebar.draw();
     this.composer.show(Boolean(this.turn));
     this.metered();
   }
 
   metered() {
-    const counts = this.open.messages.findLast((m) => m.counts?.prompt)?.counts;
+    const counts = shown(this.open).findLast((m) => m.counts?.prompt)?.counts;
     const coming = this.turn?.tokens ?? 0;
     showMeter(counts ? counts.prompt + counts.generated + coming : coming, this.picker.room(this.open.model));
   }
@@ -156,20 +170,25 @@ class App {
     the("search").select();
   }
 
-  ask(text) {
+  ask(text, documents) {
     if (this.turn) return;
-    this.open.messages.push(question(text));
-    this.answer();
+    this.askAfter(question(text, documents), shown(this.open).at(-1));
+  }
+
+  /** Asks a question after a message (null: as the first one), and shows its answer. */
+  askAfter(asked, before) {
+    add(this.open, asked, before);
+    this.answer({ asked });
     this.thread.follow.toEnd();
   }
 
-  /** Answers the last message; onward: continues the last answer instead. */
-  async answer(onward = null) {
+  /** Answers a question, by default the last one; onward: continues this answer instead. */
+  async answer({ asked = shown(this.open).at(-1), onward = null } = {}) {
     const conversation = this.open;
     if (this.turns.has(conversation.id)) return;
     conversation.model = this.picker.chosen;
     const message = onward ?? reply();
-    if (!onward) conversation.messages.push(message);
+    if (!onward) add(conversation, message, asked);
     const turn = new Turn(this.client, conversation, message, {
       changed: (t) => this.came(t),
       going: Boolean(onward),
@@ -178,7 +197,7 @@ class App {
     this.keep(conversation);
     this.thread.set(conversation, turn);
     this.refresh();
-    announce("Satchel answers.");
+    announce(t("Satchel answers."));
     await turn.run();
     this.turns.delete(conversation.id);
     await this.ended(turn);
@@ -197,12 +216,11 @@ class App {
 
   async ended(turn) {
     const { conversation, message } = turn;
-    const empty = !message.content && !message.reasoning && !message.calls.length;
-    if (empty && message.finish === "stopped") remove(conversation, message);
+    if (isEmpty(message) && message.finish === "stopped") remove(conversation, message);
     if (this.library.get(conversation.id)) await this.keep(conversation);
     if (conversation === this.open) {
       this.thread.set(conversation, null);
-      announce(message.trouble || (message.finish === "stopped" ? "Stopped." : "The answer is complete."));
+      announce(message.trouble || (message.finish === "stopped" ? t("Stopped.") : t("The answer is complete.")));
     }
     if (turn.kind === "key") askKey(() => this.again(message));
     else if (turn.kind !== "away") await this.picker.refresh().catch(() => {});
@@ -214,51 +232,71 @@ class App {
     this.turn?.stop();
   }
 
+  /** Whether an answer of the open conversation is under way; says so. */
+  busy() {
+    if (this.turn) this.busyNote();
+    return Boolean(this.turn);
+  }
+
+  /** Says that an answer is under way, which must be stopped before. */
+  busyNote() {
+    toast(t("An answer is under way: stop it first."));
+    return true;
+  }
+
+  /** Makes another version of an answer. An empty one, such as that of an error, is replaced. */
   again(message) {
-    if (this.turn) return;
-    cutAt(this.open, message);
-    this.answer();
+    if (!this.open.messages.includes(message) || this.busy()) return;
+    const asked = parentOf(this.open, message);
+    if (isEmpty(message) && !message.next) remove(this.open, message);
+    this.answer({ asked });
     this.thread.follow.toEnd();
+    this.composer.focus(); // the button that had the focus is gone
+  }
+
+  /** Shows the version before or after this one. */
+  step(message, by) {
+    const all = versions(this.open, message);
+    const version = all[all.indexOf(message) + by];
+    if (!version) return;
+    choose(this.open, version);
+    this.changedMessages(this.open, { touched: false });
+    this.thread.focusVersion(version, by);
+    announce(t("Version {at} of {all}", { at: all.indexOf(version) + 1, all: all.length }));
   }
 
   editLast() {
-    const last = this.open.messages.findLast((m) => m.role === "user");
+    const last = shown(this.open).findLast((m) => m.role === "user");
     if (!last || this.turn) return false;
     this.thread.edit(last);
     return true;
   }
 
   edit(message, text) {
-    if (this.turn) {
-      toast("An answer is under way: stop it first.");
-    } else if (message.role === "user") {
-      cutAt(this.open, message);
-      this.ask(text);
-    } else {
-      message.content = text;
-      this.keep(this.open);
-      this.thread.draw();
-    }
+    if (this.busy()) return;
+    if (message.role === "assistant") {
+      revise(this.open, message, text);
+      this.changedMessages(this.open);
+    } else if (text === message.content) this.answer({ asked: message });
+    else this.askAfter(question(text, message.documents), parentOf(this.open, message));
+    this.composer.focus();
   }
 
   removeMessage(message) {
-    if (this.turn) {
-      toast("An answer is under way: stop it first.");
-      return;
-    }
+    if (this.busy()) return;
     const conversation = this.open;
-    const before = [...conversation.messages];
+    const restore = snapshot(conversation);
     remove(conversation, message);
     this.changedMessages(conversation);
     const undo = () => {
-      conversation.messages = before;
+      restore();
       this.changedMessages(conversation);
     };
-    toast("The message was deleted.", { label: "Undo", run: undo });
+    toast(t("The message was deleted."), { label: t("Undo"), run: undo });
   }
 
-  changedMessages(conversation) {
-    this.keep(conversation);
+  changedMessages(conversation, how) {
+    this.keep(conversation, how);
     if (conversation === this.open) this.thread.draw();
     this.refresh();
   }
@@ -278,7 +316,7 @@ class App {
       await this.keep(conversation, { touched: false });
       this.show(conversation);
     };
-    toast(`“${titleOf(conversation)}” was deleted.`, { label: "Undo", run: undo });
+    toast(t("“{title}” was deleted.", { title: titleOf(conversation) }), { label: t("Undo"), run: undo });
   }
 
   choose(id) {
@@ -294,9 +332,8 @@ class App {
   }
 
   asDefaults() {
-    const { system, tools, forced, sampling } = this.open;
-    setPref("defaults", { system, tools, forced, sampling });
-    toast("New chats begin with these settings.");
+    setPref("defaults", settingsOf(this.open));
+    toast(t("New chats begin with these settings."));
   }
 
   async keep(conversation, how) {
@@ -309,11 +346,14 @@ class App {
 
   save(conversations) {
     if (!conversations.length) {
-      toast("There is no conversation to export yet.");
+      toast(t("There is no conversation to export yet."));
       return;
     }
-    const day = new Date().toISOString().slice(0, 10);
-    download(`satchel-${day}.json`, exported(conversations));
+    askFormat((format) => {
+      const name = `satchel-${new Date().toISOString().slice(0, 10)}`;
+      if (format === "json") download(`${name}.json`, exported(conversations), "application/json");
+      else download(`${name}.md`, asMarkdown(conversations), "text/markdown");
+    });
   }
 
   async load(input) {
@@ -323,10 +363,11 @@ class App {
     try {
       const count = await this.library.take(await imported(file));
       toast(
-        count
-          ? `${count} conversation${count === 1 ? "" : "s"} imported.`
-          : "All of these conversations are here already.",
+        count > 1
+          ? t("{count} conversations imported.", { count })
+          : t(count ? "1 conversation imported." : "All of these conversations are here already."),
       );
+      this.thread.set(this.open, this.turn);
       this.refresh();
     } catch (error) {
       toast(error.message);
@@ -347,6 +388,7 @@ class App {
   }
 }
 
+translatePage();
 themeSwitch(the("theme"));
 let app = null;
 const library = await Library.open((id) => app?.elsewhere(id));

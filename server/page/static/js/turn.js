@@ -3,6 +3,7 @@
 
 import { answer } from "./api/answer.js";
 import { Trouble } from "./api/trouble.js";
+import { t } from "./language/language.js";
 import { requestOf } from "./store/conversation.js";
 
 const QUIET_MS = 800; // after so long without a token, ask the server whether it is loading the model
@@ -48,7 +49,7 @@ export class Turn {
 
   /** Sends the request, and repeats it while the model is loading. */
   async ask() {
-    const body = requestOf(this.conversation, { going: this.going });
+    const body = requestOf(this.conversation, this.message, { going: this.going });
     for (;;) {
       try {
         for await (const part of answer(this.client, body, this.abort.signal)) this.take(part);
@@ -98,7 +99,7 @@ export class Turn {
     if (!(error instanceof Trouble)) console.error(error);
     message.finish = "error";
     message.trouble =
-      error instanceof Trouble ? error.message : `The page failed on this answer: ${error.message}.`;
+      error instanceof Trouble ? error.message : t("The page failed on this answer: {error}.", { error: error.message });
     this.kind = error.kind;
   }
 
@@ -125,7 +126,7 @@ export class Turn {
     if (this.over || this.first !== null) return;
     try {
       await this.client.send("/health", { signal: this.abort.signal });
-      if (!this.over && this.first === null) this.wait("Reading the conversation");
+      if (!this.over && this.first === null) this.wait(t("Reading the conversation"));
     } catch (error) {
       if (error.kind === "loading" && this.first === null) this.wait(loading(error));
     }
@@ -133,7 +134,7 @@ export class Turn {
 }
 
 function loading({ percent }) {
-  return percent ? `Loading the model: ${percent} %` : "Loading the model";
+  return percent ? t("Loading the model: {percent} %", { percent }) : t("Loading the model");
 }
 
 function takeCall(calls, { index, id, name, arguments: more }) {

@@ -1,5 +1,6 @@
 // One streamed chat completion.
 
+import { t } from "../language/language.js";
 import { eventsOf } from "./events.js";
 import { Trouble, away, troubleOf } from "./trouble.js";
 
@@ -23,7 +24,7 @@ export async function* answer(client, body, signal) {
     if (error.name === "AbortError" || error instanceof Trouble) throw error;
     throw away();
   }
-  if (!ended) throw new Trouble("broken", "The server broke off in the middle of its answer. Try again.");
+  if (!ended) throw new Trouble("broken", t("The server broke off in the middle of its answer. Try again."));
 }
 
 function* partsOf(chunk) {

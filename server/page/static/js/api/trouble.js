@@ -1,5 +1,7 @@
 // An error with a one-line message that says what to do.
 
+import { number, t } from "../language/language.js";
+
 /** kind: away, key, loading, busy, context, missing, broken, refused. percent: of a load. */
 export class Trouble extends Error {
   constructor(kind, line, { percent = 0, after = 1 } = {}) {
@@ -12,7 +14,7 @@ export class Trouble extends Error {
 
 /** The server did not answer at all. */
 export function away() {
-  return new Trouble("away", "The server does not answer. Check that it runs, then try again.");
+  return new Trouble("away", t("The server does not answer. Check that it runs, then try again."));
 }
 
 /** The Trouble of an error body. status and after (Retry-After in seconds) are the response's; null in a stream. */
@@ -20,23 +22,24 @@ export function troubleOf(body, status = null, after = 1) {
   const said = body?.error ?? {};
   const line =
     typeof said.message === "string" ? said.message : typeof body?.error === "string" ? body.error : "";
-  if (status === 401) return new Trouble("key", "The server asks for an API key.");
+  if (status === 401) return new Trouble("key", t("The server asks for an API key."));
   if (said.code === "loading") return new Trouble("loading", line, { percent: said.percent ?? 0, after });
   if (said.code === "context_length_exceeded") return new Trouble("context", tooLong(said));
   if (status === 503 || status === 429 || status === 529) {
-    return new Trouble("busy", `The server is busy. Try again in a moment. (${line || status})`, { after });
+    return new Trouble("busy", t("The server is busy. Try again in a moment. ({why})", { why: line || status }), { after });
   }
-  if (status === 404) return new Trouble("missing", line || "The server does not know this address.");
+  if (status === 404) return new Trouble("missing", line || t("The server does not know this address."));
   if (status === null || status >= 500) {
-    return new Trouble("broken", `The server broke off: ${line || `status ${status}`}. Try again.`);
+    return new Trouble("broken", t("The server broke off: {why}. Try again.", { why: line || `status ${status}` }));
   }
-  return new Trouble("refused", line || `The server refused this with status ${status}.`);
+  return new Trouble("refused", line || t("The server refused this with status {status}.", { status }));
 }
 
 function tooLong({ n_prompt_tokens: has, n_ctx: room }) {
-  const numbers =
-    has && room
-      ? ` It has ${has.toLocaleString()} tokens, and there is room for ${room.toLocaleString()}.`
-      : "";
-  return `This conversation is too long for the model.${numbers} Delete earlier messages, or begin a new chat.`;
+  if (!has || !room)
+    return t("This conversation is too long for the model. Delete earlier messages, or begin a new chat.");
+  const line =
+    "This conversation is too long for the model. It has {has} tokens, and there is room for {room}. " +
+    "Delete earlier messages, or begin a new chat.";
+  return t(line, { has: number(has), room: number(room) });
 }

@@ -2,6 +2,7 @@
 
 import { Client } from "../api/client.js";
 import { el, say, the } from "../dom.js";
+import { number, t, translatePage } from "../language/language.js";
 import { getKey } from "../store/prefs.js";
 import { askKey } from "../view/key.js";
 import { banner } from "../view/notice.js";
@@ -23,11 +24,11 @@ async function ask() {
     series.broken();
     if (trouble.kind === "key") {
       const give = () => askKey(() => (banner(""), ask()));
-      banner("The server asks for an API key.", { label: "Give the key", run: give });
+      banner(t("The server asks for an API key."), { label: t("Give the key"), run: give });
       give();
       return;
     }
-    banner(trouble.message, { label: "Try again", run: ask });
+    banner(trouble.message, { label: t("Try again"), run: ask });
   }
   asking = setTimeout(ask, EVERY_MS);
 }
@@ -35,22 +36,23 @@ async function ask() {
 function show(found) {
   const now = series.add(found);
   tiles(now);
-  const options = { now: found.time, most: 3, label: (value) => Math.round(value).toLocaleString() };
-  draw("rate-plot", "rate", { ...options, most: 30 }, `${whole(now.rate)} tokens a second`);
-  draw("running-plot", "running", options, `${now.running} requests run`);
-  draw("kv-plot", "kv", { ...options, most: 0.03, label: percent }, `${percent(now.kv)} of the KV cache`);
+  const options = { now: found.time, most: 3, label: (value) => number(Math.round(value)) };
+  draw("rate-plot", "rate", { ...options, most: 30 }, t("{rate} tokens a second", { rate: whole(now.rate) }));
+  draw("running-plot", "running", options, t("{count} requests run", { count: now.running }));
+  draw("kv-plot", "kv", { ...options, most: 0.03, label: percent }, t("{share} of the KV cache", { share: percent(now.kv) }));
   the("models").replaceChildren(...found.models.map(row));
 }
 
 function tiles(now) {
   say(the("rate"), whole(now.rate));
-  say(the("rate-note"), `${whole(now.generated)} since the start`);
+  say(the("rate-note"), t("{count} since the start", { count: whole(now.generated) }));
   say(the("running"), String(now.running));
-  say(the("waiting"), now.waiting ? `${now.waiting} wait` : "none wait");
+  say(the("waiting"), now.waiting ? t("{count} wait", { count: now.waiting }) : t("none wait"));
   say(the("kv"), percent(now.kv));
-  say(the("kv-note"), `${whole(now.used)} of ${whole(now.blocks)} blocks, ${whole(now.kept)} kept for later`);
+  const blocks = { used: whole(now.used), all: whole(now.blocks), kept: whole(now.kept) };
+  say(the("kv-note"), t("{used} of {all} blocks, {kept} kept for later", blocks));
   say(the("first"), now.first ? time(now.first.p50) : "–");
-  say(the("first-note"), now.first ? `or less for half, ${time(now.first.p99)} for 99 %` : "no request yet");
+  say(the("first-note"), now.first ? t("or less for half, {time} for 99 %", { time: time(now.first.p99) }) : t("no request yet"));
 }
 
 function draw(id, name, options, line) {
@@ -72,19 +74,21 @@ function row({ name, state, percent: done, stats }) {
     "tr",
     {},
     el("td", {}, name),
-    el("td", {}, state === "loading" ? `loading, ${done} %` : state),
+    el("td", {}, state === "loading" ? t("loading, {percent} %", { percent: done }) : t(state)),
     ...told.map((text) => el("td", {}, text)),
   );
 }
 
-const whole = (value) => Math.round(value).toLocaleString();
+const whole = (value) => number(Math.round(value));
 const percent = (share) => `${(100 * share).toFixed(share < 0.1 && share > 0 ? 1 : 0)} %`;
 
 function time(seconds) {
-  if (seconds === null) return "very long";
+  if (seconds === null) return t("very long");
   return seconds < 1 ? `${whole(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`;
 }
 
+translatePage();
+document.title = `${t("Dashboard")} · Satchel`;
 themeSwitch(the("theme"));
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(asking) : ask()));
 ask();

@@ -1,5 +1,6 @@
 // Plots a value over time on a canvas: a curve, the area below it, and a few grid lines.
 
+import { t } from "../language/language.js";
 import { SPAN_S } from "./series.js";
 
 const LEFT = 46;
@@ -52,9 +53,9 @@ function scale(pen, { highest, y, width, height, label }) {
   }
   pen.textBaseline = "alphabetic";
   pen.textAlign = "left";
-  pen.fillText("2 min ago", LEFT, height - 4);
+  pen.fillText(t("2 min ago"), LEFT, height - 4);
   pen.textAlign = "right";
-  pen.fillText("now", width, height - 4);
+  pen.fillText(t("now"), width, height - 4);
 }
 
 function line(pen, places, ground, colour) {

@@ -7,6 +7,11 @@ const HEADING = /^ {0,3}(#{1,6})(?=[ \t]|$)/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(?:( {1,4})(?=\S)| *$|\t| (?= ))/;
+const TASK = /^\[([ xX])\] +(?=\S)/;
+const NOTE = /^ {0,3}\[\^([^\]\s]{1,60})\]:[ \t]*/;
+// A formula on lines of its own; the text after the opening goes on to the closing at a line's end.
+const FORMULA = /^ {0,3}(\$\$|\\\[|\\begin\{((?:align|gather|equation|multline)\*?)\})/;
+const MOST_FORMULA = 60; // lines
 const DIVIDER = /^:?-+:?$/;
 const WIDEST = 100; // columns of a table
 
@@ -41,7 +46,8 @@ function readBlock(lines, at, depth) {
   if (depth < DEEPEST && QUOTE.test(line)) return readQuote(lines, at, depth);
   if (depth < DEEPEST && ITEM.test(line)) return readList(lines, at, depth);
   if (isTable(lines, at)) return readTable(lines, at);
-  return readParagraph(lines, at, depth);
+  if (depth === 0 && NOTE.test(line)) return readNote(lines, at);
+  return readFormula(lines, at) ?? readParagraph(lines, at, depth);
 }
 
 /** An unclosed fence contains the rest of the text, as during streaming. */
@@ -95,8 +101,10 @@ function readList(lines, at, depth) {
   while (to < lines.length) {
     const found = ITEM.exec(lines[to]);
     if (!found || RULE.test(lines[to]) || found[2].at(-1) !== first.at(-1)) break;
-    const [inner, next, gap] = readItem(lines, to, found, depth);
-    items.push(parseBlocks(inner, depth + 1));
+    const [text, next, gap] = readItem(lines, to, found, depth);
+    const task = TASK.exec(text);
+    const inner = task ? text.slice(task[0].length) : text;
+    items.push({ blocks: parseBlocks(inner, depth + 1), done: task ? task[1] !== " " : null });
     loose ||= gap && ITEM.exec(lines[next] ?? "")?.[2].at(-1) === first.at(-1);
     to = next;
   }
@@ -122,6 +130,42 @@ function readItem(lines, at, [mark], depth) {
     else inner.push(line);
   }
   return [inner.join("\n").trimEnd(), to, gap];
+}
+
+/** A footnote: its line, and the lines below it that are indented. */
+function readNote(lines, at) {
+  const [opening, name] = NOTE.exec(lines[at]);
+  const inner = [lines[at].slice(opening.length)];
+  let to = at + 1;
+  for (; to < lines.length; to += 1) {
+    const blank = !lines[to].trim();
+    const indented = /^(?: {2,}|\t)/.test(lines[to]);
+    if (blank ? !/^(?: {2,}|\t)\S/.test(lines[to + 1] ?? "") : !indented) break;
+    inner.push(lines[to].replace(/^(?: {1,4}|\t)/, ""));
+  }
+  return [{ type: "note", name, blocks: parseBlocks(inner.join("\n"), 1) }, to];
+}
+
+/** A formula; null where none begins at this line, or where it is not closed yet. */
+function readFormula(lines, at) {
+  const found = FORMULA.exec(lines[at]);
+  if (!found) return null;
+  const [opening, mark, name] = found;
+  const closing = name ? `\\end{${name}}` : mark === "$$" ? "$$" : "\\]";
+  const inner = [];
+  for (let to = at; to < lines.length && to < at + MOST_FORMULA && lines[to].trim(); to += 1) {
+    const line = (to === at ? lines[to].slice(opening.length) : lines[to]).trimEnd();
+    const end = line.indexOf(closing);
+    if (end < 0) {
+      inner.push(line);
+      continue;
+    }
+    if (end + closing.length < line.length) return null; // text follows: a formula within a paragraph
+    inner.push(line.slice(0, end));
+    const text = inner.join("\n").trim();
+    return text ? [{ type: "formula", text: name ? `${mark}${text}${closing}` : text }, to + 1] : null;
+  }
+  return null;
 }
 
 function isTable(lines, at) {
@@ -172,5 +216,6 @@ function readParagraph(lines, at, depth) {
 function begins(lines, at, depth) {
   const line = lines[at];
   if (isFence(line) || HEADING.test(line) || RULE.test(line) || isTable(lines, at)) return true;
+  if ((depth === 0 && NOTE.test(line)) || readFormula(lines, at)) return true;
   return depth < DEEPEST && (QUOTE.test(line) || ITEM.test(line));
 }

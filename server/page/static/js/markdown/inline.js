@@ -10,6 +10,9 @@ const BARE = /^(?:https?:\/\/|mailto:)[^\s<>"`]+/i;
 const ADDRESS = String.raw`<[^<>\n]{0,2000}>|[^\s()<>]{0,2000}(?:\([^\s()]{0,200}\)[^\s()<>]{0,200})?`;
 const TITLE = String.raw`"[^"\n]{0,500}"|'[^'\n]{0,500}'`;
 const TARGET = new RegExp(String.raw`^\(\s{0,9}(${ADDRESS})(?:\s{1,9}(?:${TITLE}))?\s{0,9}\)`);
+const NOTE = /^\[\^([^\]\s]{1,60})\]/;
+const FORMULAS = { "$$": "$$", "\\(": "\\)", "\\[": "\\]" }; // openings and closings
+const LONGEST = 2000; // characters of a formula
 const DEEPEST = 40; // open delimiters; further ones are text
 
 /** The tree of a text. */
@@ -24,6 +27,7 @@ class Reader {
     this.plain = ""; // text since the last node
     this.nodes = []; // finished nodes, and openers until they are closed
     this.openers = []; // indices of open delimiters and brackets in nodes
+    this.closings = new Map(); // index of the next closing of formulas, by its text
     this.lost = new Set(); // lengths of backtick runs that have no closing run in the rest of the text
   }
 
@@ -34,10 +38,12 @@ class Reader {
   }
 
   step(c) {
+    if ((c === "\\" || c === "$") && this.formula()) return;
     if (c === "\\") this.escape();
     else if (c === "\n") this.lineBreak();
     else if (c === "`") this.code();
     else if (MARKS.has(c)) this.mark(c);
+    else if (c === "[" && this.note()) return;
     else if (c === "[" || (c === "!" && this.text[this.at + 1] === "[")) this.bracket(c === "!");
     else if (c === "]") this.close();
     else if (c === "<") this.angle();
@@ -69,6 +75,56 @@ class Reader {
       this.plain += next;
       this.at += 2;
     } else this.literal(1);
+  }
+
+  /** Reads a formula: $x$, $$x$$, \\(x\\) or \\[x\\]. */
+  formula() {
+    const opening = this.text.slice(this.at, this.at + 2);
+    const closing = FORMULAS[opening];
+    if (!closing) return opening[0] === "$" && this.dollars();
+    const from = this.at + 2;
+    const to = this.closingAt(closing, from);
+    if (to < 0 || to - from > LONGEST || !this.text.slice(from, to).trim()) return false;
+    this.push({ type: "formula", text: this.text.slice(from, to).trim(), display: opening !== "\\(" });
+    this.at = to + 2;
+    return true;
+  }
+
+  /** The index of the next closing, or -1. It is searched once, so the time stays linear. */
+  closingAt(closing, from) {
+    const known = this.closings.get(closing);
+    if (known !== undefined && (known < 0 || known >= from)) return known;
+    const found = this.text.indexOf(closing, from);
+    this.closings.set(closing, found);
+    return found;
+  }
+
+  /**
+   * $x$: no space within its ends, no letter or digit before it, and no digit after it, so that "$5 or $6" stays a
+   * price.
+   */
+  dollars() {
+    const { text, at } = this;
+    if (/[\p{L}\p{N}$\\]/u.test(text[at - 1] ?? "") || /[\s$]/.test(text[at + 1] ?? " ")) return false;
+    const end = Math.min(text.length, at + LONGEST);
+    for (let to = at + 2; to < end && text[to] !== "\n"; to += 1) {
+      if (text[to] === "`") return false;
+      if (text[to] !== "$" || text[to - 1] === "\\") continue;
+      if (/\s/.test(text[to - 1]) || /[\d$]/.test(text[to + 1] ?? "")) return false;
+      this.push({ type: "formula", text: text.slice(at + 1, to), display: false });
+      this.at = to + 1;
+      return true;
+    }
+    return false;
+  }
+
+  /** Reads a reference to a footnote: [^name]. */
+  note() {
+    const found = NOTE.exec(this.text.slice(this.at, this.at + 70));
+    if (!found) return false;
+    this.push({ type: "note", name: found[1], text: found[0] });
+    this.at += found[0].length;
+    return true;
   }
 
   lineBreak() {

@@ -1,20 +1,20 @@
 // A conversation as it is stored, a plain object, and its operations.
 //
-// {id, title, created, updated, model, system, tools, forced, sampling: {name: number}, messages: [message]}
-// tools: the JSON text of a list, "" for none; forced: each answer must call one of them
-// message: {id, role: "user" | "assistant", content}, and of an assistant also {reasoning, calls, finish, trouble, counts}
+// {id, title, created, updated, model, first, messages: [message]} and the settings of settings.js
+// messages: those of all branches, in order of creation; first, parent and next: see branches.js
+// message: {id, parent, next, role: "user" | "assistant", content}; of a user also documents: [{name, text}],
+// and of an assistant {reasoning, calls, finish, trouble, counts}
 
-import { readTools } from "./tools.js";
+import { t } from "../language/language.js";
+import { shown } from "./branches.js";
+import { documentText } from "./fence.js";
+import { newId } from "./ids.js";
+import { fieldsOf, settingsOf } from "./settings.js";
+import { isObject } from "./tools.js";
 
 const TITLE = 60;
 
-export function newId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join(
-    "",
-  );
-}
-
-export function newConversation({ model = "", system = "", tools = "", forced = false, sampling = {} } = {}) {
+export function newConversation({ model = "", ...settings } = {}) {
   const now = Date.now();
   return {
     id: newId(),
@@ -22,21 +22,21 @@ export function newConversation({ model = "", system = "", tools = "", forced = 
     created: now,
     updated: now,
     model,
-    system,
-    tools,
-    forced,
-    sampling: { ...sampling },
+    ...settingsOf(settings),
+    first: "",
     messages: [],
   };
 }
 
-export function question(content) {
-  return { id: newId(), role: "user", content };
+export function question(content, documents = []) {
+  return { id: newId(), parent: "", next: "", role: "user", content, documents };
 }
 
 export function reply() {
   return {
     id: newId(),
+    parent: "",
+    next: "",
     role: "assistant",
     content: "",
     reasoning: "",
@@ -50,49 +50,61 @@ export function reply() {
 /** The conversation's title: the user's, or the beginning of the first question. */
 export function titleOf(conversation) {
   if (conversation.title) return conversation.title;
-  const first =
-    conversation.messages
-      .find((m) => m.role === "user")
-      ?.content.trim()
-      .split("\n", 1)[0] ?? "";
-  return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || "New chat";
+  const asked = shown(conversation).find((m) => m.role === "user");
+  const first = asked?.content.trim().split("\n", 1)[0] || asked?.documents?.[0]?.name || "";
+  return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || t("New chat");
 }
 
-/** The request body, without empty answers. going: continue the last answer. */
-export function requestOf(conversation, { going = false } = {}) {
-  const said = conversation.messages
-    .filter((m) => m.role === "user" || m.content)
-    .map(({ role, content }) => ({ role, content }));
-  const system = conversation.system.trim();
-  const messages = system ? [{ role: "system", content: system }, ...said] : said;
-  const body = { messages, ...conversation.sampling };
-  if (conversation.model) body.model = conversation.model;
-  const { tools } = readTools(conversation.tools ?? "");
-  if (tools.length && !going) {
-    body.tools = tools;
-    if (conversation.forced) body.tool_choice = "required";
-  }
-  return going ? { ...body, continue_final_message: true, add_generation_prompt: false } : body;
-}
-
-/** Drops the messages from this one on. */
-export function cutAt(conversation, message) {
-  conversation.messages.splice(conversation.messages.indexOf(message));
+/** Whether an answer holds nothing that a user could want back. */
+export function isEmpty({ content, reasoning, calls = [] }) {
+  return !content && !reasoning && !calls.length;
 }
 
 /**
- * Takes out an exchange: a question with what follows it up to the next, for models want questions and answers by
- * turns. The last answer can go alone.
+ * The request body for an answer: the messages that are shown up to it, without empty answers. going: continue the
+ * answer's text.
  */
-export function remove(conversation, message) {
-  const { messages } = conversation;
-  let from = messages.indexOf(message);
-  if (message.role === "assistant" && from < messages.length - 1) {
-    while (from > 0 && messages[from].role !== "user") from -= 1;
+export function requestOf(conversation, message, { going = false } = {}) {
+  const path = shown(conversation);
+  const said = path
+    .slice(0, path.indexOf(message) + 1)
+    .filter((m) => m.role === "user" || !isEmpty(m))
+    .map((m) => (m.role === "user" || (going && m === message) ? textOf(m) : answerOf(m)));
+  const system = conversation.system.trim();
+  const messages = system ? [{ role: "system", content: system }, ...said] : said;
+  const body = { messages, ...fieldsOf(conversation, { going }) };
+  if (conversation.model) body.model = conversation.model;
+  return going ? { ...body, continue_final_message: true, add_generation_prompt: false } : body;
+}
+
+/** A message of text; its documents stand before it. */
+function textOf({ role, content, documents = [] }) {
+  return { role, content: [...documents.map(documentText), content].filter(Boolean).join("\n\n") };
+}
+
+/** An answer as the API takes it: its text with its calls. Thinking is sent only where it is all there is. */
+function answerOf({ id, content, reasoning, calls = [] }) {
+  const whole = calls.filter(isWhole);
+  // A call that was cut off is none; its text tells the model how far it came.
+  const broken = calls.filter((call) => !isWhole(call)).map((call) => `${call.name} ${call.arguments}`);
+  const text = [content, ...broken].filter(Boolean).join("\n");
+  const answer = { role: "assistant", content: text || (whole.length ? null : "") };
+  if (whole.length) answer.tool_calls = whole.map((call, i) => callOf(call, `call_${id}_${i}`));
+  else if (!text) answer.reasoning_content = reasoning;
+  return answer;
+}
+
+function callOf({ id, name, arguments: given }, other) {
+  return { id: id || other, type: "function", function: { name, arguments: given || "{}" } };
+}
+
+/** Whether a call has a name, and arguments that are a JSON object. */
+function isWhole({ name, arguments: given }) {
+  try {
+    return Boolean(name) && isObject(JSON.parse(given || "{}"));
+  } catch {
+    return false;
   }
-  let to = from + 1;
-  while (to < messages.length && messages[to].role !== "user") to += 1;
-  messages.splice(from, to - from);
 }
 
 /** Whether the title or a message contains every word of a search. */

@@ -1,14 +1,19 @@
 // The browser's database of conversations (IndexedDB). Without it (in a private window), they last as long as the page.
 
+import { t } from "../language/language.js";
+import { chained } from "./branches.js";
+import { settingsOf } from "./settings.js";
+
 const NAME = "satchel";
 const STORE = "conversations";
+const VERSION = 2; // 1: messages without branches
 
 export class Database {
   /** Opens the database; `lasting` is false where conversations last only as long as the page. */
   static async open() {
     try {
-      const request = indexedDB.open(NAME, 1);
-      request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
+      const request = indexedDB.open(NAME, VERSION);
+      request.onupgradeneeded = ({ oldVersion }) => upgrade(request, oldVersion);
       const opened = await done(request);
       // Another tab with a newer page may upgrade the database; this page opens it again at its next load.
       opened.onversionchange = () => opened.close();
@@ -35,7 +40,7 @@ export class Database {
     } catch (error) {
       const full = error?.name === "QuotaExceededError";
       throw new Error(
-        full ? FULL : `The browser did not keep this conversation (${error?.name}). Export it.`,
+        full ? t(FULL) : t("The browser did not keep this conversation ({error}). Export it.", { error: error?.name }),
       );
     }
   }
@@ -47,6 +52,18 @@ export class Database {
   store(mode) {
     return this.opened.transaction(STORE, mode).objectStore(STORE);
   }
+}
+
+function upgrade({ result, transaction }, oldVersion) {
+  if (oldVersion < 1) {
+    result.createObjectStore(STORE, { keyPath: "id" });
+    return;
+  }
+  transaction.objectStore(STORE).openCursor().onsuccess = ({ target: { result: cursor } }) => {
+    if (!cursor) return;
+    cursor.update({ ...chained(cursor.value), ...settingsOf(cursor.value) });
+    cursor.continue();
+  };
 }
 
 const FULL = "The browser's storage is full. Export conversations, then delete some.";

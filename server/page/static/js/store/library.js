@@ -1,6 +1,7 @@
 // All conversations: objects in memory, copies in the database, and changes announced to other tabs.
 
 import { Database } from "./database.js";
+import { merge } from "./branches.js";
 import { matches, newConversation } from "./conversation.js";
 
 const CHANNEL = "satchel-conversations";
@@ -52,11 +53,16 @@ export class Library {
     this.channel?.postMessage(conversation.id);
   }
 
-  /** Adds imported conversations; of two with one id the later wins. Returns how many were added. */
+  /** Adds imported conversations to those that are here. Returns how many brought something new. */
   async take(conversations) {
-    const fresh = conversations.filter((c) => !(this.get(c.id)?.updated >= c.updated));
-    for (const one of fresh) await this.keep(one, { touched: false });
-    return fresh.length;
+    let count = 0;
+    for (const one of conversations) {
+      const here = this.get(one.id);
+      if (here && !merge(here, one)) continue;
+      await this.keep(here ?? one, { touched: false });
+      count += 1;
+    }
+    return count;
   }
 
   listen(changed) {

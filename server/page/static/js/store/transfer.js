@@ -1,19 +1,22 @@
-// Exports and imports conversations as JSON. An imported file is untrusted: only known fields are taken.
+// Exports conversations as files, and imports those of JSON. An imported file is untrusted: only known fields are taken.
 
-import { newId } from "./conversation.js";
+import { t } from "../language/language.js";
+import { chained, isTree } from "./branches.js";
+import { idOf } from "./ids.js";
 
 const KIND = "satchel-conversations";
+const VERSION = 2; // 1: messages without branches
 const MOST_BYTES = 64 << 20;
 const ROLES = new Set(["user", "assistant"]);
 
 export function exported(conversations) {
-  return JSON.stringify({ kind: KIND, version: 1, conversations }, null, 1);
+  return JSON.stringify({ kind: KIND, version: VERSION, conversations }, null, 1);
 }
 
-/** Downloads a text as a file. */
-export function download(name, text) {
+/** Downloads a text as a file of this media type. */
+export function download(name, text, type) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.href = URL.createObjectURL(new Blob([text], { type }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
@@ -21,27 +24,37 @@ export function download(name, text) {
 
 /** The conversations in a file; throws an Error with a one-line message where it holds none. */
 export async function imported(file) {
-  if (file.size > MOST_BYTES) throw new Error(`${file.name} has more than ${MOST_BYTES >> 20} MB: split it.`);
+  const { name } = file;
+  if (file.size > MOST_BYTES) throw new Error(t("{name} has more than {most} MB: split it.", { name, most: MOST_BYTES >> 20 }));
   let found;
   try {
     found = JSON.parse(await file.text());
   } catch {
-    throw new Error(`${file.name} is no JSON: choose a file that was exported here.`);
+    throw new Error(t("{name} is no JSON: choose a file that was exported here.", { name }));
   }
   if (found?.kind !== KIND || !Array.isArray(found.conversations)) {
-    throw new Error(`${file.name} holds no conversations: choose a file that was exported here.`);
+    throw new Error(t("{name} holds no conversations: choose a file that was exported here.", { name }));
   }
-  return found.conversations.map((c, i) => conversation(c, `${file.name}: conversation ${i + 1}`));
+  const { version } = found;
+  if (version !== 1 && version !== VERSION) {
+    throw new Error(t("{name} is of another version of the page: update this server.", { name }));
+  }
+  return found.conversations.map((c, i) => {
+    const one = conversation(c, version);
+    if (one) return one;
+    throw new Error(t("{name}: conversation {number} is not whole: export it again.", { name, number: i + 1 }));
+  });
 }
 
-function conversation(c, where) {
+/** The known fields of an exported conversation; null where it is not whole. */
+function conversation(c, version) {
   const messages = Array.isArray(c?.messages) ? c.messages : null;
   if (!messages || !messages.every((m) => ROLES.has(m?.role) && typeof m.content === "string")) {
-    throw new Error(`${where} is not whole: export it again.`);
+    return null;
   }
   const now = Date.now();
-  return {
-    id: text(c.id).match(/^[\da-f]{24}$/) ? c.id : newId(),
+  const made = {
+    id: idOf(c.id),
     title: text(c.title),
     created: number(c.created, now),
     updated: number(c.updated, now),
@@ -50,15 +63,21 @@ function conversation(c, where) {
     tools: text(c.tools),
     forced: c.forced === true,
     sampling: numbers(c.sampling),
+    schema: text(c.schema),
+    stop: text(c.stop),
+    thinking: text(c.thinking),
+    first: text(c.first),
     messages: messages.map(message),
   };
+  if (version === 1) return chained(made);
+  return isTree(made) ? made : null;
 }
 
 function message(m) {
-  const base = { id: newId(), role: m.role, content: m.content };
-  if (m.role === "user") return base;
+  const base = { id: idOf(m.id), parent: text(m.parent), next: text(m.next), role: m.role, content: m.content };
+  if (m.role === "user") return { ...base, documents: documents(m.documents) };
   const calls = Array.isArray(m.calls)
-    ? m.calls.map((c) => ({ name: text(c?.name), arguments: text(c?.arguments) }))
+    ? m.calls.map((c) => ({ id: text(c?.id), name: text(c?.name), arguments: text(c?.arguments) }))
     : [];
   const counts = m.counts && typeof m.counts === "object" ? numbers(m.counts) : null;
   return {
@@ -69,6 +88,11 @@ function message(m) {
     trouble: text(m.trouble),
     counts,
   };
+}
+
+function documents(found) {
+  const given = Array.isArray(found) ? found : [];
+  return given.map((one) => ({ name: text(one?.name), text: text(one?.text) })).filter((one) => one.text);
 }
 
 const text = (value) => (typeof value === "string" ? value : "");

@@ -2,14 +2,17 @@
 
 import { say, the } from "../dom.js";
 import { icon } from "../icons.js";
+import { t } from "../language/language.js";
+import { Documents } from "./documents.js";
 
 export class Composer {
-  /** on: {send(text), stop(), editLast()}. */
-  constructor(on) {
+  /** on: {send(text, documents), stop(), editLast()}. client: reads documents. */
+  constructor(client, on) {
     this.field = the("question");
     this.button = the("send");
     this.on = on;
     this.busy = null;
+    this.documents = new Documents(client, () => this.changed());
     this.field.addEventListener("input", () => this.changed());
     this.field.addEventListener("keydown", (event) => this.key(event));
     the("composer").addEventListener("submit", (event) => {
@@ -31,9 +34,15 @@ export class Composer {
 
   send() {
     const text = this.field.value.trim();
-    if (!text) return;
+    if (!this.ready) return;
     this.set("");
-    this.on.send(text);
+    this.on.send(text, this.documents.take());
+  }
+
+  /** Whether there is something to send, and no document is still being read. */
+  get ready() {
+    const { list, reading } = this.documents;
+    return !reading && Boolean(this.field.value.trim() || list.length);
   }
 
   set(text) {
@@ -48,19 +57,19 @@ export class Composer {
 
   changed() {
     grow(this.field);
-    this.button.disabled = !this.busy && !this.field.value.trim();
+    this.button.disabled = !this.busy && !this.ready;
   }
 
   /** busy: an answer is in progress, and the button stops it. */
   show(busy) {
     if (this.busy !== busy) {
       this.busy = busy;
-      const label = busy ? "Stop the answer" : "Send";
+      const label = t(busy ? "Stop the answer" : "Send");
       this.button.replaceChildren(icon(busy ? "stop" : "send"));
       this.button.setAttribute("aria-label", label);
       this.button.title = label;
       this.button.classList.toggle("stops", busy);
-      say(the("hint"), busy ? "Esc stops the answer" : "Enter sends, Shift+Enter begins a new line");
+      say(the("hint"), t(busy ? "Esc stops the answer" : "Enter sends, Shift+Enter begins a new line"));
     }
     this.changed();
   }

@@ -2,6 +2,7 @@
 
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
+import { t } from "../language/language.js";
 
 const TOLD_MS = 1500;
 
@@ -30,9 +31,9 @@ export function copyButton(label, text) {
   button.addEventListener("click", async () => {
     try {
       await copyText(text());
-      told(button, "check", "Copied", label);
+      told(button, "check", t("Copied"), label);
     } catch {
-      told(button, "close", "Could not copy: select the text and copy it by hand", label);
+      told(button, "close", t("Could not copy: select the text and copy it by hand"), label);
     }
   });
   return button;

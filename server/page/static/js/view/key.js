@@ -1,47 +1,36 @@
 // Asks for the API key.
 
 import { el } from "../dom.js";
+import { t } from "../language/language.js";
+import { dialogButtons, openDialog } from "./dialog.js";
 import { getKey, setKey } from "../store/prefs.js";
-
-let shown = null; // the last dialog
 
 /** Opens the dialog; done() runs once a key was given. */
 export function askKey(done) {
-  if (shown?.open) return;
   const field = el("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false" });
   const lasting = el("input", { id: "key-lasting", type: "checkbox" });
   const onsubmit = (event) => {
     event.preventDefault();
     if (!field.value.trim()) return;
     setKey(field.value.trim(), lasting.checked);
-    shown.close();
+    dialog.close();
     done();
   };
+  const told = "It is the one that was given to {command}. It is sent to this server only.";
+  const [before, after] = t(told).split("{command}");
   const form = el(
     "form",
     { id: "key-form", onsubmit },
-    el("h2", { id: "key-title" }, "This server asks for an API key"),
-    el(
-      "p",
-      {},
-      "It is the one that was given to ",
-      el("code", {}, "satchel serve --api-key"),
-      ". It is sent to this server only.",
-    ),
-    getKey() && el("p", { id: "key-wrong", class: "wrong" }, "The key that was given before is not valid."),
-    el("label", { for: "key-field" }, "API key"),
+    el("p", {}, before, el("code", {}, "satchel serve --api-key"), after),
+    getKey() && el("p", { id: "key-wrong", class: "wrong" }, t("The key that was given before is not valid.")),
+    el("label", { for: "key-field" }, t("API key")),
     field,
-    el("label", { class: "check" }, lasting, " Keep it in this browser"),
-    el(
-      "div",
-      { class: "edit-buttons" },
-      el("button", { type: "button", class: "quiet", onclick: () => shown.close() }, "Cancel"),
-      el("button", { type: "submit", class: "strong" }, "Use the key"),
+    el("label", { class: "check" }, lasting, ` ${t("Keep it in this browser")}`),
+    dialogButtons(
+      el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, t("Cancel")),
+      el("button", { type: "submit", class: "strong" }, t("Use the key")),
     ),
   );
-  const onclose = (event) => event.target.remove();
-  shown = el("dialog", { id: "key-dialog", "aria-labelledby": "key-title", onclose }, form);
-  document.body.append(shown);
-  shown.showModal();
-  field.focus();
+  const dialog = openDialog("key-dialog", t("This server asks for an API key"), form);
+  if (dialog) field.focus();
 }

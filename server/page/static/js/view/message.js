@@ -2,14 +2,16 @@
 
 import { el, say } from "../dom.js";
 import { icon, iconButton } from "../icons.js";
+import { number, t } from "../language/language.js";
 import { renderMarkdown } from "../markdown/render.js";
 import { copyButton } from "./copy.js";
+import { documentPart } from "./documents.js";
 import { grow } from "./composer.js";
 
 const NAMES = { user: "You", assistant: "Satchel" };
 
 export class MessageView {
-  /** on: {edit(message, text), again(message), onward(message), remove(message)}. */
+  /** on: {edit(message, text), again(message), onward(message), remove(message), step(message, by)}. */
   constructor(message, on) {
     Object.assign(this, { message, on, text: null });
     this.body = el("div", { class: "message-body" });
@@ -18,9 +20,11 @@ export class MessageView {
     this.status = el("p", { class: "message-status", hidden: true });
     this.trouble = el("div", { class: "trouble", role: "alert", hidden: true });
     this.facts = el("span", { class: "facts" });
-    this.tools = el("div", { class: "message-tools" }, ...this.buttons(), this.facts);
-    const name = el("h2", { class: "visually-hidden" }, NAMES[message.role]);
-    const before = message.role === "assistant" ? [this.reasoning.node] : [];
+    this.versions = versionsPart((by) => on.step(message, by));
+    this.tools = el("div", { class: "message-tools" }, this.versions.node, ...this.buttons(), this.facts);
+    const name = el("h2", { class: "visually-hidden" }, t(NAMES[message.role]));
+    const before =
+      message.role === "assistant" ? [this.reasoning.node] : (message.documents ?? []).map(documentPart);
     const after = message.role === "assistant" ? [this.calls, this.status, this.trouble] : [];
     const parts = [name, ...before, this.body, ...after, this.tools];
     this.node = el("article", { class: `message ${message.role}` }, ...parts);
@@ -29,9 +33,9 @@ export class MessageView {
 
   buttons() {
     const { message, on } = this;
-    const made = [copyButton("Copy", () => message.content), iconButton("pencil", "Edit", () => this.edit())];
-    if (message.role === "assistant") made.push(iconButton("again", "Answer again", () => on.again(message)));
-    return [...made, iconButton("trash", "Delete", () => on.remove(message))];
+    const made = [copyButton(t("Copy"), () => message.content), iconButton("pencil", t("Edit"), () => this.edit())];
+    if (message.role === "assistant") made.push(iconButton("again", t("Answer again"), () => on.again(message)));
+    return [...made, iconButton("trash", t("Delete"), () => on.remove(message))];
   }
 
   /** turn: the turn that is writing this message, if any. last: whether this is the last message. */
@@ -49,6 +53,24 @@ export class MessageView {
     this.tools.hidden = Boolean(turn) && !turn.rate;
   }
 
+  /** Shows which of its versions the message is, with arrows to the others. */
+  showVersions(all) {
+    const { node, back, place, forth } = this.versions;
+    const at = all.indexOf(this.message);
+    node.hidden = all.length < 2;
+    this.node.classList.toggle("branched", all.length > 1);
+    back.disabled = at === 0;
+    forth.disabled = at === all.length - 1;
+    say(place, `${at + 1} / ${all.length}`);
+    node.setAttribute("aria-label", t("Version {at} of {all}", { at: at + 1, all: all.length }));
+  }
+
+  focusVersion(by) {
+    const { back, forth } = this.versions;
+    const [wanted, other] = by < 0 ? [back, forth] : [forth, back];
+    (wanted.disabled ? other : wanted).focus();
+  }
+
   showText() {
     this.text = this.message.content;
     if (this.message.role === "user") say(this.body, this.text);
@@ -63,7 +85,8 @@ export class MessageView {
     if (!reasoning) return;
     const busy = Boolean(turn) && !content;
     node.classList.toggle("busy", busy);
-    say(summary, busy ? "Thinking" : thinking >= 1 ? `Thought for ${seconds(thinking)}` : "Thoughts");
+    const long = thinking >= 1 ? t("Thought for {time}", { time: seconds(thinking) }) : t("Thoughts");
+    say(summary, busy ? t("Thinking…") : long);
     say(text, reasoning.trim());
   }
 
@@ -80,7 +103,7 @@ export class MessageView {
   showStatus(turn) {
     const waits = turn && !this.message.content && !this.message.reasoning && !this.message.calls.length;
     const lines = { stopped: "Stopped.", length: "Stopped at the limit of tokens." };
-    const line = waits ? turn.waiting : turn ? "" : (lines[this.message.finish] ?? "");
+    const line = waits ? turn.waiting : turn ? "" : t(lines[this.message.finish] ?? "");
     this.status.classList.toggle("waits", Boolean(waits));
     this.status.hidden = !waits && !line;
     if (this.status.dataset.line === line) return;
@@ -92,7 +115,7 @@ export class MessageView {
 
   onwardButton() {
     const onclick = () => this.on.onward(this.message);
-    return el("button", { type: "button", class: "quiet", onclick }, icon("onward"), "Continue");
+    return el("button", { type: "button", class: "quiet", onclick }, icon("onward"), t("Continue"));
   }
 
   /** retry: a button to try again. */
@@ -104,7 +127,7 @@ export class MessageView {
     this.trouble.dataset.key = key;
     const onclick = () => this.on.again(this.message);
     const button = retry
-      ? el("button", { type: "button", class: "quiet", onclick }, icon("again"), "Try again")
+      ? el("button", { type: "button", class: "quiet", onclick }, icon("again"), t("Try again"))
       : null;
     this.trouble.replaceChildren(...[el("span", {}, line), button].filter(Boolean));
   }
@@ -112,14 +135,17 @@ export class MessageView {
   /** Turns the text into a field; an edited question is sent again. */
   edit() {
     const asks = this.message.role === "user";
-    const field = el("textarea", { class: "edit-field", rows: "2", "aria-label": "Edit the message" });
+    const field = el("textarea", { class: "edit-field", rows: "2", "aria-label": t("Edit the message") });
     field.value = this.message.content;
-    const close = () => form.replaceWith(this.body);
+    const before = document.activeElement;
+    const close = () => {
+      form.replaceWith(this.body);
+      before?.focus({ preventScroll: true });
+    };
     const save = () => {
       const text = field.value.trim();
       close();
-      this.tools.querySelector("button").focus();
-      if (text && (asks || text !== this.message.content)) this.on.edit(this.message, text);
+      if ((text || this.message.documents?.length) && (asks || text !== this.message.content)) this.on.edit(this.message, text);
     };
     const keys = (event) => {
       if (event.key === "Escape") {
@@ -137,8 +163,8 @@ export class MessageView {
     const buttons = el(
       "div",
       { class: "edit-buttons" },
-      el("button", { type: "button", class: "quiet", onclick: close }, "Cancel"),
-      el("button", { type: "button", class: "strong", onclick: save }, asks ? "Send" : "Save"),
+      el("button", { type: "button", class: "quiet", onclick: close }, t("Cancel")),
+      el("button", { type: "button", class: "strong", onclick: save }, t(asks ? "Send" : "Save")),
     );
     const form = el("div", { class: "edit", onkeydown: keys }, field, buttons);
     field.addEventListener("input", () => grow(field));
@@ -146,6 +172,14 @@ export class MessageView {
     grow(field);
     field.focus();
   }
+}
+
+function versionsPart(step) {
+  const back = iconButton("back", t("Earlier version"), () => step(-1));
+  const forth = iconButton("forth", t("Later version"), () => step(1));
+  const place = el("span", { class: "version-place" });
+  const node = el("span", { class: "versions", role: "group", hidden: true }, back, place, forth);
+  return { node, back, place, forth };
 }
 
 function reasoningPart() {
@@ -163,7 +197,7 @@ function callPart() {
     "div",
     { class: "call-head" },
     icon("tool"),
-    el("span", {}, "Calls "),
+    el("span", {}, `${t("Calls")} `),
     el("code", { class: "call-name" }),
   );
   return el("div", { class: "call" }, head, el("pre", { tabindex: "0" }));
@@ -178,15 +212,19 @@ function pretty(text) {
 }
 
 function rateLine(turn) {
-  return turn.rate ? `${turn.rate.toFixed(turn.rate < 10 ? 1 : 0)} tokens/s` : "";
+  return turn.rate ? rateText(turn.rate) : "";
+}
+
+function rateText(rate) {
+  return t("{rate} tokens/s", { rate: rate.toFixed(rate < 10 ? 1 : 0) });
 }
 
 function factLine(counts) {
   if (!counts) return "";
   const { generated, rate, first } = counts;
-  const parts = [`${generated.toLocaleString()} tokens`];
-  if (rate) parts.push(`${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s`);
-  if (Number.isFinite(first)) parts.push(`first after ${seconds(first)}`);
+  const parts = [t("{count} tokens", { count: number(generated) })];
+  if (rate) parts.push(rateText(rate));
+  if (Number.isFinite(first)) parts.push(t("first after {time}", { time: seconds(first) }));
   return parts.join(" · ");
 }
 

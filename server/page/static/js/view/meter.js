@@ -1,6 +1,7 @@
 // How much of the model's context the conversation fills.
 
 import { say, the } from "../dom.js";
+import { number, t } from "../language/language.js";
 
 const NARROW = 0.85; // used share from which the meter warns
 
@@ -10,9 +11,9 @@ export function showMeter(used, room) {
   meter.hidden = !room;
   if (!room) return;
   const share = Math.min(1, used / room);
-  const line = `${used.toLocaleString()} / ${room.toLocaleString()}`;
+  const line = `${number(used)} / ${number(room)}`;
   say(the("meter-text"), line);
   the("meter-bar").style.inlineSize = `${100 * share}%`;
   meter.classList.toggle("narrow", share > NARROW);
-  meter.title = `${line} tokens of the model's context are used`;
+  meter.title = t("{used} tokens of the model's context are used", { used: line });
 }

@@ -2,6 +2,7 @@
 
 import { el, the } from "../dom.js";
 import { iconButton } from "../icons.js";
+import { t } from "../language/language.js";
 
 const SHOWN_MS = 7000;
 let timer = 0;
@@ -9,14 +10,24 @@ let timer = 0;
 /** Shows a short line; act: {label, run} for a button in it, such as one that undoes. */
 export function toast(line, act = null) {
   const place = the("toast");
-  const close = () => place.replaceChildren();
+  const close = () => {
+    const within = place.contains(document.activeElement);
+    place.replaceChildren();
+    if (within) document.getElementById("question")?.focus();
+  };
   const button =
     act && el("button", { type: "button", class: "quiet", onclick: () => (close(), act.run()) }, act.label);
   place.replaceChildren(
-    el("div", { class: "toast" }, el("span", {}, line), button, iconButton("close", "Dismiss", close)),
+    el("div", { class: "toast" }, el("span", {}, line), button, iconButton("close", t("Dismiss"), close)),
   );
+  // Where the focus was on what the notice says is gone, it goes on to the button.
+  if (button && document.activeElement === document.body) button.focus();
+  const end = () => {
+    if (place.querySelector(":focus-visible")) timer = setTimeout(end, SHOWN_MS);
+    else close();
+  };
   clearTimeout(timer);
-  timer = setTimeout(close, SHOWN_MS);
+  timer = setTimeout(end, SHOWN_MS);
 }
 
 /** Shows a line above the conversation until it is called with "" again. */

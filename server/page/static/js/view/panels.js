@@ -10,7 +10,7 @@ export class Panels {
     this.panels = { sidebar: the("sidebar"), settings: the("settings") };
     this.buttons = { sidebar: the("toggle-sidebar"), settings: the("toggle-settings") };
     for (const name of Object.keys(this.panels)) {
-      this.buttons[name].addEventListener("click", () => this.show(name, !this.isOpen(name)));
+      this.buttons[name].addEventListener("click", () => this.toggle(name));
     }
     for (const button of document.querySelectorAll("[data-close]")) {
       button.addEventListener("click", () => this.show(button.dataset.close, false));
@@ -31,6 +31,10 @@ export class Panels {
     return !this.panels[name].hidden;
   }
 
+  toggle(name) {
+    this.show(name, !this.isOpen(name));
+  }
+
   show(name, open) {
     if (narrow.matches && open) this.closeOver();
     this.set(name, open);
@@ -46,13 +50,15 @@ export class Panels {
   set(name, open) {
     this.panels[name].hidden = !open;
     this.buttons[name].setAttribute("aria-expanded", String(open));
-    the("backdrop").hidden = !(narrow.matches && Object.keys(this.panels).some((n) => this.isOpen(n)));
+    const over = narrow.matches && Object.keys(this.panels).some((n) => this.isOpen(n));
+    the("backdrop").hidden = !over;
+    document.querySelector("main").inert = over; // the focus stays in the panel
   }
 
   /** Closes the panel over the conversation; returns whether one was open. */
   closeOver() {
     const over = narrow.matches && Object.keys(this.panels).filter((n) => this.isOpen(n));
-    for (const name of over || []) this.set(name, false);
+    for (const name of over || []) this.show(name, false);
     return Boolean(over?.length);
   }
 }

@@ -1,8 +1,11 @@
-// The settings panel of a conversation: system prompt, tools and sampling options. The server gives ranges and
-// defaults; an invalid value gets an error message beside its field and is not stored.
+// The settings panel of a conversation: presets, system prompt, tools, form of the answers and sampling options. The
+// server gives ranges and defaults; an invalid value gets an error message beside its field and is not stored.
 
 import { el, the } from "../dom.js";
+import { t } from "../language/language.js";
+import { readSchema, readStops, settingsOf } from "../store/settings.js";
 import { readTools } from "../store/tools.js";
+import { Presets } from "./presets.js";
 
 const FIELDS = [
   ["temperature", "Temperature", "How freely words are drawn; 0 always takes the likeliest"],
@@ -13,6 +16,12 @@ const FIELDS = [
   ["max_tokens", "Most tokens", "Where an answer ends at the latest"],
   ["seed", "Seed", "The same seed and settings give the same answer"],
 ];
+// Fields of text, and how they are read.
+const TEXTS = [
+  ["system", () => ({ fault: "" })],
+  ["schema", readSchema],
+  ["stop", readStops],
+];
 const WHOLE = new Set(["top_k", "max_tokens", "seed"]);
 const OWN = { max_tokens: { low: 1, high: 2 ** 31 - 1, shown: "no limit" }, seed: { shown: "random" } };
 const SAFE = Number.MAX_SAFE_INTEGER;
@@ -20,23 +29,48 @@ const SAFE = Number.MAX_SAFE_INTEGER;
 export class SettingsPanel {
   /** changed(): the conversation's settings changed. asDefaults(): make them the defaults of new conversations. */
   constructor({ changed, asDefaults }) {
-    Object.assign(this, { changed, ranges: {}, conversation: null });
-    this.system = the("system");
-    this.system.addEventListener("input", () => {
-      this.conversation.system = this.system.value;
+    Object.assign(this, { ranges: {}, conversation: null });
+    this.presets = new Presets({ current: () => this.conversation, use: (settings) => this.use(settings) });
+    this.changed = () => {
+      this.presets.show();
       changed();
+    };
+    this.texts = new Map(TEXTS.map(([name, read]) => [name, this.text(name, read)]));
+    this.thinking = the("thinking");
+    this.thinking.addEventListener("change", () => {
+      this.conversation.thinking = this.thinking.value;
+      this.changed();
     });
     this.tools = { part: the("tools-part"), input: the("tools"), forced: the("tools-forced") };
     this.tools.input.addEventListener("input", () => this.readTools());
     this.tools.forced.addEventListener("change", () => this.readTools());
-    this.fields = new Map(FIELDS.map(([name, label, help]) => [name, this.field(name, label, help)]));
+    this.fields = new Map(FIELDS.map(([name, label, help]) => [name, this.field(name, t(label), t(help))]));
     the("sampling").append(...[...this.fields.values()].map((f) => f.node));
     the("as-defaults").addEventListener("click", asDefaults);
-    the("reset").addEventListener("click", () => {
-      Object.assign(this.conversation, { system: "", tools: "", forced: false, sampling: {} });
-      this.open(this.conversation);
-      changed();
+    the("reset").addEventListener("click", () => this.presets.replace(settingsOf()));
+  }
+
+  /** Gives the conversation these settings; returns a function that gives it the earlier ones. */
+  use(settings, conversation = this.conversation) {
+    const before = settingsOf(conversation);
+    Object.assign(conversation, settings);
+    this.open(this.conversation);
+    this.changed();
+    return () => this.use(before, conversation);
+  }
+
+  /** A field of text; read(text): what is wrong with it, as `fault`. */
+  text(name, read) {
+    const input = the(name);
+    const wrong = document.getElementById(`${name}-wrong`);
+    input.addEventListener("input", () => {
+      const { fault } = read(input.value);
+      if (wrong) this.tell(input, wrong, fault);
+      if (fault) return;
+      this.conversation[name] = input.value;
+      this.changed();
     });
+    return { input, wrong };
   }
 
   field(name, label, help) {
@@ -67,13 +101,19 @@ export class SettingsPanel {
       const own = OWN[name] ?? {};
       const range = { ...sampling[name], ...own };
       this.ranges[name] = range;
-      this.fields.get(name).input.placeholder = range.shown ?? String(range.default ?? "");
+      this.fields.get(name).input.placeholder = (range.shown && t(range.shown)) ?? String(range.default ?? "");
     }
   }
 
   open(conversation) {
     this.conversation = conversation;
-    this.system.value = conversation.system;
+    for (const [name, { input, wrong }] of this.texts) {
+      input.value = conversation[name] ?? "";
+      if (wrong) this.tell(input, wrong, "");
+    }
+    the("form-part").open = Boolean(conversation.schema || conversation.stop);
+    this.thinking.value = conversation.thinking ?? "";
+    this.presets.show();
     const { part, input, forced } = this.tools;
     input.value = conversation.tools ?? "";
     forced.checked = Boolean(conversation.forced);
@@ -117,10 +157,10 @@ export class SettingsPanel {
   fault(name, text) {
     const value = Number(text);
     const { low = -SAFE, high = SAFE } = this.ranges[name] ?? {};
-    if (!Number.isFinite(value)) return "This is not a number.";
-    if (WHOLE.has(name) && !Number.isInteger(value)) return "This must be a whole number.";
+    if (!Number.isFinite(value)) return t("This is not a number.");
+    if (WHOLE.has(name) && !Number.isInteger(value)) return t("This must be a whole number.");
     if (value < low || value > Math.min(high, SAFE))
-      return `This must lie between ${low} and ${Math.min(high, SAFE)}.`;
+      return t("This must lie between {low} and {high}.", { low, high: Math.min(high, SAFE) });
     return "";
   }
 }

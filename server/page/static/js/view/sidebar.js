@@ -2,6 +2,7 @@
 
 import { el, the } from "../dom.js";
 import { iconButton } from "../icons.js";
+import { t } from "../language/language.js";
 import { titleOf } from "../store/conversation.js";
 
 const DAY = 86_400_000;
@@ -34,12 +35,12 @@ export class Sidebar {
     let group = "";
     for (const conversation of found) {
       const name = groupOf(conversation.updated);
-      if (name !== group) nodes.push(el("h3", {}, name));
+      if (name !== group) nodes.push(el("h2", {}, t(name)));
       group = name;
       nodes.push(this.row(conversation));
     }
     if (!found.length)
-      nodes.push(el("p", { class: "none" }, this.search.value ? "Nothing found." : "No conversations yet."));
+      nodes.push(el("p", { class: "none" }, t(this.search.value ? "Nothing found." : "No conversations yet.")));
     this.place.replaceChildren(...nodes);
   }
 
@@ -66,9 +67,9 @@ export class Sidebar {
       el(
         "span",
         { class: "conversation-tools" },
-        iconButton("pencil", `Rename ${title}`, () => this.rename(row, conversation)),
-        iconButton("export", `Export ${title}`, () => on.save(conversation)),
-        iconButton("trash", `Delete ${title}`, () => on.remove(conversation)),
+        iconButton("pencil", t("Rename {title}", { title }), () => this.rename(row, conversation)),
+        iconButton("export", t("Export {title}", { title }), () => on.save(conversation)),
+        iconButton("trash", t("Delete {title}", { title }), () => on.remove(conversation)),
       ),
     );
     return row;
@@ -77,7 +78,7 @@ export class Sidebar {
   rename(row, conversation) {
     const field = el("input", {
       class: "rename",
-      "aria-label": "Name of the conversation",
+      "aria-label": t("Name of the conversation"),
       maxlength: "200",
     });
     field.value = titleOf(conversation);

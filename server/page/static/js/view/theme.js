@@ -1,6 +1,7 @@
 // The switch between the system's theme, light and dark.
 
 import { icon } from "../icons.js";
+import { t } from "../language/language.js";
 import { getPref, setPref } from "../store/prefs.js";
 
 const THEMES = ["system", "light", "dark"];
@@ -9,7 +10,7 @@ export function themeSwitch(button) {
   const show = (theme) => {
     if (theme === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    const label = `Theme: ${theme}`;
+    const label = t(`Theme: ${theme}`);
     button.replaceChildren(icon(theme));
     button.setAttribute("aria-label", label);
     button.title = label;

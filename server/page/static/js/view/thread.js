@@ -1,6 +1,8 @@
 // The messages of the open conversation, drawn at most once per frame.
 
 import { el, the } from "../dom.js";
+import { t } from "../language/language.js";
+import { shown, versions } from "../store/branches.js";
 import { Follow } from "./follow.js";
 import { MessageView } from "./message.js";
 
@@ -48,7 +50,7 @@ export class Thread {
   }
 
   draw() {
-    const { messages } = this.conversation;
+    const messages = shown(this.conversation);
     for (const [message, view] of this.views) {
       if (messages.includes(message)) continue;
       view.node.remove();
@@ -59,12 +61,18 @@ export class Thread {
       const view = this.views.get(message);
       if (this.place.children[i] !== view.node)
         this.place.insertBefore(view.node, this.place.children[i] ?? null);
+      view.showVersions(versions(this.conversation, message));
       view.update(this.turn?.message === message ? this.turn : null, i === messages.length - 1);
     });
     while (this.place.children.length > messages.length) this.place.lastChild.remove();
     if (!messages.length) this.place.append(this.empty());
     else if (!this.turn && messages.at(-1).role === "user") this.place.append(this.unanswered());
     this.follow.grown();
+  }
+
+  /** Puts the focus on a version's arrow; after the last version that is the other arrow. */
+  focusVersion(message, by) {
+    this.views.get(message)?.focusVersion(by);
   }
 
   edit(message) {
@@ -75,13 +83,13 @@ export class Thread {
     const button = el(
       "button",
       { type: "button", class: "quiet", onclick: () => this.on.answer() },
-      "Get an answer",
+      t("Get an answer"),
     );
-    return el("p", { class: "message-status" }, "This question has no answer yet.", button);
+    return el("p", { class: "message-status" }, t("This question has no answer yet."), button);
   }
 
   empty() {
-    const cards = EXAMPLES.map(([title, text]) =>
+    const cards = EXAMPLES.map((example) => example.map((words) => t(words))).map(([title, text]) =>
       el(
         "button",
         { type: "button", class: "example", onclick: () => this.on.ask(text) },
@@ -93,8 +101,8 @@ export class Thread {
       "div",
       { class: "empty" },
       el("img", { src: "/page/icon.svg", alt: "", width: "56", height: "56" }),
-      el("h2", {}, "What shall we talk about?"),
-      el("p", {}, "The model runs on this server, and conversations stay in this browser."),
+      el("h2", {}, t("What shall we talk about?")),
+      el("p", {}, t("The model runs on this server, and conversations stay in this browser.")),
       el("div", { class: "examples" }, ...cards),
     );
   }
