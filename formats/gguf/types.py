@@ -117,6 +117,7 @@ TENSOR_TYPES: dict[int, TensorType] = {
         39: ("mxfp4", 32, 17),
         40: ("nvfp4", 64, 36),
         41: ("q1_0", 128, 18),
+        42: ("q2_0", 64, 18),
         # Extension types of Satchel (docs/formats.md), far above the numbers that ggml assigns.
         2001: ("f8_e4m3", 128, 132),
         2002: ("f8_e5m2", 128, 132),

@@ -35,7 +35,7 @@ _KEPT = re.compile(
 # Where a row is no whole number of blocks: the 32-block format of the next larger size.
 _NARROW = {
     **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "iq4_nl"),
-    **dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0"),
+    **dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0", "q2_0"), "q4_0"),
     "q4_k": "q5_0",
     "q5_k": "q5_1",
     "q6_k": "q8_0",

@@ -231,5 +231,6 @@ RECIPES: dict[str, Recipe] = {
         Recipe("MXFP4_MOE", 38, "mxfp4", "q8_0", (MixRule(_ANY, "q8_0", _single),), low=True),
         Recipe("NVFP4", 39, "nvfp4", "q6_k"),
         Recipe("Q1_0", 40, "q1_0", "q6_k"),
+        Recipe("Q2_0", 41, "q2_0", "q6_k"),
     )
 }

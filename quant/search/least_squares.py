@@ -63,11 +63,11 @@ def _blocks(x: F32, importance: F32 | None, block: int) -> tuple[tuple[int, ...]
 
 
 @quietly
-def symmetric(x: F32, importance: F32 | None, zero: int) -> tuple[F16, U8]:
-    """x = d * (q - zero), q < 2 * zero, in blocks of 32: d (...) and q (..., 32)."""
-    lead, blocks, share = _blocks(x, importance, 32)
+def symmetric(x: F32, importance: F32 | None, zero: int, block: int = 32) -> tuple[F16, U8]:
+    """x = d * (q - zero), q < 2 * zero, in blocks: d (...) and q (..., block)."""
+    lead, blocks, share = _blocks(x, importance, block)
     d, q = step("symmetric")(blocks, share, zero, _tries(importance, -zero))
-    return as_f16(d, lead), q.reshape(*lead, 32)
+    return as_f16(d, lead), q.reshape(*lead, block)
 
 
 @quietly

@@ -123,7 +123,7 @@ def nearest_codes(a: Lanes, step: F32, base: F32, least: int, most: int) -> U8:
 
 
 def symmetric(x: F32, share: F32 | None, zero: int, tries: F32) -> tuple[F64, U8]:
-    a = lanes(x, share, 32)
+    a = lanes(x, share, x.shape[1])
     scale = scale_groups(a.x, a.w, -zero, zero - 1, tries)
     d = half(a.blocks(scale)[:, 0] * a.power)
     return d, nearest_codes(a, a.each(d), np.zeros_like(scale), -zero, zero - 1)

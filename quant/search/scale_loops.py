@@ -14,10 +14,10 @@ from satchel.quant.search.step_loops import LANES, scale_fit, scale_groups, scal
 
 
 def symmetric(x: F32, share: F32 | None, zero: int, tries: F32) -> tuple[F64, U8]:
-    """x = d * (q - zero), q < 2 * zero, for blocks (n, 32): d (n,), q (n, 32)."""
-    count = x.shape[0]
-    d, q = np.empty(count), np.empty((count, 32), np.uint8)
-    tiles, flat = np.empty((2, TILES, 32, LANES), np.float32), np.zeros((2, TILES, LANES), np.float32)
+    """x = d * (q - zero), q < 2 * zero, for blocks (n, block): d (n,), q (n, block)."""
+    count, block = x.shape
+    d, q = np.empty(count), np.empty((count, block), np.uint8)
+    tiles, flat = np.empty((2, TILES, block, LANES), np.float32), np.zeros((2, TILES, LANES), np.float32)
     best, power = np.empty((2, TILES * LANES))
     for first in range(0, count, TILES * LANES):
         n = min(TILES, -(-(count - first) // LANES))

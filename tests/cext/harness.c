@@ -95,6 +95,7 @@ void set_scales(uint32_t format, uint8_t *block, uint16_t d, uint16_t minimum) {
     case TYPE_q5_0:
     case TYPE_q8_0:
     case TYPE_q1_0:
+    case TYPE_q2_0:
     case TYPE_iq4_nl:
     case TYPE_iq4_xs:
     case TYPE_iq1_s:

@@ -32,7 +32,7 @@ WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k",
 # Formats whose products share the code of those above, and so need fewer cases.
 MORE_WEIGHTS = (
     *("q2_k", "q3_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs"),
-    *("tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "i8_g128", "f8_e4m3", "f8_e5m2", "q8_k", "f64"),
+    *("tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "q2_0", "i8_g128", "f8_e4m3", "f8_e5m2", "q8_k", "f64"),
 )
 ACTIVATIONS = ("a8_32", "a8_256", "bf16x2", "f16", "bf16")
 CONST, STATE, STEP, OUT = 1, 2, 4, 5

@@ -21,7 +21,8 @@ needs_files = pytest.mark.skipif(not FILES, reason=WHY)
 
 def test_tensor_types_equal_the_gguf_package() -> None:
     theirs = {int(kind): (kind.name.lower(), *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    assert {number: tuple(kind) for number, kind in TENSOR_TYPES.items() if number < 1000} == theirs
+    newer = {42: ("q2_0", 64, 18)}  # of ggml, which the package may not know yet
+    assert {number: tuple(kind) for number, kind in TENSOR_TYPES.items() if number < 1000} == newer | theirs
 
 
 def test_value_types_equal_the_gguf_package() -> None:

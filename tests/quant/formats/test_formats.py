@@ -40,13 +40,16 @@ REFERENCED = [
 # What the other operand of a product is rounded to; a format that is missing meets float32 or has no product.
 ACTS = {
     "bf16x2": ("f16", "bf16", "f8_e4m3", "f8_e5m2"),
-    "a8_32": ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4", "q1_0", "i8_g128"),
+    "a8_32": (
+        *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4", "q1_0", "q2_0", "i8_g128"),
+    ),
     "a8_256": (
         *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0", "tq2_0"),
         *("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"),
     ),
 }
 ACT_OF = {name: act for act, names in ACTS.items() for name in names}
+NEWER = {"q2_0": 42}  # ggml's types that the gguf package may not know yet
 EXTENSIONS = {"f8_e4m3": 2001, "f8_e5m2": 2002, "i8_g128": 2003}
 
 
@@ -110,7 +113,7 @@ def test_table(name: str) -> None:
     if name in EXTENSIONS:
         assert fmt.id == EXTENSIONS[name] and fmt.weights
     elif fmt.weights:
-        assert gguf.GGMLQuantizationType[name.upper()] == fmt.id
+        assert gguf.GGMLQuantizationType.__members__.get(name.upper(), NEWER.get(name)) == fmt.id
     else:
         assert 1000 < fmt.id < 2000 and name.upper() not in gguf.GGMLQuantizationType.__members__
     assert fmt.act == ACT_OF.get(name)
@@ -189,6 +192,34 @@ def test_q1_0_bit_by_bit() -> None:
         d = float(raw[:2].view(np.float16)[0])
         want = [d if raw[2 + i // 8] >> i % 8 & 1 else -d for i in range(128)]
         assert np.array_equal(got, np.array(want, np.float32), equal_nan=True)
+
+
+def test_q2_0_code_by_code() -> None:
+    """Its layout is ggml's: an f16 scale, then four codes in a byte, the lowest bits first; code 1 is zero. A
+    scale of 2 and bytes 0xAA, which are codes 2, is 2 everywhere.
+    """
+    fmt = FORMATS["q2_0"]
+    assert (fmt.block, fmt.block_bytes) == (64, 18)
+    known = np.array([0x00, 0x40, *[0xAA] * 16], np.uint8)
+    assert np.array_equal(fmt.decode(known.view(fmt.dtype)), np.full(64, 2, np.float32))
+    random = np.random.default_rng(4).integers(0, 256, (9, fmt.block_bytes), dtype=np.uint8)
+    with np.errstate(invalid="ignore"):
+        for raw in (*random, *extreme_blocks("q2_0")):
+            d = raw[:2].view(np.float16)[0].astype(np.float32)
+            codes = [(int(raw[2 + i // 4]) >> 2 * (i % 4) & 3) - 1 for i in range(64)]
+            assert same(fmt.decode(raw.view(fmt.dtype)), np.array(codes, np.float32) * d)
+
+
+def test_ternary_blocks_become_the_bytes_of_ggml() -> None:
+    """ggml takes the largest size as d and the nearest code of each number."""
+    fmt, rng = FORMATS["q2_0"], np.random.default_rng(6)
+    d = rng.uniform(0.01, 3, (40, 1)).astype(np.float16)
+    codes = rng.integers(0, 3, (40, 64), dtype=np.uint8)
+    assert ((codes != 1).any(axis=1)).all() and fmt.encode is not None
+    pairs = (codes.reshape(40, 16, 4) << np.array([0, 2, 4, 6], np.uint8)).sum(axis=-1).astype(np.uint8)
+    want = np.concatenate([d.view(np.uint8), pairs], axis=1)
+    x = d.astype(np.float32) * (codes.astype(np.float32) - 1)
+    assert fmt.encode(x, None).tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("name", ["q8_k", "i8_g128"])

@@ -43,7 +43,7 @@ REFERENCE = {
 # How far ours must stay below it.
 MARGIN = {"q3_k": 0.98, "iq4_nl": 0.97, "iq4_xs": 0.97, "mxfp4": 0.97, "q1_0": 0.995, "q2_k": 0.945}
 PLAIN = ("f8_e4m3", "f8_e5m2", "i8_g128")  # importance changes nothing
-NAMES = (*REFERENCE, *PLAIN)
+NAMES = (*REFERENCE, "q2_0", *PLAIN)
 
 
 def importance(seed: int) -> F32:
@@ -68,6 +68,16 @@ def trip(name: str, x: F32, w: F32 | None = None) -> F32:
 def test_error_is_below_the_reference_quantizers(name: str, turn: int) -> None:
     x, w = trained_like(11 + turn), importance(11 + turn)
     assert relative_error(x, trip(name, x, w), w) < REFERENCE[name][turn] * MARGIN.get(name, 0.935)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_q2_0_leaves_less_error_than_ggml(weighted: bool) -> None:
+    """ggml's quantizer takes the largest size as d, so that no number gets code 3."""
+    x, w = trained_like(11), importance(11) if weighted else None
+    blocks = x.reshape(-1, 64)
+    d = np.abs(blocks).max(axis=1, keepdims=True).astype(np.float16).astype(np.float32)
+    theirs = (np.clip(np.round(blocks / d), -1, 2) * d).reshape(x.shape)
+    assert relative_error(x, trip("q2_0", x, w), w) < relative_error(x, theirs, w) * 0.7
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -148,7 +158,7 @@ def test_importance_of_any_scale_gives_the_same_bytes(name: str) -> None:
         assert encode(name, x, w * np.float32(factor)).tobytes() == encode(name, x, w).tobytes()
 
 
-@pytest.mark.parametrize("name", ["tq1_0", "q1_0", "mxfp4", "nvfp4", "iq4_nl", "i8_g128"])
+@pytest.mark.parametrize("name", ["tq1_0", "q1_0", "q2_0", "mxfp4", "nvfp4", "iq4_nl", "i8_g128"])
 def test_what_a_format_holds_comes_back_exactly(name: str) -> None:
     """Codes of ternary, one-bit and four-bit checkpoints are kept exactly."""
     fmt, rng = FORMATS[name], np.random.default_rng(8)

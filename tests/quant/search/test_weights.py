@@ -184,7 +184,7 @@ def rows_of_every_kind() -> F32:
     return x
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_k", "q4_k", "q6_k"])
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q2_0", "q5_k", "q4_k", "q6_k"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_compiled_equals_plain_numpy(name: str, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba", reason="numba is not installed: only the numpy search is there")
