@@ -78,7 +78,6 @@ def test_the_type_that_would_fit_is_named(
         (["-ot", "(=cpu"], 2),
         (["--gpu-memory", "lots"], 2),
         (["--stream-weights", "often"], 2),
-        (["-ngl", "7"], 1),
         (["-dev", "remote,tpu"], 1),
         (["-dev", "remote", "-ngl", "all", "--gpu-memory", "1MB"], 1),
         (["-dev", "remote", "-ot", "ffn=abacus"], 1),
@@ -88,6 +87,14 @@ def test_what_cannot_be(model: Path, args: list[str], code: int, capsys: pytest.
     assert main(["plan", str(model), *args]) == code
     found = capsys.readouterr()
     assert found.out == "" and found.err.startswith("satchel: error: ") and found.err.count("\n") == 1
+
+
+def test_layers_for_a_gpu_that_is_not_there_are_a_note(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(model), "-ngl", "7"]) == 0
+    found = capsys.readouterr()
+    assert found.out and "note: -ngl 7 has no effect: this machine has no GPU" in found.err
 
 
 def test_numbers_as_ranges() -> None:
