@@ -89,5 +89,13 @@ def test_what_cannot_be(model: Path, args: list[str], code: int, capsys: pytest.
     assert found.out == "" and found.err.startswith("satchel: error: ") and found.err.count("\n") == 1
 
 
+def test_layers_for_a_gpu_that_is_not_there_are_a_note(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(model), "-ngl", "7"]) == 0
+    found = capsys.readouterr()
+    assert found.out and "note: -ngl 7 has no effect: this machine has no GPU" in found.err
+
+
 def test_numbers_as_ranges() -> None:
     assert spans([]) == "" and spans([4]) == "4" and spans([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
