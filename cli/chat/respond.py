@@ -10,12 +10,14 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from satchel.cli.chat.bar import Progressed, late_bar
+from satchel.cli.progress import working
 
 if TYPE_CHECKING:
     from satchel.cli.chat.display import AnswerOutput
@@ -106,8 +108,13 @@ def respond(
         if writer is not None:
             writer.begin(not request.raw and opens_thinking(model, reply.prompt))
         try:
-            for piece in pieces(reply):
-                if writer is not None:
+            found = pieces(reply)
+            if writer is None:
+                next(found, None)  # the prompt is read, so its bar has gone
+                with working("generating the answer"):
+                    deque(found, 0)
+            else:
+                for piece in found:
                     writer.write(piece)
         except KeyboardInterrupt:
             reply.stats.finish = "cancelled"
@@ -129,12 +136,15 @@ def respond_often(
     if made > n:
         kwargs = {**kwargs, "logprobs": max(0, kwargs.get("logprobs", -1))}
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
-        replies = []
+        replies: list[Reply] = []
         for seed in seeds(first, made):
             one = replace(request, sampling=sampling.with_seed(seed), kwargs=kwargs)
-            replies.append(begun(model, ids, one, progressed))
+            # The first answer reads the prompt, and the others find it in the cache.
+            replies.append(begun(model, ids, one, (lambda done, total: None) if replies else progressed))
             stop.watch(replies[-1])
-        answers = [answer_of(reply, started) for reply in best(replies, n)]
+        next(iter(replies[0]), None)
+        with working(f"generating {made} answers"):
+            answers = [answer_of(reply, started) for reply in best(replies, n)]
     for answer in answers:  # read in turn but generated together, so the engine's times count
         report = answer.reply.report
         answer.stats.prefill_seconds = report.queue_seconds + report.prefill_seconds

@@ -8,7 +8,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,23 @@ def test_several_answers_and_the_best_of_them(call: Run, model: Path) -> None:
     means = [sum(t["logprob"] for t in a["logprobs"]) / len(a["logprobs"]) for a in best]
     assert means == sorted(means, reverse=True)
     assert {a["text"] for a in best} <= {a["text"] for a in several}
+
+
+def test_answers_that_are_not_streamed_show_that_they_are_generated(
+    call: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    @contextmanager
+    def working(label: str) -> Iterator[None]:
+        yield
+        shown.append(label)
+
+    monkeypatch.setattr("satchel.cli.chat.respond.working", working)
+    run_json(call, model)
+    run_json(call, model, "--n-completions", "3")
+    assert shown == ["generating the answer", "generating 3 answers"]
+    assert call("run", "-m", str(model), "hello", "-c", "96", "-n", "4")[0] == 0 and len(shown) == 2
 
 
 def test_several_answers_on_stdout(call: Run, model: Path) -> None:
