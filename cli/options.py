@@ -141,8 +141,8 @@ class ModelOptions:
     def wanted(self) -> Path | None:
         """The file of the model that the user names, pulled where it has to be; None where none is named."""
         if self.hub is not None:
-            name = pasted(self.hub).removeprefix("hf:")
-            return pulled(f"hf:{name}/{self.hub_file}" if self.hub_file else f"hf:{name}", self.offline)
+            name = hub_name(self.hub)
+            return pulled(f"{name}/{self.hub_file}" if self.hub_file else name, self.offline)
         return self.model if self.url is None else pulled(self.url, self.offline)
 
     @property
@@ -263,6 +263,13 @@ def decoded(data: bytes, source: str) -> str:
     except UnicodeDecodeError as error:
         byte = f"byte {data[error.start]:#04x} at {error.start}"
         raise RequestError(f"{source}: expected UTF-8 text, got {byte}") from None
+
+
+def hub_name(text: str) -> str:
+    """The store's name of a repository as -hf takes it: USER/REPO[:QUANT], with hf: before it or without, or
+    its address.
+    """
+    return f"hf:{pasted(text).removeprefix('hf:')}"
 
 
 def pulled(name: str, offline: bool = False) -> Path:

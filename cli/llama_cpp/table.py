@@ -271,7 +271,8 @@ DRAFTS = (
     row(
         "--spec-draft-hf -hfd -hfrd --hf-repo-draft",
         "user/repo",
-        refused("`satchel pull hf:USER/REPO`, then -md hf:USER/REPO"),
+        cli=same(PULLED),
+        server=refused("`run` and `chat` decode with a draft model"),
     ),
     row("--spec-draft-threads -td --threads-draft", "4", DRAFT_THREADS),
     row("--spec-draft-threads-batch -tbd --threads-batch-draft", "4", DRAFT_THREADS),

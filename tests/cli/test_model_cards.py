@@ -83,6 +83,11 @@ RUNS = [
         "m.gguf",
         {"cache_type_k": "q4_0", "threads": 12},
     ),
+    (
+        "-m m.gguf -hfd ggml-org/draft-GGUF --draft-max 8 -ngld 99 -td 4 -p hi",
+        "hf:ggml-org/draft-GGUF",
+        {},
+    ),
     ("-hf microsoft/phi-4-gguf --mlock --no-mmap -t 8 -st -p hi", "hf:microsoft/phi-4-gguf", {"threads": 8}),
 ]
 SERVERS: list[tuple[str, str, dict[str, Any]]] = [

@@ -74,6 +74,7 @@ def test_options_reach_the_library(
             ["--lookup", "--draft-max", "3", "--draft-min", "4"],
             "draft_min is 4: expected draft_max, 3",
         ),
+        (["-md", "a.gguf", "-hfd", "b/c"], "-hfd: -md names the draft model already"),
     ],
 )
 def test_wrong_use_is_said_before_anything_is_loaded(
