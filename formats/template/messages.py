@@ -83,7 +83,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]], plain: Plain) -> list[M
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         example = '[{"role": "user", "content": "Hello!"}]'
         raise RequestError(
-            f"messages: expected a list of messages such as {example}, got {type(messages).__name__}"
+            f"messages: expected a list of messages, got {type(messages).__name__}; write {example}"
         )
     if not messages:
         raise RequestError("messages: the list is empty, at least one message is needed")

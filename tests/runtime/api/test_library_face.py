@@ -121,7 +121,7 @@ def test_one_text_for_several_is_never_read_letter_by_letter(model: Model) -> No
     assert Options(override_tensor="exps=CPU").placement_options.rules
     assert Options(adapters="a.gguf", control_vectors=Path("b.gguf")).control_vectors == (Path("b.gguf"),)
     assert Options(adapters="a.gguf").adapters == ("a.gguf",)
-    with pytest.raises(RequestError, match=r"such as \[\{\"role\": \"user\""):
+    with pytest.raises(RequestError, match=r"got str; write \[\{\"role\": \"user\""):
         model.chat("Hello!")  # type: ignore[arg-type]
 
 
