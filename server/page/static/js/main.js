@@ -232,7 +232,8 @@ class App {
     if (this.library.get(conversation.id)) await this.keep(conversation);
     if (conversation === this.open) {
       this.thread.set(conversation, null);
-      announce(message.trouble || (message.finish === "stopped" ? t("Stopped.") : t("The answer is complete.")));
+      const end = t(message.finish === "stopped" ? "Stopped." : "The answer is complete.");
+      announce(message.trouble || end);
     }
     if (turn.kind === "key") askKey(() => this.again(message));
     else if (turn.kind !== "away") await this.picker.refresh().catch(() => {});
