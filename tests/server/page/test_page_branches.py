@@ -133,6 +133,7 @@ def test_deleting_takes_one_version_and_undo_keeps_what_came_since(
     expect(tab.locator(ANSWER)).to_have_text(["3"])
     earlier(tab, f"{ANSWERS} >> nth=0")
     tab.evaluate(NOTICES_STAY)
+    expect(tab.locator("#send")).to_have_attribute("aria-label", "Send")  # no answer is under way
     button(tab, "Delete", f"{ANSWERS} >> nth=0").click()
     expect(tab.locator(ANSWER)).to_have_text(["3", "2"])
     ask(tab, "since")
