@@ -144,6 +144,7 @@ def ask(expect: Any) -> Callable[..., None]:
     """ask(tab, text): sends a question, and waits for the whole answer."""
 
     def send(tab: Any, text: str, wait: bool = True) -> None:
+        expect(tab.locator("#send")).to_have_attribute("aria-label", "Send")  # no answer is under way
         tab.fill("#question", text)
         tab.keyboard.press("Enter")
         if wait:

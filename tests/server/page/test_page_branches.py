@@ -133,6 +133,7 @@ def test_deleting_takes_one_version_and_undo_keeps_what_came_since(
     expect(tab.locator(ANSWER)).to_have_text(["3"])
     earlier(tab, f"{ANSWERS} >> nth=0")
     tab.evaluate(NOTICES_STAY)
+    expect(tab.locator("#send")).to_have_attribute("aria-label", "Send")  # no answer is under way
     button(tab, "Delete", f"{ANSWERS} >> nth=0").click()
     expect(tab.locator(ANSWER)).to_have_text(["3", "2"])
     ask(tab, "since")
@@ -223,3 +224,26 @@ def test_a_file_whose_branches_are_no_tree_is_refused(
     path.write_text(json.dumps(found))
     page.set_input_files("#import-file", path)
     expect(page.locator(".toast")).to_contain_text("conversation 1 is not whole")
+
+
+def test_a_tab_that_waits_for_an_answer_keeps_what_another_tab_asks(
+    page: Any, ask: Any, expect: Any, canned: Any, server: str
+) -> None:
+    canned(page, {"content": "yes"})
+    ask(page, "first")
+    other = page.context.new_page()
+    other.goto(server)
+    expect(other.locator(QUESTION)).to_have_text(["first"])
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", lambda route: None)  # no answer comes
+    ask(page, "here", wait=False)
+    expect(other.locator(QUESTION)).to_have_text(["first", "here"])
+    canned(other, {"content": "there"})
+    ask(other, "elsewhere")
+    expect(page.locator(QUESTION)).to_have_text(["first", "here", "elsewhere"])
+    page.locator("#question").press("Escape")
+    expect(page.locator(".message.coming")).to_have_count(0)
+    for tab in (page, other):
+        tab.reload()
+        expect(tab.locator(QUESTION)).to_have_text(["first", "here", "elsewhere"])
+        expect(tab.locator(ANSWER).last).to_have_text("there")

@@ -182,6 +182,11 @@ def test_an_import_brings_back_what_is_missing_and_takes_nothing(
     expect(page.locator(QUESTION)).to_have_text(["first", "second"])
     page.set_input_files("#import-file", tmp_path / "out.json")
     expect(page.locator(".toast")).to_contain_text("here already")
+    button(page, "Delete", ".message.user >> nth=1").click()
+    button(page, "Delete", ".message.user >> nth=1").click()
+    expect(page.locator(QUESTION)).to_have_text(["first"])
+    page.set_input_files("#import-file", tmp_path / "out.json")
+    expect(page.locator(QUESTION)).to_have_text(["first", "second"])
 
 
 def test_an_export_as_markdown_is_read_as_it_was_shown(

@@ -3,7 +3,18 @@
 import { Client } from "./api/client.js";
 import { say, the } from "./dom.js";
 import { t, translatePage } from "./language/language.js";
-import { add, choose, parentOf, remove, revise, shown, snapshot, versions } from "./store/branches.js";
+import {
+  add,
+  choose,
+  followers,
+  parentOf,
+  remove,
+  revise,
+  shown,
+  snapshot,
+  takeOver,
+  versions,
+} from "./store/branches.js";
 import { isEmpty, question, reply, titleOf } from "./store/conversation.js";
 import { Library } from "./store/library.js";
 import { getKey, getPref, setPref } from "./store/prefs.js";
@@ -216,11 +227,13 @@ class App {
 
   async ended(turn) {
     const { conversation, message } = turn;
-    if (isEmpty(message) && message.finish === "stopped") remove(conversation, message);
+    const last = !followers(conversation, message).length;
+    if (last && isEmpty(message) && message.finish === "stopped") remove(conversation, message);
     if (this.library.get(conversation.id)) await this.keep(conversation);
     if (conversation === this.open) {
       this.thread.set(conversation, null);
-      announce(message.trouble || (message.finish === "stopped" ? t("Stopped.") : t("The answer is complete.")));
+      const end = t(message.finish === "stopped" ? "Stopped." : "The answer is complete.");
+      announce(message.trouble || end);
     }
     if (turn.kind === "key") askKey(() => this.again(message));
     else if (turn.kind !== "away") await this.picker.refresh().catch(() => {});
@@ -248,7 +261,7 @@ class App {
   again(message) {
     if (!this.open.messages.includes(message) || this.busy()) return;
     const asked = parentOf(this.open, message);
-    if (isEmpty(message) && !message.next) remove(this.open, message);
+    if (isEmpty(message) && !followers(this.open, message).length) remove(this.open, message);
     this.answer({ asked });
     this.thread.follow.toEnd();
     this.composer.focus(); // the button that had the focus is gone
@@ -378,8 +391,11 @@ class App {
   elsewhere(id) {
     const stored = this.library.get(id);
     const turn = this.turns.get(id);
-    if (turn) this.library.held.set(id, turn.conversation);
-    else if (this.open.id === id && stored) {
+    if (turn) {
+      if (stored) takeOver(turn.conversation, stored.messages, turn.message);
+      this.library.held.set(id, turn.conversation);
+      if (turn.conversation === this.open) this.thread.draw();
+    } else if (this.open.id === id && stored) {
       this.open = stored;
       this.thread.open(stored, null);
       this.settings.open(stored);

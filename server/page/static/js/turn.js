@@ -98,8 +98,9 @@ export class Turn {
     }
     if (!(error instanceof Trouble)) console.error(error);
     message.finish = "error";
-    message.trouble =
-      error instanceof Trouble ? error.message : t("The page failed on this answer: {error}.", { error: error.message });
+    const own = error instanceof Trouble;
+    const line = "The page failed on this answer: {error}.";
+    message.trouble = own ? error.message : t(line, { error: error.message });
     this.kind = error.kind;
   }
 

@@ -26,11 +26,13 @@ export function troubleOf(body, status = null, after = 1) {
   if (said.code === "loading") return new Trouble("loading", line, { percent: said.percent ?? 0, after });
   if (said.code === "context_length_exceeded") return new Trouble("context", tooLong(said));
   if (status === 503 || status === 429 || status === 529) {
-    return new Trouble("busy", t("The server is busy. Try again in a moment. ({why})", { why: line || status }), { after });
+    const busy = t("The server is busy. Try again in a moment. ({why})", { why: line || status });
+    return new Trouble("busy", busy, { after });
   }
   if (status === 404) return new Trouble("missing", line || t("The server does not know this address."));
   if (status === null || status >= 500) {
-    return new Trouble("broken", t("The server broke off: {why}. Try again.", { why: line || `status ${status}` }));
+    const why = line || `status ${status}`;
+    return new Trouble("broken", t("The server broke off: {why}. Try again.", { why }));
   }
   return new Trouble("refused", line || t("The server refused this with status {status}.", { status }));
 }

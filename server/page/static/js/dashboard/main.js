@@ -39,7 +39,8 @@ function show(found) {
   const options = { now: found.time, most: 3, label: (value) => number(Math.round(value)) };
   draw("rate-plot", "rate", { ...options, most: 30 }, t("{rate} tokens a second", { rate: whole(now.rate) }));
   draw("running-plot", "running", options, t("{count} requests run", { count: now.running }));
-  draw("kv-plot", "kv", { ...options, most: 0.03, label: percent }, t("{share} of the KV cache", { share: percent(now.kv) }));
+  const used = t("{share} of the KV cache", { share: percent(now.kv) });
+  draw("kv-plot", "kv", { ...options, most: 0.03, label: percent }, used);
   the("models").replaceChildren(...found.models.map(row));
 }
 
@@ -52,7 +53,8 @@ function tiles(now) {
   const blocks = { used: whole(now.used), all: whole(now.blocks), kept: whole(now.kept) };
   say(the("kv-note"), t("{used} of {all} blocks, {kept} kept for later", blocks));
   say(the("first"), now.first ? time(now.first.p50) : "–");
-  say(the("first-note"), now.first ? t("or less for half, {time} for 99 %", { time: time(now.first.p99) }) : t("no request yet"));
+  const slowest = now.first && t("or less for half, {time} for 99 %", { time: time(now.first.p99) });
+  say(the("first-note"), slowest || t("no request yet"));
 }
 
 function draw(id, name, options, line) {

@@ -39,6 +39,7 @@ export function translatePage() {
     if (text) node.data = node.data.replace(text, () => t(text));
   }
   for (const name of ATTRIBUTES) {
-    for (const node of document.querySelectorAll(`[${name}]`)) node.setAttribute(name, t(node.getAttribute(name)));
+    for (const node of document.querySelectorAll(`[${name}]`))
+      node.setAttribute(name, t(node.getAttribute(name)));
   }
 }

@@ -58,7 +58,8 @@ async function send() {
   const places = waiting;
   waiting = new Map();
   const keys = [...places.keys()];
-  for (let at = 0; at < keys.length; at += MOST_ASKED) await fetchTrees(keys.slice(at, at + MOST_ASKED), places);
+  for (let at = 0; at < keys.length; at += MOST_ASKED)
+    await fetchTrees(keys.slice(at, at + MOST_ASKED), places);
 }
 
 async function fetchTrees(keys, places) {

@@ -18,18 +18,19 @@ const END = String.raw`$(?![\s\S])`; // the code's end; $ alone is a line's
 const MARKUP = String.raw`<\/?[A-Za-z][\w:.-]{0,60}|\/?>|(?<=\s)[A-Za-z_:@][\w:.-]{0,60}(?==)`;
 
 const C_WORDS =
-  "auto bool break case char const constexpr continue default do double else enum extern false float for goto if inline " +
-  "int long nullptr NULL register restrict return short signed size_t sizeof static struct switch true typedef typename " +
-  "union unsigned void volatile while";
+  "auto bool break case char const constexpr continue default do double else enum extern false float for " +
+  "goto if inline int long nullptr NULL register restrict return short signed size_t sizeof static struct " +
+  "switch true typedef typename union unsigned void volatile while";
 const CPP_WORDS =
-  `${C_WORDS} catch class concept consteval constinit const_cast co_await co_return co_yield decltype delete dynamic_cast ` +
+  `${C_WORDS} catch class concept consteval constinit const_cast co_await co_return co_yield decltype ` +
+  "delete dynamic_cast " +
   "explicit export final friend mutable namespace new noexcept operator override private protected public " +
   "reinterpret_cast requires static_assert static_cast template this throw try using virtual";
 const SCRIPT_WORDS =
-  "as async await break case catch class const continue debugger default delete do else enum export extends false finally " +
-  "for from function get if implements import in instanceof interface let new null of return set static super switch this " +
-  "throw true try type typeof undefined var void while with yield abstract declare keyof namespace private protected " +
-  "public readonly satisfies";
+  "as async await break case catch class const continue debugger default delete do else enum export " +
+  "extends false finally for from function get if implements import in instanceof interface let new null " +
+  "of return set static super switch this throw true try type typeof undefined var void while with yield " +
+  "abstract declare keyof namespace private protected public readonly satisfies";
 
 export const LANGUAGES = [
   {
@@ -38,8 +39,9 @@ export const LANGUAGES = [
     comments: HASH,
     tags: String.raw`^[ \t]{0,40}@[\w.]{1,80}`,
     words:
-      "False None True and as assert async await break case class continue def del elif else except finally for from " +
-      "global if import in is lambda match nonlocal not or pass raise return self try while with yield",
+      "False None True and as assert async await break case class continue def del elif else except " +
+      "finally for from global if import in is lambda match nonlocal not or pass raise return self try " +
+      "while with yield",
   },
   {
     names: "js javascript jsx mjs cjs node ts typescript tsx",
@@ -47,7 +49,13 @@ export const LANGUAGES = [
     comments: SLASHES,
     words: SCRIPT_WORDS,
   },
-  { names: "c h", strings: STRING, comments: SLASHES, tags: String.raw`^[ \t]{0,40}#[ \t]{0,9}[a-z]+`, words: C_WORDS },
+  {
+    names: "c h",
+    strings: STRING,
+    comments: SLASHES,
+    tags: String.raw`^[ \t]{0,40}#[ \t]{0,9}[a-z]+`,
+    words: C_WORDS,
+  },
   {
     names: "cpp c++ cc cxx hpp hh cuda cu",
     strings: CHARACTER,
@@ -61,11 +69,12 @@ export const LANGUAGES = [
     comments: SLASHES,
     tags: String.raw`^[ \t]{0,40}#[a-z]+`,
     words:
-      "abstract as async await base bool break byte case catch char class const continue decimal default delegate do " +
-      "double else enum event explicit extern false finally fixed float for foreach get if implicit in init int interface " +
-      "internal is lock long nameof namespace new null object operator out override params private protected public " +
-      "readonly record ref required return sbyte sealed set short sizeof static string struct switch this throw true try " +
-      "typeof uint ulong using var virtual void volatile when where while with yield",
+      "abstract as async await base bool break byte case catch char class const continue decimal default " +
+      "delegate do double else enum event explicit extern false finally fixed float for foreach get if " +
+      "implicit in init int interface internal is lock long nameof namespace new null object operator out " +
+      "override params private protected public readonly record ref required return sbyte sealed set " +
+      "short sizeof static string struct switch this throw true try typeof uint ulong using var virtual " +
+      "void volatile when where while with yield",
   },
   {
     names: "java",
@@ -73,19 +82,20 @@ export const LANGUAGES = [
     comments: SLASHES,
     tags: String.raw`@[A-Z]\w{0,60}`,
     words:
-      "abstract assert boolean break byte case catch char class const continue default do double else enum extends false " +
-      "final finally float for if implements import instanceof int interface long native new null package permits private " +
-      "protected public record return sealed short static strictfp super switch synchronized this throw throws transient " +
-      "true try var void volatile while yield",
+      "abstract assert boolean break byte case catch char class const continue default do double else " +
+      "enum extends false final finally float for if implements import instanceof int interface long " +
+      "native new null package permits private protected public record return sealed short static " +
+      "strictfp super switch synchronized this throw throws transient true try var void volatile while " +
+      "yield",
   },
   {
     names: "go golang",
     strings: `${STRING}|${BACKTICK}`,
     comments: SLASHES,
     words:
-      "any bool break byte case chan const continue default defer else error fallthrough false float32 float64 for func go " +
-      "goto if import int int32 int64 interface iota map nil package range return rune select string struct switch true " +
-      "type uint uint8 uint64 var",
+      "any bool break byte case chan const continue default defer else error fallthrough false float32 " +
+      "float64 for func go goto if import int int32 int64 interface iota map nil package range return " +
+      "rune select string struct switch true type uint uint8 uint64 var",
   },
   {
     names: "rust rs",
@@ -93,9 +103,9 @@ export const LANGUAGES = [
     comments: SLASHES,
     tags: String.raw`#!?\[[^\]\n]{0,200}\]?|\b[a-z_]\w{0,60}!(?=[(\[{])`,
     words:
-      "Self as async await bool box break char const continue crate dyn else enum extern f32 f64 false fn for i16 i32 i64 " +
-      "i8 if impl in isize let loop match mod move mut pub ref return self static str struct super trait true type u16 u32 " +
-      "u64 u8 union unsafe use usize where while",
+      "Self as async await bool box break char const continue crate dyn else enum extern f32 f64 false fn " +
+      "for i16 i32 i64 i8 if impl in isize let loop match mod move mut pub ref return self static str " +
+      "struct super trait true type u16 u32 u64 u8 union unsafe use usize where while",
   },
   {
     names: "swift",
@@ -103,10 +113,11 @@ export const LANGUAGES = [
     comments: SLASHES,
     tags: String.raw`[@#][A-Za-z]\w{0,60}`,
     words:
-      "Any Bool Double Int Self String actor any as associatedtype async await break case catch class continue default " +
-      "defer deinit do else enum extension fallthrough false fileprivate for func get guard if import in init inout " +
-      "internal is lazy let mutating nil open operator override private protocol public repeat rethrows return self set " +
-      "some static struct subscript super switch throw throws true try typealias var weak where while",
+      "Any Bool Double Int Self String actor any as associatedtype async await break case catch class " +
+      "continue default defer deinit do else enum extension fallthrough false fileprivate for func get " +
+      "guard if import in init inout internal is lazy let mutating nil open operator override private " +
+      "protocol public repeat rethrows return self set some static struct subscript super switch throw " +
+      "throws true try typealias var weak where while",
   },
   {
     names: "kotlin kt kts",
@@ -114,9 +125,10 @@ export const LANGUAGES = [
     comments: SLASHES,
     tags: String.raw`@[A-Za-z]\w{0,60}`,
     words:
-      "abstract as break by catch class companion const constructor continue data do else enum false final finally for fun " +
-      "if import in infix init inline interface internal is lateinit null object open operator out override package " +
-      "private protected public return sealed super suspend this throw true try typealias val var vararg when where while",
+      "abstract as break by catch class companion const constructor continue data do else enum false " +
+      "final finally for fun if import in infix init inline interface internal is lateinit null object " +
+      "open operator out override package private protected public return sealed super suspend this throw " +
+      "true try typealias val var vararg when where while",
   },
   {
     names: "php",
@@ -124,10 +136,10 @@ export const LANGUAGES = [
     comments: `${SLASHES}|${HASH}`,
     tags: String.raw`<\?(?:php|=)?|\?>|\$\w{1,80}`,
     words:
-      "abstract and array as break callable case catch class clone const continue declare default do echo else elseif " +
-      "empty enum extends false final finally fn for foreach function global if implements include instanceof interface " +
-      "isset list match namespace new null or print private protected public readonly require require_once return static " +
-      "switch throw trait true try unset use var while yield",
+      "abstract and array as break callable case catch class clone const continue declare default do echo " +
+      "else elseif empty enum extends false final finally fn for foreach function global if implements " +
+      "include instanceof interface isset list match namespace new null or print private protected public " +
+      "readonly require require_once return static switch throw trait true try unset use var while yield",
   },
   {
     names: "rb ruby",
@@ -135,9 +147,9 @@ export const LANGUAGES = [
     comments: HASH,
     tags: String.raw`(?<![:\w]):[a-z_]\w{0,60}|@{1,2}\w{1,60}`,
     words:
-      "alias and begin break case class def defined do else elsif end ensure false for if in include lambda module next nil " +
-      "not or private protected public puts raise redo require rescue retry return self super then true undef unless until " +
-      "when while yield",
+      "alias and begin break case class def defined do else elsif end ensure false for if in include " +
+      "lambda module next nil not or private protected public puts raise redo require rescue retry return " +
+      "self super then true undef unless until when while yield",
   },
   {
     names: "sh bash shell zsh fish console terminal shell-session",
@@ -145,8 +157,8 @@ export const LANGUAGES = [
     comments: SPACED_HASH,
     tags: String.raw`\$\w{1,60}|\$\{[^}\n]{1,80}\}|(?<=\s)--?[A-Za-z][\w-]{0,60}|^\$(?= )`,
     words:
-      "case cd do done echo elif else esac eval exec exit export fi for function if in local read return set shift source " +
-      "sudo test then trap unset until while",
+      "case cd do done echo elif else esac eval exec exit export fi for function if in local read return " +
+      "set shift source sudo test then trap unset until while",
     calls: false,
   },
   {
@@ -155,8 +167,8 @@ export const LANGUAGES = [
     comments: String.raw`<#[\s\S]*?(?:#>|${END})|${SPACED_HASH}`,
     tags: String.raw`\$[\w:]{1,60}|(?<=\s)-[A-Za-z]\w{0,60}|\b[A-Z][a-z]{1,20}-[A-Z]\w{1,40}`,
     words:
-      "begin break catch class continue do else elseif end exit filter finally for foreach function if in param process " +
-      "return switch throw trap try until while",
+      "begin break catch class continue do else elseif end exit filter finally for foreach function if in " +
+      "param process return switch throw trap try until while",
     anyCase: true,
   },
   {
@@ -164,11 +176,12 @@ export const LANGUAGES = [
     strings: String.raw`'(?:[^'\n]|'')*'?|"[^"\n]*"?`,
     comments: `${DASHES}|${BLOCK}`,
     words:
-      "add all alter and as asc begin between by cascade case cast check column commit constraint count create cross " +
-      "database default delete desc distinct drop else end except exists explain false for foreign from full function " +
-      "group having if in index inner insert intersect into is join key left like limit not null offset on or order outer " +
-      "over partition primary recursive references returning right rollback select set table then trigger true truncate " +
-      "union unique update using values varchar view when where window with int integer text boolean timestamp date",
+      "add all alter and as asc begin between by cascade case cast check column commit constraint count " +
+      "create cross database default delete desc distinct drop else end except exists explain false for " +
+      "foreign from full function group having if in index inner insert intersect into is join key left " +
+      "like limit not null offset on or order outer over partition primary recursive references returning " +
+      "right rollback select set table then trigger true truncate union unique update using values " +
+      "varchar view when where window with int integer text boolean timestamp date",
     anyCase: true,
     calls: false,
   },
@@ -183,10 +196,18 @@ export const LANGUAGES = [
     names: "css scss sass less",
     strings: STRING,
     comments: BLOCK,
-    tags: String.raw`[a-z-]{1,40}(?=\s{0,9}:\s)|--[\w-]{1,60}|[@$][\w-]{1,60}|[.#][A-Za-z_][\w-]{0,60}(?=[^;\n]{0,200}\{)`,
+    tags:
+      String.raw`[a-z-]{1,40}(?=\s{0,9}:\s)|--[\w-]{1,60}|[@$][\w-]{1,60}|` +
+      String.raw`[.#][A-Za-z_][\w-]{0,60}(?=[^;\n]{0,200}\{)`,
     words: "important from to and not only",
   },
-  { names: "json jsonc json5 ipynb", strings: DOUBLE, comments: SLASHES, words: "true false null", calls: false },
+  {
+    names: "json jsonc json5 ipynb",
+    strings: DOUBLE,
+    comments: SLASHES,
+    words: "true false null",
+    calls: false,
+  },
   {
     names: "yaml yml",
     strings: STRING,
@@ -208,7 +229,8 @@ export const LANGUAGES = [
     strings: String.raw`\[\[[\s\S]*?(?:\]\]|${END})|${STRING}`,
     comments: String.raw`--\[\[[\s\S]*?(?:\]\]|${END})|${DASHES}`,
     words:
-      "and break do else elseif end false for function goto if in local nil not or repeat return self then true until while",
+      "and break do else elseif end false for function goto if in local nil not or repeat return self then " +
+      "true until while",
   },
   {
     names: "r",
@@ -222,25 +244,25 @@ export const LANGUAGES = [
     comments: SPACED_HASH,
     tags: String.raw`[$@%]\w{1,60}`,
     words:
-      "and die do else elsif eval for foreach if last local my next no not or our package print return sub unless until " +
-      "use while",
+      "and die do else elsif eval for foreach if last local my next no not or our package print return " +
+      "sub unless until use while",
   },
   {
     names: "scala",
     strings: String.raw`"""[\s\S]*?(?:"""|${END})|${CHARACTER}`,
     comments: SLASHES,
     words:
-      "abstract case catch class def do else enum extends false final finally for given if implicit import lazy match new " +
-      "null object override package private protected return sealed super then this throw trait true try type using val " +
-      "var while with yield",
+      "abstract case catch class def do else enum extends false final finally for given if implicit " +
+      "import lazy match new null object override package private protected return sealed super then this " +
+      "throw trait true try type using val var while with yield",
   },
   {
     names: "haskell hs",
     strings: CHARACTER,
     comments: String.raw`\{-[\s\S]*?(?:-\}|${END})|${DASHES}`,
     words:
-      "case class data default deriving do else foreign if import in infix infixl infixr instance let module newtype of " +
-      "then type where",
+      "case class data default deriving do else foreign if import in infix infixl infixr instance let " +
+      "module newtype of then type where",
     calls: false,
   },
   {
@@ -248,9 +270,10 @@ export const LANGUAGES = [
     strings: String.raw`"""[\s\S]*?(?:"""|${END})|${STRING}`,
     comments: SLASHES,
     words:
-      "abstract as assert async await bool break case catch class const continue default do double dynamic else enum " +
-      "extends extension factory false final finally for get if implements import in int is late new null num on override " +
-      "required return set static String super switch this throw true try typedef var void while with yield",
+      "abstract as assert async await bool break case catch class const continue default do double " +
+      "dynamic else enum extends extension factory false final finally for get if implements import in " +
+      "int is late new null num on override required return set static String super switch this throw " +
+      "true try typedef var void while with yield",
   },
   {
     names: "julia jl",
@@ -258,14 +281,16 @@ export const LANGUAGES = [
     comments: String.raw`#=[\s\S]*?(?:=#|${END})|${HASH}`,
     tags: String.raw`@\w{1,60}`,
     words:
-      "abstract begin break catch const continue do else elseif end export false finally for function global if import in " +
-      "let local macro module mutable nothing return struct true try using while",
+      "abstract begin break catch const continue do else elseif end export false finally for function " +
+      "global if import in let local macro module mutable nothing return struct true try using while",
   },
   {
     names: "matlab octave",
     strings: DOUBLE,
     comments: String.raw`%[^\n]*`,
-    words: "break case catch continue else elseif end false for function global if otherwise return switch true try while",
+    words:
+      "break case catch continue else elseif end false for function global if otherwise return switch true " +
+      "try while",
   },
   {
     names: "dockerfile docker containerfile",
@@ -273,7 +298,8 @@ export const LANGUAGES = [
     comments: String.raw`^#[^\n]*`,
     tags: String.raw`\$\w{1,60}|\$\{[^}\n]{1,80}\}|(?<=\s)--[A-Za-z][\w-]{0,60}`,
     words:
-      "ADD ARG AS CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL ONBUILD RUN SHELL STOPSIGNAL USER VOLUME WORKDIR",
+      "ADD ARG AS CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL ONBUILD RUN SHELL STOPSIGNAL USER " +
+      "VOLUME WORKDIR",
     calls: false,
   },
   {

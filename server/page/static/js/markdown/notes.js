@@ -32,7 +32,8 @@ export class Notes {
     const number = this.numbers.get(name);
     if (!number) return document.createTextNode(text);
     const onclick = (event) => follow(event, `.footnote[data-number="${number}"]`);
-    const props = { type: "button", class: "footnote-link", "aria-label": t("Footnote {number}", { number }), onclick };
+    const label = t("Footnote {number}", { number });
+    const props = { type: "button", class: "footnote-link", "aria-label": label, onclick };
     return el("sup", { "data-note": number }, el("button", props, String(number)));
   }
 
@@ -41,7 +42,8 @@ export class Notes {
     const items = [...this.numbers].map(([name, number]) => {
       const onclick = (event) => follow(event, `sup[data-note="${number}"] button`);
       const label = t("Back to footnote {number} in the text", { number });
-      const back = el("button", { type: "button", class: "footnote-link", "aria-label": label, onclick }, "↩");
+      const props = { type: "button", class: "footnote-link", "aria-label": label, onclick };
+      const back = el("button", props, "↩");
       const content = nodes(this.written.get(name).blocks);
       return el("li", { class: "footnote", "data-number": number, tabindex: "-1" }, ...content, back);
     });

@@ -28,7 +28,8 @@ export function versions(conversation, message) {
   return conversation.messages.filter((m) => m.parent === message.parent);
 }
 
-function followers(conversation, message) {
+/** The messages right after this one, the oldest first. */
+export function followers(conversation, message) {
   return conversation.messages.filter((m) => m.parent === message.id);
 }
 
@@ -159,7 +160,19 @@ export function merge(conversation, { messages, ...rest }) {
     Object.assign(conversation, rest);
   }
   conversation.messages.push(...fresh);
+  relink(conversation);
   return later || fresh.length > 0;
+}
+
+/** Takes over the messages of another tab, except the one that this tab is writing; which are shown stays. */
+export function takeOver(conversation, messages, writing) {
+  const own = new Map(conversation.messages.map((m) => [m.id, m]));
+  for (const m of messages) {
+    const mine = own.get(m.id);
+    if (!mine) conversation.messages.push(m);
+    else if (mine !== writing) Object.assign(mine, m, { parent: mine.parent, next: mine.next });
+  }
+  relink(conversation);
 }
 
 /** A function that puts the messages back as they are now, and keeps those that are added meanwhile. */

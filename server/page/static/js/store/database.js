@@ -39,9 +39,7 @@ export class Database {
       await done(this.store("readwrite").put(structuredClone(conversation)));
     } catch (error) {
       const full = error?.name === "QuotaExceededError";
-      throw new Error(
-        full ? t(FULL) : t("The browser did not keep this conversation ({error}). Export it.", { error: error?.name }),
-      );
+      throw new Error(full ? t(FULL) : t(NOT_KEPT, { error: error?.name }));
     }
   }
 
@@ -66,6 +64,7 @@ function upgrade({ result, transaction }, oldVersion) {
   };
 }
 
+const NOT_KEPT = "The browser did not keep this conversation ({error}). Export it.";
 const FULL = "The browser's storage is full. Export conversations, then delete some.";
 
 function done(request) {

@@ -12,7 +12,8 @@ export async function readDocument(file, client) {
   const name = (file.name || "document.txt").slice(0, LONGEST_NAME);
   const pdf = file.type === "application/pdf" || /\.pdf$/i.test(name);
   const most = pdf ? MOST_PDF : MOST_TEXT;
-  if (file.size > most) throw new Error(t("{name} has more than {most} MB: split it.", { name, most: most >> 20 }));
+  if (file.size > most)
+    throw new Error(t("{name} has more than {most} MB: split it.", { name, most: most >> 20 }));
   const bytes = new Uint8Array(await file.arrayBuffer());
   if (pdf) return { name, ...(await readPdf(bytes, name, client)) };
   const text = decoded(bytes);

@@ -36,7 +36,8 @@ export function readSchema(text) {
   } catch (error) {
     return { schema: null, fault: t("This is no JSON: {error}", { error: error.message }) };
   }
-  return isObject(schema) ? { schema, fault: "" } : { schema: null, fault: t("This must be an object: { ... }") };
+  if (isObject(schema)) return { schema, fault: "" };
+  return { schema: null, fault: t("This must be an object: { ... }") };
 }
 
 /** {stops, fault}: the texts that end an answer. \n in a line is a new line. */
@@ -45,7 +46,8 @@ export function readStops(text) {
     .split("\n")
     .filter(Boolean)
     .map((line) => line.replaceAll("\\n", "\n"));
-  if (stops.length > MOST_STOPS) return { stops: [], fault: t("There may be {most} at most.", { most: MOST_STOPS }) };
+  if (stops.length > MOST_STOPS)
+    return { stops: [], fault: t("There may be {most} at most.", { most: MOST_STOPS }) };
   return { stops, fault: "" };
 }
 

@@ -25,7 +25,8 @@ export function download(name, text, type) {
 /** The conversations in a file; throws an Error with a one-line message where it holds none. */
 export async function imported(file) {
   const { name } = file;
-  if (file.size > MOST_BYTES) throw new Error(t("{name} has more than {most} MB: split it.", { name, most: MOST_BYTES >> 20 }));
+  if (file.size > MOST_BYTES)
+    throw new Error(t("{name} has more than {most} MB: split it.", { name, most: MOST_BYTES >> 20 }));
   let found;
   try {
     found = JSON.parse(await file.text());

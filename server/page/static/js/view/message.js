@@ -33,8 +33,12 @@ export class MessageView {
 
   buttons() {
     const { message, on } = this;
-    const made = [copyButton(t("Copy"), () => message.content), iconButton("pencil", t("Edit"), () => this.edit())];
-    if (message.role === "assistant") made.push(iconButton("again", t("Answer again"), () => on.again(message)));
+    const made = [
+      copyButton(t("Copy"), () => message.content),
+      iconButton("pencil", t("Edit"), () => this.edit()),
+    ];
+    if (message.role === "assistant")
+      made.push(iconButton("again", t("Answer again"), () => on.again(message)));
     return [...made, iconButton("trash", t("Delete"), () => on.remove(message))];
   }
 
@@ -145,7 +149,8 @@ export class MessageView {
     const save = () => {
       const text = field.value.trim();
       close();
-      if ((text || this.message.documents?.length) && (asks || text !== this.message.content)) this.on.edit(this.message, text);
+      const { content, documents = [] } = this.message;
+      if ((text || documents.length) && (asks || text !== content)) this.on.edit(this.message, text);
     };
     const keys = (event) => {
       if (event.key === "Escape") {

@@ -10,7 +10,7 @@ import { toast } from "./notice.js";
 const LONGEST = 80; // characters of a name
 
 export class Presets {
-  /** current(): the settings that are shown; use(settings): show these, and return what brings back the others. */
+  /** current(): the shown settings; use(settings): show these, and return what brings back the others. */
   constructor({ current, use }) {
     Object.assign(this, { current, use });
     this.select = the("preset");
