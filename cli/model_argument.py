@@ -56,8 +56,9 @@ NAME_LIKE = re.compile(
 WORD = re.compile(r"[a-z][a-z_-]+")
 
 
-def model_and_prompt(words: Sequence[str], given: Path | None) -> tuple[Path | None, str | None]:
-    """The model and the prompt of `[MODEL] [PROMPT]`. given: the model of -m, which leaves the prompt alone.
+def model_and_prompt(words: Sequence[str], given: Path | str | None) -> tuple[Path | None, str | None]:
+    """The model and the prompt of `[MODEL] [PROMPT]`. given: the model of -m, -hf or -mu, which leaves the
+    prompt alone.
 
     Of several words the first is the model. One word is the model if this machine has it, else the prompt; a
     word that looks like a model's name is an error then.
@@ -69,7 +70,7 @@ def model_and_prompt(words: Sequence[str], given: Path | None) -> tuple[Path | N
         if prompt:
             raise UsageError(
                 f"PROMPT: expected one text, got {len(words)}, and the model is {given} already: quote the"
-                " prompt, or leave out -m (SATCHEL_MODEL)"
+                " prompt, or leave out the option (-m is also SATCHEL_MODEL)"
             )
         return None, first
     found = named_model(first)

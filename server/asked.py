@@ -47,7 +47,7 @@ def generate_kwargs(
     kwargs = model.request_defaults.completed(kwargs)
     if "max_tokens" not in kwargs:
         kwargs["max_tokens"] = wanted.usual_tokens
-    kwargs["sampling"] = replace(model.request_defaults.sampling, **wanted.sampled)
+    kwargs["sampling"] = replace(kwargs["sampling"] or model.request_defaults.sampling, **wanted.sampled)
     kwargs["sampling"] = _sampling(model, GenerateOptions.of(**kwargs).seeded_sampling, wanted.words)
     _check_ids(model, "stop_token_ids", kwargs.get("stop_token_ids", ()))
     if wanted.slot >= model.cache.slots:

@@ -42,7 +42,7 @@ def follow(models: Models, answer: Answer, caller: Caller, alias: Alias) -> None
     kwargs: GenerateKwargs = {**answer.wanted.kwargs, "sampling": reply.reply.options.sampling}
     kwargs["priority"] = kwargs.get("priority", 0) + LESS_URGENT
     kwargs.pop("progress", None)
-    wanted = replace(answer.wanted, model=alias.table.shadow, kwargs=kwargs)
+    wanted = replace(answer.wanted, model=alias.table.shadow, kwargs=kwargs, sampled={})
     task = asyncio.create_task(_compare(models, wanted, caller, alias, reply.text))
     _running.add(task)
     task.add_done_callback(_running.discard)

@@ -54,7 +54,7 @@ def run(
     a prompt begins a chat. Most options are also read from the environment: --ctx-size from SATCHEL_CTX_SIZE
     or LLAMA_ARG_CTX_SIZE.
     """
-    named, prompt = model_and_prompt(words or (), model.model)
+    named, prompt = model_and_prompt(words or (), model.model or model.hub or model.url)
     model = replace(model, model=named or model.model)
     plain = template and not as_json and count.made == 1
     if named and plain and not (prompt or text.has_prompt) and sys.stdin.isatty() and sys.stdout.isatty():

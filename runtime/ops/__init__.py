@@ -328,6 +328,10 @@ def _with_h(products: Type, x: Type) -> Type:
     return Type((x.shape[0], *(a + b for a, b in zip(products.shape[1:], x.shape[1:], strict=True))))  # type: ignore[operator]
 
 
+def _post_normed(x: Node, post: Node, r: Node, eps: float) -> Node:
+    return add(rms_norm(x, post, eps=eps), r)
+
+
 def _beside(products: Node, h: Node) -> Node:
     n, k = products.width, h.width
     both = concat(reshape(products, shape=(1, n)), reshape(h, shape=(1, k)))
@@ -337,7 +341,7 @@ def _beside(products: Node, h: Node) -> Node:
 @op(
     lambda x, *rest, eps: _with_h(_columns(x, *rest[:-3]), x),
     parts=lambda x, *rest, eps: _beside(
-        norm_linear(h := rms_norm_add(x, *rest[-2:], eps=eps), *rest[:-2], eps=eps), h
+        linear(rms_norm(h := _post_normed(x, rest[-2], rest[-1], eps), rest[-3], eps=eps), *rest[:-3]), h
     ),
     row_wise=True,
     product=True,
@@ -356,7 +360,7 @@ def post_norm_linear(x: Array, *rest: Array, eps: float) -> Array:
 @op(
     lambda x, gate, up, *_, eps: _with_h(_gated(x, gate, up), x),
     parts=lambda x, gate, up, w, post, r, *, eps: _beside(
-        norm_linear_swiglu(h := rms_norm_add(x, post, r, eps=eps), gate, up, w, eps=eps), h
+        _normed_parts(h := _post_normed(x, post, r, eps), gate, up, w, eps=eps), h
     ),
     row_wise=True,
     product=True,
@@ -373,7 +377,7 @@ def post_norm_linear_swiglu(
 @op(
     lambda x, gate, up, *_, **__: _with_h(_gated(x, gate, up), x),
     parts=lambda x, gate, up, w, post, r, *, eps, style: _beside(
-        norm_linear_geglu(h := rms_norm_add(x, post, r, eps=eps), gate, up, w, eps=eps, style=style), h
+        _normed_geglu_parts(h := _post_normed(x, post, r, eps), gate, up, w, eps=eps, style=style), h
     ),
     row_wise=True,
     product=True,
