@@ -89,7 +89,7 @@ def module_path() -> list[str]:
         folder = Path(entry).resolve()
         if folder not in own or any(p in folder.parents for p in installed):
             kept.append(entry)
-        elif any(_came_from(name, folder) for name in NEEDED):
+        elif any(came_from(name, folder) for name in NEEDED):
             late.append(entry)
     return list(dict.fromkeys([*kept, *late]))
 
@@ -110,7 +110,8 @@ def _here() -> str:
         return ""
 
 
-def _came_from(module: str, folder: Path) -> bool:
+def came_from(module: str, folder: Path) -> bool:
+    """Whether this module, if it was imported, was found in this entry of the module path."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if not isinstance(file, str):
         return False

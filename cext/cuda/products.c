@@ -31,7 +31,7 @@ const char *cuda_activations_fault(const gpu_call *c, uint32_t mode) {
 }
 
 const char *cuda_product_fault(const gpu_call *c, uint32_t mode) {
-    const gpu_view *y = c->v, *x = c->v + 1;
+    const gpu_view *x = c->v + 1;
     int last = product_last(c, mode), i;
     int64_t rows = 0;
     if (last < 2 || last >= GPU_VIEWS || (mode & PRODUCT_GATED && last != 3) || (mode & PRODUCT_ADD && last != 2))

@@ -19,7 +19,7 @@ from satchel.errors import SatchelError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
-from satchel.runtime.children import module_path
+from satchel.runtime.children import NEEDED, came_from, module_path
 from satchel.runtime.device.libraries import library_files
 from satchel.runtime.placement.speeds import cache_file
 from satchel.runtime.tuning import kept
@@ -33,7 +33,6 @@ SYSTEM = (
 )  # fmt: skip
 VENDORS = ("rocm*", "amdgpu*", "intel", "nvidia")  # below /opt
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "HIP_PATH", "ONEAPI_ROOT")
-OURS = ("quant", "formats", "cext", "runtime", "cli", "models")
 # By backend: devices (patterns below /dev), and other files that its driver reads.
 DRIVERS = {
     "cuda": (("nvidia*", "nvidia-caps/*"), ("/proc/driver/nvidia", "/proc/devices", "/sys")),
@@ -82,17 +81,26 @@ def _devices(backend: str) -> list[str]:
 def _libraries() -> Iterator[str]:
     """Folders that Python and the loader read: this Python's, its modules, Satchel's."""
     yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    ours = list(_ours())
+    above = {above for path in ours for above in Path(path).parents[1:]}
     for folder in (*site.getsitepackages(), *module_path()):
-        yield folder
         if Path(folder).name in INSTALLED:
             yield from _linked(folder)
-    for name in OURS:
-        module = sys.modules.get(f"satchel.{name}")
-        yield from getattr(module, "__path__", ())
+        elif Path(folder) in above and not any(came_from(name, Path(folder)) for name in NEEDED):
+            continue  # an editable install puts the folder that holds the clone on the path: often a home
+        yield folder
+    yield from ours
     yield from (str(path.parent) for path in library_files())
     yield from (str(path) for name in VENDORS for path in Path("/opt").glob(name))
     for variable in ("LD_LIBRARY_PATH", *TOOLKITS):
         yield from (f for f in os.environ.get(variable, "").split(os.pathsep) if Path(f).is_absolute())
+
+
+def _ours() -> Iterator[str]:
+    """Real locations of Satchel's packages: an editable install or a link may keep each elsewhere."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("satchel.") and name.count(".") == 1:
+            yield from map(os.path.realpath, getattr(module, "__path__", ()))
 
 
 def _linked(folder: str) -> Iterator[str]:

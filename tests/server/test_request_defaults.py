@@ -76,4 +76,4 @@ def test_a_table_says_those_of_one_model(tmp_path: Path) -> None:
 def test_without_the_page_there_is_none(address: str) -> None:
     for path in ("/", "/dashboard", "/page/options"):
         assert httpx.get(f"{address}{path}").status_code == 404
-    assert httpx.get(f"{address}/health").status_code == 200
+    assert httpx.get(f"{address}/healthz").status_code == 200

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -247,6 +248,25 @@ def test_a_policy_grants_packages_that_are_links(path: Path, tmp_path: Path, mon
     read = set(policy_of([path], Options(device="cpu"))["read"])
     assert {str(site), str(store / "linked"), str(store / "of_links")} <= read
     assert not {str(store), str(tmp_path / "private")} & read
+
+
+def test_a_policy_grants_packages_but_not_the_folder_above_a_clone(
+    path: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """An editable install puts the folder that holds the clone on the module path."""
+    home, site = tmp_path / "home", tmp_path / "site"
+    (home / "clone" / "mine").mkdir(parents=True)
+    (home / "clone" / "linked").mkdir()
+    site.mkdir()
+    (site / "linked").symlink_to(home / "clone" / "linked")
+    for name, place in (("mine", home / "clone" / "mine"), ("linked", site / "linked")):
+        module = ModuleType(f"satchel.{name}")
+        module.__path__ = [str(place)]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(policy_module, "module_path", lambda: [str(home), str(site)])
+    read = set(policy_of([path], Options(device="cpu"))["read"])
+    assert {str(home / "clone" / "mine"), str(home / "clone" / "linked"), str(site)} <= read
+    assert str(home) not in read
 
 
 @whole
