@@ -59,11 +59,13 @@ def build(folder: Path, level: str) -> Path:
     program = folder / "plans"
     if program.exists() and program.stat().st_mtime > newest():
         return program
-    include = folder / "include"
-    include.mkdir(parents=True, exist_ok=True)
+    include = folder / "cmake" / "cext" / "include"  # the rest of the headers is made as CMake configures
+    vendors = [f"-DSATCHEL_{vendor}=OFF" for vendor in ("CUDA", "HIP", "SYCL")]
+    chosen = ["-DSATCHEL_SETS=scalar", *vendors, f"-DPython_EXECUTABLE={sys.executable}"]
+    configured = ["cmake", "-S", ROOT, "-B", folder / "cmake", *chosen]
+    subprocess.run(configured, check=True, stdout=subprocess.DEVNULL)
     made = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
     subprocess.run([*made, include / "_hal.py", include], check=True, stdout=subprocess.DEVNULL)
-    (include / "cpu_sets.inc").write_text("CPU_SET(scalar)\n", encoding="ascii")
     places = [include, CEXT / "include", CEXT / "host", CEXT / "quant", CEXT / "cpu"]
     common = [*OPTIONS, level, *(f"-I{place}" for place in places)]
 
