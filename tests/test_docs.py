@@ -1,0 +1,192 @@
+"""README and docs: their code blocks run and print what the pages show, the commands that they name exist,
+and every page is linked from the contents.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import doc_blocks
+import extra_files
+import pytest
+import toy_checkpoint
+from doc_blocks import PAGES, ROOT, Block, Runner, blocks, same, unclear
+from packages import PACKAGES
+from tiny_file import write_model
+
+from satchel.cli.llama_cpp.table import ROWS
+from satchel.cli.main import commands, declared, parsed
+
+RUN = [page for page in PAGES if any(block.mark != "not run" for block in blocks(page))]
+CONTENTS = ROOT / "docs" / "README.md"
+TEXTS = {
+    "letter.txt": "Dear Ann, the roof is mended and the garden is full of beans. Come and see it. Tom\n",
+    "article.txt": "The ferry to the island leaves at nine and takes an hour. It does not run in winter.\n",
+    "question.txt": "What is the capital of France?\n",
+    "review.txt": "The soup was cold.\n",
+    "template.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}",
+    "docs.txt": "Paris is the capital of France.\nTea is made with hot water.\nThe sea is deep.\n",
+    "stars.json": '{"type": "object", "properties": {"stars": {"enum": [1, 2, 3, 4, 5]}}, '
+    '"required": ["stars"], "additionalProperties": false}\n',
+}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, bundled_model: Path) -> Path:
+    """The files that the pages name: small texts, tiny models and adapters, and the bundled model."""
+    for file, text in TEXTS.items():
+        (tmp_path / file).write_text(text)
+    model = write_model(tmp_path / "model.gguf")
+    for other in ("large.gguf", "small.gguf"):
+        shutil.copy(model, tmp_path / other)
+    for seed, adapter in enumerate(("law.gguf", "style.gguf")):
+        factors = extra_files.factors(seed, arch="qwen3")
+        extra_files.write_adapter(tmp_path / adapter, factors, arch="qwen3")
+    extra_files.write_vector(tmp_path / "calm.gguf", extra_files.directions(2))
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    toy_checkpoint.write(checkpoint, "llama")
+    shutil.copytree(ROOT / "examples" / "backend", tmp_path / "examples" / "backend")
+    (tmp_path / "bundled.gguf").symlink_to(bundled_model)
+    return tmp_path
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("page", RUN, ids=name)
+def test_a_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with ExitStack() as servers:
+        Runner(folder, doc_blocks.environment(folder), servers).run(blocks(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_each_block_runs_or_says_why_not(page: Path) -> None:
+    assert unclear(blocks(page)) == []
+    assert doc_blocks.INDENTED.findall(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_block_that_is_false_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    runs, other, told = "```\n$ echo one; echo 2\none\n2\n```", "```\n-\n```", "<!-- not run: a drawing -->"
+    page.write_text(f"{runs}\n\n{other}\n\n{told}\n{other}\n")
+    session, neither, drawing = blocks(page)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doc_blocks, "ROOT", tmp_path)
+        assert unclear([session, neither, drawing]) == [str(neither)] == ["page.md:7"]
+        with ExitStack() as servers:
+            runner = Runner(tmp_path, doc_blocks.environment(tmp_path), servers)
+            runner.run([session, drawing])
+            for text in ("$ echo one\ntwo\n", "$ false\n", "$ echo one\nsatchel: error: one\n"):
+                with pytest.raises(AssertionError, match=r"page\.md:1: "):
+                    runner.run([Block(page, 1, "", text)])
+            with pytest.raises(AssertionError, match=r"page\.md:3: page\.md:1 printed\n2"):
+                runner.run([Block(page, 1, "python", "print(2)\n"), Block(page, 3, "", "3\n")])
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "mark", "holds"),
+    [
+        ("a ... d", "a b c d", "", True),
+        ("a ... d", "a b c", "", False),
+        ("a\n...\nd", "a\nd", "", True),
+        ("1.5 s", "2.25 s", "", False),
+        ("1.5 s", "2.25 s", "numbers vary", True),
+        ("1.5 s", "2.25 ms", "numbers vary", False),
+        ("a long\n  line", "a long line", "", True),
+    ],
+)
+def test_outputs_are_compared(shown: str, printed: str, mark: str, holds: bool) -> None:
+    assert same(shown, printed, mark) == holds
+
+
+def spoken(page: Path) -> Iterator[str]:
+    """The command lines of satchel that a page has, in its text and in its blocks."""
+    text = page.read_text(encoding="utf-8")
+    yield from re.findall(r"(?<!`)`(satchel [^`]+)`", text)
+    for block in blocks(page):
+        yield from (
+            part.strip()
+            for line in block.text.replace("\\\n", " ").splitlines()
+            for part in re.findall(r"(?:^|^\$ .*[|&;] *|^\$ )(satchel [^|&;]+)", line)
+        )
+
+
+def unknown(line: str) -> list[str]:
+    """What a command line names that the program lacks: the command, or options."""
+    words = shlex.split(line, comments=True)[1:]
+    first = next((word for word in words if not word.startswith("-")), "")
+    if not re.fullmatch(r"[a-z]+", first):
+        return []
+    known = commands()
+    if first not in known:
+        return [first]
+    two = "-".join([first, *words[words.index(first) + 1 :][:1]])
+    offered = declared(parsed(two if two in known else first))
+    options = [word.partition("=")[0] for word in words[words.index(first) :] if re.match(r"--?[a-z]", word)]
+    return [word for word in options if word not in offered and word not in ROWS]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_its_commands_and_options_are_there(page: Path) -> None:
+    assert {line: lacks for line in spoken(page) if (lacks := unknown(line))} == {}
+
+
+def test_an_unknown_command_or_option_is_found() -> None:
+    assert unknown("satchel fly") == ["fly"]
+    assert unknown("satchel doctor api URL --colour") == ["--colour"]
+    assert unknown("satchel run -m FILE --temp 0 'hi' # -x") == []
+
+
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([\w-]+))?\)")
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """The files and headings that a page links to."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for file, heading in LINK.findall(text):
+        yield ((page.parent / file).resolve() if file else page), heading
+
+
+def headings(page: Path) -> list[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = [
+        f"{there.name}#{heading}"
+        for there, heading in links(page)
+        if not there.exists() or (heading and heading not in headings(there))
+    ]
+    assert broken == []
+
+
+def test_the_contents_name_every_page() -> None:
+    """Pages that others include, such as those of a folder with contents of its own, are linked there."""
+    listed = {there for there, _ in links(CONTENTS)}
+    pages = {page for page in PAGES if page != CONTENTS}
+    assert pages - listed == set()
+
+
+def errors() -> list[str]:
+    """The texts of errors in the FAQ's table."""
+    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8").partition("## Errors")[2]
+    return re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)
+
+
+def test_errors_of_the_faq_are_in_the_program() -> None:
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+    )
+    assert len(errors()) > 20
+    assert [text for text in errors() if text not in sources] == []
