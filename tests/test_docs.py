@@ -7,15 +7,16 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import doc_blocks
 import extra_files
 import pytest
 import toy_checkpoint
-from doc_blocks import PAGES, ROOT, Block, Runner, blocks, same, unclear
+from doc_blocks import PAGES, ROOT, Block, Runner, blocks, same, server, unclear
 from packages import PACKAGES
 from tiny_file import write_model
 
@@ -60,12 +61,21 @@ def folder(tmp_path: Path, bundled_model: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], tuple[str, str]]]:
+    """Starts the server that all pages share, when the first of them needs it."""
+    folder = tmp_path_factory.mktemp("server")
+    with ExitStack() as servers:
+        yield cache(lambda: servers.enter_context(server(folder, doc_blocks.environment(folder))))
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("page", RUN, ids=name)
-def test_a_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_runs(
+    page: Path, folder: Path, reach: Callable[[], tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
-    with ExitStack() as servers:
-        Runner(folder, doc_blocks.environment(folder), servers).run(blocks(page))
+    Runner(folder, doc_blocks.environment(folder), reach).run(blocks(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -82,14 +92,15 @@ def test_a_block_that_is_false_is_found(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doc_blocks, "ROOT", tmp_path)
         assert unclear([session, neither, drawing]) == [str(neither)] == ["page.md:7"]
-        with ExitStack() as servers:
-            runner = Runner(tmp_path, doc_blocks.environment(tmp_path), servers)
-            runner.run([session, drawing])
-            for text in ("$ echo one\ntwo\n", "$ false\n", "$ echo one\nsatchel: error: one\n"):
-                with pytest.raises(AssertionError, match=r"page\.md:1: "):
-                    runner.run([Block(page, 1, "", text)])
-            with pytest.raises(AssertionError, match=r"page\.md:3: page\.md:1 printed\n2"):
-                runner.run([Block(page, 1, "python", "print(2)\n"), Block(page, 3, "", "3\n")])
+        runner = Runner(
+            tmp_path, doc_blocks.environment(tmp_path), lambda: pytest.fail("no server is needed")
+        )
+        runner.run([session, drawing])
+        for text in ("$ echo one\ntwo\n", "$ false\n", "$ echo one\nsatchel: error: one\n"):
+            with pytest.raises(AssertionError, match=r"page\.md:1: "):
+                runner.run([Block(page, 1, "", text)])
+        with pytest.raises(AssertionError, match=r"page\.md:3: page\.md:1 printed\n2"):
+            runner.run([Block(page, 1, "python", "print(2)\n"), Block(page, 3, "", "3\n")])
 
 
 @pytest.mark.parametrize(

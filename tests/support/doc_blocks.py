@@ -22,8 +22,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -138,7 +138,7 @@ def same(shown: str, printed: str, mark: str) -> bool:
 
 @contextmanager
 def server(folder: Path, environment: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """`satchel serve` on a free port: the first line that it prints, and its address."""
+    """`satchel serve` on a free port: the first line that it prints, and its port."""
     log = folder / "server.log"
     with log.open("wb") as told:
         process = subprocess.Popen(
@@ -147,7 +147,7 @@ def server(folder: Path, environment: dict[str, str]) -> Iterator[tuple[str, str
     try:
         until(lambda: "\n" in log.read_text() or process.poll() is not None, "the server says where it is")
         line = log.read_text().partition("\n")[0]
-        address = re.search(r"http://([\d.:]+)", line)
+        address = re.search(r"http://[\d.]+:(\d+)", line)
         assert address, log.read_text()
         ready(address[0])
         yield line, address[1]
@@ -158,13 +158,14 @@ def server(folder: Path, environment: dict[str, str]) -> Iterator[tuple[str, str
 
 @dataclass
 class Runner:
-    """Runs the blocks of one page. folder: the current one, with the files that the page names."""
+    """Runs the blocks of one page. folder: the current one, with the files that the page names. reach: starts
+    the server unless it runs; its first line and its port.
+    """
 
     folder: Path
     environment: dict[str, str]
-    servers: ExitStack
+    reach: Callable[[], tuple[str, str]]
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
-    started: tuple[str, str] | None = None
 
     def run(self, page: list[Block]) -> None:
         outputs = printed_by(page)
@@ -185,7 +186,8 @@ class Runner:
                 current /= command[3:]
                 continue
             if re.match(r"satchel serve *(#|$)", command):
-                printed, code = self.reached().replace(self.port, "8080"), 0
+                line, port = self.reach()
+                printed, code = line.replace(port, "8080"), 0
             else:
                 printed, code = self.shell(self.addressed(command), current)
             wants = (1, 2) if ERROR.search(shown) else (0,)
@@ -219,19 +221,7 @@ class Runner:
         """The text with the server's address in place of port 8080."""
         if not ADDRESS.search(text):
             return text
-        self.reached()
-        return ADDRESS.sub(f"127.0.0.1:{self.port}", text)
-
-    def reached(self) -> str:
-        """The first line of the server, which is started unless it runs already."""
-        if self.started is None:
-            self.started = self.servers.enter_context(server(self.folder, self.environment))
-        return self.started[0]
-
-    @property
-    def port(self) -> str:
-        assert self.started is not None
-        return self.started[1].partition(":")[2]
+        return ADDRESS.sub(f"127.0.0.1:{self.reach()[1]}", text)
 
 
 def summary() -> Iterator[str]:
