@@ -3,8 +3,9 @@ clients.
 
 Both servers stay loaded, and one at a time is asked. A round asks each of them with equal requests for
 SECONDS; the next round has the other order, so a change of the machine's speed meets both. A ratio belongs
-to one round. Every answer has ANSWER tokens, because the end-of-sequence token is ignored. Clients are
-threads of this process with plain sockets, which leave the cores to the server.
+to one round. The lengths of the answers are drawn from ANSWERS, because the end-of-sequence token is
+ignored: the work is equal, and requests come and go one by one. Clients are threads of this process with
+plain sockets, which leave the cores to the server.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from satchel.cli.load.summary import spread
 from satchel.errors import RequestError
 
 SECONDS = 6.0  # of one server's part of a round
-PROMPT, ANSWER = 24, 64  # words of a question, tokens of an answer
+PROMPT, ANSWERS = 24, range(32, 97)  # words of a question, tokens of an answer
 PATIENCE = 120.0  # seconds without a byte after which a stream fails
 WANTED = 3.0  # times llama-server's tokens per second, for more than one client
 SERVERS = ("Satchel", "llama-server")
@@ -92,7 +93,7 @@ def asked(url: str, clients: int, seed: int, seconds: float) -> Round:
     found = Round([], time.perf_counter() + seconds, seconds)
 
     def client(seed: int) -> None:
-        for request in made_up(LoadShape((PROMPT,), (ANSWER,)), seed):
+        for request in made_up(LoadShape((PROMPT,), ANSWERS), seed):
             if (now := time.perf_counter()) >= found.end:
                 return
             outcome = Outcome(request, due=now)
