@@ -9,9 +9,25 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from compare_engines import main
+from compare_engines import main, matrices, overrides
 from compare_seats import cores
-from serving_peer import repacked
+
+
+def repacked(path: str) -> list[Any]:
+    """Makes the library repack without AMX buffers, which crash the process for some files. The returned
+    objects must be kept alive.
+    """
+    from llama_cpp import llama_cpp
+
+    defaults, (table, *kept) = llama_cpp.llama_model_default_params, overrides(matrices(path))
+
+    def parameters() -> Any:
+        options = defaults()
+        options.use_extra_bufts, options.tensor_buft_overrides = False, table
+        return options
+
+    llama_cpp.llama_model_default_params = parameters
+    return [table, *kept]
 
 
 class Peer:

@@ -1,10 +1,11 @@
-"""Load test of Satchel's server, compared with llama-cpp-python's server under the same load.
+"""Load test of Satchel's server, and its speed beside llama.cpp's own llama-server.
 
-python bench/serving.py [--seconds 120] [--clients 64] [--more OPTIONS] [--no-peer] [--markdown FILE]
+python bench/serving.py [--seconds 120] [--clients 64] [--more OPTIONS] [--markdown FILE]
+python bench/serving.py --seconds 0 --llama-server PATH [--beside 1 8 32] [--rounds 5]
 
-Each client sends a greedy question, reads the stream, and sends the next; some disconnect during the answer,
-some send invalid requests. Every stream must equal its question's reference answer. The peer comes with `pip
-install 'satchel[bench]'`. Exit code 1 where a target is missed.
+The load: each client sends a greedy question, reads the stream, and sends the next; some disconnect during
+the answer, some send invalid requests. Every stream must equal its question's reference answer.
+serving_beside.py describes the comparison. Exit code 1 where a target is missed.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from pathlib import Path
 
 from engine_rows import Finding
 from findings import tell
+from serving_beside import beside
 from serving_load import Mix, alone, faults, questions, together
-from serving_process import MemoryWatch, Process, peer, satchel
+from serving_process import MemoryWatch, Process, satchel
 
 from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
 from satchel.cli.load.summary import summary
-from satchel.errors import SatchelError
 from satchel.store.resolve import default_model
 
 OUTSIDE_MS = 0.2  # milliseconds per streamed token outside the engine
@@ -138,38 +139,29 @@ def speed(run: Run) -> str:
     return f"{run.rate:.1f} t/s of {run.driven.most} clients; {times}"
 
 
-def beside(run: Run, other: Run) -> Iterator[Finding]:
-    """The peer's row, and the ratio."""
-    broken = sum(bool(o.error) and o.status != 400 for o in other.driven.outcomes)
-    text = f"{speed(other)}; {broken} failed, {other.driven.given_up} without an end"
-    yield Finding("llama-cpp-python", text, "", None)
-    ratio = run.rate / other.rate if other.rate else float("inf")
-    yield Finding("ratio", f"{ratio:.1f} times the tokens a second", "more than 1", ratio > 1)
-
-
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A server under a crowd of streaming clients.")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each server's load")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the load; 0: none")
     parser.add_argument("--clients", type=int, default=64, help="at once")
     parser.add_argument("--model", type=Path, default=None, help="default: the bundled one")
     parser.add_argument("--more", default="", help="further options of `satchel serve`, in one argument")
-    parser.add_argument("--no-peer", action="store_true", help="leave llama-cpp-python out")
+    parser.add_argument("--llama-server", type=Path, help="the program of llama.cpp to compare with")
+    parser.add_argument("--beside", type=int, nargs="+", default=[1, 8, 32], help="clients of the comparison")
+    parser.add_argument("--rounds", type=int, default=5, help="of the comparison")
     parser.add_argument("--markdown", type=Path, help="write the table here")
     parser.add_argument("--json", type=Path, help="write the findings here")
     return parser.parse_args(argv)
 
 
 def measure(options: argparse.Namespace) -> list[Finding]:
-    model, mix = options.model or Path(default_model()), Mix(options.clients)
-    with satchel(model, options.clients, *options.more.split()) as process:
-        run = under(process, "/readyz", mix, options.seconds)
-        found = [*findings(run), outside(process, mix), killed(process, mix)]
-    if not options.no_peer:
-        try:
-            with peer(model) as process:
-                found += beside(run, under(process, "/v1/models", mix, options.seconds))
-        except (SatchelError, RuntimeError) as error:
-            found.append(Finding("llama-cpp-python", f"not measured: {error}", "", None))
+    model, more, found = options.model or Path(default_model()), options.more.split(), list[Finding]()
+    mix = Mix(options.clients)
+    if options.seconds:
+        with satchel(model, options.clients, *more) as process:
+            run = under(process, "/readyz", mix, options.seconds)
+            found += [*findings(run), outside(process, mix), killed(process, mix)]
+    if options.llama_server:
+        found += beside(options.llama_server, model, options.beside, options.rounds, more)
     return found
 
 

@@ -18,10 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from compare_seats import cores
+
 from satchel.errors import RequestError
 
 TICK = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).resolve().parent.parent
+CONTEXT = 512  # tokens of context that each request has
 START = 120.0  # seconds within which a server must answer
 
 
@@ -155,15 +158,19 @@ class MemoryWatch(Watch):
 
 
 def satchel(model: Path, clients: int, *more: str) -> Process:
-    """Satchel's server on a free port, with slots for so many requests."""
+    """Satchel's server on a free port, with slots for so many requests of CONTEXT tokens."""
     command = [sys.executable, "-m", "satchel", "serve", str(model), "--port", "0"]
-    return Process([*command, "-np", str(clients), "-c", "512", *more])
+    return Process([*command, "-np", str(clients), "-c", str(CONTEXT), *more])
 
 
-def peer(model: Path) -> Process:
-    """llama-cpp-python's server."""
+def llama_server(program: Path, model: Path, clients: int) -> Process:
+    """llama.cpp's server with the same slots: its -c is shared among them. RequestError without it."""
+    if not os.access(program, os.X_OK) or not program.is_file():
+        raise RequestError(f"--llama-server {program}: expected llama.cpp's program, found none to run there")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = Path(__file__).with_name("serving_peer.py")
-    return Process([sys.executable, str(script), str(model), str(port)], f"http://127.0.0.1:{port}")
+        port = str(free.getsockname()[1])
+    command = [str(program), "-m", str(model), "--host", "127.0.0.1", "--port", port, "-t", str(cores())]
+    return Process(
+        [*command, "-np", str(clients), "-c", str(CONTEXT * clients), "--jinja"], f"http://127.0.0.1:{port}"
+    )

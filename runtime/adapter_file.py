@@ -32,6 +32,7 @@ class AdapterFile:
 
     @property
     def called(self) -> str:
+        """The adapter's name in requests: `name`, else the file's without its ending."""
         return self.name or Path(self.path).stem
 
 

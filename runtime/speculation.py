@@ -55,4 +55,5 @@ class Speculation:
 
     @property
     def active(self) -> bool:
+        """Whether tokens are drafted at all."""
         return self.draft_max > 0 and (self.lookup or self.draft_model is not None)

@@ -37,8 +37,9 @@ Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 class AsyncReply:
     """An answer for asyncio: `async for` iterates over the pieces; otherwise as Reply. Closing it (aclose, or
-    leaving `async with`), cancelling the waiting task, or dropping the last reference ends the request. run:
-    the threads that check a whole answer.
+    leaving `async with`), cancelling the waiting task, or dropping the last reference ends the request.
+
+    reply: the Reply that it drives.
     """
 
     def __init__(self, reply: Reply, run: Runner = asyncio.to_thread) -> None:
@@ -46,22 +47,27 @@ class AsyncReply:
 
     @property
     def ids(self) -> list[int]:
+        """As Reply's: token ids of the answer so far, without the end token."""
         return self.reply.ids
 
     @property
     def text(self) -> str:
+        """The text so far."""
         return self.reply.text
 
     @property
     def stats(self) -> Stats:
+        """Token counts and seconds so far."""
         return self.reply.stats
 
     @property
     def report(self) -> UsageReport:
+        """Usage report so far."""
         return self.reply.report
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Warnings for the reader of the answer, such as truncation."""
         return self.reply.notes
 
     def __aiter__(self) -> Self:
@@ -265,6 +271,7 @@ class AsyncModel:
     tokenize_many = _in_thread(Model.tokenize_many)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """As Model.detokenize; it does not wait."""
         return self.model.detokenize(ids, special=special)
 
     logits = _in_engine(Model.logits)

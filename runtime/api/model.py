@@ -85,7 +85,12 @@ TAIL = 8  # tokens at the end of a prompt that are searched for the marker that 
 
 class Model(Recovering, Readings, Resource):
     """A loaded model: one file, its tokenizer and template, and an engine. Thread-safe: requests of all
-    threads run together, `slots` of them per step.
+    threads run together, `slots` of them per step. A `with` block closes it.
+
+    path: the model's file.
+    gguf: its metadata and tensors.
+    options: those of the load.
+    notes: warnings of the load, such as a device that is missing.
     """
 
     def __init__(self, gguf: GGUF, options: Options, progress: LoadProgress | None = None) -> None:
@@ -145,6 +150,10 @@ class Model(Recovering, Readings, Resource):
         name of `satchel list`; None: the bundled model. Keywords are fields of Options and override
         `options`. progress(bytes done, bytes in all) is called while the weights load; if it returns False,
         the load stops with a RequestError, and if it raises, with its error. Everything is freed then.
+
+        Raises ModelError if the file is malformed or of a kind that this version does not run, RequestError
+        if an option is out of range or the store has no such model, DeviceError if a backend is missing or
+        fails.
         """
         chosen = with_draft_file(settled(options, changes))
         kind = cls._kind(chosen)
@@ -245,6 +254,7 @@ class Model(Recovering, Readings, Resource):
 
     @property
     def context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
         return self.cache.context
 
     def _start(self, old: Service | None) -> Requests:
@@ -264,6 +274,7 @@ class Model(Recovering, Readings, Resource):
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """The file's tokenizer. Raises ModelError if the file's vocabulary is invalid."""
         if self._tokenizer is None:
             self._tokenizer = self._build_tokenizer()
         return self._tokenizer
@@ -282,6 +293,7 @@ class Model(Recovering, Readings, Resource):
 
     @property
     def template(self) -> ChatTemplate:
+        """The chat template of the file or of the load; ChatML where the file has none."""
         if self._template is None:
             t = self.tokenizer
             bos, eos = (t.text(i) if i is not None else "" for i in (t.bos, t.eos))
@@ -310,6 +322,7 @@ class Model(Recovering, Readings, Resource):
             return list(pool.map(encode, texts))
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of token ids. special: with the text of control tokens."""
         return self.tokenizer.decode(ids, special=special)
 
     def prompt_ids(self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None) -> list[int]:
@@ -343,6 +356,9 @@ class Model(Recovering, Readings, Resource):
         prefill: continue the last message, which must be the assistant's; None: if it is the assistant's.
         variables: of the template, besides those of `chat_template_kwargs`.
         before: token ids of an earlier conversation.
+
+        Raises RequestError if an option is out of range, a message or the grammar is invalid, or the
+        conversation exceeds the context. What the engine refuses is raised by the reply's first piece.
         """
         defaults, options = self.request_defaults, self._options(kwargs)
         wanted = self._default_reasoning() if reasoning is None else reasoning
@@ -363,7 +379,7 @@ class Model(Recovering, Readings, Resource):
         return ChatReply.to(self, prompt, fitted, options)
 
     def answer(self, ids: Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> ChatReply:
-        """The answer to a prompt of `prompt_ids`, split into parts as in `chat`."""
+        """The answer to a prompt of `prompt_ids`, split into parts as in `chat`. Raises as `chat` does."""
         options, tail = self._options(kwargs), self.detokenize(ids[-TAIL:], special=True)
         self.check_ids(ids)
         opening = "reasoning" if tail.rstrip().endswith(self.style.open) else ""
@@ -372,6 +388,9 @@ class Model(Recovering, Readings, Resource):
     def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> Reply:
         """Completes a text or token ids; iterate for text pieces. Keywords are fields of GenerateOptions and
         of Sampling.
+
+        Raises RequestError if an option is out of range, the grammar is invalid, the model generates no
+        text, or the prompt is empty, exceeds the context or has an unknown token id.
         """
         options = self._options(kwargs)
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
@@ -383,7 +402,9 @@ class Model(Recovering, Readings, Resource):
     def generate_many(
         self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
     ) -> list[Reply]:
-        """Completions of many prompts, computed together and run to their ends, in order."""
+        """Completions of many prompts, computed together and run to their ends, in order. Keywords and errors
+        are those of `generate`; the first error ends the call.
+        """
         check_list("prompts", prompts, "generate() takes one")
         self._options(kwargs)
 
@@ -433,8 +454,10 @@ class Model(Recovering, Readings, Resource):
         **kwargs: Unpack[GenerateKwargs],
     ) -> list[Reply]:
         """n answers to one prompt, which is computed once; each has a seed of its own and is run to its end.
+        Keywords and errors are those of `generate`.
+
         best_of: this many are generated, and the n with the highest mean log-probability are returned, best
-        first. Keywords are fields of GenerateOptions and of Sampling.
+        first.
         """
         made, options = check_counts(n, best_of), self._options(kwargs)
         if made > 1 and options.constraint is not None:
@@ -459,6 +482,12 @@ class Model(Recovering, Readings, Resource):
     ) -> list[Logprob]:
         """Log-probability of each token of a prompt after those before it, without the first. The prompt
         stays in the cache for an answer to it.
+
+        top: number of likeliest tokens reported with each.
+        salt: only requests of the same salt find the prompt in the cache.
+        adapters: scales of LoRA adapters by name; None: as the model was loaded.
+
+        Raises RequestError for an empty or too long prompt, or a token id outside the vocabulary.
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids)
@@ -468,7 +497,8 @@ class Model(Recovering, Readings, Resource):
         self, prompt: str | Sequence[int], width: int, max_tokens: int, *, length_penalty: float = 1.0
     ) -> list[Beam]:
         """The `width` most likely continuations that beam search finds, best first, by the sum of
-        log-probabilities over length^length_penalty. Needs at least `width` slots.
+        log-probabilities over length^length_penalty. Raises RequestError if the model has fewer than `width`
+        slots, or prompt and max_tokens exceed the context.
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids)
@@ -494,7 +524,9 @@ class Model(Recovering, Readings, Resource):
         adapters: Mapping[str, float] | None = None,
         control_vectors: Mapping[str, float] | None = None,
     ) -> Array:
-        """Logits after each of the token ids, from an empty cache: (n, vocabulary) float32."""
+        """Logits after each of the n token ids, from an empty cache: (n, vocabulary) float32. Raises
+        RequestError for an encoder, too many ids, or one outside the vocabulary.
+        """
         self.arch.check_generates()
         adapter_scales = self.adapter_scales(adapters, control_vectors)
         ids = list(ids)

@@ -62,7 +62,10 @@ class Readings:
         context.
 
         pooling: mean, cls or last; None: as the file states, else mean.
+        normalize: divide each by its Euclidean norm.
         dimensions: keep only the first ones (Matryoshka).
+
+        Raises RequestError for an empty or too long text, an unknown pooling, or more dimensions than D.
         """
         chosen = pooling_of(self.gguf.metadata, pooling, normalize, dimensions)
         if chosen.kind == "none":
@@ -81,7 +84,9 @@ class Readings:
         control_vectors: Names | None = None,
         salt: str = "",
     ) -> list[Array]:
-        """Embeddings of the tokens of each text: (tokens, D) float32."""
+        """Embeddings of the tokens of each text: (tokens, D) float32. Arguments and errors are those of
+        `embed`.
+        """
         chosen = pooling_of(self.gguf.metadata, "none", normalize, dimensions)
         asked = token_lists(self, texts)
         adapter_scales = self.adapter_scales(adapters, control_vectors)
@@ -96,7 +101,9 @@ class Readings:
         control_vectors: Names | None = None,
         salt: str = "",
     ) -> list[Scored]:
-        """Log-probabilities of continuations of a prompt."""
+        """Log-probabilities of continuations of a prompt, one Scored for each, in order. Raises RequestError
+        if a text is empty or the prompt with a continuation exceeds the context.
+        """
         return score_many(
             self, [(prompt, continuations)], self.adapter_scales(adapters, control_vectors), salt
         )[0]

@@ -61,16 +61,16 @@ class GeneratingModel(Protocol):
 class Stats:
     """Token counts and seconds of an answer."""
 
-    prompt: int = 0
-    cached: int = 0
-    generated: int = 0
+    prompt: int = 0  # tokens of the prompt
+    cached: int = 0  # of those, found in the cache
+    generated: int = 0  # tokens of the answer, with the end token
     drafted: int = 0  # draft tokens that were verified
     accepted: int = 0  # draft tokens that were accepted
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
+    prefill_seconds: float = 0.0  # from the request to its first token
+    decode_seconds: float = 0.0  # from the first token to the last
     # "stop" (end token or stop string), "length" (max_tokens or full context), "cancelled"; "": running
     finish: str = ""
-    reason: str = ""
+    reason: str = ""  # why, where `finish` does not say it
 
     @property
     def prefill_rate(self) -> float:
@@ -88,8 +88,14 @@ class Stats:
 class Reply(Resource):
     """One answer. Iterate for text pieces; `ids`, `text`, `stats` and `report` grow meanwhile. The request
     starts with the first piece. Closing it, leaving its `with` block, or dropping the last reference ends the
-    request.
+    request. A piece raises RequestError if the queue is full or the finished answer violates its grammar, and
+    DeviceError if the device fails.
 
+    prompt: token ids of the prompt.
+    ids: token ids of the answer so far, without the end token.
+    stats: token counts and seconds so far.
+    options: those of the request.
+    sampling: as used, with the seed.
     logprobs: one per token so far, including the end token; empty unless requested.
 
     Another loop, such as a task's, drives it through start(), feed() and `over`. If `unjudged` is true after

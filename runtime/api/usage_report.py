@@ -15,21 +15,21 @@ class UsageReport:
     """Usage report of a request. Times are the engine's."""
 
     sampling: Sampling  # as used, with the seed
-    prompt_tokens: int
+    prompt_tokens: int  # with the cached ones
     generated_tokens: int
-    finish: str
-    reason: str
+    finish: str  # as in Stats
+    reason: str  # why, where `finish` does not say it; else ""
     cut_tokens: int  # cut from the middle of the prompt or forgotten in a context shift
     cut_messages: int  # whole messages that were cut
     shifts: int  # number of context shifts
-    cached_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens found in the cache
     missed: str = ""  # why the rest of the prompt was not in the cache
-    drafted: int = 0
-    accepted: int = 0
+    drafted: int = 0  # draft tokens that were verified
+    accepted: int = 0  # draft tokens that were accepted
     queue_seconds: float = 0.0  # until the prompt began
     prefill_seconds: float = 0.0  # until the first token
     decode_seconds: float = 0.0  # after the first token
-    steps: int = 0
+    steps: int = 0  # of the engine that had the request in them
     preempted: int = 0  # times that it was preempted
     restarted: int = 0  # times that it was restarted because a worker process was lost
     devices: abc.Mapping[str, float] = field(default_factory=dict)  # each device's share of the time
@@ -38,7 +38,7 @@ class UsageReport:
     bandwidth: float = 0.0  # bytes per second during decoding
     # Bytes per second that the machine can read; None: not measured (Model.bandwidth()).
     limit: float | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # warnings for the reader of the answer
 
     def with_usage(self, seqs: abc.Sequence[Sequence]) -> UsageReport:
         """The report with what the engine used: sums over the request's sequences in their order. The first
@@ -75,6 +75,7 @@ class UsageReport:
 
     @property
     def bandwidth_share(self) -> float | None:
+        """Share of `limit` that decoding reached; None where it is not measured."""
         return self.bandwidth / self.limit if self.limit else None
 
     def as_dict(self) -> dict[str, Any]:

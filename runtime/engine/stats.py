@@ -39,10 +39,12 @@ class Distribution:
 
     @property
     def count(self) -> int:
+        """Number of values."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float:
+        """Mean of the values; 0 without any."""
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, q: float) -> float:

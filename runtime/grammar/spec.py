@@ -33,15 +33,16 @@ class JsonSchema:
 
     @property
     def text(self) -> str:
+        """The schema as JSON text. Raises RequestError if it is not JSON."""
         return self.schema if isinstance(self.schema, str) else dump(self.schema, "the JSON schema")
 
 
 @dataclass(frozen=True, slots=True)
 class AnyJson:
-    """Any JSON object; with `anything`, any JSON value."""
+    """Any JSON object."""
 
-    anything: bool = False
-    spaces: bool = True
+    anything: bool = False  # any JSON value
+    spaces: bool = True  # white space between tokens is allowed
 
     @property
     def key(self) -> str:
@@ -106,6 +107,7 @@ class ToolSchema:
     """A function that the model may call: its name and the JSON schema of its arguments."""
 
     name: str
+    # JSON schema of the arguments; by default any object.
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
 
 

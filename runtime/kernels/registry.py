@@ -32,6 +32,7 @@ class Kernel:
     bound: float
 
     def serves(self, backend: str, call: KernelCall) -> bool:
+        """Whether the kernel takes a step on a device of this backend."""
         return self.op == call.op and backend in self.devices and bool(self.when(call))
 
 

@@ -246,6 +246,7 @@ class Sampling:
                 raise RequestError("allowed: expected one token or more, got none; leave it out to allow all")
 
     def with_seed(self, seed: int) -> Sampling:
+        """A copy with this seed."""
         return replace(self, seed=seed)
 
     @property
