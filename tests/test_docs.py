@@ -28,6 +28,7 @@ CONTENTS = ROOT / "docs" / "README.md"
 TEXTS = {
     "letter.txt": "Dear Ann, the roof is mended and the garden is full of beans. Come and see it. Tom\n",
     "article.txt": "The ferry to the island leaves at nine and takes an hour. It does not run in winter.\n",
+    "my-texts.txt": "The ferry to the island leaves at nine and takes an hour. " * 40,
     "question.txt": "What is the capital of France?\n",
     "review.txt": "The soup was cold.\n",
     "template.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}",
@@ -47,6 +48,7 @@ def folder(tmp_path: Path, bundled_model: Path) -> Path:
     for file, text in TEXTS.items():
         (tmp_path / file).write_text(text)
     model = write_model(tmp_path / "model.gguf")
+    write_model(tmp_path / "model-bf16.gguf", format="bf16")
     for other in ("large.gguf", "small.gguf"):
         shutil.copy(model, tmp_path / other)
     for seed, adapter in enumerate(("law.gguf", "style.gguf")):

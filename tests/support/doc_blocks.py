@@ -45,7 +45,8 @@ MARK = re.compile(r"^<!-- (not run|file|numbers vary|output varies): (.+) -->$")
 INDENTED = re.compile(r"\n\n {4}\S")
 ADDRESS = re.compile(r"(127\.0\.0\.1|localhost):8080\b")
 NUMBER = re.compile(r"\d[\d.,:]*")
-ERROR = re.compile(r"^satchel: error:", re.MULTILINE)
+# An output that shows an error, which the exit code is to tell as well.
+ERROR = re.compile(r"^(?:satchel: )?error: |\"errors\": [1-9]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
