@@ -71,11 +71,25 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], tup
         yield cache(lambda: servers.enter_context(server(folder, doc_blocks.environment(folder))))
 
 
+def skip_without(page: Path) -> None:
+    """Skips a page whose blocks take a program or a package that this machine lacks."""
+    text = "".join(block.text for block in blocks(page) if block.mark != "not run")
+    for program in ("cc", "curl"):
+        if re.search(rf"\b{program} -", text) and shutil.which(program) is None:
+            pytest.skip(f"no {program}")
+    for package in ("anthropic", "ollama", "openai"):
+        if re.search(rf"\b{package}\b", text):
+            pytest.importorskip(package)
+    if doc_blocks.ADDRESS.search(text):
+        pytest.importorskip("fastapi")
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("page", RUN, ids=name)
 def test_a_page_runs(
     page: Path, folder: Path, reach: Callable[[], tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    skip_without(page)
     monkeypatch.chdir(folder)
     Runner(folder, doc_blocks.environment(folder), reach).run(blocks(page))
 
