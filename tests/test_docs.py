@@ -94,6 +94,13 @@ def test_a_page_runs(
     Runner(folder, doc_blocks.environment(folder), reach).run(blocks(page))
 
 
+def test_a_page_is_skipped_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    with pytest.raises(pytest.skip.Exception, match="no cc"):
+        skip_without(ROOT / "docs" / "user-kernels.md")
+    skip_without(ROOT / "docs" / "library.md")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_each_block_runs_or_says_why_not(page: Path) -> None:
     assert unclear(blocks(page)) == []
