@@ -83,7 +83,7 @@ class ServedModel:
         """The model; the first request for it loads it."""
         async with self._lock:
             if self.model is None:
-                self.state, self.error = LOADING, ""
+                self.state, self.error, self.done, self.total = LOADING, "", 0, 0
                 try:
                     self.model = await AsyncModel.load(self.path, self.options, progress=self._tell)
                 except (SatchelError, OSError) as error:

@@ -75,7 +75,7 @@ def test_no_english_is_left(
     expect(tab.locator(".message.last .facts")).not_to_be_empty()
     expect(tab.locator("html")).to_have_attribute("lang", locale[:2])
     tab.click("#toggle-settings")
-    for control in ("#shortcuts", "#preset-save", "#export-all"):
+    for control in ("#shortcuts", "#preset-save", "#export-all", "#open-models"):
         tab.click(control)
         texts |= set(tab.evaluate(SHOWN))
         tab.keyboard.press("Escape")

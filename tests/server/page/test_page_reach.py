@@ -114,6 +114,9 @@ def test_shortcuts_are_listed_and_work(page: Any, expect: Any) -> None:
     expect(page.locator("#settings")).to_be_visible()
     keys.press("Control+,")
     expect(page.locator("#settings")).to_be_hidden()
+    keys.press("Control+.")
+    expect(page.locator("#models-dialog")).to_be_visible()
+    keys.press("Escape")
     page.click("#shortcuts")
     expect(dialog).to_be_visible()
 
@@ -181,6 +184,14 @@ def test_targets_for_a_finger_are_large(
         expect(tab.locator(f"#{name}")).to_be_visible()
         assert tab.evaluate(SMALL) == []
         tab.keyboard.press("Escape")
+    tab.click("#toggle-settings")
+    expect(tab.locator("#settings")).to_be_visible()
+    assert tab.evaluate(SMALL) == []
+    tab.keyboard.press("Escape")
+    tab.click("#open-models")
+    expect(tab.locator(".models .model-name")).to_be_visible()
+    assert tab.evaluate(SMALL) == [] and sideways(tab) == 0
+    tab.keyboard.press("Escape")
     tab.goto(f"{server}/dashboard")
     expect(tab.locator("#models td")).not_to_have_count(0)
     assert tab.evaluate(SMALL) == []

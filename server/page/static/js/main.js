@@ -28,6 +28,7 @@ import { askKey } from "./view/key.js";
 import { shortcuts, showShortcuts } from "./view/keys.js";
 import { languageMenu } from "./view/language.js";
 import { showMeter } from "./view/meter.js";
+import { ModelsDialog } from "./view/models.js";
 import { announce, banner, toast } from "./view/notice.js";
 import { Panels } from "./view/panels.js";
 import { ModelPicker } from "./view/picker.js";
@@ -49,6 +50,7 @@ class App {
       chosen: (id) => this.choose(id),
       trouble: (t) => this.trouble(t),
     });
+    this.models = new ModelsDialog(this.client, () => this.remodelled());
     this.settings = new SettingsPanel({ changed: () => this.settled(), asDefaults: () => this.asDefaults() });
     this.composer = new Composer(this.client, {
       send: (t, documents) => this.ask(t, documents),
@@ -82,6 +84,7 @@ class App {
       fresh: () => this.fresh(),
       sidebar: () => this.panels.toggle("sidebar"),
       settings: () => this.panels.toggle("settings"),
+      models: () => this.models.open(),
       escape: () => this.panels.closeOver() || this.stop(),
     });
     the("new-chat").addEventListener("click", () => this.fresh());
@@ -336,6 +339,13 @@ class App {
     this.open.model = id;
     setPref("model", id);
     this.settled();
+    this.metered();
+  }
+
+  /** The server has other models, or holds others in memory. */
+  async remodelled() {
+    await this.picker.refresh().catch((trouble) => this.trouble(trouble));
+    this.picker.show(this.open.model);
     this.metered();
   }
 

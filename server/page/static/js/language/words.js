@@ -911,6 +911,50 @@ export const WORDS = {
     "会話がモデルには長すぎます。{has} トークンあり、入るのは {room} です。前のメッセージを削除するか、新しいチャットを始めてください。",
   ],
 
+  // The models.
+  "Show the models": ["Modelle zeigen", "Afficher les modèles", "Mostrar los modelos", "显示模型", "モデルを表示"],
+  Load: ["Laden", "Charger", "Cargar", "加载", "読み込む"],
+  Unload: ["Entladen", "Décharger", "Quitar", "卸载", "解放"],
+  "Load {name}": ["{name} laden", "Charger {name}", "Cargar {name}", "加载 {name}", "{name} を読み込む"],
+  "Unload {name}": ["{name} entladen", "Décharger {name}", "Quitar {name}", "卸载 {name}", "{name} を解放"],
+  Download: ["Herunterladen", "Télécharger", "Descargar", "下载", "ダウンロード"],
+  "Download a model": [
+    "Ein Modell herunterladen",
+    "Télécharger un modèle",
+    "Descargar un modelo",
+    "下载模型",
+    "モデルをダウンロード",
+  ],
+  "A name of Ollama’s (llama3.2), a repository of the Hugging Face Hub (user/repo, user/repo:Q4_K_M), or the address of its page. A download goes on while this tab is open; begun again, it goes on where it was.": [
+    "Ein Name von Ollama (llama3.2), ein Repository des Hugging Face Hub (user/repo, user/repo:Q4_K_M) oder die Adresse seiner Seite. Ein Download läuft, solange dieser Tab offen ist; neu begonnen geht er weiter, wo er war.",
+    "Un nom d’Ollama (llama3.2), un dépôt du Hugging Face Hub (user/repo, user/repo:Q4_K_M) ou l’adresse de sa page. Un téléchargement continue tant que cet onglet est ouvert ; relancé, il reprend où il en était.",
+    "Un nombre de Ollama (llama3.2), un repositorio del Hugging Face Hub (user/repo, user/repo:Q4_K_M) o la dirección de su página. La descarga sigue mientras esta pestaña esté abierta; si se reinicia, continúa donde estaba.",
+    "Ollama 的名称（llama3.2）、Hugging Face Hub 的仓库（user/repo、user/repo:Q4_K_M）或其页面地址。此标签页打开时下载会继续；重新开始时从中断处继续。",
+    "Ollama の名前（llama3.2）、Hugging Face Hub のリポジトリ（user/repo、user/repo:Q4_K_M）、またはそのページのアドレス。ダウンロードはこのタブが開いている間続き、やり直すと途中から再開します。",
+  ],
+  "Cancel {name}": [
+    "{name} abbrechen",
+    "Annuler {name}",
+    "Cancelar {name}",
+    "取消 {name}",
+    "{name} をキャンセル",
+  ],
+  "It begins …": ["Es beginnt …", "Démarrage…", "Empieza…", "正在开始…", "開始しています…"],
+  "{done} of {all}, {percent} %": [
+    "{done} von {all}, {percent} %",
+    "{done} sur {all}, {percent} %",
+    "{done} de {all}, {percent} %",
+    "{done} / {all}，{percent} %",
+    "{done} / {all}、{percent} %",
+  ],
+  "{name} was downloaded.": [
+    "{name} wurde heruntergeladen.",
+    "{name} a été téléchargé.",
+    "Se descargó {name}.",
+    "已下载 {name}。",
+    "{name} をダウンロードしました。",
+  ],
+
   // The dashboard.
   "Back to the chat": ["Zurück zum Chat", "Retour à la discussion", "Volver al chat", "返回对话", "チャットに戻る"],
   Now: ["Jetzt", "Maintenant", "Ahora", "现在", "現在"],

@@ -15,12 +15,14 @@ const LIST = [
   [[COMMAND, "K"], "Search conversations"],
   [[COMMAND, "B"], "Show or hide the conversations"],
   [[COMMAND, ","], "Show or hide the settings of this chat"],
+  [[COMMAND, "."], "Show the models"],
   [[COMMAND, "/"], "Show this list"],
 ];
 
-/** act: {search(), fresh(), sidebar(), settings(), escape()}. */
+/** act: {search(), fresh(), move(), sidebar(), settings(), models(), escape()}. */
 export function shortcuts(act) {
-  const byKey = { k: act.search, b: act.sidebar, ",": act.settings };
+  const shifted = { o: act.fresh, f: act.move };
+  const byKey = { k: act.search, b: act.sidebar, ",": act.settings, ".": act.models };
   document.addEventListener("keydown", (event) => {
     const command = event.ctrlKey || event.metaKey;
     const key = event.key.toLowerCase();
