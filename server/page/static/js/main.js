@@ -74,6 +74,7 @@ class App {
       edit: (message, text) => this.edit(message, text),
       remove: (message) => this.removeMessage(message),
       step: (message, by) => this.step(message, by),
+      overflow: () => this.overflow(),
     });
     this.bind();
   }
@@ -184,6 +185,12 @@ class App {
     the("search").select();
   }
 
+  /** Shows the setting of what a full context does. */
+  overflow() {
+    this.panels.show("settings", true);
+    the("overflow").focus();
+  }
+
   ask(text, documents) {
     if (this.turn) return;
     this.askAfter(question(text, documents), shown(this.open).at(-1));
@@ -205,6 +212,7 @@ class App {
     if (!onward) add(conversation, message, asked);
     const turn = new Turn(this.client, conversation, message, {
       changed: (t) => this.came(t),
+      room: this.picker.room(conversation.model),
       going: Boolean(onward),
     });
     this.turns.set(conversation.id, turn);

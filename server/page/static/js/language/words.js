@@ -243,6 +243,36 @@ export const WORDS = {
   Done: ["Erledigt", "Terminé", "Hecho", "已完成", "完了"],
   "To do": ["Offen", "À faire", "Pendiente", "待办", "未完了"],
 
+  "The context is full: the model no longer sees an older part of this chat ({count} tokens).": [
+    "Der Kontext ist voll: das Modell sieht einen älteren Teil dieses Chats nicht mehr ({count} Token).",
+    "Le contexte est plein : le modèle ne voit plus une partie ancienne de cette discussion ({count} tokens).",
+    "El contexto está lleno: el modelo ya no ve una parte antigua de este chat ({count} tokens).",
+    "上下文已满：模型不再看到此对话较早的部分（{count} 个词元）。",
+    "コンテキストがいっぱいです。モデルはこのチャットの古い部分（{count} トークン）を見ていません。",
+  ],
+  Choose: ["Wählen", "Choisir", "Elegir", "选择", "選ぶ"],
+  "Choose what a full context does": [
+    "Wählen, was ein voller Kontext bewirkt",
+    "Choisir l’effet d’un contexte plein",
+    "Elegir qué hace un contexto lleno",
+    "选择上下文已满时的做法",
+    "満杯のコンテキストの扱いを選ぶ",
+  ],
+  "Stopped: the context is full.": [
+    "Angehalten: der Kontext ist voll.",
+    "Arrêté : le contexte est plein.",
+    "Detenido: el contexto está lleno.",
+    "已停止：上下文已满。",
+    "停止しました: コンテキストがいっぱいです。",
+  ],
+  "Stopped: the context is full, and an answer of a fixed form cannot go on in one.": [
+    "Angehalten: der Kontext ist voll, und eine Antwort von fester Form kann darin nicht weitergehen.",
+    "Arrêté : le contexte est plein, et une réponse de forme fixe ne peut pas y continuer.",
+    "Detenido: el contexto está lleno y una respuesta de forma fija no puede seguir en él.",
+    "已停止：上下文已满，固定形式的回答无法在其中继续。",
+    "停止しました: コンテキストがいっぱいで、形式の決まった回答は続けられません。",
+  ],
+
   // The empty page.
   "What shall we talk about?": [
     "Worüber reden wir?",
@@ -414,6 +444,34 @@ export const WORDS = {
     "De modelos que piensan antes de responder; pocos conocen el esfuerzo",
     "适用于先思考再回答的模型；少数支持强度",
     "答える前に考えるモデル用。度合いに対応するものは少数です",
+  ],
+  "When the context is full": [
+    "Wenn der Kontext voll ist",
+    "Quand le contexte est plein",
+    "Cuando el contexto está lleno",
+    "上下文已满时",
+    "コンテキストがいっぱいのとき",
+  ],
+  "Forget the oldest, and go on": [
+    "Ältestes vergessen, weitermachen",
+    "Oublier le plus ancien et continuer",
+    "Olvidar lo más antiguo y seguir",
+    "忘记最早的内容并继续",
+    "最も古い部分を忘れて続ける",
+  ],
+  "Stop with an error": [
+    "Mit einem Fehler anhalten",
+    "S’arrêter avec une erreur",
+    "Parar con un error",
+    "报错并停止",
+    "エラーで止める",
+  ],
+  "The chat says where the model began to forget. Answers that match a JSON schema, and forced calls, cannot go on in a full context: they stop": [
+    "Der Chat sagt, wo das Modell zu vergessen begann. Antworten nach einem JSON-Schema und erzwungene Aufrufe können in einem vollen Kontext nicht weitergehen: sie halten an",
+    "La discussion dit où le modèle a commencé à oublier. Les réponses selon un schéma JSON et les appels imposés ne peuvent pas continuer dans un contexte plein : ils s’arrêtent",
+    "El chat dice dónde empezó a olvidar el modelo. Las respuestas según un esquema JSON y las llamadas forzadas no pueden seguir en un contexto lleno: se paran",
+    "对话会标明模型从哪里开始遗忘。符合 JSON 模式的回答和强制调用无法在已满的上下文中继续，会停止",
+    "モデルが忘れ始めた所はチャットに示されます。JSON スキーマに従う回答と強制された呼び出しは満杯のコンテキストでは続けられず、止まります",
   ],
   Temperature: ["Temperatur", "Température", "Temperatura", "温度", "温度"],
   "How freely words are drawn; 0 always takes the likeliest": [

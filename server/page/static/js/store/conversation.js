@@ -3,7 +3,9 @@
 // {id, title, created, updated, model, first, messages: [message]} and the settings of settings.js
 // messages: those of all branches, in order of creation; first, parent and next: see branches.js
 // message: {id, parent, next, role: "user" | "assistant", content}; of a user also documents: [{name, text}],
-// and of an assistant {reasoning, calls, finish, trouble, counts}
+// and of an assistant {reasoning, calls, finish, trouble, overflow, counts}
+// overflow: {cut, full, fixed} where the context was full: tokens that the model no longer sees, whether the answer
+// ended for it, and whether it could not go on for its fixed form; else null
 
 import { t } from "../language/language.js";
 import { shown } from "./branches.js";
@@ -43,6 +45,7 @@ export function reply() {
     calls: [],
     finish: "",
     trouble: "",
+    overflow: null,
     counts: null,
   };
 }

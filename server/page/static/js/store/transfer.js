@@ -67,6 +67,7 @@ function conversation(c, version) {
     schema: text(c.schema),
     stop: text(c.stop),
     thinking: text(c.thinking),
+    overflow: c.overflow === "error" ? "error" : "",
     first: text(c.first),
     messages: messages.map(message),
   };
@@ -87,8 +88,19 @@ function message(m) {
     calls,
     finish: text(m.finish),
     trouble: text(m.trouble),
+    overflow: overflow(m.overflow),
     counts,
   };
+}
+
+function overflow(found) {
+  const { cut, full, fixed } = found ?? {};
+  return found ? { cut: number(cut, 0), full: full === true, fixed: fixed === true } : null;
+}
+
+function folders(found) {
+  const given = Array.isArray(found) ? found : [];
+  return given.map((one) => ({ id: text(one?.id), name: text(one?.name) })).filter((one) => one.id && one.name);
 }
 
 function documents(found) {
