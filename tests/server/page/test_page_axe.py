@@ -82,9 +82,19 @@ def test_axe_finds_nothing(
         assert findings(tab, axe) == []
         if size == "narrow":
             tab.keyboard.press("Escape")
-    tab.keyboard.press("Control+/")
-    expect(tab.locator("#shortcuts-dialog")).to_be_visible()
+    tab.locator("#new-folder").dispatch_event("click")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".folder-name")).to_be_visible()
     assert findings(tab, axe) == []
+    for keys, shown in (
+        ("Control+/", ".shortcuts"),
+        ("Control+.", ".models .model-name"),
+        ("Control+Shift+f", ".choices"),
+    ):
+        tab.keyboard.press(keys)
+        expect(tab.locator(shown)).to_be_visible()
+        assert findings(tab, axe) == []
+        tab.keyboard.press("Escape")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

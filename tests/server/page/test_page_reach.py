@@ -100,7 +100,7 @@ def test_tab_reaches_every_control(page: Any, ask: Any, canned: Any) -> None:
 def test_shortcuts_are_listed_and_work(page: Any, expect: Any) -> None:
     keys, dialog = page.keyboard, page.locator("#shortcuts-dialog")
     keys.press("Control+/")
-    expect(dialog.locator("dt")).to_have_count(9)
+    expect(dialog.locator("dt")).to_have_count(12)
     expect(dialog).to_contain_text("New chat")
     keys.press("Control+b")
     expect(page.locator("#sidebar")).to_be_visible()  # a dialog is open: other shortcuts wait
@@ -179,10 +179,15 @@ def test_targets_for_a_finger_are_large(
     tab.locator(".message.last").get_by_role("button", name="Answer again").click()
     expect(tab.locator(".version-place:visible")).to_have_text("2 / 2")
     assert tab.evaluate(SMALL) == [] and sideways(tab) == 0
-    for name in ("sidebar", "settings"):
-        tab.click(f"#toggle-{name}")
-        expect(tab.locator(f"#{name}")).to_be_visible()
-        assert tab.evaluate(SMALL) == []
+    tab.click("#toggle-sidebar")
+    tab.click("#new-folder")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".folder-name")).to_be_visible()
+    assert tab.evaluate(SMALL) == []
+    tab.click("[aria-label='Move Hello']")
+    expect(tab.locator("#folder-dialog")).to_be_visible()
+    assert tab.evaluate(SMALL) == []
+    for _ in range(2):
         tab.keyboard.press("Escape")
     tab.click("#toggle-settings")
     expect(tab.locator("#settings")).to_be_visible()

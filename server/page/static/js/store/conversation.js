@@ -1,6 +1,7 @@
 // A conversation as it is stored, a plain object, and its operations.
 //
-// {id, title, created, updated, model, first, messages: [message]} and the settings of settings.js
+// {id, title, folder, created, updated, model, first, messages: [message]} and the settings of settings.js
+// folder: the id of its folder {id, name}, "" for none; one that is gone counts as none
 // messages: those of all branches, in order of creation; first, parent and next: see branches.js
 // message: {id, parent, next, role: "user" | "assistant", content}; of a user also documents: [{name, text}],
 // and of an assistant {reasoning, calls, finish, trouble, overflow, counts}
@@ -21,6 +22,7 @@ export function newConversation({ model = "", ...settings } = {}) {
   return {
     id: newId(),
     title: "",
+    folder: "",
     created: now,
     updated: now,
     model,

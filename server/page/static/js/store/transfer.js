@@ -9,8 +9,8 @@ const VERSION = 2; // 1: messages without branches
 const MOST_BYTES = 64 << 20;
 const ROLES = new Set(["user", "assistant"]);
 
-export function exported(conversations) {
-  return JSON.stringify({ kind: KIND, version: VERSION, conversations }, null, 1);
+export function exported(conversations, folders) {
+  return JSON.stringify({ kind: KIND, version: VERSION, folders, conversations }, null, 1);
 }
 
 /** Downloads a text as a file of this media type. */
@@ -22,7 +22,7 @@ export function download(name, text, type) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The conversations in a file; throws an Error with a one-line message where it holds none. */
+/** {conversations, folders} of a file; throws an Error with a one-line message where it holds none. */
 export async function imported(file) {
   const { name } = file;
   if (file.size > MOST_BYTES)
@@ -40,11 +40,12 @@ export async function imported(file) {
   if (version !== 1 && version !== VERSION) {
     throw new Error(t("{name} is of another version of the page: update this server.", { name }));
   }
-  return found.conversations.map((c, i) => {
+  const conversations = found.conversations.map((c, i) => {
     const one = conversation(c, version);
     if (one) return one;
     throw new Error(t("{name}: conversation {number} is not whole: export it again.", { name, number: i + 1 }));
   });
+  return { conversations, folders: folders(found.folders) };
 }
 
 /** The known fields of an exported conversation; null where it is not whole. */
@@ -57,6 +58,7 @@ function conversation(c, version) {
   const made = {
     id: idOf(c.id),
     title: text(c.title),
+    folder: text(c.folder),
     created: number(c.created, now),
     updated: number(c.updated, now),
     model: text(c.model),

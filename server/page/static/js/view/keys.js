@@ -13,6 +13,8 @@ const LIST = [
   [["Esc"], "Stop the answer, or close what is open"],
   [[COMMAND, "Shift", "O"], "New chat"],
   [[COMMAND, "K"], "Search conversations"],
+  [[COMMAND, "Shift", "F"], "Move this chat to a folder"],
+  [["F2"], "Rename what has the focus in the list"],
   [[COMMAND, "B"], "Show or hide the conversations"],
   [[COMMAND, ","], "Show or hide the settings of this chat"],
   [[COMMAND, "."], "Show the models"],
@@ -28,7 +30,7 @@ export function shortcuts(act) {
     const key = event.key.toLowerCase();
     const free = !document.querySelector("dialog[open]");
     if (command && key === "/") run(event, showShortcuts);
-    else if (command && free && event.shiftKey && key === "o") run(event, act.fresh);
+    else if (command && free && event.shiftKey && shifted[key]) run(event, shifted[key]);
     else if (command && free && !event.shiftKey && byKey[key]) run(event, byKey[key]);
     else if (key === "escape" && free) act.escape();
   });
