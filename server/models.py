@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from satchel.errors import SatchelError
 from satchel.runtime.api.async_model import AsyncModel
 from satchel.runtime.api.options import LoadProgress
+from satchel.runtime.engine.stats import EngineStats
 from satchel.server.alias import Alias
 from satchel.server.catalog import Catalog, Served
 from satchel.server.log import LOG
@@ -41,6 +42,7 @@ class ServedModel:
         self.name, self.path, self.options, self.keep = served.name, served.path, served.options, served.idle
         self.served = served
         self.model: AsyncModel | None = None
+        self.past: EngineStats | None = None  # the counters of its earlier loads
         self.state, self.done, self.total, self.users = UNLOADED, 0, 0, 0
         self.error, self.tried = "", False
         # LoRA scales by adapter index, for requests that name none; None: as they were loaded.
@@ -104,7 +106,11 @@ class ServedModel:
     async def unload(self) -> None:
         """Unloads the model; requests in progress end with an error. The next load stays as configured."""
         async with self._lock:
-            model, self.model, self.state = self.model, None, UNLOADED
+            model, past = self.model, self.past
+            if model is not None:
+                with suppress(SatchelError):
+                    past = (await model.stats()).after(past).ended()
+            self.model, self.past, self.state = None, past, UNLOADED
             self.keep = self.served.idle
             self.slots.clear()
             if model is not None:

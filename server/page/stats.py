@@ -38,10 +38,11 @@ async def _model(entry: ServedModel) -> JsonObject:
         "size": entry.size,
         "error": without_paths(entry.error),
     }
-    model = entry.model
-    if model is None:
-        return state
-    return {**state, "n_ctx": model.model.context, "stats": _engine(await model.stats())}
+    model, found = entry.model, entry.past
+    if model is not None:
+        state["n_ctx"] = model.model.context
+        found = (await model.stats()).after(found)
+    return {**state, "stats": _engine(found)} if found else state
 
 
 def _engine(found: EngineStats) -> JsonObject:

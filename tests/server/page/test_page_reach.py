@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import httpx
 import pytest
 
 from satchel.runtime.api.options import Options
@@ -379,6 +380,19 @@ def test_the_dashboard_shows_what_runs(open_page: Any, server: str, expect: Any)
     expect(tab.locator("#rate-plot")).to_have_attribute("aria-label", "0 tokens a second")
     drawn = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)"
     assert tab.locator("#rate-plot").evaluate(drawn)
+
+
+def test_the_dashboard_shows_a_model_that_was_unloaded(serving_of: Any, open_page: Any, expect: Any) -> None:
+    model = default_model()
+    with serving_of([model], Options(slots=1), ServerSettings(port=0)) as address:
+        httpx.post(f"{address}/v1/completions", json={"prompt": "A", "max_tokens": 3, "ignore_eos": True})
+        watched = open_page(address, path="/dashboard", expected="ERR_CONNECTION_REFUSED")
+        cells = watched.tab.locator("#models td")
+        expect(cells.nth(6)).to_have_text("3")
+        httpx.post(f"{address}/models/unload", json={"model": model.stem})
+        expect(cells.nth(1)).to_have_text("unloaded")
+        expect(cells.nth(6)).to_have_text("3")
+        expect(cells.nth(4)).to_have_text("1")
 
 
 def test_the_dashboard_leads_back_to_the_chat(page: Any, ask: Any, expect: Any, canned: Any) -> None:
