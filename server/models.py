@@ -22,6 +22,7 @@ from satchel.server.telemetry import SpanRecorder
 
 UNLOADED, LOADING, READY, FAILED = "unloaded", "loading", "loaded", "failed"
 LOOK = 0.5  # seconds between two checks for idle models
+COUNTING = 2.0  # seconds for the last counters of a model; a worker process that hangs gives none
 ShowLoad = Callable[[str], AbstractContextManager[LoadProgress]]
 
 
@@ -108,8 +109,8 @@ class ServedModel:
         async with self._lock:
             model, past = self.model, self.past
             if model is not None:
-                with suppress(SatchelError):
-                    past = (await model.stats()).after(past).ended()
+                with suppress(SatchelError, TimeoutError):
+                    past = (await asyncio.wait_for(model.stats(), COUNTING)).after(past).ended()
             self.model, self.past, self.state = None, past, UNLOADED
             self.keep = self.served.idle
             self.slots.clear()
