@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_talk import button
+from page_talk import button, new_folder
 
 pytestmark = pytest.mark.model
 RICH = """# Title
@@ -82,9 +82,7 @@ def test_axe_finds_nothing(
         assert findings(tab, axe) == []
         if size == "narrow":
             tab.keyboard.press("Escape")
-    tab.locator("#new-folder").dispatch_event("click")
-    tab.keyboard.press("Enter")
-    expect(tab.locator(".folder-name")).to_be_visible()
+    new_folder(tab)
     assert findings(tab, axe) == []
     for keys, shown in (
         ("Control+/", ".shortcuts"),

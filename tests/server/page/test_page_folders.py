@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_talk import ANSWER, export
+from page_talk import ANSWER, export, named, new_folder
 
 pytestmark = pytest.mark.model
 # A conversation as the page's second database version kept it.
@@ -45,10 +45,7 @@ def folder(tab: Any, name: str) -> Any:
 
 def made(tab: Any, name: str) -> Any:
     """A new folder."""
-    tab.click("#new-folder")
-    tab.keyboard.type(name)
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector(f".folder-name:has-text('{name}')")
+    new_folder(tab, name)
     return folder(tab, name)
 
 
@@ -104,9 +101,7 @@ def test_a_conversation_is_moved_by_keys(talked: Any, expect: Any) -> None:
     for _ in range(2):
         keys.press("ArrowDown")
     keys.press("Enter")
-    expect(talked.locator("input.rename")).to_be_focused()
-    keys.type("Food")
-    keys.press("Enter")
+    named(talked, "Food")
     expect(folder(talked, "Food").locator(".conversation-link")).to_have_text(["Fish"])
 
 
@@ -124,6 +119,21 @@ def test_a_folder_is_folded_and_a_search_unfolds_it(talked: Any, expect: Any) ->
     expect(trips.locator(".conversation-link")).to_have_text(["Birds"])
     talked.fill("#search", "fish")
     expect(talked.locator(".folder")).to_have_count(0)
+
+
+def test_an_answer_that_ends_leaves_a_name_that_is_typed(talked: Any, ask: Any, expect: Any) -> None:
+    talked.unroute("**/v1/chat/completions")
+    talked.route("**/v1/chat/completions", lambda route: None)  # no answer comes
+    ask(talked, "Cats", wait=False)
+    expect(talked.locator(".message.coming")).to_have_count(1)
+    talked.click("#new-folder")
+    expect(talked.locator("input.rename")).to_be_focused()
+    talked.keyboard.type("Pe")
+    talked.locator("#send").dispatch_event("click")  # stops it
+    expect(talked.locator(".message.coming")).to_have_count(0)
+    talked.keyboard.type("ts")
+    talked.keyboard.press("Enter")
+    expect(folder(talked, "Pets")).to_be_visible()
 
 
 def test_folders_are_exported_and_imported(
@@ -165,5 +175,5 @@ def test_conversations_of_the_database_before_stay(
     expect(tab.locator(ANSWER)).to_have_text("Very.")
     tool(tab.locator(".conversation"), "Move Old?")
     tab.locator("#folder-dialog").get_by_role("button", name="New folder").click()
-    tab.keyboard.press("Enter")
-    expect(folder(tab, "New folder").locator(".conversation-link")).to_have_text(["Old?"])
+    named(tab, "Kept")
+    expect(folder(tab, "Kept").locator(".conversation-link")).to_have_text(["Old?"])

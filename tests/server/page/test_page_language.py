@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from page_talk import new_folder
 
 from satchel.server.page.files import STATIC
 
@@ -79,8 +80,7 @@ def test_no_english_is_left(
         tab.click(control)
         texts |= set(tab.evaluate(SHOWN))
         tab.keyboard.press("Escape")
-    tab.click("#new-folder")
-    tab.keyboard.press("Enter")
+    new_folder(tab, "8")
     tab.keyboard.press("Control+Shift+f")
     texts |= set(tab.evaluate(SHOWN))
     tab.goto(f"{server}/dashboard")

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from page_talk import new_folder
 
 from satchel.runtime.api.options import Options
 from satchel.server.settings import ServerSettings
@@ -181,9 +182,7 @@ def test_targets_for_a_finger_are_large(
     expect(tab.locator(".version-place:visible")).to_have_text("2 / 2")
     assert tab.evaluate(SMALL) == [] and sideways(tab) == 0
     tab.click("#toggle-sidebar")
-    tab.click("#new-folder")
-    tab.keyboard.press("Enter")
-    expect(tab.locator(".folder-name")).to_be_visible()
+    new_folder(tab)
     assert tab.evaluate(SMALL) == []
     tab.click("[aria-label='Move Hello']")
     expect(tab.locator("#folder-dialog")).to_be_visible()

@@ -14,7 +14,7 @@ export class Sidebar {
    * state: {list(search), open(), running(c), folders()}.
    */
   constructor(state, on) {
-    Object.assign(this, { state, on });
+    Object.assign(this, { state, on, renaming: null });
     this.place = the("conversations");
     this.search = the("search");
     this.search.addEventListener("input", () => this.draw());
@@ -34,6 +34,7 @@ export class Sidebar {
   }
 
   draw() {
+    if (this.renaming) return; // an answer that ends must not take the field away
     const found = this.state.list(this.search.value);
     const folders = this.state.folders();
     const inside = new Set(folders.map((folder) => folder.id));
@@ -146,10 +147,10 @@ export class Sidebar {
   rename(row, label, name, keep) {
     const field = el("input", { class: "rename", "aria-label": label, maxlength: "200" });
     field.value = name;
-    let over = false;
+    this.renaming = field;
     const end = (kept) => {
-      if (over) return;
-      over = true;
+      if (this.renaming !== field) return;
+      this.renaming = null;
       if (kept && field.value.trim()) keep(field.value.trim());
       else this.draw();
     };
