@@ -44,6 +44,7 @@ class ServedModel:
         self.served = served
         self.model: AsyncModel | None = None
         self.past: EngineStats | None = None  # the counters of its earlier loads
+        self.leaving: AsyncModel | None = None  # a model whose counters are not in `past` yet
         self.state, self.done, self.total, self.users = UNLOADED, 0, 0, 0
         self.error, self.tried = "", False
         # LoRA scales by adapter index, for requests that name none; None: as they were loaded.
@@ -107,16 +108,22 @@ class ServedModel:
     async def unload(self) -> None:
         """Unloads the model; requests in progress end with an error. The next load stays as configured."""
         async with self._lock:
-            model, past = self.model, self.past
-            if model is not None:
-                with suppress(SatchelError, TimeoutError):
-                    past = (await asyncio.wait_for(model.stats(), COUNTING)).after(past).ended()
-            self.model, self.past, self.state = None, past, UNLOADED
+            model, self.model, self.state = self.model, None, UNLOADED
             self.keep = self.served.idle
             self.slots.clear()
             if model is not None:
-                await model.close()
-                LOG.info("%s: unloaded", self.name)
+                await self._close(model)
+
+    async def _close(self, model: AsyncModel) -> None:
+        """Closes the model once its counters are kept."""
+        self.leaving = model
+        try:
+            with suppress(SatchelError, TimeoutError):
+                self.past = (await asyncio.wait_for(model.stats(), COUNTING)).after(self.past).ended()
+        finally:
+            self.leaving = None
+            await model.close()
+        LOG.info("%s: unloaded", self.name)
 
 
 class Lease:

@@ -38,7 +38,7 @@ async def _model(entry: ServedModel) -> JsonObject:
         "size": entry.size,
         "error": without_paths(entry.error),
     }
-    model, found = entry.model, entry.past
+    model, found = entry.model or entry.leaving, entry.past
     if model is not None:
         state["n_ctx"] = model.model.context
         found = (await model.stats()).after(found)
