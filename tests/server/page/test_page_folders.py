@@ -85,8 +85,7 @@ def test_a_conversation_is_moved_by_keys(talked: Any, expect: Any) -> None:
     keys.press("ArrowDown")
     expect(folder(talked, "Trips").locator(".folder-name")).to_be_focused()
     keys.press("F2")
-    keys.type("Travel")
-    keys.press("Enter")
+    named(talked, "Travel")
     keys.press("Control+k")
     for _ in range(3):  # the folder, Fish, Birds
         keys.press("ArrowDown")

@@ -67,6 +67,8 @@ def coming(tab: Any) -> Any:
 
 
 def opened(tab: Any) -> Any:
+    """The page, with its models open."""
+    tab.wait_for_selector("#thread > *")  # earlier key presses have no effect
     tab.keyboard.press("Control+.")
     tab.wait_for_selector("#models-dialog .model-name")
     return tab
@@ -116,7 +118,6 @@ def test_a_download_survives_a_reload(tab: Any, expect: Any, halted: hub_server.
     half = re.compile(r"kB of 2 MB, [1-9]\d? %")
     expect(coming(tab).locator(".model-state")).to_have_text(half)
     tab.reload()
-    tab.wait_for_selector("#thread > *")
     expect(tab.locator("#open-models.running")).to_be_visible()
     opened(tab)
     expect(coming(tab).locator(".model-name")).to_have_text("small")
