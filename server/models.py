@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from satchel.errors import SatchelError
 from satchel.runtime.api.async_model import AsyncModel
 from satchel.runtime.api.options import LoadProgress
+from satchel.runtime.engine.stats import EngineStats
 from satchel.server.alias import Alias
 from satchel.server.catalog import Catalog, Served
 from satchel.server.log import LOG
@@ -21,6 +22,7 @@ from satchel.server.telemetry import SpanRecorder
 
 UNLOADED, LOADING, READY, FAILED = "unloaded", "loading", "loaded", "failed"
 LOOK = 0.5  # seconds between two checks for idle models
+COUNTING = 2.0  # seconds for the last counters of a model; a worker process that hangs gives none
 ShowLoad = Callable[[str], AbstractContextManager[LoadProgress]]
 
 
@@ -41,6 +43,8 @@ class ServedModel:
         self.name, self.path, self.options, self.keep = served.name, served.path, served.options, served.idle
         self.served = served
         self.model: AsyncModel | None = None
+        self.past: EngineStats | None = None  # the counters of its earlier loads
+        self.leaving: AsyncModel | None = None  # a model whose counters are not in `past` yet
         self.state, self.done, self.total, self.users = UNLOADED, 0, 0, 0
         self.error, self.tried = "", False
         # LoRA scales by adapter index, for requests that name none; None: as they were loaded.
@@ -83,7 +87,7 @@ class ServedModel:
         """The model; the first request for it loads it."""
         async with self._lock:
             if self.model is None:
-                self.state, self.error = LOADING, ""
+                self.state, self.error, self.done, self.total = LOADING, "", 0, 0
                 try:
                     self.model = await AsyncModel.load(self.path, self.options, progress=self._tell)
                 except (SatchelError, OSError) as error:
@@ -108,8 +112,18 @@ class ServedModel:
             self.keep = self.served.idle
             self.slots.clear()
             if model is not None:
-                await model.close()
-                LOG.info("%s: unloaded", self.name)
+                await self._close(model)
+
+    async def _close(self, model: AsyncModel) -> None:
+        """Closes the model once its counters are kept."""
+        self.leaving = model
+        try:
+            with suppress(SatchelError, TimeoutError):
+                self.past = (await asyncio.wait_for(model.stats(), COUNTING)).after(self.past).ended()
+        finally:
+            self.leaving = None
+            await model.close()
+        LOG.info("%s: unloaded", self.name)
 
 
 class Lease:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 SECONDS = tuple(10.0 ** (e / 4) for e in range(-20, 13))  # 10 us to 1000 s, four to a decade
@@ -36,6 +36,11 @@ class Distribution:
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     total: float  # sum of the values
+
+    def plus(self, other: Distribution) -> Distribution:
+        """Of the values of both, which have the same bounds."""
+        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
+        return Distribution(self.bounds, counts, self.total + other.total)
 
     @property
     def count(self) -> int:
@@ -124,6 +129,13 @@ class StepFacts:
     kv_use: float
 
 
+# Fields of EngineStats that say how things are now, and those that count since the model was loaded.
+GAUGES = ("waiting", "running", "kv_blocks", "kv_free", "kv_kept", "host_blocks", "host_bytes")
+TOTALS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps", "preemptions", "worker_restarts",
+          "host_moved_out", "host_moved_back", "expert_cache_lookups", "expert_cache_hits",
+          "expert_cache_moved_bytes")  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """Totals since the model was loaded, current gauges, and histograms by name."""
@@ -148,6 +160,21 @@ class EngineStats:
     expert_cache_lookups: int = 0  # expert selections in layers with an expert cache
     expert_cache_hits: int = 0  # of those, computed by a GPU from the cache
     expert_cache_moved_bytes: int = 0  # bytes of experts moved into the cache
+
+    def after(self, earlier: EngineStats | None) -> EngineStats:
+        """The same with the totals and histograms of an earlier load of the model added."""
+        if earlier is None:
+            return self
+        sums = {name: getattr(self, name) + getattr(earlier, name) for name in TOTALS}
+        requests = Counter(self.requests)
+        requests.update(earlier.requests)
+        both = {name: one.plus(earlier.histograms[name]) for name, one in self.histograms.items()}
+        return replace(self, requests=requests, histograms=both, **sums)
+
+    def ended(self) -> EngineStats:
+        """The same once the model is unloaded: all gauges are 0."""
+        none: dict[str, Any] = dict.fromkeys(GAUGES, 0)
+        return replace(self, **none)
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values."""

@@ -108,7 +108,9 @@ class ServerPull:
     """A pull by the server: into the store, then among the served models."""
 
     def __init__(self, models: Models, name: str, pulls: Pulls, caller: Caller) -> None:
-        self.models, self.name, self._source = models, name.removesuffix(":latest"), store_name(name)
+        self.models, self._source = models, store_name(name)
+        # A pasted address names the model as the store does.
+        self.name = (self._source if "://" in name else name).removesuffix(":latest")
         self._reports: asyncio.Queue[Progress | None] = asyncio.Queue()
         self._ended, self._pulls, self._caller = False, pulls, caller
 
@@ -138,7 +140,7 @@ class ServerPull:
 
         fetching = self.models.pools.run("pull", partial(self._fetch, watch), self._caller.user)
         task = asyncio.create_task(fetching)
-        task.add_done_callback(lambda _: self._reports.put_nowait(None))  # also where it never began
+        task.add_done_callback(self._over)
         while (progress := await self._latest()) is not None:
             yield _step(progress)
         path = await task
@@ -146,6 +148,12 @@ class ServerPull:
         yield {"status": "writing manifest"}
         serve(self.models, self.name, path)
         yield SUCCESS
+
+    def _over(self, task: asyncio.Task[Path]) -> None:
+        """Called when the pull has ended, or never began. Nobody awaits the task of a client that hung up."""
+        self._reports.put_nowait(None)
+        if not task.cancelled():
+            task.exception()  # asyncio logs errors that nothing retrieves
 
     async def _latest(self) -> Progress | None:
         """The newest progress report: a slow client skips reports. None after the last one."""

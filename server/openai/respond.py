@@ -75,6 +75,16 @@ def completion(
 
 
 def closing(answer: Answer, index: int, warnings: list[str]) -> JsonObject:
-    """The timings of a reply, and the warnings of all."""
+    """The timings of a reply, the warnings of all, and where the context was full, what that did to the
+    reply: tokens that were cut or forgotten, or that it ended (full).
+    """
     told = [*warnings, *answer.notes]
-    return {"timings": timings(answer.replies[index]), **({"warnings": told} if told else {})}
+    made: JsonObject = {"timings": timings(answer.replies[index])}
+    if told:
+        made["warnings"] = told
+    report, context = answer.replies[index].report, answer.model.model.context
+    full = not report.shifts and report.prompt_tokens + report.generated_tokens > context
+    if report.cut_tokens or full:
+        cut = {"cut_tokens": report.cut_tokens, "cut_messages": report.cut_messages}
+        made["overflow"] = {"shifts": report.shifts, **cut, "full": full}
+    return made

@@ -1,5 +1,5 @@
-"""GET /dashboard/stats: the state and counters of each model. The dashboard polls it each second, so it sends
-quantiles instead of whole histograms.
+"""GET /dashboard/stats: each model's state and its counters over all loads, and whether the caller may load
+models. The dashboard and the page's models poll it each second, so it sends quantiles, not whole histograms.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from fastapi import APIRouter, Request
 from satchel.runtime.engine.stats import Distribution, EngineStats
 from satchel.server.flavour import JsonObject
 from satchel.server.models import ServedModel
+from satchel.server.problem import without_paths
 from satchel.server.roles import USER, needs
-from satchel.server.route import models_of
+from satchel.server.route import caller_of, models_of
 
 router = APIRouter(include_in_schema=False)
 TOTALS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps", "preemptions", "worker_restarts")
@@ -24,7 +25,8 @@ TIMES = ("time_to_first_token_seconds", "inter_token_seconds", "queue_seconds")
 @needs(USER)
 async def stats(request: Request) -> JsonObject:
     entries = models_of(request).entries.values()
-    return {"time": time.time(), "models": [await _model(entry) for entry in entries]}
+    models = [await _model(entry) for entry in entries]
+    return {"time": time.time(), "admin": caller_of(request).admin, "models": models}
 
 
 async def _model(entry: ServedModel) -> JsonObject:
@@ -33,11 +35,14 @@ async def _model(entry: ServedModel) -> JsonObject:
         "state": entry.state,
         "percent": 100 * entry.done // entry.total if entry.total else 0,
         "users": entry.users,
+        "size": entry.size,
+        "error": without_paths(entry.error),
     }
-    model = entry.model
-    if model is None:
-        return state
-    return {**state, "n_ctx": model.model.context, "stats": _engine(await model.stats())}
+    model, found = entry.model or entry.leaving, entry.past
+    if model is not None:
+        state["n_ctx"] = model.model.context
+        found = (await model.stats()).after(found)
+    return {**state, "stats": _engine(found)} if found else state
 
 
 def _engine(found: EngineStats) -> JsonObject:

@@ -93,6 +93,28 @@ def test_the_dashboard_counts_what_was_asked(server: str) -> None:
     assert after["stats"]["kv_free"] <= after["stats"]["kv_blocks"]
 
 
+@pytest.mark.model
+def test_a_models_history_outlasts_its_loads(serving_of: Any) -> None:
+    def found(server: str) -> dict[str, Any]:
+        model: dict[str, Any] = httpx.get(f"{server}/dashboard/stats").json()["models"][0]
+        return model
+
+    name = default_model().stem
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "ignore_eos": True}
+    with serving_of([default_model()], Options(slots=1), ServerSettings(port=0)) as server:
+        for times in (1, 2):
+            assert httpx.post(f"{server}/v1/chat/completions", json=body, timeout=60).status_code == 200
+            told = found(server)["stats"]
+            assert httpx.post(f"{server}/models/unload", json={"model": name}).status_code == 200
+            after = found(server)
+            assert after["state"] == "unloaded" and "n_ctx" not in after
+            kept = after["stats"]
+            assert kept["generated_tokens"] == told["generated_tokens"] == 4 * times
+            assert sum(kept["requests"].values()) == times
+            assert kept["seconds"]["time_to_first_token"]["count"] == times
+            assert kept["running"] == kept["kv_blocks"] == kept["kv_free"] == 0
+
+
 @pytest.fixture(scope="module")
 def keyed_server(serving_of: Any) -> Iterator[str]:
     with serving_of(

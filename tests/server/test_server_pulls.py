@@ -43,16 +43,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
     """A registry of the test's, as configured by the operator, and a store of its own."""
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "SATCHEL_OFFLINE", "HF_HUB_CACHE", "SATCHEL_FOLDERS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("SATCHEL_TRUSTED_HOSTS", raising=False)
-    with hub_server.hub_server() as running:
+    with hub_server.registries(tmp_path, monkeypatch) as running:
         for name in ("small", "other", "third"):
             running.put_ollama(f"library/{name}", "latest", tiny.read_bytes())
-        for name in ("HF_ENDPOINT", "SATCHEL_OLLAMA_REGISTRY"):
-            monkeypatch.setenv(name, running.url)
-        for name in ("SATCHEL_MODELS", "HF_HOME", "OLLAMA_MODELS", "HOME"):
-            monkeypatch.setenv(name, str(tmp_path / name.lower()))
         yield running
 
 

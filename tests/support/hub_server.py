@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -161,6 +162,20 @@ def hub_server() -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join(SECONDS)
+
+
+@contextmanager
+def registries(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The server as the hub and the registry of this process, whose store is below the folder."""
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "SATCHEL_OFFLINE", "HF_HUB_CACHE", "SATCHEL_FOLDERS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SATCHEL_TRUSTED_HOSTS", raising=False)
+    with hub_server() as running:
+        for name in ("HF_ENDPOINT", "SATCHEL_OLLAMA_REGISTRY"):
+            monkeypatch.setenv(name, running.url)
+        for name in ("SATCHEL_MODELS", "HF_HOME", "OLLAMA_MODELS", "HOME"):
+            monkeypatch.setenv(name, str(folder / name.lower()))
+        yield running
 
 
 def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:

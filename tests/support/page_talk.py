@@ -16,6 +16,20 @@ def button(tab: Any, label: str, message: str = ".message.last") -> Any:
     return tab.locator(message).get_by_role("button", name=label, exact=True)
 
 
+def new_folder(tab: Any, name: str = "New folder") -> None:
+    """Makes a folder in the list of conversations."""
+    tab.locator("#new-folder").dispatch_event("click")  # where a narrow page hides it too
+    named(tab, name)
+
+
+def named(tab: Any, name: str) -> None:
+    """Gives the new folder, whose name is asked for, this one."""
+    tab.wait_for_selector("input.rename:focus")
+    tab.fill("input.rename", name)
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(f".folder-name:has-text('{name}')")
+
+
 def export(tab: Any, path: Path, form: str = "JSON", opener: str = "#export-all") -> str:
     """Exports conversations into the file, and returns its text."""
     tab.locator(opener).click()

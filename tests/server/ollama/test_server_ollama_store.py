@@ -32,15 +32,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
     """A hub with two names of the tiny model, and a store of its own."""
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "SATCHEL_OFFLINE", "HF_HUB_CACHE", "SATCHEL_FOLDERS"):
-        monkeypatch.delenv(name, raising=False)
-    with hub_server.hub_server() as running:
+    with hub_server.registries(tmp_path, monkeypatch) as running:
         running.put_ollama("library/small", "latest", tiny.read_bytes())
         running.put_repo("me/small", {"small-Q8_0.gguf": tiny.read_bytes()})
-        for name in ("HF_ENDPOINT", "SATCHEL_OLLAMA_REGISTRY"):
-            monkeypatch.setenv(name, running.url)
-        for name in ("SATCHEL_MODELS", "HF_HOME", "OLLAMA_MODELS", "HOME"):
-            monkeypatch.setenv(name, str(tmp_path / name.lower()))
         yield running
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_talk import button
+from page_talk import button, new_folder
 
 pytestmark = pytest.mark.model
 RICH = """# Title
@@ -82,9 +82,17 @@ def test_axe_finds_nothing(
         assert findings(tab, axe) == []
         if size == "narrow":
             tab.keyboard.press("Escape")
-    tab.keyboard.press("Control+/")
-    expect(tab.locator("#shortcuts-dialog")).to_be_visible()
+    new_folder(tab)
     assert findings(tab, axe) == []
+    for keys, shown in (
+        ("Control+/", ".shortcuts"),
+        ("Control+.", ".models .model-name"),
+        ("Control+Shift+f", ".choices"),
+    ):
+        tab.keyboard.press(keys)
+        expect(tab.locator(shown)).to_be_visible()
+        assert findings(tab, axe) == []
+        tab.keyboard.press("Escape")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

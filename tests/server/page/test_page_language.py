@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from page_talk import new_folder
 
 from satchel.server.page.files import STATIC
 
@@ -75,10 +76,13 @@ def test_no_english_is_left(
     expect(tab.locator(".message.last .facts")).not_to_be_empty()
     expect(tab.locator("html")).to_have_attribute("lang", locale[:2])
     tab.click("#toggle-settings")
-    for control in ("#shortcuts", "#preset-save", "#export-all"):
+    for control in ("#shortcuts", "#preset-save", "#export-all", "#open-models"):
         tab.click(control)
         texts |= set(tab.evaluate(SHOWN))
         tab.keyboard.press("Escape")
+    new_folder(tab, "8")
+    tab.keyboard.press("Control+Shift+f")
+    texts |= set(tab.evaluate(SHOWN))
     tab.goto(f"{server}/dashboard")
     expect(tab.locator("#models td")).not_to_have_count(0)
     texts |= set(tab.evaluate(SHOWN))

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import httpx
 import pytest
+from page_talk import new_folder
 
 from satchel.runtime.api.options import Options
 from satchel.server.settings import ServerSettings
@@ -100,7 +102,7 @@ def test_tab_reaches_every_control(page: Any, ask: Any, canned: Any) -> None:
 def test_shortcuts_are_listed_and_work(page: Any, expect: Any) -> None:
     keys, dialog = page.keyboard, page.locator("#shortcuts-dialog")
     keys.press("Control+/")
-    expect(dialog.locator("dt")).to_have_count(9)
+    expect(dialog.locator("dt")).to_have_count(12)
     expect(dialog).to_contain_text("New chat")
     keys.press("Control+b")
     expect(page.locator("#sidebar")).to_be_visible()  # a dialog is open: other shortcuts wait
@@ -114,6 +116,9 @@ def test_shortcuts_are_listed_and_work(page: Any, expect: Any) -> None:
     expect(page.locator("#settings")).to_be_visible()
     keys.press("Control+,")
     expect(page.locator("#settings")).to_be_hidden()
+    keys.press("Control+.")
+    expect(page.locator("#models-dialog")).to_be_visible()
+    keys.press("Escape")
     page.click("#shortcuts")
     expect(dialog).to_be_visible()
 
@@ -176,11 +181,22 @@ def test_targets_for_a_finger_are_large(
     tab.locator(".message.last").get_by_role("button", name="Answer again").click()
     expect(tab.locator(".version-place:visible")).to_have_text("2 / 2")
     assert tab.evaluate(SMALL) == [] and sideways(tab) == 0
-    for name in ("sidebar", "settings"):
-        tab.click(f"#toggle-{name}")
-        expect(tab.locator(f"#{name}")).to_be_visible()
-        assert tab.evaluate(SMALL) == []
+    tab.click("#toggle-sidebar")
+    new_folder(tab)
+    assert tab.evaluate(SMALL) == []
+    tab.click("[aria-label='Move Hello']")
+    expect(tab.locator("#folder-dialog")).to_be_visible()
+    assert tab.evaluate(SMALL) == []
+    for _ in range(2):
         tab.keyboard.press("Escape")
+    tab.click("#toggle-settings")
+    expect(tab.locator("#settings")).to_be_visible()
+    assert tab.evaluate(SMALL) == []
+    tab.keyboard.press("Escape")
+    tab.click("#open-models")
+    expect(tab.locator(".models .model-name")).to_be_visible()
+    assert tab.evaluate(SMALL) == [] and sideways(tab) == 0
+    tab.keyboard.press("Escape")
     tab.goto(f"{server}/dashboard")
     expect(tab.locator("#models td")).not_to_have_count(0)
     assert tab.evaluate(SMALL) == []
@@ -363,6 +379,19 @@ def test_the_dashboard_shows_what_runs(open_page: Any, server: str, expect: Any)
     expect(tab.locator("#rate-plot")).to_have_attribute("aria-label", "0 tokens a second")
     drawn = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)"
     assert tab.locator("#rate-plot").evaluate(drawn)
+
+
+def test_the_dashboard_shows_a_model_that_was_unloaded(serving_of: Any, open_page: Any, expect: Any) -> None:
+    model = default_model()
+    with serving_of([model], Options(slots=1), ServerSettings(port=0)) as address:
+        httpx.post(f"{address}/v1/completions", json={"prompt": "A", "max_tokens": 3, "ignore_eos": True})
+        watched = open_page(address, path="/dashboard", expected="ERR_CONNECTION_REFUSED")
+        cells = watched.tab.locator("#models td")
+        expect(cells.nth(6)).to_have_text("3")
+        httpx.post(f"{address}/models/unload", json={"model": model.stem})
+        expect(cells.nth(1)).to_have_text("unloaded")
+        expect(cells.nth(6)).to_have_text("3")
+        expect(cells.nth(4)).to_have_text("1")
 
 
 def test_the_dashboard_leads_back_to_the_chat(page: Any, ask: Any, expect: Any, canned: Any) -> None:

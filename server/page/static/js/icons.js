@@ -12,6 +12,8 @@ const PATHS = {
   onward: "M5 12h13M13 7l5 5-5 5",
   back: "M14.5 6l-6 6 6 6",
   forth: "M9.5 6l6 6-6 6",
+  plus: "M12 5v14M5 12h14",
+  folder: "M3.5 6.5h6l2 2.5h9v10h-17z",
   trash: "M5 7h14M10 7V4.5h4V7M7 7l.8 12.5h8.4L17 7M10.5 11v5M13.5 11v5",
   close: "M6 6l12 12M18 6L6 18",
   document: "M7 3.5h7l4 4V20.5H7zM14 3.5v4h4M10 12h5M10 16h5",

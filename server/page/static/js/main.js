@@ -24,10 +24,12 @@ import { download, exported, imported } from "./store/transfer.js";
 import { Turn } from "./turn.js";
 import { Composer } from "./view/composer.js";
 import { askFormat } from "./view/export.js";
+import { askFolder } from "./view/folder.js";
 import { askKey } from "./view/key.js";
 import { shortcuts, showShortcuts } from "./view/keys.js";
 import { languageMenu } from "./view/language.js";
 import { showMeter } from "./view/meter.js";
+import { ModelsDialog } from "./view/models.js";
 import { announce, banner, toast } from "./view/notice.js";
 import { Panels } from "./view/panels.js";
 import { ModelPicker } from "./view/picker.js";
@@ -49,6 +51,7 @@ class App {
       chosen: (id) => this.choose(id),
       trouble: (t) => this.trouble(t),
     });
+    this.models = new ModelsDialog(this.client, () => this.remodelled());
     this.settings = new SettingsPanel({ changed: () => this.settled(), asDefaults: () => this.asDefaults() });
     this.composer = new Composer(this.client, {
       send: (t, documents) => this.ask(t, documents),
@@ -56,12 +59,20 @@ class App {
       editLast: () => this.editLast(),
     });
     this.sidebar = new Sidebar(
-      { list: (search) => library.list(search), open: () => this.open, running: (c) => this.turns.has(c.id) },
+      {
+        list: (search) => library.list(search),
+        open: () => this.open,
+        running: (c) => this.turns.has(c.id),
+        folders: () => library.folders,
+      },
       {
         open: (c) => this.show(c),
         rename: (c, title) => this.rename(c, title),
-        save: (c) => this.save([c]),
+        save: (c) => this.save([c], [library.folderOf(c)].filter(Boolean)),
         remove: (c) => this.removeConversation(c),
+        move: (c) => this.move(c),
+        renameFolder: (folder, name) => this.folder(name, folder),
+        removeFolder: (folder) => this.removeFolder(folder),
       },
     );
     this.thread = new Thread({
@@ -72,6 +83,7 @@ class App {
       edit: (message, text) => this.edit(message, text),
       remove: (message) => this.removeMessage(message),
       step: (message, by) => this.step(message, by),
+      overflow: () => this.overflow(),
     });
     this.bind();
   }
@@ -80,14 +92,17 @@ class App {
     shortcuts({
       search: () => this.search(),
       fresh: () => this.fresh(),
+      move: () => this.move(this.sidebar.focused() ?? this.open),
       sidebar: () => this.panels.toggle("sidebar"),
       settings: () => this.panels.toggle("settings"),
+      models: () => this.models.open(),
       escape: () => this.panels.closeOver() || this.stop(),
     });
     the("new-chat").addEventListener("click", () => this.fresh());
+    the("new-folder").addEventListener("click", () => this.newFolder());
     the("shortcuts").addEventListener("click", showShortcuts);
     languageMenu(the("language"), () => this.turns.size && this.busyNote());
-    the("export-all").addEventListener("click", () => this.save(this.library.list()));
+    the("export-all").addEventListener("click", () => this.save(this.library.list(), this.library.folders));
     the("import").addEventListener("click", () => the("import-file").click());
     the("import-file").addEventListener("change", (event) => this.load(event.target));
   }
@@ -181,6 +196,12 @@ class App {
     the("search").select();
   }
 
+  /** Shows the setting of what a full context does. */
+  overflow() {
+    this.panels.show("settings", true);
+    the("overflow").focus();
+  }
+
   ask(text, documents) {
     if (this.turn) return;
     this.askAfter(question(text, documents), shown(this.open).at(-1));
@@ -202,6 +223,7 @@ class App {
     if (!onward) add(conversation, message, asked);
     const turn = new Turn(this.client, conversation, message, {
       changed: (t) => this.came(t),
+      room: this.picker.room(conversation.model),
       going: Boolean(onward),
     });
     this.turns.set(conversation.id, turn);
@@ -332,10 +354,57 @@ class App {
     toast(t("“{title}” was deleted.", { title: titleOf(conversation) }), { label: t("Undo"), run: undo });
   }
 
+  /** Stores a folder, by default a new one, under a name. */
+  async folder(name, folder) {
+    const kept = await this.library.keepFolder(name, folder).catch((error) => toast(error.message));
+    this.refresh();
+    return kept;
+  }
+
+  /** Makes a folder, with a conversation in it where one is given, and asks for its name. */
+  async newFolder(conversation = null) {
+    const made = await this.folder(t("New folder"));
+    if (!made) return;
+    if (conversation) this.moveTo(conversation, made);
+    this.panels.show("sidebar", true);
+    this.sidebar.renameFolder(made);
+  }
+
+  move(conversation) {
+    askFolder(this.library.folders, this.library.folderOf(conversation), {
+      chosen: (folder) => this.moveTo(conversation, folder),
+      fresh: () => this.newFolder(conversation),
+    });
+  }
+
+  moveTo(conversation, folder) {
+    conversation.folder = folder?.id ?? "";
+    if (conversation.messages.length) this.keep(conversation, { touched: false });
+    if (folder) this.sidebar.unfold(folder, true);
+    this.refresh();
+    const names = { title: titleOf(conversation), folder: folder?.name };
+    announce(folder ? t("{title} is in {folder} now.", names) : t("{title} is in no folder now.", names));
+  }
+
+  async removeFolder(folder) {
+    await this.library.removeFolder(folder);
+    this.refresh();
+    const undo = () => this.folder(folder.name, folder);
+    const line = t("“{title}” was removed. Its chats are outside now.", { title: folder.name });
+    toast(line, { label: t("Undo"), run: undo });
+  }
+
   choose(id) {
     this.open.model = id;
     setPref("model", id);
     this.settled();
+    this.metered();
+  }
+
+  /** The server has other models, or holds others in memory. */
+  async remodelled() {
+    await this.picker.refresh().catch((trouble) => this.trouble(trouble));
+    this.picker.show(this.open.model);
     this.metered();
   }
 
@@ -357,14 +426,14 @@ class App {
     }
   }
 
-  save(conversations) {
+  save(conversations, folders) {
     if (!conversations.length) {
       toast(t("There is no conversation to export yet."));
       return;
     }
     askFormat((format) => {
       const name = `satchel-${new Date().toISOString().slice(0, 10)}`;
-      if (format === "json") download(`${name}.json`, exported(conversations), "application/json");
+      if (format === "json") download(`${name}.json`, exported(conversations, folders), "application/json");
       else download(`${name}.md`, asMarkdown(conversations), "text/markdown");
     });
   }

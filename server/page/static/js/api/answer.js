@@ -5,8 +5,8 @@ import { eventsOf } from "./events.js";
 import { Trouble, away, troubleOf } from "./trouble.js";
 
 /**
- * Yields {content}, {reasoning}, {call: {index, id, name, arguments}}, {finish} and {usage, timings}; ends with a
- * Trouble where the server does.
+ * Yields {content}, {reasoning}, {call: {index, id, name, arguments}}, {finish}, {overflow} and {usage, timings}; ends
+ * with a Trouble where the server does.
  */
 export async function* answer(client, body, signal) {
   const asked = { ...body, stream: true, stream_options: { include_usage: true } };
@@ -38,5 +38,6 @@ function* partsOf(chunk) {
     yield { call: { index, id, name: made.name, arguments: made.arguments ?? "" } };
   }
   if (choice?.finish_reason) yield { finish: choice.finish_reason };
+  if (chunk.overflow) yield { overflow: chunk.overflow };
   if (chunk.usage) yield { usage: chunk.usage, timings: chunk.timings ?? {} };
 }

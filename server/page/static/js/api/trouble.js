@@ -2,13 +2,14 @@
 
 import { number, t } from "../language/language.js";
 
-/** kind: away, key, loading, busy, context, missing, broken, refused. percent: of a load. */
+/**
+ * kind: away, key, loading, busy, context, missing, broken, refused. percent: of a load. has, room: tokens of the
+ * prompt and of the context, 0 where they are unknown.
+ */
 export class Trouble extends Error {
-  constructor(kind, line, { percent = 0, after = 1 } = {}) {
+  constructor(kind, line, { percent = 0, after = 1, has = 0, room = 0 } = {}) {
     super(line);
-    this.kind = kind;
-    this.percent = percent;
-    this.after = after;
+    Object.assign(this, { kind, percent, after, has, room });
   }
 }
 
@@ -24,7 +25,10 @@ export function troubleOf(body, status = null, after = 1) {
     typeof said.message === "string" ? said.message : typeof body?.error === "string" ? body.error : "";
   if (status === 401) return new Trouble("key", t("The server asks for an API key."));
   if (said.code === "loading") return new Trouble("loading", line, { percent: said.percent ?? 0, after });
-  if (said.code === "context_length_exceeded") return new Trouble("context", tooLong(said));
+  if (said.code === "context_length_exceeded") {
+    const { n_prompt_tokens: has = 0, n_ctx: room = 0 } = said;
+    return new Trouble("context", tooLong(has, room), { has, room });
+  }
   if (status === 503 || status === 429 || status === 529) {
     const busy = t("The server is busy. Try again in a moment. ({why})", { why: line || status });
     return new Trouble("busy", busy, { after });
@@ -37,7 +41,7 @@ export function troubleOf(body, status = null, after = 1) {
   return new Trouble("refused", line || t("The server refused this with status {status}.", { status }));
 }
 
-function tooLong({ n_prompt_tokens: has, n_ctx: room }) {
+function tooLong(has, room) {
   if (!has || !room)
     return t("This conversation is too long for the model. Delete earlier messages, or begin a new chat.");
   const line =

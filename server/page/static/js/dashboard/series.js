@@ -13,7 +13,7 @@ export class Series {
     const now = sums(models);
     const { before } = this;
     const passed = before ? time - before.time : 0;
-    // Counters restart when a model is loaded again.
+    // Counters restart with the server.
     const made = before ? Math.max(0, now.generated - before.generated) : 0;
     now.rate = passed > 0 ? made / passed : 0;
     this.before = { time, generated: now.generated };

@@ -28,6 +28,17 @@ export function number(value) {
   return value.toLocaleString(language);
 }
 
+const SIZES = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
+
+/** A number of bytes in the unit that fits; per: "-per-second" for a speed. */
+export function bytes(value, per = "") {
+  const step = Math.min(SIZES.length - 1, Math.floor(Math.log10(Math.max(1, value)) / 3));
+  const unit = SIZES[step] + per;
+  const unitDisplay = step ? "short" : "long";
+  const options = { style: "unit", unit, unitDisplay, maximumFractionDigits: step > 1 ? 1 : 0 };
+  return (value / 1000 ** step).toLocaleString(language, options);
+}
+
 /** Translates the texts of the page's own HTML. */
 export function translatePage() {
   document.documentElement.lang = language;

@@ -1,9 +1,12 @@
 // A conversation as it is stored, a plain object, and its operations.
 //
-// {id, title, created, updated, model, first, messages: [message]} and the settings of settings.js
+// {id, title, folder, created, updated, model, first, messages: [message]} and the settings of settings.js
+// folder: the id of its folder {id, name}, "" for none; one that is gone counts as none
 // messages: those of all branches, in order of creation; first, parent and next: see branches.js
 // message: {id, parent, next, role: "user" | "assistant", content}; of a user also documents: [{name, text}],
-// and of an assistant {reasoning, calls, finish, trouble, counts}
+// and of an assistant {reasoning, calls, finish, trouble, overflow, counts}
+// overflow: {cut, full, fixed} where the context was full: tokens that the model no longer sees, whether the answer
+// ended for it, and whether it could not go on for its fixed form; else null
 
 import { t } from "../language/language.js";
 import { shown } from "./branches.js";
@@ -19,6 +22,7 @@ export function newConversation({ model = "", ...settings } = {}) {
   return {
     id: newId(),
     title: "",
+    folder: "",
     created: now,
     updated: now,
     model,
@@ -43,6 +47,7 @@ export function reply() {
     calls: [],
     finish: "",
     trouble: "",
+    overflow: null,
     counts: null,
   };
 }

@@ -1,12 +1,12 @@
-// The browser's database of conversations (IndexedDB). Without it (in a private window), they last as long as the page.
+// The browser's database of conversations and their folders (IndexedDB). Without it (in a private window), they last as
+// long as the page.
 
 import { t } from "../language/language.js";
 import { chained } from "./branches.js";
 import { settingsOf } from "./settings.js";
 
 const NAME = "satchel";
-const STORE = "conversations";
-const VERSION = 2; // 1: messages without branches
+const VERSION = 3; // 1: messages without branches, 2: no folders
 
 export class Database {
   /** Opens the database; `lasting` is false where conversations last only as long as the page. */
@@ -28,38 +28,41 @@ export class Database {
     this.lasting = opened !== null;
   }
 
-  async all() {
-    return this.opened ? done(this.store("readonly").getAll()) : [];
+  /** All objects of a store, "conversations" or "folders". */
+  async all(store) {
+    return this.opened ? done(this.store(store, "readonly").getAll()) : [];
   }
 
-  /** Stores a conversation; throws an Error with a one-line message where the browser has no room for it. */
-  async put(conversation) {
+  /** Stores an object; throws an Error with a one-line message where the browser has no room for it. */
+  async put(store, object) {
     if (!this.opened) return;
     try {
-      await done(this.store("readwrite").put(structuredClone(conversation)));
+      await done(this.store(store, "readwrite").put(structuredClone(object)));
     } catch (error) {
       const full = error?.name === "QuotaExceededError";
       throw new Error(full ? t(FULL) : t(NOT_KEPT, { error: error?.name }));
     }
   }
 
-  async delete(id) {
-    if (this.opened) await done(this.store("readwrite").delete(id));
+  async delete(store, id) {
+    if (this.opened) await done(this.store(store, "readwrite").delete(id));
   }
 
-  store(mode) {
-    return this.opened.transaction(STORE, mode).objectStore(STORE);
+  store(name, mode) {
+    return this.opened.transaction(name, mode).objectStore(name);
   }
 }
 
 function upgrade({ result, transaction }, oldVersion) {
+  result.createObjectStore("folders", { keyPath: "id" });
   if (oldVersion < 1) {
-    result.createObjectStore(STORE, { keyPath: "id" });
+    result.createObjectStore("conversations", { keyPath: "id" });
     return;
   }
-  transaction.objectStore(STORE).openCursor().onsuccess = ({ target: { result: cursor } }) => {
+  transaction.objectStore("conversations").openCursor().onsuccess = ({ target: { result: cursor } }) => {
     if (!cursor) return;
-    cursor.update({ ...chained(cursor.value), ...settingsOf(cursor.value) });
+    const branched = oldVersion < 2 ? chained(cursor.value) : cursor.value;
+    cursor.update({ ...branched, folder: "", ...settingsOf(cursor.value) });
     cursor.continue();
   };
 }

@@ -1,16 +1,18 @@
-// All conversations: objects in memory, copies in the database, and changes announced to other tabs.
+// All conversations and their folders: objects in memory, copies in the database, and changes announced to other tabs.
 
 import { Database } from "./database.js";
 import { merge } from "./branches.js";
 import { matches, newConversation } from "./conversation.js";
+import { newId } from "./ids.js";
 
 const CHANNEL = "satchel-conversations";
 
 export class Library {
-  /** changed(id): another tab changed or deleted a conversation. */
+  /** changed(id): another tab changed or deleted a conversation; "": it changed the folders. */
   static async open(changed) {
     const library = new Library(await Database.open());
-    for (const one of await library.database.all()) library.held.set(one.id, one);
+    for (const one of await library.database.all("conversations")) library.held.set(one.id, one);
+    await library.readFolders();
     library.listen(changed);
     return library;
   }
@@ -18,6 +20,7 @@ export class Library {
   constructor(database) {
     this.database = database;
     this.held = new Map();
+    this.folders = []; // {id, name}, by name
     this.channel = "BroadcastChannel" in window ? new BroadcastChannel(CHANNEL) : null;
   }
 
@@ -43,18 +46,49 @@ export class Library {
   async keep(conversation, { touched = true } = {}) {
     if (touched) conversation.updated = Date.now();
     this.held.set(conversation.id, conversation);
-    await this.database.put(conversation);
+    await this.database.put("conversations", conversation);
     this.channel?.postMessage(conversation.id);
   }
 
   async remove(conversation) {
     this.held.delete(conversation.id);
-    await this.database.delete(conversation.id);
+    await this.database.delete("conversations", conversation.id);
     this.channel?.postMessage(conversation.id);
   }
 
-  /** Adds imported conversations to those that are here. Returns how many brought something new. */
-  async take(conversations) {
+  /** The folder of a conversation, null for none. */
+  folderOf(conversation) {
+    return this.folders.find((folder) => folder.id === conversation.folder) ?? null;
+  }
+
+  /** Stores a folder, by default a new one, under a name. */
+  async keepFolder(name, { id } = { id: newId() }) {
+    const folder = { id, name };
+    this.setFolders([...this.folders.filter((one) => one.id !== id), folder]);
+    await this.database.put("folders", folder);
+    this.channel?.postMessage("");
+    return folder;
+  }
+
+  /** Removes a folder; its conversations stay. */
+  async removeFolder({ id }) {
+    this.setFolders(this.folders.filter((one) => one.id !== id));
+    await this.database.delete("folders", id);
+    this.channel?.postMessage("");
+  }
+
+  async readFolders() {
+    this.setFolders(await this.database.all("folders"));
+  }
+
+  setFolders(folders) {
+    this.folders = folders.sort((a, b) => a.name.localeCompare(b.name));
+  }
+
+  /** Adds imported folders and conversations to those that are here. Returns how many of these are new. */
+  async take({ conversations, folders }) {
+    for (const one of folders)
+      if (!this.folders.some(({ id }) => id === one.id)) await this.keepFolder(one.name, one);
     let count = 0;
     for (const one of conversations) {
       const here = this.get(one.id);
@@ -68,9 +102,10 @@ export class Library {
   listen(changed) {
     if (!this.channel) return;
     this.channel.onmessage = async ({ data: id }) => {
-      const stored = (await this.database.all()).find((c) => c.id === id);
+      const stored = (await this.database.all("conversations")).find((c) => c.id === id);
       if (stored) this.held.set(id, stored);
       else this.held.delete(id);
+      if (this.lasting) await this.readFolders();
       changed(id);
     };
   }

@@ -25,6 +25,19 @@ export function setPref(name, value) {
   }
 }
 
+/** A value that lasts as long as this tab, through reloads. */
+export function getOfTab(name, other) {
+  return read(sessionStorage, name) ?? other;
+}
+
+export function setOfTab(name, value) {
+  try {
+    sessionStorage.setItem(PREFIX + name, JSON.stringify(value));
+  } catch {
+    // A reload forgets it.
+  }
+}
+
 /** The API key. It is stored until the tab is closed, or permanently where the user wants that. */
 export function getKey() {
   return memory.get("key") ?? read(sessionStorage, "key") ?? read(localStorage, "key") ?? "";

@@ -1,14 +1,24 @@
 // The settings of a conversation, which presets hold too.
 //
-// {system, tools, forced, sampling: {name: number}, schema, stop, thinking}
+// {system, tools, forced, sampling: {name: number}, schema, stop, thinking, overflow}
 // tools: the JSON text of a list, "" for none; forced: each answer must call one of them
 // schema: the JSON text of a schema that answers must match, "" for none; stop: texts that end an answer, a line each
+// overflow: what a full context does: "" forgets what is oldest, "error" ends the answer
 // thinking: "" for the model's own way, an effort ("none", "low" ...), or a number of tokens
 
 import { t } from "../language/language.js";
 import { isObject, readTools } from "./tools.js";
 
-const NONE = { system: "", tools: "", forced: false, sampling: {}, schema: "", stop: "", thinking: "" };
+const NONE = {
+  system: "",
+  tools: "",
+  forced: false,
+  sampling: {},
+  schema: "",
+  stop: "",
+  thinking: "",
+  overflow: "",
+};
 const MOST_STOPS = 64;
 
 /** A copy of the settings in an object; those that it lacks are empty. */
@@ -53,14 +63,15 @@ export function readStops(text) {
 
 /** The settings as fields of a request. going: an answer is continued, so its form is no longer open. */
 export function fieldsOf(settings, { going = false } = {}) {
-  const { sampling, schema, stop, thinking, tools, forced } = settingsOf(settings);
+  const { sampling, schema, stop, thinking, tools, forced, overflow } = settingsOf(settings);
   const fields = { ...sampling };
   const { stops } = readStops(stop);
   if (stops.length) fields.stop = stops;
   if (thinking) Object.assign(fields, thinkingFields(thinking));
-  if (going) return fields;
-  const form = readSchema(schema).schema;
-  const offered = readTools(tools).tools;
+  const form = going ? null : readSchema(schema).schema;
+  const offered = going || form ? [] : readTools(tools).tools;
+  // The grammar of a fixed form would begin anew after a shift, so the server refuses it.
+  if (overflow !== "error" && !form && !(forced && offered.length)) fields.on_overflow = "shift";
   if (form) fields.response_format = { type: "json_schema", json_schema: { name: "answer", schema: form } };
   else if (offered.length) {
     fields.tools = offered;

@@ -9,8 +9,8 @@ const VERSION = 2; // 1: messages without branches
 const MOST_BYTES = 64 << 20;
 const ROLES = new Set(["user", "assistant"]);
 
-export function exported(conversations) {
-  return JSON.stringify({ kind: KIND, version: VERSION, conversations }, null, 1);
+export function exported(conversations, folders) {
+  return JSON.stringify({ kind: KIND, version: VERSION, folders, conversations }, null, 1);
 }
 
 /** Downloads a text as a file of this media type. */
@@ -22,7 +22,7 @@ export function download(name, text, type) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The conversations in a file; throws an Error with a one-line message where it holds none. */
+/** {conversations, folders} of a file; throws an Error with a one-line message where it holds none. */
 export async function imported(file) {
   const { name } = file;
   if (file.size > MOST_BYTES)
@@ -40,11 +40,12 @@ export async function imported(file) {
   if (version !== 1 && version !== VERSION) {
     throw new Error(t("{name} is of another version of the page: update this server.", { name }));
   }
-  return found.conversations.map((c, i) => {
+  const conversations = found.conversations.map((c, i) => {
     const one = conversation(c, version);
     if (one) return one;
     throw new Error(t("{name}: conversation {number} is not whole: export it again.", { name, number: i + 1 }));
   });
+  return { conversations, folders: folders(found.folders) };
 }
 
 /** The known fields of an exported conversation; null where it is not whole. */
@@ -57,6 +58,7 @@ function conversation(c, version) {
   const made = {
     id: idOf(c.id),
     title: text(c.title),
+    folder: text(c.folder),
     created: number(c.created, now),
     updated: number(c.updated, now),
     model: text(c.model),
@@ -67,6 +69,7 @@ function conversation(c, version) {
     schema: text(c.schema),
     stop: text(c.stop),
     thinking: text(c.thinking),
+    overflow: c.overflow === "error" ? "error" : "",
     first: text(c.first),
     messages: messages.map(message),
   };
@@ -87,8 +90,19 @@ function message(m) {
     calls,
     finish: text(m.finish),
     trouble: text(m.trouble),
+    overflow: overflow(m.overflow),
     counts,
   };
+}
+
+function overflow(found) {
+  const { cut, full, fixed } = found ?? {};
+  return found ? { cut: number(cut, 0), full: full === true, fixed: fixed === true } : null;
+}
+
+function folders(found) {
+  const given = Array.isArray(found) ? found : [];
+  return given.map((one) => ({ id: text(one?.id), name: text(one?.name) })).filter((one) => one.id && one.name);
 }
 
 function documents(found) {

@@ -13,20 +13,24 @@ const LIST = [
   [["Esc"], "Stop the answer, or close what is open"],
   [[COMMAND, "Shift", "O"], "New chat"],
   [[COMMAND, "K"], "Search conversations"],
+  [[COMMAND, "Shift", "F"], "Move this chat to a folder"],
+  [["F2"], "Rename what has the focus in the list"],
   [[COMMAND, "B"], "Show or hide the conversations"],
   [[COMMAND, ","], "Show or hide the settings of this chat"],
+  [[COMMAND, "."], "Show the models"],
   [[COMMAND, "/"], "Show this list"],
 ];
 
-/** act: {search(), fresh(), sidebar(), settings(), escape()}. */
+/** act: {search(), fresh(), move(), sidebar(), settings(), models(), escape()}. */
 export function shortcuts(act) {
-  const byKey = { k: act.search, b: act.sidebar, ",": act.settings };
+  const shifted = { o: act.fresh, f: act.move };
+  const byKey = { k: act.search, b: act.sidebar, ",": act.settings, ".": act.models };
   document.addEventListener("keydown", (event) => {
     const command = event.ctrlKey || event.metaKey;
     const key = event.key.toLowerCase();
     const free = !document.querySelector("dialog[open]");
     if (command && key === "/") run(event, showShortcuts);
-    else if (command && free && event.shiftKey && key === "o") run(event, act.fresh);
+    else if (command && free && event.shiftKey && shifted[key]) run(event, shifted[key]);
     else if (command && free && !event.shiftKey && byKey[key]) run(event, byKey[key]);
     else if (key === "escape" && free) act.escape();
   });

@@ -11,12 +11,13 @@ import { grow } from "./composer.js";
 const NAMES = { user: "You", assistant: "Satchel" };
 
 export class MessageView {
-  /** on: {edit(message, text), again(message), onward(message), remove(message), step(message, by)}. */
+  /** on: {edit(message, text), again(message), onward(message), remove(message), step(message, by), overflow()}. */
   constructor(message, on) {
     Object.assign(this, { message, on, text: null });
     this.body = el("div", { class: "message-body" });
     this.reasoning = message.role === "assistant" ? reasoningPart() : null;
     this.calls = el("div", { class: "calls" });
+    this.forgot = el("p", { class: "context-note", hidden: true });
     this.status = el("p", { class: "message-status", hidden: true });
     this.trouble = el("div", { class: "trouble", role: "alert", hidden: true });
     this.facts = el("span", { class: "facts" });
@@ -25,7 +26,7 @@ export class MessageView {
     const name = el("h2", { class: "visually-hidden" }, t(NAMES[message.role]));
     const before =
       message.role === "assistant" ? [this.reasoning.node] : (message.documents ?? []).map(documentPart);
-    const after = message.role === "assistant" ? [this.calls, this.status, this.trouble] : [];
+    const after = message.role === "assistant" ? [this.calls, this.status, this.forgot, this.trouble] : [];
     const parts = [name, ...before, this.body, ...after, this.tools];
     this.node = el("article", { class: `message ${message.role}` }, ...parts);
     this.update();
@@ -106,15 +107,24 @@ export class MessageView {
 
   showStatus(turn) {
     const waits = turn && !this.message.content && !this.message.reasoning && !this.message.calls.length;
-    const lines = { stopped: "Stopped.", length: "Stopped at the limit of tokens." };
-    const line = waits ? turn.waiting : turn ? "" : t(lines[this.message.finish] ?? "");
+    const line = waits ? turn.waiting : turn ? "" : t(endLine(this.message));
     this.status.classList.toggle("waits", Boolean(waits));
     this.status.hidden = !waits && !line;
     if (this.status.dataset.line === line) return;
     this.status.dataset.line = line;
     const more =
-      line && !waits && this.message.content && this.message.finish === "length" ? [this.onwardButton()] : [];
+      line && !waits && this.message.content && goesOn(this.message) ? [this.onwardButton()] : [];
     this.status.replaceChildren(line, ...more);
+  }
+
+  /** Says that the model no longer sees all of the conversation, with a way to the setting. */
+  showForgotten(count) {
+    this.forgot.hidden = !count;
+    if (!count || this.forgot.hasChildNodes()) return;
+    const line = "The context is full: the model no longer sees an older part of this chat ({count} tokens).";
+    const button = el("button", { type: "button", class: "quiet", onclick: () => this.on.overflow() }, t("Choose"));
+    button.ariaLabel = t("Choose what a full context does");
+    this.forgot.append(t(line, { count: number(count) }), button);
   }
 
   onwardButton() {
@@ -177,6 +187,20 @@ export class MessageView {
     grow(field);
     field.focus();
   }
+}
+
+/** Why an answer ended before the model did, "" where it did not. */
+function endLine({ finish, overflow }) {
+  if (finish === "stopped") return "Stopped.";
+  if (finish !== "length") return "";
+  if (!overflow?.full) return "Stopped at the limit of tokens.";
+  return overflow.fixed
+    ? "Stopped: the context is full, and an answer of a fixed form cannot go on in one."
+    : "Stopped: the context is full.";
+}
+
+function goesOn({ finish, overflow }) {
+  return finish === "length" && !overflow?.full;
 }
 
 function versionsPart(step) {

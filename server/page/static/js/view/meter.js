@@ -11,9 +11,10 @@ export function showMeter(used, room) {
   meter.hidden = !room;
   if (!room) return;
   const share = Math.min(1, used / room);
-  const line = `${number(used)} / ${number(room)}`;
-  say(the("meter-text"), line);
+  const [taken, whole] = [number(Math.min(used, room)), ` / ${number(room)}`];
+  say(the("meter-used"), taken);
+  say(the("meter-room"), whole);
   the("meter-bar").style.inlineSize = `${100 * share}%`;
   meter.classList.toggle("narrow", share > NARROW);
-  meter.title = t("{used} tokens of the model's context are used", { used: line });
+  meter.title = t("{used} tokens of the model's context are used", { used: taken + whole });
 }

@@ -22,6 +22,7 @@ const TEXTS = [
   ["schema", readSchema],
   ["stop", readStops],
 ];
+const CHOICES = ["thinking", "overflow"];
 const WHOLE = new Set(["top_k", "max_tokens", "seed"]);
 const OWN = { max_tokens: { low: 1, high: 2 ** 31 - 1, shown: "no limit" }, seed: { shown: "random" } };
 const SAFE = Number.MAX_SAFE_INTEGER;
@@ -36,11 +37,7 @@ export class SettingsPanel {
       changed();
     };
     this.texts = new Map(TEXTS.map(([name, read]) => [name, this.text(name, read)]));
-    this.thinking = the("thinking");
-    this.thinking.addEventListener("change", () => {
-      this.conversation.thinking = this.thinking.value;
-      this.changed();
-    });
+    for (const name of CHOICES) the(name).addEventListener("change", () => this.choose(name));
     this.tools = { part: the("tools-part"), input: the("tools"), forced: the("tools-forced") };
     this.tools.input.addEventListener("input", () => this.readTools());
     this.tools.forced.addEventListener("change", () => this.readTools());
@@ -71,6 +68,11 @@ export class SettingsPanel {
       this.changed();
     });
     return { input, wrong };
+  }
+
+  choose(name) {
+    this.conversation[name] = the(name).value;
+    this.changed();
   }
 
   field(name, label, help) {
@@ -112,7 +114,7 @@ export class SettingsPanel {
       if (wrong) this.tell(input, wrong, "");
     }
     the("form-part").open = Boolean(conversation.schema || conversation.stop);
-    this.thinking.value = conversation.thinking ?? "";
+    for (const name of CHOICES) the(name).value = conversation[name] ?? "";
     this.presets.show();
     const { part, input, forced } = this.tools;
     input.value = conversation.tools ?? "";

@@ -56,12 +56,14 @@ export class Thread {
       view.node.remove();
       this.views.delete(message);
     }
+    const forgetful = messages.find((m) => m.overflow?.cut);
     messages.forEach((message, i) => {
       if (!this.views.has(message)) this.views.set(message, new MessageView(message, this.on));
       const view = this.views.get(message);
       if (this.place.children[i] !== view.node)
         this.place.insertBefore(view.node, this.place.children[i] ?? null);
       view.showVersions(versions(this.conversation, message));
+      view.showForgotten(message === forgetful ? message.overflow.cut : 0);
       view.update(this.turn?.message === message ? this.turn : null, i === messages.length - 1);
     });
     while (this.place.children.length > messages.length) this.place.lastChild.remove();
