@@ -161,7 +161,9 @@ def measure(options: argparse.Namespace) -> list[Finding]:
             run = under(process, "/readyz", mix, options.seconds)
             found += [*findings(run), outside(process, mix), killed(process, mix)]
     if options.llama_server:
-        found += beside(options.llama_server, model, options.beside, options.rounds, more)
+        for one in beside(options.llama_server, model, options.beside, options.rounds, more):
+            print(f"{one.row}: {one.measured}", file=sys.stderr)  # the whole takes minutes
+            found.append(one)
     return found
 
 

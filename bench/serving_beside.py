@@ -119,7 +119,14 @@ def speed(rounds: Sequence[Round]) -> str:
 
 
 def compared(clients: int, ours: Sequence[Round], theirs: Sequence[Round]) -> Iterator[Finding]:
-    """The rows of so many clients: each server, then the ratio of each round."""
+    """The rows of so many clients: each server, then the ratio of each round. RequestError where a server
+    gave no token in a round: something else holds the cores, and the ratio would be that one's.
+    """
+    if not all(part.rate for part in (*ours, *theirs)):
+        raise RequestError(
+            f"{clients} clients: expected tokens in each {SECONDS:g} seconds, got none in some: the machine "
+            "is busy with something else; measure on an idle one"
+        )
     for name, rounds in zip(SERVERS, (ours, theirs), strict=True):
         yield Finding(f"{name}, clients: {clients}", speed(rounds), "", None)
     ratios = sorted(a.rate / b.rate for a, b in zip(ours, theirs, strict=True))

@@ -147,6 +147,11 @@ def test_a_comparison_tells_each_rounds_ratio() -> None:
     assert rows[2].met is False and list(serving_beside.compared(1, [two], [one]))[2].met is True
 
 
+def test_a_round_without_a_token_is_no_comparison() -> None:
+    with pytest.raises(RequestError, match=r"8 clients: expected tokens .* measure on an idle one"):
+        list(serving_beside.compared(8, [a_round(1.0)], [a_round(9.0)]))
+
+
 def test_rounds_alternate_which_server_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, int]] = []
 
