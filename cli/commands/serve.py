@@ -71,6 +71,7 @@ def serve(
     model = model.with_load(
         defaults=request_defaults(sampling, answer, reply),
         override_kv=(*model.load.override_kv, *server.overrides),
+        kv_budget=server.kv_budget(model.load.kv_budget),
     )
 
     def read() -> Catalog:

@@ -360,10 +360,8 @@ SERVER = (
     ),
     row("--kv-unified-per-slot", "4096", server=refused("-c is the limit of each request")),
     row("-cms --checkpoint-min-step", "8192", server=PREFIXES),
-    row("-kvu --kv-unified", "", server=note("all requests always share one cache")),
-    row(
-        "-no-kvu --no-kv-unified", "", server=note("all requests share one cache, of -c tokens for each slot")
-    ),
+    row("-kvu --kv-unified", server=same("-c tokens in all; --kv-budget gives another size")),
+    row("-no-kvu --no-kv-unified", server=same("the default: -c tokens for each slot, which requests share")),
     row("--cache-idle-slots --no-cache-idle-slots", "", server=PREFIXES),
     row(
         "--spm-infill",

@@ -619,8 +619,7 @@ class WorkerModel(Model):
                 f"{kernels} registered kernels belong to this process and are not used: the engine runs in "
                 "another; worker='thread' uses them"
             )
-        wanted = replace(self.cache, blocks=0)
-        self.arch, _ = size(self.gguf, wanted, 0)
+        self.arch, _ = size(self.gguf, self.cache, 0)
         self.worker.widths = self.arch.vocab, self.arch.width
         adapters = read_adapters(self.gguf, self.options.adapters, self.options.control_vectors)
         self.adapters = adapters and replace(adapters, stacks={}, steers={})  # names and scales only

@@ -22,6 +22,7 @@ from satchel.runtime.placement.options import (
     PlacementOptions,
     read_devices,
     read_expert_cache,
+    read_kv_budget,
     read_layers,
     read_rules,
     read_size,
@@ -57,6 +58,14 @@ class Options:
     )
     slots: int = option_field(
         1, "Sequences that run together.", "-np", "--parallel", low=1, env="N_PARALLEL", group=PARALLEL
+    )
+    kv_budget: str | int = option_field(
+        "auto",
+        "Size of the KV cache that all slots share: tokens, or bytes such as 4GB; context: one full"
+        " conversation; auto: one for each slot.",
+        "--kv-budget",
+        metavar="N|SIZE",
+        check_value=read_kv_budget,
     )
     threads: int = option_field(
         0, "CPU threads for decoding; 0: all cores.", "-t", "--threads", low=0, also={-1: 0}
@@ -319,6 +328,7 @@ class LoadKwargs(TypedDict, total=False):
 
     context: int
     slots: int
+    kv_budget: str | int
     threads: int
     threads_batch: int
     precision: str

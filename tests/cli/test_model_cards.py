@@ -134,7 +134,7 @@ SERVERS: list[tuple[str, str, dict[str, Any]]] = [
         "-m m.gguf -c 32768 -np 4 -cb -kvu --metrics --slots --no-webui --timeout 600 --threads-http 8"
         " --api-key one,two",
         "m",
-        {"slots": 4},
+        {"slots": 4, "context": 32768, "kv_budget": "context"},
     ),
     (
         "-m m.gguf --jinja --chat-template-kwargs '{\"enable_thinking\": false}' --reasoning-budget 0",
