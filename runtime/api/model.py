@@ -344,7 +344,7 @@ class Model(Recovering, Readings, Resource):
         variables: of the template, besides those of `chat_template_kwargs`.
         before: token ids of an earlier conversation.
         """
-        defaults, options = self.request_defaults, self._options(kwargs)
+        defaults, options = self.request_defaults, self._options(kwargs, bool(tools))
         wanted = self._default_reasoning() if reasoning is None else reasoning
         thinking = Thinking.of(wanted, reasoning_end or defaults.reasoning_end)
         prompt = ChatPrompt(
@@ -406,9 +406,9 @@ class Model(Recovering, Readings, Resource):
             self.notes.append(line)
         return None
 
-    def _options(self, given: GenerateKwargs) -> GenerateOptions:
+    def _options(self, given: GenerateKwargs, tools: bool = False) -> GenerateOptions:
         """The checked options of a request, with the model's defaults of those that it leaves out."""
-        return GenerateOptions.of(**self.request_defaults.completed(given)).checked()
+        return GenerateOptions.of(**self.request_defaults.completed(given, tools)).checked()
 
     def _reply(self, fitted: Fitted, options: GenerateOptions) -> Reply:
         self.arch.check_generates()

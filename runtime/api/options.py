@@ -232,7 +232,7 @@ class Options:
     defaults: Mapping[str, Any] | None = option_field(
         None,
         "Options of requests that leave them out: of sampling, max_tokens, stop, ignore_eos, on_overflow,"
-        " reasoning, reasoning_end; None: the file's, else the program's.",
+        " reasoning, reasoning_end, grammar; None: the file's, else the program's.",
         check_value=check_defaults,
     )
     deterministic: bool = option_field(
