@@ -258,7 +258,7 @@ BOTH = (
     row(
         "--chat-template",
         "chatml",
-        same("Jinja text, or chatml; other names of built-in templates are refused"),
+        same("Jinja text, or a name; rare ones are refused with the list of those that are known"),
     ),
     row("--chat-template-file", "t.jinja"),
     row("--skip-chat-parsing", "", refused("/completion and `satchel complete` give raw text")),

@@ -217,9 +217,10 @@ class Options:
     )
     chat_template: str = option_field(
         "",
-        "Jinja text of a chat template in place of the file's, or chatml; empty: the file's.",
+        "Jinja text of a chat template in place of the file's, or a name such as chatml, llama3 or gemma;"
+        " empty: the file's.",
         "--chat-template",
-        metavar="JINJA",
+        metavar="JINJA|NAME",
         check_value=read_template,
     )
     chat_template_kwargs: str = option_field(
