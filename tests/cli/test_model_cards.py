@@ -16,6 +16,8 @@ import pytest
 from satchel.cli import main as program
 from satchel.cli.options import ModelOptions
 from satchel.errors import RequestError
+from satchel.runtime.grammar.spec import Gbnf
+from satchel.runtime.speculation import Speculation
 from satchel.store import Store
 
 pytest.importorskip("fastapi")
@@ -75,6 +77,11 @@ CHATS = [
         "Phi-3-mini-4k-instruct-q4.gguf",
         {},
     ),
+]
+# The lines of llama.cpp's README.
+CHATS += [
+    ("-m model.gguf", "model.gguf", {}),
+    ("-m model.gguf -cnv --chat-template chatml", "model.gguf", {"chat_template": "chatml"}),
 ]
 RUNS = [
     (
@@ -141,6 +148,14 @@ SERVERS: list[tuple[str, str, dict[str, Any]]] = [
         "m",
         {"chat_template_kwargs": '{"enable_thinking": false}', "defaults": {"reasoning": 0}},
     ),
+]
+# The lines of llama.cpp's README.
+SERVERS += [
+    ("-hf ggml-org/gemma-3-1b-it-GGUF", "gemma-3-1b-it-GGUF", {}),
+    ("-m model.gguf --port 8080", "model", {}),
+    ("-m model.gguf -c 16384 -np 4", "model", {"context": 16384, "slots": 4}),
+    ("-m model.gguf -md draft.gguf", "model", {"speculation": Speculation(draft_model=Path("draft.gguf"))}),
+    ("-m model.gguf --grammar 'root ::= \"a\"'", "model", {"defaults": {"grammar": Gbnf('root ::= "a"')}}),
 ]
 
 
