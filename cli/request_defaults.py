@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from satchel.cli.grammars import GrammarOptions
 from satchel.cli.groups import Given, option, wrong
 from satchel.cli.options import typed
 from satchel.cli.replies import ReplyOptions
@@ -36,8 +37,11 @@ class AnswerOptions:
 
 
 def request_defaults(
-    sampling: SamplingOptions, answer: AnswerOptions, reply: ReplyOptions
+    sampling: SamplingOptions, answer: AnswerOptions, reply: ReplyOptions, grammar: GrammarOptions
 ) -> dict[str, Any] | None:
     """The load option `defaults` of what the user gave; None where that is nothing."""
     found = {**sampling.values(), **answer.values(), **reply.defaults()}
+    if (spec := grammar.spec()) is not None:
+        reply.check(raw=False, structured=True)
+        found["grammar"] = spec
     return found or None

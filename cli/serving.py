@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
 from satchel.errors import RequestError
+from satchel.runtime.placement.options import AUTO, ONE_CONTEXT
 from satchel.server.settings import LOOPBACK, ServerSettings, is_own
 
 if TYPE_CHECKING:
@@ -72,6 +73,15 @@ class ServerOptions:
             help="Pooling of embeddings in place of the file's: mean, cls or last.",
         ),
     ] = None
+    unified: Annotated[
+        bool,
+        option(
+            "-kvu/-no-kvu",
+            "--kv-unified/--no-kv-unified",
+            env="KV_UNIFIED",
+            help="The same as --kv-budget context: the KV cache has -c tokens in all, not for each slot.",
+        ),
+    ] = False
     ssl_key: Annotated[
         Path | None, option("--ssl-key-file", metavar="FILE", help="Private key of the certificate, PEM.")
     ] = None
@@ -91,6 +101,12 @@ class ServerOptions:
     def overrides(self) -> tuple[str, ...]:
         """The metadata that the options replace, as --override-kv takes it."""
         return () if self.pooling is None else (f"{{arch}}.pooling_type=int:{POOLINGS[self.pooling]}",)
+
+    def kv_budget(self, given: str | int) -> str | int:
+        """The load option of this name: that of --kv-budget, or what -kvu stands for."""
+        if self.unified and given != AUTO:
+            raise wrong("-kvu", "--kv-budget says the size of the KV cache already")
+        return ONE_CONTEXT if self.unified else given
 
     @property
     def least_level(self) -> str:

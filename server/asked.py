@@ -44,7 +44,8 @@ def generate_kwargs(
         del kwargs["max_tokens"]
     if not kwargs.get("stop"):
         kwargs.pop("stop", None)
-    kwargs = model.request_defaults.completed(kwargs)
+    tools = isinstance(wanted.prompt, Turn) and bool(wanted.prompt.tools)
+    kwargs = model.request_defaults.completed(kwargs, tools)
     if "max_tokens" not in kwargs:
         kwargs["max_tokens"] = wanted.usual_tokens
     kwargs["sampling"] = replace(kwargs["sampling"] or model.request_defaults.sampling, **wanted.sampled)

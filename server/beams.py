@@ -43,6 +43,7 @@ async def search(models: Models, wanted: GenerationRequest, caller: Caller, leng
         pools, user = models.pools, caller.user
         asked = partial(generate_kwargs, model, wanted, caller, lease.entry.adapters)
         kwargs = await pools.run("prompt", asked, user)
+        _check({"grammar": kwargs.get("grammar")})  # of the model's defaults
         ids = await pools.run(
             "prompt", partial(limited, model, wanted, partial(_prompt, model, wanted, kwargs)), user
         )

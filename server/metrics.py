@@ -39,7 +39,7 @@ TOTALS = {
 NOW = {
     "waiting": "Requests that wait",
     "running": "Requests that run",
-    "kv_blocks": "Blocks of the cache",
+    "kv_blocks": "Blocks of the KV cache, which all slots share",
     "kv_free": "Blocks that are free",
     "kv_kept": "Blocks kept for requests to come",
     "host_blocks": "Cache blocks in host memory",

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 
 from satchel.errors import SatchelError
 from satchel.runtime.api.async_model import AsyncModel
+from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadProgress
 from satchel.runtime.engine.stats import EngineStats
 from satchel.server.alias import Alias
@@ -29,6 +30,14 @@ ShowLoad = Callable[[str], AbstractContextManager[LoadProgress]]
 @contextmanager
 def _unseen(name: str) -> Iterator[LoadProgress]:
     yield lambda done, total: None
+
+
+def pool_tokens(model: Model, stats: EngineStats) -> dict[str, int]:
+    """Tokens of the KV cache that a model's requests share, and those in use, prefixes of ended requests
+    among them.
+    """
+    used = (stats.kv_blocks - stats.kv_free) * model.cache.block
+    return {"kv_tokens": model.cache.capacity, "kv_tokens_used": used}
 
 
 class ServedModel:

@@ -11,7 +11,7 @@ from pathlib import Path
 from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, Typed, open_gguf, typed
 from satchel.formats.gguf.edit import change, write_edited
-from satchel.formats.template.chat import CHATML, KEY
+from satchel.formats.template.chat import KEY, named
 from satchel.store.modelfile import Modelfile
 from satchel.store.names import part
 from satchel.store.store import Store
@@ -86,8 +86,9 @@ def _texts(gguf: GGUF, recipe: Modelfile) -> Iterator[tuple[str, Typed]]:
     if recipe.licence:
         yield "general.license", typed(recipe.licence)
     if recipe.system:
-        template = gguf.metadata.get(KEY)
-        yield KEY, typed(with_system(template if isinstance(template, str) else CHATML, recipe.system))
+        found = gguf.metadata.get(KEY)
+        template = found if isinstance(found, str) else named("chatml")
+        yield KEY, typed(with_system(template, recipe.system))
 
 
 def with_system(template: str, system: str) -> str:

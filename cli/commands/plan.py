@@ -97,6 +97,7 @@ def collect(run: DryRun, bucket: int, passes: bool) -> dict[str, Any]:
         "architecture": run.arch.hp.arch,
         "context": run.arch.cache.context,
         "slots": run.arch.cache.slots,
+        "kv_tokens": run.arch.cache.capacity,
         "cache_type": run.arch.cache.label,
         "batch": run.batch,
         "devices": [share_facts(share) for share in shares],
@@ -188,9 +189,8 @@ def spans(numbers: list[int]) -> str:
 def show(facts: dict[str, Any]) -> None:
     """Prints tables to stdout, and a warning where the model does not fit."""
     console = out()
-    sizes = (
-        f"context {facts['context']} x {facts['slots']}, {facts['cache_type']} cache, {facts['batch']} a step"
-    )
+    cache = f"{facts['cache_type']} cache of {facts['kv_tokens']} tokens"
+    sizes = f"context {facts['context']}, {facts['slots']} slots, {cache}, {facts['batch']} a step"
     console.print(plain(f"{facts['model']}: {facts['architecture']}, {sizes}"), markup=False)
     table = new_table("device", "weights", "KV cache", "compute", "total", "free", "fits")
     for d in facts["devices"]:

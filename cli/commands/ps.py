@@ -29,21 +29,25 @@ def ps(
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD if out().is_terminal else None, pad_edge=False, header_style="")
-    for column in ("NAME", "SIZE", "CONTEXT", "UNTIL"):
-        table.add_column(column, justify="right" if column in ("SIZE", "CONTEXT") else "left")
+    for column in ("NAME", "SIZE", "CONTEXT", "KV CACHE", "UNTIL"):
+        table.add_column(column, justify="left" if column in ("NAME", "UNTIL") else "right")
     for model in models:
         table.add_row(*map(plain, row(model)))
     out().print(table, markup=False)
 
 
-def row(model: dict[str, Any]) -> tuple[str, str, str, str]:
-    """A table row of a model in the server's response."""
+def row(model: dict[str, Any]) -> tuple[str, ...]:
+    """A table row of a model in the server's response. KV CACHE: tokens in use, of all that its requests
+    share; another server than Satchel's gives none.
+    """
     from satchel.cli.commands.list import size
 
     count, expires = model.get("size"), str(model.get("expires_at", ""))
+    tokens = [str(model.get(name, "")) for name in ("kv_tokens_used", "kv_tokens")]
     return (
         str(model.get("name", "")),
         size(count) if isinstance(count, int) else "",
         str(model.get("context_length", "")),
+        "/".join(tokens) if all(tokens) else "",
         "forever" if expires[:4] > LATEST else expires[:19],
     )

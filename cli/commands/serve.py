@@ -15,6 +15,7 @@ import typer
 from satchel.cli.adapters import AdapterOptions
 from satchel.cli.chat.bar import late_bar
 from satchel.cli.console import note
+from satchel.cli.grammars import GrammarOptions
 from satchel.cli.groups import Taking, with_options, wrong
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, loading
@@ -51,6 +52,7 @@ def serve(
     speculation: SpeculationOptions,
     sampling: SamplingOptions,
     answer: AnswerOptions,
+    grammar: GrammarOptions,
     reply: Annotated[ReplyOptions, Taking(without=("report",))],
     server: ServerOptions,
 ) -> None:
@@ -69,8 +71,9 @@ def serve(
     wanted = model.wanted
     named = _named([*([wanted] if wanted else []), *(files or [])], first)
     model = model.with_load(
-        defaults=request_defaults(sampling, answer, reply),
+        defaults=request_defaults(sampling, answer, reply, grammar),
         override_kv=(*model.load.override_kv, *server.overrides),
+        kv_budget=server.kv_budget(model.load.kv_budget),
     )
 
     def read() -> Catalog:

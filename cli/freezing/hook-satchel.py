@@ -1,5 +1,5 @@
 """PyInstaller's hook for satchel: modules found by name (architectures, chat families, block formats, the
-names at the root of the package), the backends' libraries, and the bundled model.
+names at the root of the package), the chat templates, the backends' libraries, and the bundled model.
 
 A program with a model of its own leaves the bundled one out: its .spec file has hooksconfig={"satchel":
 {"bundled_model": False}}. numba and its LLVM come with `satchel.formats.quantize` alone, or where no backend
@@ -15,6 +15,7 @@ from typing import Any
 from PyInstaller.utils.hooks import copy_metadata, get_hook_config
 
 from satchel.errors import RequestError
+from satchel.formats.template.chat import NAMED
 from satchel.runtime.device.device import include
 from satchel.runtime.device.libraries import library_files
 from satchel.store.resolve import default_model
@@ -36,7 +37,7 @@ if not any(path.stem == "libsatchel_cpu" for path in own):
     hiddenimports.append("numba")  # the backend in Python
 excludedimports = ["IPython"]
 binaries = [(str(path), "satchel/cext") for path in own]
-datas = [(str(include()), "satchel/cext/headers")]
+datas = [(str(include()), "satchel/cext/headers"), (str(NAMED), "satchel/formats/template/named")]
 for package in ("satchel", "llguidance"):  # they look up their own versions
     datas += copy_metadata(package)
 

@@ -21,7 +21,6 @@ DRAFT_LENGTH = note("--lookup and -md draft as long as that is measured to be fa
 NGRAMS = note("--lookup finds the lengths of its n-grams by measured speed")
 PICTURES = refused(TEXT_ALONE)
 NO_LOG = note("the command keeps no log; -v prints the timings")
-EACH_REQUEST = "each request brings its own, in response_format, grammar or json_schema"
 TOOLS = refused("the server runs no tools; the client runs what the model calls")
 DEFAULT = same("for requests that leave it out")
 PULLED = "the file is pulled into the store, unless it is there"
@@ -189,10 +188,10 @@ SAMPLING = (
     row("--mirostat-lr", "0.2", server=DEFAULT, cli=same()),
     row("--mirostat-ent", "4", server=DEFAULT, cli=same()),
     row("-l --logit-bias", "12+1", server=DEFAULT, cli=same()),
-    row("--grammar", 'root::="a"', cli=same(), server=refused(EACH_REQUEST)),
-    row("--grammar-file", "g.gbnf", cli=same(), server=refused(EACH_REQUEST)),
-    row("-j --json-schema", "{}", cli=same(), server=refused(EACH_REQUEST)),
-    row("-jf --json-schema-file", "s.json", cli=same(), server=refused(EACH_REQUEST)),
+    row("--grammar", 'root::="a"', server=DEFAULT, cli=same()),
+    row("--grammar-file", "g.gbnf", server=DEFAULT, cli=same()),
+    row("-j --json-schema", "{}", server=DEFAULT, cli=same()),
+    row("-jf --json-schema-file", "s.json", server=DEFAULT, cli=same()),
     row("-bs --backend-sampling", "", note("tokens are always sampled on the device")),
 )
 
@@ -259,7 +258,7 @@ BOTH = (
     row(
         "--chat-template",
         "chatml",
-        same("Jinja text, or chatml; other names of built-in templates are refused"),
+        same("Jinja text, or a name; rare ones are refused with the list of those that are known"),
     ),
     row("--chat-template-file", "t.jinja"),
     row("--skip-chat-parsing", "", refused("/completion and `satchel complete` give raw text")),
@@ -271,8 +270,7 @@ DRAFTS = (
     row(
         "--spec-draft-hf -hfd -hfrd --hf-repo-draft",
         "user/repo",
-        cli=same(PULLED),
-        server=refused("`run` and `chat` decode with a draft model"),
+        same(PULLED),
     ),
     row("--spec-draft-threads -td --threads-draft", "4", DRAFT_THREADS),
     row("--spec-draft-threads-batch -tbd --threads-batch-draft", "4", DRAFT_THREADS),
@@ -295,14 +293,12 @@ DRAFTS = (
     row(
         "--spec-draft-n-max --draft --draft-n --draft-max",
         "8",
-        cli=same("needs --lookup or -md"),
-        server=refused("`run` and `chat` have it"),
+        same("needs --lookup or -md"),
     ),
     row(
         "--spec-draft-n-min --draft-min --draft-n-min",
         "1",
-        cli=same("needs --lookup or -md"),
-        server=refused("`run` and `chat` have it"),
+        same("needs --lookup or -md"),
     ),
     row("--spec-draft-p-split --draft-p-split", "0.1", DRAFT_LENGTH),
     row("--spec-draft-p-min --draft-p-min", "0.5", DRAFT_LENGTH),
@@ -317,12 +313,7 @@ DRAFTS = (
         "99",
         note(DRAFT_PLACE),
     ),
-    row(
-        "--spec-draft-model -md --model-draft",
-        "draft.gguf",
-        cli=same(),
-        server=refused("`run` and `chat` decode with a draft model"),
-    ),
+    row("--spec-draft-model -md --model-draft", "draft.gguf"),
     row(
         "--spec-type",
         "ngram-simple",
@@ -360,10 +351,8 @@ SERVER = (
     ),
     row("--kv-unified-per-slot", "4096", server=refused("-c is the limit of each request")),
     row("-cms --checkpoint-min-step", "8192", server=PREFIXES),
-    row("-kvu --kv-unified", "", server=note("all requests always share one cache")),
-    row(
-        "-no-kvu --no-kv-unified", "", server=note("all requests share one cache, of -c tokens for each slot")
-    ),
+    row("-kvu --kv-unified", server=same("-c tokens in all; --kv-budget gives another size")),
+    row("-no-kvu --no-kv-unified", server=same("the default: -c tokens for each slot, which requests share")),
     row("--cache-idle-slots --no-cache-idle-slots", "", server=PREFIXES),
     row(
         "--spm-infill",

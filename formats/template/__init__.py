@@ -3,7 +3,7 @@
 A template is untrusted code: it runs in a sandbox with a budget. Jinja is imported at the first use only.
 """
 
-from satchel.formats.template.chat import CHATML, ChatTemplate, from_metadata
+from satchel.formats.template.chat import ChatTemplate, from_metadata
 from satchel.formats.template.limits import TemplateLimits
 
-__all__ = ["CHATML", "ChatTemplate", "TemplateLimits", "from_metadata"]
+__all__ = ["ChatTemplate", "TemplateLimits", "from_metadata"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from satchel.errors import ModelError, RequestError
@@ -28,12 +29,7 @@ if TYPE_CHECKING:
     from satchel.formats.template.probes import Probes
 
 KEY = "tokenizer.chat_template"
-CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+NAMED = Path(__file__).parent / "named"  # templates by llama.cpp's names, a file each
 CHATML_WARNING = (
     f"the file has no {KEY}: messages are written as ChatML, which this model may not know; "
     "a file with its own template answers better"
@@ -76,7 +72,8 @@ class ChatTemplate:
     @classmethod
     def chatml(cls, *, bos_token: str = "", eos_token: str = "") -> ChatTemplate:
         """The fallback for a file without a template: ChatML, with a `warning`."""
-        return cls(CHATML, name="chatml", bos_token=bos_token, eos_token=eos_token, warning=CHATML_WARNING)
+        source = named("chatml")
+        return cls(source, name="chatml", bos_token=bos_token, eos_token=eos_token, warning=CHATML_WARNING)
 
     def check(self) -> None:
         """Compiles every variant now. ModelError with the line number for an invalid one."""
@@ -152,6 +149,19 @@ class ChatTemplate:
             program = compile_source(self._sources[variant], name, self._limits)
             self._probes[variant] = Probes(program, self._tokens, self._now)
         return self._probes[variant]
+
+
+def names() -> list[str]:
+    """The names that named() takes."""
+    return sorted(path.stem for path in NAMED.glob("*.jinja"))
+
+
+def named(name: str) -> str:
+    """The source of a template by its name in llama.cpp, such as llama3. RequestError for another name."""
+    known = names()
+    if name not in known:
+        raise RequestError(f"{name!r:.60} is no name of a chat template: expected one of {', '.join(known)}")
+    return (NAMED / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def from_metadata(metadata: Mapping[str, Any], bos: str, eos: str) -> ChatTemplate | None:

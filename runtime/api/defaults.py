@@ -11,12 +11,15 @@ from typing import Any, cast
 
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.grammar.sources import check_spec
+from satchel.runtime.grammar.spec import Spec, spec_of
 from satchel.runtime.sampling.options import Sampling
 
 PREFIX = "general.sampling."
 SAMPLED = frozenset(f.name for f in fields(Sampling) if f.init)
 REQUESTED = ("max_tokens", "stop", "ignore_eos", "on_overflow")  # of GenerateOptions
 THINKING = ("reasoning", "reasoning_end")  # arguments of Model.chat
+GRAMMAR = "grammar"  # of GenerateOptions; a text is GBNF or Lark, a mapping a JSON schema
 # The file's keys after PREFIX, with the names of Sampling.
 OF_FILE = {
     "sequence": "samplers",
@@ -43,12 +46,24 @@ class RequestDefaults:
     reasoning: bool | int | str | None = None
     reasoning_end: str = ""
     variables: Mapping[str, object] = field(default_factory=dict)  # of the chat template
+    grammar: Spec | None = None  # what answers must match
     of_file: Mapping[str, Any] = field(default_factory=dict)  # the options of `sampling` that the file gave
 
-    def completed(self, given: GenerateKwargs) -> GenerateKwargs:
-        """The keyword arguments of a request, with the defaults of those that it leaves out."""
-        sampling = given.get("sampling") or self.sampling
-        return {**self.kwargs, **given, "sampling": sampling}
+    def completed(self, given: GenerateKwargs, tools: bool = False) -> GenerateKwargs:
+        """The keyword arguments of a request, with the defaults of those that it leaves out. tools: the
+        request has tools, which the default grammar would keep the model from calling. Structured output has
+        no default shift, which would begin its grammar anew: the answer ends in a full context.
+        """
+        made: GenerateKwargs = {**self.kwargs, **given}
+        made["sampling"] = given.get("sampling") or self.sampling
+        own = given.get("grammar") is not None or given.get("constraint") is not None
+        default = None if own or tools else self.grammar
+        if default is not None:
+            made["grammar"] = default
+        chosen = own and "on_overflow" in given  # the request wants both, and is told that it cannot
+        if (own or default is not None) and not chosen and made.get("on_overflow") == "shift":
+            made["on_overflow"] = "error"
+        return made
 
 
 def request_defaults(
@@ -68,6 +83,7 @@ def request_defaults(
         chosen.get("reasoning"),
         chosen.get("reasoning_end", ""),
         read_object(variables, "chat_template_kwargs"),
+        None if chosen.get(GRAMMAR) is None else spec_of(chosen[GRAMMAR]),
         {name: value for name, value in of_file.items() if name not in sampled},
     ), notes
 
@@ -98,9 +114,10 @@ def _stages(value: object) -> tuple[str, ...]:
 
 def check_defaults(values: Mapping[str, Any]) -> None:
     """Raises RequestError for a name that no request option has, or a value that the option refuses."""
-    unknown = next((name for name in values if name not in {*SAMPLED, *REQUESTED, *THINKING}), None)
+    others = (*REQUESTED, *THINKING, GRAMMAR)
+    unknown = next((name for name in values if name not in {*SAMPLED, *others}), None)
     if unknown is not None:
-        known = ", ".join((*sorted(SAMPLED), *REQUESTED, *THINKING))
+        known = ", ".join((*sorted(SAMPLED), *others))
         raise RequestError(f"defaults: {unknown!r:.60} is no option of a request: expected {known}")
     kinds: tuple[tuple[Callable[..., object], frozenset[str]], ...] = (
         (Sampling, SAMPLED),
@@ -108,6 +125,11 @@ def check_defaults(values: Mapping[str, Any]) -> None:
     )
     for make, names in kinds:
         make(**{name: value for name, value in values.items() if name in names})
+    if values.get(GRAMMAR) is not None:
+        try:
+            check_spec(spec_of(values[GRAMMAR]))
+        except RequestError as error:
+            raise RequestError(f"defaults: grammar: {error}") from None
 
 
 def read_object(text: str, name: str) -> dict[str, Any]:

@@ -360,7 +360,7 @@ class Model(Recovering, Readings, Resource):
         Raises RequestError if an option is out of range, a message or the grammar is invalid, or the
         conversation exceeds the context. What the engine refuses is raised by the reply's first piece.
         """
-        defaults, options = self.request_defaults, self._options(kwargs)
+        defaults, options = self.request_defaults, self._options(kwargs, bool(tools))
         wanted = self._default_reasoning() if reasoning is None else reasoning
         thinking = Thinking.of(wanted, reasoning_end or defaults.reasoning_end)
         prompt = ChatPrompt(
@@ -427,9 +427,9 @@ class Model(Recovering, Readings, Resource):
             self.notes.append(line)
         return None
 
-    def _options(self, given: GenerateKwargs) -> GenerateOptions:
+    def _options(self, given: GenerateKwargs, tools: bool = False) -> GenerateOptions:
         """The checked options of a request, with the model's defaults of those that it leaves out."""
-        return GenerateOptions.of(**self.request_defaults.completed(given)).checked()
+        return GenerateOptions.of(**self.request_defaults.completed(given, tools)).checked()
 
     def _reply(self, fitted: Fitted, options: GenerateOptions) -> Reply:
         self.arch.check_generates()
@@ -651,8 +651,7 @@ class WorkerModel(Model):
                 f"{kernels} registered kernels belong to this process and are not used: the engine runs in "
                 "another; worker='thread' uses them"
             )
-        wanted = replace(self.cache, blocks=0)
-        self.arch, _ = size(self.gguf, wanted, 0)
+        self.arch, _ = size(self.gguf, self.cache, 0)
         self.worker.widths = self.arch.vocab, self.arch.width
         adapters = read_adapters(self.gguf, self.options.adapters, self.options.control_vectors)
         self.adapters = adapters and replace(adapters, stacks={}, steers={})  # names and scales only

@@ -22,6 +22,7 @@ from satchel.runtime.placement.options import (
     PlacementOptions,
     read_devices,
     read_expert_cache,
+    read_kv_budget,
     read_layers,
     read_rules,
     read_size,
@@ -57,6 +58,14 @@ class Options:
     )
     slots: int = option_field(
         1, "Sequences that run together.", "-np", "--parallel", low=1, env="N_PARALLEL", group=PARALLEL
+    )
+    kv_budget: str | int = option_field(
+        "auto",
+        "Size of the KV cache that all slots share: tokens, or bytes such as 4GB; context: one full"
+        " conversation; auto: one for each slot.",
+        "--kv-budget",
+        metavar="N|SIZE",
+        check_value=read_kv_budget,
     )
     threads: int = option_field(
         0, "CPU threads for decoding; 0: all cores.", "-t", "--threads", low=0, also={-1: 0}
@@ -208,9 +217,10 @@ class Options:
     )
     chat_template: str = option_field(
         "",
-        "Jinja text of a chat template in place of the file's, or chatml; empty: the file's.",
+        "Jinja text of a chat template in place of the file's, or a name such as chatml, llama3 or gemma;"
+        " empty: the file's.",
         "--chat-template",
-        metavar="JINJA",
+        metavar="JINJA|NAME",
         check_value=read_template,
     )
     chat_template_kwargs: str = option_field(
@@ -223,7 +233,7 @@ class Options:
     defaults: Mapping[str, Any] | None = option_field(
         None,
         "Options of requests that leave them out: of sampling, max_tokens, stop, ignore_eos, on_overflow,"
-        " reasoning, reasoning_end; None: the file's, else the program's.",
+        " reasoning, reasoning_end, grammar; None: the file's, else the program's.",
         check_value=check_defaults,
     )
     deterministic: bool = option_field(
@@ -319,6 +329,7 @@ class LoadKwargs(TypedDict, total=False):
 
     context: int
     slots: int
+    kv_budget: str | int
     threads: int
     threads_batch: int
     precision: str

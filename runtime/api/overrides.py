@@ -14,7 +14,7 @@ from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, Metadata, Typed, ValueType, typed
 from satchel.formats.gguf.splits import SPLIT_KEYS
 from satchel.formats.gguf.types import FLOATS, INTEGERS
-from satchel.formats.template.chat import CHATML, KEY
+from satchel.formats.template.chat import KEY, named
 
 ARCH = "{arch}."  # at the start of a key: the file's architecture
 EXPECTED = "expected KEY=TYPE:VALUE, whose TYPE is int, float, bool or str"
@@ -79,15 +79,13 @@ def _wrong(value: str) -> bool:
 
 
 def read_template(text: str) -> str:
-    """The source of a template: Jinja text, or the name chatml. RequestError for another name."""
-    if text == "chatml":
-        return CHATML
-    if text and "{" not in text:
-        raise RequestError(
-            f"chat_template is {text!r:.60}: expected a template's Jinja text, or chatml; llama.cpp's other"
-            " names stand for texts that a file holds: give it with --chat-template-file"
-        )
-    return text
+    """The source of a template: Jinja text, or one of llama.cpp's names. RequestError for another name."""
+    if not text or "{" in text:
+        return text
+    try:
+        return named(text)
+    except RequestError as error:
+        raise RequestError(f"chat_template: {error}, or Jinja text (--chat-template-file)") from None
 
 
 def override(gguf: GGUF, overrides: Sequence[str], template: str) -> None:

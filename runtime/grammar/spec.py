@@ -129,6 +129,19 @@ class ToolCallGrammar:
 Spec: TypeAlias = JsonSchema | AnyJson | Regex | Gbnf | Lark | Choice | ToolCallGrammar
 
 
+def spec_of(given: str | Mapping[str, Any] | Spec) -> Spec:
+    """The grammar of a text or of a mapping. A text is GBNF (llama.cpp's syntax) where it has "::=", else
+    Lark; a mapping is a JSON schema.
+    """
+    if isinstance(given, str):
+        return Gbnf(given) if "::=" in given else Lark(given)
+    if isinstance(given, Mapping):
+        return JsonSchema(given)
+    if not isinstance(given, Spec):
+        raise RequestError(f"expected the text of a grammar, or a JSON schema, got {given!r:.60}")
+    return given
+
+
 def dump(value: Any, what: str) -> str:
     """A value as JSON text. Raises RequestError if it is not JSON, or nested too deeply."""
     try:

@@ -123,11 +123,12 @@ class Cache:
     context: int  # most tokens of a slot
     slots: int = 1
     block: int = 32  # tokens per KV block
-    blocks: int = 0  # size of the shared pool; 0: enough for every slot to be full
+    blocks: int = 0  # size of the pool that the slots share; 0: enough for all to be full, or for one
     keys: str = "f16"  # format of the keys
     values: str = "f16"  # format of the values
     batch: int = 512  # most tokens of a step
     dense: bool = False  # layers with sparse attention use full attention
+    unified: bool = False  # a pool without `blocks` has room for one full slot
 
     @property
     def table_width(self) -> int:
@@ -136,7 +137,12 @@ class Cache:
     @property
     def pool(self) -> int:
         """Blocks for layers with full attention."""
-        return self.blocks or self.slots * self.table_width
+        return self.blocks or (1 if self.unified else self.slots) * self.table_width
+
+    @property
+    def capacity(self) -> int:
+        """Tokens for which the pool has room."""
+        return self.pool * self.block
 
     def pool_of(self, window: int) -> int:
         """Blocks for layers with this window; 0: full attention. Enough for all slots during a step, and for

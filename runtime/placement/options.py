@@ -11,6 +11,7 @@ from typing import NamedTuple
 from satchel.errors import RequestError
 
 AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
+ONE_CONTEXT = "context"  # a KV budget of one full conversation
 STREAMS = PREFETCHES = ("auto", "on", "off")
 PEER = re.compile(
     r"(CPU|CUDA|ROCm|HIP|SYCL|Metal|MTL)(\d*)", re.IGNORECASE
@@ -77,14 +78,46 @@ def read_expert_cache(text: str | int) -> ExpertCacheSize:
     word = str(text).strip().lower()
     if word in (AUTO, OFF):
         return ExpertCacheSize(word, None if word == AUTO else 0)
-    if word.isascii() and word.isdigit():
-        return ExpertCacheSize(word, int(word))
     try:
-        return ExpertCacheSize(word, None, read_size(word))
+        return ExpertCacheSize(word, *_count_or_size(word))
     except RequestError:
         raise RequestError(
             f"expert_cache is {text!r}: expected auto, off, a number of experts, or a size such as 4GB"
         ) from None
+
+
+class KVBudget(NamedTuple):
+    """The KV cache that all slots share: tokens, or bytes over all layers. Neither is given for `auto`, room
+    for a full context of each slot, and for `context`, room for one.
+    """
+
+    word: str = AUTO
+    tokens: int | None = None
+    bytes: int | None = None
+
+    @property
+    def limits(self) -> bool:
+        """Whether the user gives the size."""
+        return self.tokens is not None or self.bytes is not None
+
+
+def read_kv_budget(text: str | int) -> KVBudget:
+    """Parses auto, context, a number of tokens, or a size with a unit."""
+    word = str(text).strip().lower()
+    try:
+        found = KVBudget(word, *((None, None) if word in (AUTO, ONE_CONTEXT) else _count_or_size(word)))
+    except RequestError:
+        found = KVBudget(word, 0)
+    if 0 in (found.tokens, found.bytes):
+        raise RequestError(
+            f"kv_budget is {text!r}: expected auto, context, a number of tokens, or a size such as 4GB"
+        )
+    return found
+
+
+def _count_or_size(word: str) -> tuple[int | None, int | None]:
+    """A plain number, or the bytes of a size."""
+    return (int(word), None) if word.isascii() and word.isdigit() else (None, read_size(word))
 
 
 def read_split(text: str) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ from satchel.runtime.layers.arch import Arch, Forward
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.expert_cache import expert_cache_of, reserved_bytes, with_expert_cache
-from satchel.runtime.placement.options import PlacementOptions
+from satchel.runtime.placement.options import PlacementOptions, read_kv_budget
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction, Speed, predict
 from satchel.runtime.placement.prefetch import prefetch_of, reserved
@@ -127,7 +127,8 @@ def settle(
     """
     free = {d.name: free_bytes(d, wanted) for d in devices}
     first, whole = devices[0], own_bytes(gguf, devices[0], options.repack)
-    arch, said = size(gguf, cache_of(options), sum(free.values()) - whole)
+    budget = read_kv_budget(options.kv_budget)
+    arch, said = size(gguf, cache_of(options), sum(free.values()) - whole, budget)
     if len(devices) == 1 and not wanted.rules:
         short = whole + cache_bytes(arch, arch.cache) > free[first.name] and not apart(first)
         return _settled(

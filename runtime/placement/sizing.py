@@ -1,4 +1,6 @@
-"""Chooses the context length: the requested one, or the model's own as far as memory allows."""
+"""Chooses the context length, the requested one or the model's own as far as memory allows, and the size of
+the KV cache that the slots share.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,27 @@ from satchel.runtime.compiler.memory import stride_of
 from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Type
 from satchel.runtime.layers.arch import RECURRENT, Arch, Cache, HParams, find_arch
+from satchel.runtime.placement.options import ONE_CONTEXT, KVBudget, read_kv_budget
 from satchel.runtime.weights.weights import FileWeights
 
 SHARE_OF_MEMORY = 4  # an automatic context takes at most 1/4 of the free memory
 LEAST, STEP = 512, 256
+AUTO_BUDGET = KVBudget()
 
 
 def cache_of(o: Options) -> Cache:
-    """The KV cache that the options request; context 0 is chosen later."""
+    """The KV cache that the options request; context 0 is chosen later, and a pool of a given size too."""
     keys, values = o.cache_type_k or o.cache_type, o.cache_type_v or o.cache_type
-    return Cache(o.context, o.slots, keys=keys, values=values, batch=o.batch, dense=o.dense_attention)
+    unified = read_kv_budget(o.kv_budget).word == ONE_CONTEXT
+    return Cache(
+        o.context,
+        o.slots,
+        keys=keys,
+        values=values,
+        batch=o.batch,
+        dense=o.dense_attention,
+        unified=unified,
+    )
 
 
 def cache_bytes(arch: Arch, cache: Cache) -> int:
@@ -53,6 +66,26 @@ def affordable(arch: Arch, wanted: Cache, most: int, budget: int) -> int:
     return max(LEAST, low * STEP)
 
 
+def blocks_within(arch: Arch, budget: KVBudget) -> int:
+    """Blocks of the pool that a budget of tokens or bytes has room for. 0 where no layer attends to all
+    positions: the cache then has the same size whatever the pool's is. RequestError where not one block fits.
+    """
+    one, two = (cache_bytes(arch, replace(arch.cache, blocks=n)) for n in (1, 2))
+    each = two - one
+    if not each:
+        return 0
+    if budget.tokens is not None:
+        return -(-budget.tokens // arch.cache.block)
+    left = (budget.bytes or 0) - (one - each)
+    if left < each:
+        raise RequestError(
+            f"kv_budget is {budget.word}: expected at least {one / 1e6:,.1f} MB, room for"
+            f" {arch.cache.block} tokens beside the windows and states of {arch.cache.slots} slots; raise it,"
+            " or load fewer slots"
+        )
+    return left // each
+
+
 def check_room(arch: Arch, devices: Sequence[Device], weights: int) -> None:
     """Raises RequestError where the KV cache is larger than all memory of these devices. What is beyond their
     free memory alone may still work: a system gives out pages as they are written. weights: bytes of them.
@@ -62,6 +95,11 @@ def check_room(arch: Arch, devices: Sequence[Device], weights: int) -> None:
     if not total or needed <= total:
         return
     free = max(0, sum(info.memory_free for info in infos) - weights)
+    if arch.cache.blocks:
+        raise RequestError(
+            f"kv_budget: expected a KV cache within {total / 1e9:,.2f} GB of memory, got"
+            f" {needed / 1e9:,.2f} GB; lower it to the {free / 1e9:,.2f} GB beside the weights"
+        )
     fits = affordable(arch, arch.cache, arch.cache.context, free)
     raise RequestError(
         f"context {arch.cache.context}: expected a KV cache within {total / 1e9:,.2f} GB of memory, got"
@@ -70,31 +108,50 @@ def check_room(arch: Arch, devices: Sequence[Device], weights: int) -> None:
     )
 
 
-def size(gguf: GGUF, wanted: Cache, free: int) -> tuple[Arch, tuple[str, ...]]:
+def size(
+    gguf: GGUF, wanted: Cache, free: int, budget: KVBudget = AUTO_BUDGET
+) -> tuple[Arch, tuple[str, ...]]:
     """The file's architecture with its cache, and notes for the user about the choice.
 
     wanted: context 0 means automatic.
-    free: bytes of device memory that remain beside the weights.
+    free: bytes of device memory that remain beside the weights. budget: the size of the pool, where the user
+    gives one; an automatic context is as long as it has room for.
+
+    Raises RequestError where the budget has no room for the context that the user wants.
     """
     name = gguf.metadata.get_str("general.architecture")
     build, hp, weights = find_arch(name, str(gguf.path)), HParams(gguf.metadata, name), FileWeights(gguf)
     trained = hp.uint("context_length", high=1 << 30)
 
     def with_context(context: int) -> Arch:
-        return build(hp, weights, replace(wanted, context=context))
+        arch = build(hp, weights, replace(wanted, context=context))
+        blocks = blocks_within(arch, budget) if budget.limits else 0
+        return build(hp, weights, replace(arch.cache, blocks=blocks)) if blocks else arch
 
     arch = with_context(wanted.context or trained)
+    while arch.cache.capacity < arch.cache.context:
+        if wanted.context:
+            raise RequestError(
+                f"kv_budget is {budget.word}: expected room for one conversation of {wanted.context} tokens,"
+                f" got {arch.cache.capacity}; raise it, or lower the context (-c)"
+            )
+        arch = with_context(arch.cache.capacity)
+    notes = list(arch.notes)
+    if budget.limits and not arch.cache.blocks:
+        notes.append("kv_budget has no effect: no layer of the model keeps keys and values of all positions")
+    elif budget.limits and not wanted.context and arch.cache.context < trained:
+        reason = "kv_budget has no room for more"
+        notes.append(f"context is {arch.cache.context} of the model's {trained} tokens: {reason}")
     if wanted.context > trained:
-        beyond = f"context {wanted.context} is beyond the {trained} tokens that the model was trained for"
-        return arch, (*arch.notes, beyond)
-    budget = max(0, free) // SHARE_OF_MEMORY
-    if wanted.context or cache_bytes(arch, arch.cache) <= budget:
-        return arch, arch.notes
-    most = affordable(arch, wanted, trained, budget)
+        notes.append(
+            f"context {wanted.context} is beyond the {trained} tokens that the model was trained for"
+        )
+    memory = max(0, free) // SHARE_OF_MEMORY
+    if wanted.context or budget.limits or cache_bytes(arch, arch.cache) <= memory:
+        return arch, tuple(notes)
+    most = affordable(arch, wanted, trained, memory)
     if trained <= most:
-        return arch, arch.notes
+        return arch, tuple(notes)
     reason = "a quarter of the free memory holds no more KV cache; -c sets another"
-    return with_context(most), (
-        *arch.notes,
-        f"context is {most} of the model's {trained} tokens: {reason}",
-    )
+    notes.append(f"context is {most} of the model's {trained} tokens: {reason}")
+    return with_context(most), tuple(notes)

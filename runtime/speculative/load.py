@@ -29,7 +29,7 @@ def open_draft(
         check_vocabulary(tokenizer, build_tokenizer(gguf.metadata, source=str(path)), str(path))
         name = gguf.metadata.get_str("general.architecture")
         trained = HParams(gguf.metadata, name).uint("context_length", high=1 << 30)
-        wanted = replace(cache, context=min(cache.context, trained), blocks=0)
+        wanted = replace(cache, context=min(cache.context, trained))
         free = device.info().memory_free - own_bytes(gguf, device, repack)
         arch, _ = size(gguf, wanted, free)
         if free < 0:

@@ -30,7 +30,7 @@ def max_draft_tokens(seq: Sequence, pages: Pages, most: int) -> int:
     """Most draft tokens for the sequence within the limits of the answer, the context and the pool."""
     wanted = seq.request.draft if seq.request.draft >= 0 else most
     cache, length = pages.cache, len(seq.ids)
-    fits = min(cache.context, cache.pool * cache.block) - length
+    fits = min(cache.context, cache.capacity) - length
     return max(0, min(wanted, most, fits, seq.request.max_tokens - seq.generated - 1))
 
 

@@ -481,7 +481,7 @@ class WorkerService:
         return "length" if seq.generated >= seq.request.max_tokens or self._full(seq) else ""
 
     def _full(self, seq: Sequence) -> bool:
-        return len(seq.ids) > min(self.cache.context, self.cache.pool * self.cache.block)
+        return len(seq.ids) > min(self.cache.context, self.cache.capacity)
 
     def _refusal(self, number: int, died: str) -> DeviceError:
         if live := self._live.get(number):

@@ -21,7 +21,7 @@ from pydantic import Field
 from satchel.server.bodies import BodyRoute
 from satchel.server.fields import Body
 from satchel.server.flavour import JsonObject
-from satchel.server.models import Lease
+from satchel.server.models import Lease, pool_tokens
 from satchel.server.problem import Problem
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, in_pool, models_of, settings_of
@@ -49,6 +49,7 @@ async def slots(request: Request, model: ModelName = "", fail_on_no_slot: bool =
             {
                 "id": i,
                 "n_ctx": loaded.context,
+                **pool_tokens(loaded, stats),
                 "speculative": loaded.options.speculation is not None,
                 "is_processing": i < stats.running,
                 "n_prompt_tokens_cache": len(known[owner, i][0]) if (owner, i) in known else 0,

@@ -14,7 +14,7 @@ from satchel.runtime.api.options import Options
 from satchel.server.bodies import BodyRoute
 from satchel.server.fields import Body
 from satchel.server.flavour import JsonObject
-from satchel.server.models import READY, ServedModel
+from satchel.server.models import READY, ServedModel, pool_tokens
 from satchel.server.ollama.details import FileDetails, listed, metadata, shown
 from satchel.server.ollama.shapes import FAR, stamp
 from satchel.server.problem import Problem
@@ -95,7 +95,10 @@ def _listed(entry: ServedModel, file: FileDetails) -> JsonObject:
 def _running(entry: ServedModel, file: FileDetails) -> JsonObject:
     left = FAR if entry.expires is None else entry.expires
     running = {**_head(entry, file), "expires_at": stamp(time.time() + left), "size_vram": 0}
-    return {**running, "context_length": entry.model.model.context} if entry.model else running
+    if entry.model is None:
+        return running
+    model = entry.model.model
+    return {**running, "context_length": model.context, **pool_tokens(model, model.stats())}
 
 
 def _parameters(file: FileDetails, options: Options) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from satchel.runtime.grammar.spec import AnyJson, Choice, Gbnf, JsonSchema, Lark, Regex, Spec
+from satchel.runtime.grammar.spec import AnyJson, Choice, Gbnf, JsonSchema, Regex, Spec, spec_of
 from satchel.server.fields import Body
 from satchel.server.problem import Problem
 
@@ -59,7 +59,7 @@ class StructuredOutputsParams(Body):
         if self.choice is not None:
             found[f"{prefix}choice"] = Choice(self.choice)
         if self.grammar is not None:
-            found[f"{prefix}grammar"] = grammar_of(self.grammar)
+            found[f"{prefix}grammar"] = spec_of(self.grammar)
         if self.json_object:
             found[f"{prefix}json_object"] = AnyJson(spaces=spaces)
         return found
@@ -100,8 +100,3 @@ class StructuredOutputFields(Body):
                 "invalid", f"{' and '.join(names)} were given: structured output takes one", names[0]
             )
         return next(iter(found.items()), ("", None))
-
-
-def grammar_of(text: str) -> Spec:
-    """A grammar in GBNF (llama.cpp's syntax), which is recognized by "::=", else in Lark's."""
-    return Gbnf(text) if "::=" in text else Lark(text)

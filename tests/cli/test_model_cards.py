@@ -16,6 +16,8 @@ import pytest
 from satchel.cli import main as program
 from satchel.cli.options import ModelOptions
 from satchel.errors import RequestError
+from satchel.runtime.grammar.spec import Gbnf
+from satchel.runtime.speculation import Speculation
 from satchel.store import Store
 
 pytest.importorskip("fastapi")
@@ -76,6 +78,11 @@ CHATS = [
         {},
     ),
 ]
+# The lines of llama.cpp's README.
+CHATS += [
+    ("-m model.gguf", "model.gguf", {}),
+    ("-m model.gguf -cnv --chat-template chatml", "model.gguf", {"chat_template": "chatml"}),
+]
 RUNS = [
     (
         "--model m.gguf --cache-type-k q4_0 --threads 12 -no-cnv --prio 2 --temp 0.6 --ctx-size 8192"
@@ -134,13 +141,21 @@ SERVERS: list[tuple[str, str, dict[str, Any]]] = [
         "-m m.gguf -c 32768 -np 4 -cb -kvu --metrics --slots --no-webui --timeout 600 --threads-http 8"
         " --api-key one,two",
         "m",
-        {"slots": 4},
+        {"slots": 4, "context": 32768, "kv_budget": "context"},
     ),
     (
         "-m m.gguf --jinja --chat-template-kwargs '{\"enable_thinking\": false}' --reasoning-budget 0",
         "m",
         {"chat_template_kwargs": '{"enable_thinking": false}', "defaults": {"reasoning": 0}},
     ),
+]
+# The lines of llama.cpp's README.
+SERVERS += [
+    ("-hf ggml-org/gemma-3-1b-it-GGUF", "gemma-3-1b-it-GGUF", {}),
+    ("-m model.gguf --port 8080", "model", {}),
+    ("-m model.gguf -c 16384 -np 4", "model", {"context": 16384, "slots": 4}),
+    ("-m model.gguf -md draft.gguf", "model", {"speculation": Speculation(draft_model=Path("draft.gguf"))}),
+    ("-m model.gguf --grammar 'root ::= \"a\"'", "model", {"defaults": {"grammar": Gbnf('root ::= "a"')}}),
 ]
 
 

@@ -11,7 +11,9 @@ import pytest
 from tiny_file import write_model
 
 from satchel.errors import RequestError
+from satchel.runtime.api.defaults import request_defaults
 from satchel.runtime.api.options import Options
+from satchel.runtime.grammar.spec import Gbnf, JsonSchema, Lark
 from satchel.server.catalog import catalog_of
 from satchel.server.settings import ServerSettings
 
@@ -71,6 +73,48 @@ def test_a_table_says_those_of_one_model(tmp_path: Path) -> None:
     assert defaults({"top_k": 3, "stop": ["x"]}) == {"temperature": 0.5, "top_k": 3, "stop": ["x"]}
     with pytest.raises(RequestError, match=r"\[models.a\] defaults: 'topk' is no option of a request"):
         defaults({"topk": 3})
+
+
+@pytest.fixture(scope="module")
+def constrained(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Iterator[str]:
+    """A server whose answers are `yes` or `no` where a request has no grammar."""
+    path = write_model(tmp_path_factory.mktemp("g") / "m.gguf")
+    defaults = {"grammar": Gbnf('root ::= "yes" | "no"'), "temperature": 0, "on_overflow": "shift"}
+    settings = ServerSettings(port=0, page=False)
+    with serving_of([path], Options(context=256, slots=2, defaults=defaults), settings) as found:
+        yield found
+
+
+def test_a_default_grammar_holds_over_every_api(constrained: str) -> None:
+    said = [
+        post(constrained, "/completion", prompt="hi")["content"],
+        post(constrained, "/v1/completions", prompt="hi")["choices"][0]["text"],
+        post(constrained, "/v1/chat/completions", messages=HI)["choices"][0]["message"]["content"],
+        post(constrained, "/v1/messages", model="m", messages=HI, max_tokens=9)["content"][0]["text"],
+        post(constrained, "/api/chat", model="m", messages=HI, stream=False)["message"]["content"],
+    ]
+    assert all(text in ("yes", "no") for text in said)
+
+
+def test_a_request_s_grammar_goes_before_the_default(constrained: str) -> None:
+    own = [{"grammar": 'root ::= "maybe"'}, {"json_schema": {"const": "maybe"}}]
+    said = [post(constrained, "/completion", prompt="hi", **field)["content"] for field in own]
+    assert said == ["maybe", '"maybe"']
+    body = {"prompt": "hi", "use_beam_search": True, "best_of": 2, "max_tokens": 4}
+    refused = httpx.post(f"{constrained}/v1/completions", json=body, timeout=60)
+    assert refused.status_code == 400 and "structured output" in refused.text
+
+
+def test_a_grammar_of_a_table(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf")
+    for grammar, kind in (('root ::= "a"', Gbnf), ('start: "a"', Lark), ({"type": "object"}, JsonSchema)):
+        chosen = {"grammar": grammar}
+        tables = {"models": {"a": {"path": str(path), "defaults": chosen}}}
+        options = catalog_of({}, tables, Options(), 0, tmp_path / "config.toml").models["a"].options
+        assert isinstance(request_defaults({}, options.defaults, "")[0].grammar, kind)
+    for wrong in ("root ::= (", {"type": "none such"}, 3):
+        with pytest.raises(RequestError, match="defaults: grammar: "):
+            Options(defaults={"grammar": wrong})
 
 
 def test_without_the_page_there_is_none(address: str) -> None:

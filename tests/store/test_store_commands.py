@@ -203,6 +203,8 @@ def test_ps_and_stop_ask_a_server(hub: Hub, capfd: Capture, monkeypatch: pytest.
         "name": "tiny\x1b[2J",
         "size": 1234567,
         "context_length": 64,
+        "kv_tokens": 512,
+        "kv_tokens_used": 96,
         "expires_at": "2026-01-01T00:00:00Z",
     }
     stays = {"name": "m:latest", "expires_at": "2319-02-18T05:41:04.123456789Z"}
@@ -210,7 +212,8 @@ def test_ps_and_stop_ask_a_server(hub: Hub, capfd: Capture, monkeypatch: pytest.
     hub.put_json("/api/generate", {"done": True})
     monkeypatch.setenv("SATCHEL_HOST", hub.url)
     code, out, _ = run(capfd, "ps")
-    assert code == 0 and "1.2 MB" in out and "2026-01-01T00:00:00" in out and "\x1b" not in out
+    assert code == 0 and "\x1b" not in out and "KV CACHE" in out
+    assert out.splitlines()[-2].split()[-5:] == ["1.2", "MB", "64", "96/512", "2026-01-01T00:00:00"]
     assert "2319" not in out and out.splitlines()[-1].split() == ["m:latest", "forever"]
     assert json.loads(run(capfd, "ps", "--json", "--host", hub.url.removeprefix("http://"))[1])[0] == loaded
     assert run(capfd, "stop", "m") == (0, "stopped m\n", "")

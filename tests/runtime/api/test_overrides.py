@@ -99,13 +99,19 @@ def test_yarn_and_its_factors(file: Path) -> None:
         assert not np.array_equal(yarn, logits(file, *overrides(**options, **{name: value}))), name
 
 
+END = "<|start_header_id|>assistant<|end_header_id|>\n\n"
+
+
 def test_another_template_is_used(file: Path) -> None:
     with loaded(file, chat_template="<{{ messages[0].content }}>") as model:
         assert model.detokenize(model.prompt_ids(HI), special=True).endswith("<hi>")
     with loaded(file, chat_template="chatml") as model:
         assert "im_start" in model.template.source
-    with pytest.raises(RequestError, match="chat_template is 'llama3': expected a template's Jinja text"):
-        Options(chat_template="llama3")
+    for worker in ("thread", "process"):  # a sandboxed process reads the template too
+        with Model.load(file, context=64, chat_template="llama3", worker=worker) as model:
+            assert model.detokenize(model.prompt_ids(HI)).endswith("hi<|eot_id|>" + END)
+    with pytest.raises(RequestError, match=r"chat_template: 'rwkv-world' is no name .* chatml, .* llama3, "):
+        Options(chat_template="rwkv-world")
 
 
 def test_variables_of_the_template_hold_for_requests_without_them(file: Path) -> None:

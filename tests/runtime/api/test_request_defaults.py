@@ -13,6 +13,7 @@ from satchel.errors import RequestError
 from satchel.runtime.api.defaults import read_file
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
+from satchel.runtime.grammar.spec import Choice
 from satchel.runtime.sampling import Sampling
 
 
@@ -65,6 +66,17 @@ def test_reasoning_is_that_of_the_load(tmp_path: Path) -> None:
             for how in ({}, {"reasoning": True})
         )
         assert off.endswith("<think>\n\n</think>\n\n") and not on.endswith("</think>\n\n")
+
+
+def test_a_default_grammar_holds_where_a_request_has_none(file: Path) -> None:
+    defaults = {"grammar": Choice(["yes", "no"]), "temperature": 0}
+    with Model.load(file, context=512, threads=1, defaults=defaults) as model:
+        messages = [{"role": "user", "content": "hi"}]
+        assert model.generate("hi").read() in ("yes", "no")
+        assert model.chat(messages, on_overflow="shift").read() in ("yes", "no")
+        assert model.generate("hi", grammar=Choice(["maybe"])).read() == "maybe"
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        assert model.chat(messages, tools=[tool], max_tokens=1).options.grammar is None
 
 
 def test_a_worker_process_has_them_too(file: Path) -> None:

@@ -178,7 +178,9 @@ def test_what_a_server_has(server: str) -> None:
     assert (
         props["total_slots"] == 4 and "/" not in props["model_path"] and "im_start" in props["chat_template"]
     )
-    assert len(httpx.get(f"{server}/slots", timeout=SECONDS).json()) == 4
+    slots = httpx.get(f"{server}/slots", timeout=SECONDS).json()
+    assert len(slots) == 4 and {slot["kv_tokens"] for slot in slots} == {4 * slots[0]["n_ctx"]}
+    assert all(0 <= slot["kv_tokens_used"] <= slot["kv_tokens"] for slot in slots)
     assert httpx.get(f"{server}/lora-adapters", timeout=SECONDS).json() == []
     assert httpx.get(f"{server}/version", timeout=SECONDS).json()["version"]
     meta = httpx.get(f"{server}/v1/models", timeout=SECONDS).json()["data"][0]["meta"]

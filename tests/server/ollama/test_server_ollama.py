@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from waiting import until
+from waiting import SECONDS, until
 
 ollama = pytest.importorskip("ollama")
 
@@ -162,6 +162,8 @@ def test_what_there_is(client: Any, server: str) -> None:
     client.generate(model=MODEL)
     (running,) = client.ps().models
     assert (running.model, running.digest, running.context_length) == (MODEL, model.digest, 2048)
+    (pool,) = httpx.get(f"{server}/api/ps", timeout=SECONDS).json()["models"]
+    assert pool["kv_tokens"] >= 2048 and 0 < pool["kv_tokens_used"] <= pool["kv_tokens"]
     shown = client.show(MODEL)
     assert "completion" in shown.capabilities and shown.template and shown.parameters
     assert shown.modelinfo["tokenizer.ggml.tokens"] is None
