@@ -69,7 +69,7 @@ def converse(start: ChatStart) -> int | None:
             verbose=text.verbose,
             markdown=talk.markdown,
             report=reply.report,
-            how=How(kwargs, spec, reply.thinking, reply.overflow),
+            how=How(kwargs, spec, reply.thinking, reply.conversation_overflow),
             loading=time.perf_counter() - started,
         )
         session.begin()
