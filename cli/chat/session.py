@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from satchel.cli.chat.about import model_name
 from satchel.cli.chat.attach import Attachment, mentioned, with_files
 from satchel.cli.chat.display import DIM, AnswerOutput, Look
 from satchel.cli.chat.echo import silent
-from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation, save
+from satchel.cli.chat.history import SETTINGS, ChatMessage, ChatSettings, Conversation, save
 from satchel.cli.chat.respond import ChatAnswer, ChatRequest, respond
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs
@@ -92,6 +93,16 @@ class ChatOutput(Protocol):
         """Writes the report of a finished answer: counts, timings, notes."""
 
 
+class ChatLoader(Protocol):
+    """Loads a model with the options of the command line."""
+
+    def load(self, path: Path) -> Model:
+        """The model in a file."""
+
+    def settings(self, model: Model) -> ChatSettings:
+        """The settings of a chat with the model before the user changes any."""
+
+
 @dataclass(slots=True)
 class Session:
     """The state of a chat."""
@@ -113,6 +124,7 @@ class Session:
     errors: int = 0
     stopped: bool = False  # the user interrupted the last answer
     attached: list[Attachment] = field(default_factory=list)  # files for the next message
+    loader: ChatLoader | None = None  # loads another model for /model
     totals: Totals = field(default_factory=Totals)
     _retries: int = 0
     _noted: int = 0
@@ -149,6 +161,30 @@ class Session:
     def sent(self, conversation: Conversation) -> list[dict[str, str]]:
         """The messages that the model reads."""
         return conversation.messages(self.forgotten)
+
+    def change_model(self, path: Path) -> None:
+        """Goes on with the model in a file. What the user has set stays, and otherwise its own settings
+        hold. Where it cannot be loaded, the present one stays.
+        """
+        if self.loader is None:
+            raise RequestError("this chat keeps its model")
+        old, new = self.model, self.loader.load(path)
+        try:
+            if self.how.grammar is not None:
+                from satchel.cli.grammars import check_spec
+
+                check_spec(new, self.how.grammar)
+            settings, usual = self.loader.settings(new), self.loader.settings(old)
+            for name in SETTINGS:
+                if self.settings.value(name) != usual.value(name):
+                    settings = settings.with_value(name, self.settings.value(name))
+        except BaseException:
+            new.close()
+            raise
+        self.model, self._noted = new, 0
+        self.conversation = replace(self.conversation, model=model_name(new), settings=settings)
+        self.resume(self.conversation.turns, self.conversation.system)
+        old.close()
 
     def regenerate(self) -> None:
         """Answers the last message again. A fixed seed is incremented, so that the answer differs."""

@@ -132,4 +132,7 @@ class FakeModel:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.closed = True
