@@ -19,7 +19,7 @@ class Task:
 
 TASKS = (
     Task("Ask a model", ("chat", "run"), ("complete", "embed", "rerank", "tokenize")),
-    Task("Get models", ("pull", "list"), ("show", "cp", "rm", "create")),
+    Task("Get models", ("pull", "search", "list"), ("show", "cp", "rm", "create")),
     Task("Serve models", ("serve", "ps"), ("stop",)),
     Task("Make files", ("quantize", "convert"), ("imatrix", "edit", "split", "merge")),
     Task(
