@@ -87,14 +87,19 @@ def unpack_arg(op: str, raw: bytes) -> dict[str, Any]:
     return {name: record[name].item() for name in dtype.names or ()}
 
 
+def chosen_folders() -> list[Path]:
+    """The folders of SATCHEL_BACKENDS."""
+    named = os.environ.get("SATCHEL_BACKENDS", "").split(os.pathsep)
+    return [Path(folder).expanduser().resolve() for folder in named if folder]
+
+
 def libraries() -> list[Path]:
     """Backend libraries: in the folders of SATCHEL_BACKENDS first, then those installed with the package. The
     paths are absolute: for a name without a slash, the loader would search its own folders.
     """
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
-    named = os.environ.get("SATCHEL_BACKENDS", "").split(os.pathsep)
-    extra = [Path(folder).expanduser().resolve() for folder in named if folder]
-    folders = dict.fromkeys([*extra, Path(_hal.__file__).parent])  # one that is named twice counts once
+    # A folder that is named twice counts once.
+    folders = dict.fromkeys([*chosen_folders(), Path(_hal.__file__).parent])
     return [p for folder in folders for p in sorted(folder.glob(f"libsatchel_*{suffix}"))]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """At most one of them may be given."""
+    """Structured output. At most one of them may be given."""
 
     grammar: Annotated[
         str | None, option("--grammar", metavar="GBNF", help="A GBNF grammar that the answer must match.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -21,6 +22,7 @@ from satchel.errors import RequestError
 from satchel.runtime.option import Option, OptionError, options_of, with_values
 
 Command = Callable[..., int | None]
+LONGEST = 16  # characters of the choices that the help lists beside a flag
 
 
 def option(
@@ -105,6 +107,11 @@ class Group:
     kind: Any
     taking: Taking
 
+    @property
+    def title(self) -> str:
+        """The title of the group's options in `--help-all`: the first clause of the group's docstring."""
+        return re.split(r"[.:;]", self.kind.__doc__ or "Options", maxsplit=1)[0]
+
     def parameters(self) -> Iterator[Parameter]:
         """A parameter for each field, or for each flag of a field that holds options."""
         for f in self._fields():
@@ -156,8 +163,14 @@ def _flag(name: str, one: Option, default: Any, shown: bool = False) -> Paramete
     text = one.help or one.doc
     if shown and one.unset is not None:
         text = f"{text}  [default: the model's, else {one.unset}]"
-    declared = option(*one.flags, env=one.variable, metavar=one.metavar, help=text)
+    declared = option(*one.flags, env=one.variable, metavar=one.metavar or _choices(one), help=text)
     return Parameter(name, Annotated[kind, declared], None if several else default)
+
+
+def _choices(one: Option) -> str | None:
+    """The allowed values as the help names them; None where they are many."""
+    words = "|".join(str(choice) for choice in one.choices if choice != "")
+    return words if words and len(words) <= LONGEST else None
 
 
 def _options(base: Any, given: list[tuple[Option, Any]]) -> Any:
@@ -182,6 +195,7 @@ def with_options(command: Command) -> Command:
     signature = inspect.signature(command)
     groups = {name: made for name in signature.parameters if (made := _group(name, hints[name]))}
     flat = list(_flat(signature, hints, groups))
+    titles = {p.name: group.title for group in groups.values() for p in group.parameters()}
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> int | None:
@@ -195,6 +209,7 @@ def with_options(command: Command) -> Command:
     ]
     wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in flat}
+    wrapper.sections = titles  # type: ignore[attr-defined]
     del wrapper.__wrapped__
     return wrapper
 

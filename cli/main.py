@@ -15,12 +15,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from satchel.cli.usage import CONFIG, UsageError
 
 DONE, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
-HELP = ("-h", "--help", "--usage")
+HELP_ALL = "--help-all"
+HELP = ("-h", "--help", "--usage", HELP_ALL)
 EXPECTED = {
     "int": "a whole number",
     "float": "a number",
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def dispatch(args: list[str]) -> int:
     """Runs the command that the first argument names."""
     if not args or args[0] in (*HELP, "help"):
-        return overview() if len(args) < 2 else dispatch([args[1], "--help"])
+        return overview(HELP_ALL in args) if {*args} <= {*HELP, "help"} else dispatch([args[1], "--help"])
     if args[0] in ("--version", "-V", "version"):
         from importlib.metadata import version
 
@@ -85,16 +86,11 @@ def summary(path: Path) -> str:
     return ""
 
 
-def overview() -> int:
-    """Prints the list of commands. Their options are in each command's --help."""
-    known = commands()
-    width = max(map(len, known), default=0)
-    print("Usage: satchel COMMAND [OPTIONS] [ARGUMENTS]\n\nCommands:")
-    for name, path in known.items():
-        print(f"  {name:<{width}}  {summary(path)}")
-    print("\nOptions:\n  --version      Print the version.\n  --debug        Show where an error comes from.")
-    print("  --config FILE  Take options from this TOML file; see `satchel config`.")
-    print("  --help         Print this, or after a command, its options.")
+def overview(everything: bool = False) -> int:
+    """Prints the common commands, or all of them. Their options are in each command's --help."""
+    from satchel.cli.overview import page
+
+    print(page({name: summary(path) for name, path in commands().items()}, everything))
     return DONE
 
 
@@ -108,6 +104,7 @@ def invoke(name: str, args: list[str]) -> int:
     options, offered = declared(command), parameters(command)
     try:
         given = spelled(name, args, options, offered)
+        command.everything = HELP_ALL in given
         result = command.main(
             given, f"satchel {name}", standalone_mode=False, default_map=configured(name, command)
         )
@@ -144,12 +141,14 @@ def parsed(name: str) -> Any:
     import typer
     from typer.main import get_command
 
+    from satchel.cli.manual import HelpCommand
+
     stem = name.replace("-", "_")
-    module = importlib.import_module(f"satchel.cli.commands.{stem}")
+    function = getattr(importlib.import_module(f"satchel.cli.commands.{stem}"), stem)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    settings = {"help_option_names": list(HELP), "max_content_width": 100}
-    app.command(name, context_settings=settings)(getattr(module, stem))
-    command = get_command(app)
+    app.command(name, cls=HelpCommand, context_settings={"help_option_names": list(HELP)})(function)
+    command = cast(HelpCommand, get_command(app))
+    command.sections = getattr(function, "sections", {})
     for param in command.params:
         param.envvar = variables(param.envvar)
     return command

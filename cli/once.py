@@ -96,13 +96,17 @@ class Once:
             {
                 **self.text.generate_kwargs(),
                 "grammar": spec,
-                "on_overflow": self.reply.overflow,
+                "on_overflow": self._overflow(structured=spec is not None),
                 "logprobs": self.count.logprobs,
             },
             raw=self.raw,
             reasoning=self.reply.thinking,
             messages=[*messages, {"role": "user", "content": asked}],
         )
+
+    def _overflow(self, structured: bool) -> str:
+        """What a full context means here: raw text and structured output do not shift by default."""
+        return self.reply.overflow if self.raw or structured else self.reply.conversation_overflow
 
 
 def question(argument: str | None, text: TextOptions) -> str:
@@ -176,13 +180,13 @@ def _answers(
 def _say(answers: list[ChatAnswer], loading: float, verbose: bool, report: bool) -> None:
     """Writes to stderr why an answer was truncated, and the requested timings and reports."""
     from satchel.cli.chat.display import DIM, Look
-    from satchel.cli.chat.respond import counts
+    from satchel.cli.chat.respond import counts, notes
     from satchel.cli.console import note
     from satchel.cli.reports import lines, report_rows, timings
 
     look = Look.of(sys.stderr)
     for i, answer in enumerate(answers):
-        for line in answer.reply.notes:
+        for line in notes(answer):
             note(f"satchel: note: {line}")
         if answer.stats.reason:
             note(f"satchel: note: the answer is cut: {answer.stats.reason}{hint(answer.stats)}")

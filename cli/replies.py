@@ -61,7 +61,8 @@ class ReplyOptions:
             "--on-overflow",
             env="ON_OVERFLOW",
             metavar="POLICY",
-            help="In a full context: error, shift (drop the oldest tokens), truncate-middle (of a prompt).",
+            help="In a full context: error, shift (drop the oldest tokens), truncate-middle (of a prompt);"
+            " default: shift in a conversation, error for raw text and structured output.",
         ),
     ] = None
     shift: Annotated[
@@ -119,6 +120,11 @@ class ReplyOptions:
         """The value of GenerateOptions.on_overflow."""
         return self.on_overflow or ("shift" if self.shift else "error")
 
+    @property
+    def conversation_overflow(self) -> str:
+        """`overflow` of a conversation, which shifts unless the user chooses otherwise."""
+        return "shift" if self.on_overflow is None and self.shift is None else self.overflow
+
     def loaded(self) -> dict[str, Any] | None:
         """The load option `defaults`: what requests say of thinking besides `thinking`."""
         return None if self.budget_message is None else {"reasoning_end": self.budget_message}
@@ -135,7 +141,7 @@ class ReplyOptions:
 
 @dataclass(frozen=True, slots=True)
 class CountOptions:
-    """The number of completions, and their log-probabilities."""
+    """Several completions, and their log-probabilities."""
 
     n_completions: Annotated[
         int,

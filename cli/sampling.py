@@ -16,7 +16,7 @@ KNOWN = "".join(LETTERS)
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """The sampling options that the user gives; the model has defaults of the others."""
+    """Sampling. The model has defaults of the options that the user does not give."""
 
     given: Annotated[Mapping[str, Any], Given(Sampling)] = field(default_factory=dict)
     dry_breakers: Annotated[

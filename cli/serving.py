@@ -23,7 +23,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of the server, and what the command line alone has."""
+    """The server. Some options are of the command line alone."""
 
     server: ServerSettings = field(default_factory=ServerSettings)
     alias: Annotated[

@@ -73,10 +73,10 @@ class Conversation:
     turns: tuple[ChatMessage, ...] = ()
     settings: ChatSettings = field(default_factory=ChatSettings)
 
-    def messages(self) -> list[dict[str, str]]:
-        """The messages as chat templates read them."""
+    def messages(self, forgotten: int = 0) -> list[dict[str, str]]:
+        """The messages as chat templates read them, without so many turns after the system prompt."""
         first = [{"role": "system", "content": self.system}] if self.system else []
-        return first + [{"role": turn.role, "content": turn.content} for turn in self.turns]
+        return first + [{"role": turn.role, "content": turn.content} for turn in self.turns[forgotten:]]
 
 
 def save(conversation: Conversation, path: Path) -> None:

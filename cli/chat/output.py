@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from satchel.cli.chat.about import describe
 from satchel.cli.chat.display import BOLD, DIM, NEARLY_FULL, RED, YELLOW, AnswerOutput, AnswerWriter, Look
-from satchel.cli.chat.respond import ChatAnswer, counts
+from satchel.cli.chat.respond import ChatAnswer, counts, notes
 from satchel.cli.chat.session import Session
 from satchel.cli.chat.thinking import ThinkingSplitter
 from satchel.cli.console import plain
@@ -56,10 +56,10 @@ class TextOutput:
             rows += report_rows(answer.reply.report)
         for line in lines(rows):
             session.say(f"  {line}", DIM)
-        for line in answer.reply.notes:
+        for line in notes(answer):
             session.say(f"note: {line}", DIM)
         if stats.reason:
-            session.fail(f"the answer is cut: {stats.reason}{advice(answer)}")
+            session.fail(f"the answer is cut: {stats.reason}{advice(session, answer)}")
 
 
 def status(session: Session, answer: ChatAnswer) -> str:
@@ -71,9 +71,11 @@ def status(session: Session, answer: ChatAnswer) -> str:
     return session.look.joined([*counts(answer.stats), meter, end])
 
 
-def advice(answer: ChatAnswer) -> str:
+def advice(session: Session, answer: ChatAnswer) -> str:
     """A hint for an answer that reached a limit."""
     if "the context of" in answer.stats.reason:
+        if session.how.on_overflow == "shift":
+            return ", and structured output cannot shift; /clear or -c makes room, /set format none shifts"
         return "; /clear forgets the conversation, /save keeps it"
     return "; /set max_tokens allows more" if answer.stats.finish == "length" else ""
 
@@ -100,7 +102,7 @@ class Objects:
             session.model.bandwidth()
         facts = answer_facts(session.model, answer, session.report, False)
         used = {"cached_tokens": answer.stats.cached, "context_used": session.used}
-        _write("answer", **facts, **used, reason=answer.stats.reason, notes=list(answer.reply.notes))
+        _write("answer", **facts, **used, reason=answer.stats.reason, notes=notes(answer))
 
 
 class PieceWriter:

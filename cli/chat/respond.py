@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from satchel.runtime.sampling import Sampling
 
 TAIL = 8  # tokens at the end of a prompt that are searched for an opening <think>
+CONTEXTS = 4  # an answer of a chat that shifts ends after so many contexts, unless max_tokens is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,7 @@ class ChatRequest:
     kwargs: GenerateKwargs  # further fields of GenerateOptions
     raw: bool = False  # a text completion, without a chat template
     reasoning: bool | int | str | None = None
-    # The prompt's conversation; it is rendered again where reasoning or on_overflow change the prompt.
-    messages: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def changes_prompt(self) -> bool:
-        return self.reasoning is not None or self.kwargs.get("on_overflow", "error") != "error"
+    messages: Sequence[Mapping[str, Any]] = ()  # the conversation, which the model renders
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +149,13 @@ def respond_often(
 
 
 def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Progressed) -> Reply:
-    """The reply to a request, before anything is computed."""
+    """The reply to a request, before anything is computed. ids: the prompt of a text completion."""
     kwargs: GenerateKwargs = {**request.kwargs, "sampling": request.sampling, "progress": progress}
     if request.raw:
         return model.generate(ids, **kwargs)
-    if request.changes_prompt:
-        return model.chat(request.messages, reasoning=request.reasoning, **kwargs)
-    return model.answer(ids, **kwargs)
+    if kwargs.get("on_overflow") == "shift" and kwargs.get("max_tokens", -1) < 0:
+        kwargs["max_tokens"] = CONTEXTS * model.context
+    return model.chat(request.messages, reasoning=request.reasoning, **kwargs)
 
 
 def pieces(reply: Reply) -> Iterator[str]:
@@ -175,6 +171,17 @@ def answer_of(reply: Reply, started: float) -> ChatAnswer:
 
     text = reply.spoken if isinstance(reply, ChatReply) else reply.text
     return ChatAnswer(text, reply.stats, reply.sampling.seed, time.perf_counter() - started, reply)
+
+
+def notes(answer: ChatAnswer) -> list[str]:
+    """The notes of an answer. That of a context shift says what else a full context can mean."""
+    reply, found = answer.reply, [*answer.reply.notes]
+    if reply.shifts:
+        found[-1] += "; --on-overflow error ends the answer there"
+        limit = CONTEXTS * reply.model.context
+        if answer.stats.finish == "length" and answer.stats.generated == limit:
+            found.append(f"the answer was ended after {CONTEXTS} contexts; -n sets another limit")
+    return found
 
 
 def counts(stats: Stats) -> list[str]:

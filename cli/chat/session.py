@@ -6,16 +6,18 @@ The conversation changes only when an answer arrives: a failed message leaves it
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from satchel.cli.chat.about import model_name
 from satchel.cli.chat.attach import Attachment, mentioned, with_files
 from satchel.cli.chat.display import DIM, AnswerOutput, Look
 from satchel.cli.chat.echo import silent
-from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation, save
+from satchel.cli.chat.history import SETTINGS, ChatMessage, ChatSettings, Conversation, save
 from satchel.cli.chat.respond import ChatAnswer, ChatRequest, respond
 from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from satchel.runtime.api.reply import Stats
     from satchel.runtime.grammar import Spec
 
+CHOICE = "(--on-overflow error stops instead; /clear begins anew)"
+
 
 @dataclass(frozen=True, slots=True)
 class How:
@@ -34,7 +38,12 @@ class How:
     kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)  # fields of GenerateOptions
     grammar: Spec | None = None
     reasoning: bool | int | str | None = None
-    on_overflow: str = "error"
+    on_overflow: str = "shift"
+
+    @property
+    def policy(self) -> str:
+        """What a context means that is full before the answer ends. Structured output cannot shift."""
+        return "error" if self.grammar is not None and self.on_overflow == "shift" else self.on_overflow
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -84,6 +93,16 @@ class ChatOutput(Protocol):
         """Writes the report of a finished answer: counts, timings, notes."""
 
 
+class ChatLoader(Protocol):
+    """Loads a model with the options of the command line."""
+
+    def load(self, path: Path) -> Model:
+        """The model in a file."""
+
+    def settings(self, model: Model) -> ChatSettings:
+        """The settings of a chat with the model before the user changes any."""
+
+
 @dataclass(slots=True)
 class Session:
     """The state of a chat."""
@@ -101,9 +120,11 @@ class Session:
     keeps: bool = False  # save to `file` after each answer
     loading: float = 0.0  # seconds that loading took
     used: int = 0  # tokens in the context
+    forgotten: int = 0  # turns at the beginning that a full context has shifted out
     errors: int = 0
     stopped: bool = False  # the user interrupted the last answer
     attached: list[Attachment] = field(default_factory=list)  # files for the next message
+    loader: ChatLoader | None = None  # loads another model for /model
     totals: Totals = field(default_factory=Totals)
     _retries: int = 0
     _noted: int = 0
@@ -135,7 +156,35 @@ class Session:
     def resume(self, turns: tuple[ChatMessage, ...], system: str) -> None:
         """Continues with the turns of another conversation."""
         self.conversation = replace(self.conversation, turns=turns, system=system)
-        self.used = 0
+        self.used = self.forgotten = 0
+
+    def sent(self, conversation: Conversation) -> list[dict[str, str]]:
+        """The messages that the model reads."""
+        return conversation.messages(self.forgotten)
+
+    def change_model(self, path: Path) -> None:
+        """Goes on with the model in a file. What the user has set stays, and otherwise its own settings
+        hold. Where it cannot be loaded, the present one stays.
+        """
+        if self.loader is None:
+            raise RequestError("this chat keeps its model")
+        old, new = self.model, self.loader.load(path)
+        try:
+            if self.how.grammar is not None:
+                from satchel.cli.grammars import check_spec
+
+                check_spec(new, self.how.grammar)
+            settings, usual = self.loader.settings(new), self.loader.settings(old)
+            for name in SETTINGS:
+                if self.settings.value(name) != usual.value(name):
+                    settings = settings.with_value(name, self.settings.value(name))
+        except BaseException:
+            new.close()
+            raise
+        self.model, self._noted = new, 0
+        self.conversation = replace(self.conversation, model=model_name(new), settings=settings)
+        self.resume(self.conversation.turns, self.conversation.system)
+        old.close()
 
     def regenerate(self) -> None:
         """Answers the last message again. A fixed seed is incremented, so that the answer differs."""
@@ -156,13 +205,7 @@ class Session:
                 f"the message is no text at character {error.start}: it was not sent"
             ) from None
         asked = replace(self.conversation, turns=(*before, ChatMessage("user", text)))
-        ids = self.model.prompt_ids(asked.messages())
-        self.tell_notes()
-        if len(ids) > self.model.context and self.how.on_overflow != "truncate-middle":
-            raise RequestError(
-                f"the conversation would have {len(ids):,} tokens, the context holds {self.model.context:,}: "
-                "/clear forgets the conversation, -c at the start gives more room; the message was not added"
-            )
+        ids = self._fit(asked)
         request = self._request(asked, seed)
         answer = self._answer(ids, request)
         self.used = min(self.model.context, answer.stats.prompt + answer.stats.generated)
@@ -177,6 +220,32 @@ class Session:
         if answer.twice or (answer.stopped and not self.interactive):
             raise KeyboardInterrupt  # in a pipe, Ctrl-C ends the program instead of one answer
 
+    def _fit(self, asked: Conversation) -> list[int]:
+        """The tokens of a conversation. Where the context is full, the oldest turns are forgotten until half
+        of it is free, unless the user has chosen otherwise. RequestError for what does not fit.
+        """
+        context, policy = self.model.context, self.how.on_overflow
+        ids = self.model.prompt_ids(self.sent(asked))
+        self.tell_notes()
+        ends = range(self.forgotten + 2, len(asked.turns), 2)
+        if len(ids) > context and policy == "shift" and ends:
+            at = bisect_left(ends, True, key=lambda end: len(self._ids(asked, end)) <= context // 2)
+            end = ends[min(at, len(ends) - 1)]
+            ids = self._ids(asked, end)
+            if len(ids) <= context:
+                self.forgotten = end
+                self.say(f"the context of {context:,} tokens is full: {end} messages are forgotten {CHOICE}")
+        if len(ids) > context and policy != "truncate-middle":
+            what = "the message alone" if policy == "shift" else "the conversation"
+            raise RequestError(
+                f"{what} would have {len(ids):,} tokens, the context holds {context:,}: "
+                "/clear forgets the conversation, -c at the start gives more room; the message was not added"
+            )
+        return ids
+
+    def _ids(self, asked: Conversation, forgotten: int) -> list[int]:
+        return self.model.prompt_ids(asked.messages(forgotten))
+
     def _request(self, asked: Conversation, seed: int | None) -> ChatRequest:
         return ChatRequest(
             replace(self.settings.sampling, seed=seed),
@@ -184,10 +253,10 @@ class Session:
                 **self.how.kwargs,
                 "max_tokens": self.settings.max_tokens,
                 "grammar": self.how.grammar,
-                "on_overflow": self.how.on_overflow,
+                "on_overflow": self.how.policy,
             },
             reasoning=self.how.reasoning,
-            messages=asked.messages(),
+            messages=self.sent(asked),
         )
 
     def _answer(self, ids: Sequence[int], request: ChatRequest) -> ChatAnswer:

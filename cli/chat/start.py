@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,9 @@ from satchel.cli.sampling import SamplingOptions
 from satchel.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
+    from satchel.cli.chat.history import ChatSettings
     from satchel.cli.chat.session import Session
+    from satchel.runtime.api.model import Model
 
 FAILED = 1
 
@@ -36,30 +39,41 @@ class ChatStart:
     reply: ReplyOptions
     talk: ChatOptions
 
+    def load(self, path: Path | None) -> Model:
+        """The model in a file, or the one that the options name."""
+        model = self.model if path is None else self.model.at(path)
+        speculating, defaults = self.speculation.speculation(), self.reply.loaded()
+        return open_model(model, self.adapters, speculation=speculating, defaults=defaults)
+
+    def settings(self, model: Model) -> ChatSettings:
+        """The settings of a chat with the model before the user changes any."""
+        from satchel.cli.chat.history import ChatSettings
+
+        drawn = self.sampling.sampling(model.request_defaults.sampling)
+        return ChatSettings(drawn, self.text.generate_kwargs()["max_tokens"])
+
 
 def converse(start: ChatStart) -> int | None:
     """Loads the model and runs the conversation. Returns the exit code."""
     text, talk, reply = start.text, start.talk, start.reply
-    first, system, drawn = text.prompt_text(), text.system_text(), start.sampling.values()
-    kwargs = text.generate_kwargs()
-    spec, speculating = start.grammar.spec(), start.speculation.speculation()
-    file = talk.file()
+    first, system, kwargs = text.prompt_text(), text.system_text(), text.generate_kwargs()
+    start.sampling.values()  # refuses wrong ones before the model is loaded
+    start.speculation.speculation()
+    spec, file = start.grammar.spec(), talk.file()
     reply.check(raw=False, structured=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
-    with open_model(start.model, start.adapters, speculation=speculating, defaults=reply.loaded()) as loaded:
+    with ExitStack() as stack:
+        loaded = stack.enter_context(start.load(None))
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
-        from satchel.cli.chat.history import ChatSettings, Conversation
+        from satchel.cli.chat.history import Conversation
         from satchel.cli.chat.output import Objects, TextOutput
         from satchel.cli.chat.session import How, Session
 
         if spec is not None:
             check_spec(loaded, spec)
-        settings = ChatSettings(
-            start.sampling.sampling(loaded.request_defaults.sampling, drawn), kwargs["max_tokens"]
-        )
-        conversation = Conversation(model_name(loaded), system, (), settings)
+        conversation = Conversation(model_name(loaded), system, (), start.settings(loaded))
         session = Session(
             loaded,
             conversation,
@@ -69,9 +83,11 @@ def converse(start: ChatStart) -> int | None:
             verbose=text.verbose,
             markdown=talk.markdown,
             report=reply.report,
-            how=How(kwargs, spec, reply.thinking, reply.overflow),
+            how=How(kwargs, spec, reply.thinking, reply.conversation_overflow),
             loading=time.perf_counter() - started,
+            loader=start,
         )
+        stack.callback(lambda: session.model.close())
         session.begin()
         _run(session, _turns(session, first, talk.as_json), talk.single, file)
     return FAILED if session.errors and not interactive else None

@@ -30,7 +30,7 @@ def save_state(session: Session, path: Path) -> int:
         raise RequestError(f"{target}: is there already and is no saved state; choose another name")
     if session.conversation.turns:
         try:
-            ids = session.model.prompt_ids(session.conversation.messages())
+            ids = session.model.prompt_ids(session.sent(session.conversation))
             return session.model.save_state(target, ids)
         except RequestError as error:
             if "nothing to save" not in str(error):

@@ -107,7 +107,12 @@ def bench(
     no_warmup: Annotated[bool, option("--no-warmup", help="Measure the first run too.")] = False,
     profile: Annotated[bool, option("--profile", help="Print the time of each op.")] = False,
 ) -> int:
-    """Measure tokens per second, and the share of what the machine's memory and instructions allow."""
+    """Measure tokens per second, and the share of what the machine's memory and instructions allow.
+
+    Examples:
+        satchel bench -m model.gguf -p 512 -n 128
+        satchel bench --url http://localhost:8080 --concurrency 8
+    """
     if output not in OUTPUTS:
         raise wrong("-o", f"expected {', '.join(OUTPUTS)}, got {output}")
     if server.url:

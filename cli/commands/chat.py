@@ -33,6 +33,10 @@ def chat(
     From a pipe, each line is a turn and stdout gets the answers alone. With --json stdout gets one object a
     line, and a line of stdin that begins with { is an object {"text": TURN}. Most options are also read from
     the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
+
+    Examples:
+        satchel chat
+        satchel chat -m llama3.2 -sys "Answer in one sentence." --session trip
     """
     groups = (model, text, sampling, adapters, speculation, grammar, reply, talk)
     return converse(ChatStart(*groups))

@@ -41,6 +41,9 @@ def complete(
 
     The text comes from stdin, the files of -f, and the argument or -p, joined by newlines. Without -n it
     continues until the model ends it or the context is full.
+
+    Examples:
+        satchel complete "The sea is" -n 20
     """
     groups = (model, text, sampling, adapters, speculation, grammar, reply, count)
     return Once(prompt, *groups, raw=True, echo=echo and count.made == 1, as_json=as_json).answer()

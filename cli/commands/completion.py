@@ -20,6 +20,9 @@ def completion(
     bash: eval "$(satchel completion bash)" in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, after compinit.
     fish: satchel completion fish > ~/.config/fish/completions/satchel.fish.
     PowerShell: satchel completion powershell >> $PROFILE.
+
+    Examples:
+        eval "$(satchel completion bash)"
     """
     if asked:
         from satchel.cli.completing.candidates import candidates

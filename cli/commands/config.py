@@ -31,6 +31,10 @@ def config(
     The file is that of --config or SATCHEL_CONFIG, else config.toml in the user's configuration folder, if
     there is one. It has a table for each command, with options by their long names, and [defaults] for all of
     them.
+
+    Examples:
+        satchel config
+        satchel config show run -- --ctx-size 8192
     """
     from satchel.cli.config import find, usual_path
 

@@ -50,7 +50,11 @@ def convert(
     ] = None,
     dry_run: Annotated[bool, option("--dry-run", help="Print what would be written, write nothing.")] = False,
 ) -> None:
-    """Convert a Hugging Face checkpoint or a LoRA adapter to GGUF."""
+    """Convert a Hugging Face checkpoint or a LoRA adapter to GGUF.
+
+    Examples:
+        satchel convert ./Qwen3-0.6B qwen3.gguf
+    """
     if outtype.lower() not in OUTTYPES:
         raise wrong("--outtype", f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}")
     if target is not None and outfile is not None:

@@ -14,7 +14,11 @@ def cp(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A name, or a GGUF file anywhere.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
 ) -> None:
-    """Give a model a second name; its file is pinned in models.lock and not copied."""
+    """Give a model a second name; its file is pinned in models.lock and not copied.
+
+    Examples:
+        satchel cp hf:USER/REPO:Q4_K_M mine
+    """
     from satchel.store import Store
 
     with working(f"hashing {source}"):

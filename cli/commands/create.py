@@ -21,6 +21,9 @@ def create(
 
     Of the Modelfile, FROM, SYSTEM, LICENSE and the PARAMETERs of sampling are written into a copy of the
     file. Prints its path.
+
+    Examples:
+        satchel create mine -f Modelfile
     """
     from satchel.cli.commands.pull import shown
     from satchel.cli.options import decoded

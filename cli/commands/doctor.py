@@ -45,7 +45,11 @@ class CheckResult:
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> int:
-    """Test each backend and the bundled model; print what works and how to repair the rest."""
+    """Test each backend and the bundled model; print what works and how to repair the rest.
+
+    Examples:
+        satchel doctor
+    """
     system, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in system.items()))
@@ -107,9 +111,9 @@ def proc(name: str) -> dict[str, str]:
 
 def backends() -> Iterator[CheckResult]:
     """Checks every backend library found, the compiled CPU backend even if it is missing, and numba."""
-    from satchel.runtime.device.libraries import libraries
+    from satchel.runtime.device.libraries import offered
 
-    found = libraries()
+    found = offered()
     if not any(f.name == "cpu" for f in found):
         text = "not built: there was no C compiler when Satchel was installed, so models run slowly on numba"
         sudo = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "

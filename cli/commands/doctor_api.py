@@ -30,7 +30,11 @@ def doctor_api(
     listed: Annotated[bool, option("--list", help="List the checks without running them.")] = False,
     as_json: Annotated[bool, option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Check a server with requests of the official clients; exit code 1 where a check fails."""
+    """Check a server with requests of the official clients; exit code 1 where a check fails.
+
+    Examples:
+        satchel doctor-api http://localhost:8080 --only 'chat*'
+    """
     wanted = chosen(only or ())
     if listed:
         for check in wanted:

@@ -49,7 +49,11 @@ def edit(
     force: Annotated[bool, typer.Option("--force", help="Write the file even if it would not load.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the changes without writing.")] = False,
 ) -> None:
-    """Change a model file's metadata. Tensors and all other keys stay byte for byte."""
+    """Change a model file's metadata. Tensors and all other keys stay byte for byte.
+
+    Examples:
+        satchel edit model.gguf edited.gguf --set general.name=Mine
+    """
     from satchel.cli.console import note, progress
     from satchel.formats.gguf import open_gguf
     from satchel.formats.gguf.edit import change, parse_assignment, write_edited

@@ -55,6 +55,9 @@ def embed(
 
     Texts are the arguments, -p, the lines of -f, or those of stdin; empty lines are skipped. Pooling none
     gives an embedding for each token.
+
+    Examples:
+        satchel embed "a cup of tea" -m embedder.gguf
     """
     if pooling is not None and pooling not in POOLINGS:
         raise wrong("--pooling", f"expected one of {', '.join(POOLINGS)}, got {pooling}")

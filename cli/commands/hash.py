@@ -37,6 +37,9 @@ def hash(
 
     The model's own digest does not change when its tensors are stored in another order, in parts, or with
     another alignment. With --check the exit code is 1 where something differs.
+
+    Examples:
+        satchel hash model.gguf
     """
     from satchel.cli.chat.bar import late_bar
     from satchel.formats.gguf import open_gguf

@@ -43,6 +43,9 @@ def imatrix(
     """Gather importance data for quantizing.
 
     The text is cut into windows of -c tokens, 512 by default.
+
+    Examples:
+        satchel imatrix -m model.gguf -f text.txt -o imatrix.gguf
     """
     from satchel.formats.imatrix import Origin, write_dat, write_importance
     from satchel.runtime.tasks.imatrix import Observed, choose_products, collect

@@ -41,7 +41,12 @@ def inspect(
         typer.Option("--key", metavar="KEY", help="Print the whole value of one key, and nothing else."),
     ] = None,
 ) -> None:
-    """Show a GGUF file's header, metadata, tensors and sizes."""
+    """Show a GGUF file's header, metadata, tensors and sizes.
+
+    Examples:
+        satchel inspect model.gguf
+        satchel inspect hf:USER/REPO:Q4_K_M --json
+    """
     from satchel.store.resolve import default_model
 
     with open_gguf(model or default_model()) as gguf:

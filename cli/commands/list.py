@@ -19,7 +19,12 @@ def list(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List this machine's models: pulled ones, those of Hugging Face, Ollama, LM Studio, the bundled one."""
+    """List this machine's models: pulled ones, those of Hugging Face, Ollama, LM Studio, the bundled one.
+
+    Examples:
+        satchel list
+        satchel list qwen
+    """
     from satchel.store import Store
 
     found = [entry for entry in Store().list() if text.lower() in entry.name.lower()]

@@ -15,7 +15,11 @@ def merge(
     source: ModelArgument,
     target: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
 ) -> None:
-    """Join the parts of a split model. A single file is copied without unreferenced bytes."""
+    """Join the parts of a split model. A single file is copied without unreferenced bytes.
+
+    Examples:
+        satchel merge big-00001-of-00003.gguf big.gguf
+    """
     from satchel.cli.console import progress
     from satchel.formats.gguf import open_gguf, sources, write_gguf
 

@@ -80,6 +80,9 @@ def perplexity(
     """Measure perplexity on a text, divergence from another model, or accuracy in multiple choice.
 
     The text is cut into windows of -c tokens, 512 by default. Several models make a table.
+
+    Examples:
+        satchel perplexity model.gguf -f text.txt
     """
     from satchel.cli.quality.plot import check_plot, draw
     from satchel.cli.quality.report import as_text, json_text, table

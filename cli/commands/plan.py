@@ -51,7 +51,11 @@ def plan(
     ] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what a model would take on each device, before it is loaded."""
+    """Show what a model would take on each device, before it is loaded.
+
+    Examples:
+        satchel plan model.gguf --steps
+    """
     if file is not None and (model.model or model.hub or model.url):
         raise wrong("MODEL", "the model is given by -m, -hf or -mu already")
     options = model if file is None else model.at(file)

@@ -18,7 +18,11 @@ def ps(
     host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the models that a running server has loaded."""
+    """List the models that a running server has loaded.
+
+    Examples:
+        satchel ps
+    """
     from satchel.store.running import ServerClient
 
     models = ServerClient.of(os.environ, host).models()

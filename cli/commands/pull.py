@@ -33,6 +33,10 @@ def pull(
 
     Each file is hashed while it is downloaded, and checked by the GGUF reader before it gets its name;
     models.lock pins it. Prints the path of each model.
+
+    Examples:
+        satchel pull hf:USER/REPO:Q4_K_M
+        satchel pull llama3.2
     """
     from satchel.store import Store
 

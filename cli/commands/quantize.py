@@ -35,7 +35,12 @@ def quantize(
     dry_run: Annotated[bool, option("--dry-run", help="Print the table and sizes, write no model.")] = False,
     threads: Annotated[int | None, option("-t", "--threads", min=1, help="Default: all cores.")] = None,
 ) -> None:
-    """Write a model in smaller formats."""
+    """Write a model in smaller formats.
+
+    Examples:
+        satchel quantize model-f16.gguf small.gguf Q4_K_M
+        satchel quantize model-f16.gguf small.gguf --target-size 4GB
+    """
     from satchel.cli.quantizing.quantize_job import QuantizeJob
     from satchel.formats.quantize import QuantizeOptions
     from satchel.runtime.weights.sources import open_source

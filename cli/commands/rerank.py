@@ -57,6 +57,9 @@ def rerank(
 
     Documents are the arguments, the lines of -f, the files of -d, or the lines of stdin. Scores are between 0
     and 1; with --embeddings they are cosine similarities, between -1 and 1.
+
+    Examples:
+        satchel rerank "How do I make tea?" -f docs.txt -m reranker.gguf
     """
     from satchel.runtime.tasks.rerank import INSTRUCTION
 

@@ -21,6 +21,10 @@ def rm(
     """Remove models from the store, and their files unless another name uses them.
 
     Files in another program's folder are not touched.
+
+    Examples:
+        satchel rm hf:USER/REPO:Q4_K_M
+        satchel rm --unfinished
     """
     from satchel.cli.commands.list import size
     from satchel.store import Store

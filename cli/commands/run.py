@@ -53,6 +53,10 @@ def run(
     Several sources are joined by newlines: stdin, the files of -f, the prompt. In a terminal, a model without
     a prompt begins a chat. Most options are also read from the environment: --ctx-size from SATCHEL_CTX_SIZE
     or LLAMA_ARG_CTX_SIZE.
+
+    Examples:
+        satchel run "Why is the sky blue?"
+        satchel run llama3.2 "Sum it up" -f notes.txt
     """
     named, prompt = model_and_prompt(words or (), model.model or model.hub or model.url)
     model = replace(model, model=named or model.model)

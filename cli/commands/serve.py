@@ -59,6 +59,10 @@ def serve(
     """Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a page at /.
 
     [models.NAME] and [aliases.NAME] of the configuration file are served too; SIGHUP reads them again.
+
+    Examples:
+        satchel serve
+        satchel serve -m hf:USER/REPO:Q4_K_M --port 8000 --api-key secret
     """
     try:
         from satchel.server.log import set_up

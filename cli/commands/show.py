@@ -22,7 +22,11 @@ def show(
     template: Annotated[bool, typer.Option("--template", help="Print only the chat template.")] = False,
     licence: Annotated[bool, typer.Option("--license", "--licence", help="Print only the licence.")] = False,
 ) -> None:
-    """Show a model's architecture, size, context, quantization, licence, template and capabilities."""
+    """Show a model's architecture, size, context, quantization, licence, template and capabilities.
+
+    Examples:
+        satchel show llama3.2
+    """
     from satchel.store import Store
     from satchel.store.resolve import default_model
 

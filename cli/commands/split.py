@@ -32,7 +32,11 @@ def split(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parts without writing.")] = False,
 ) -> None:
-    """Split a model into parts; by default 128 tensors per part."""
+    """Split a model into parts; by default 128 tensors per part.
+
+    Examples:
+        satchel split big.gguf parts --split-max-size 4G
+    """
     from satchel.cli.console import progress
     from satchel.formats.gguf import open_gguf, sources
     from satchel.formats.gguf.writer import lay_out, write_layouts

@@ -15,7 +15,11 @@ def stop(
     names: Annotated[list[str], typer.Argument(metavar="NAME ...", help="Names of `satchel ps`.")],
     host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
 ) -> None:
-    """Unload models of a running server; the next request for one loads it again."""
+    """Unload models of a running server; the next request for one loads it again.
+
+    Examples:
+        satchel stop llama3.2
+    """
     from satchel.store.running import ServerClient
 
     server = ServerClient.of(os.environ, host)

@@ -40,7 +40,12 @@ def tokenize(
     count: Annotated[bool, typer.Option("--show-count", help="Print the number of tokens too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print ids and texts as one JSON object.")] = False,
 ) -> None:
-    """Turn text into token ids. Control tokens in the text stay text unless --special is given."""
+    """Turn text into token ids. Control tokens in the text stay text unless --special is given.
+
+    Examples:
+        satchel tokenize "Hello there"
+        satchel tokenize --ids "Hello there"
+    """
     from satchel.formats.gguf import open_gguf
     from satchel.formats.tokenizer import build_tokenizer
     from satchel.store.resolve import default_model

@@ -48,7 +48,11 @@ def tune(
     forget: Annotated[bool, option("--forget", help="Delete the stored results.")] = False,
     as_json: Annotated[bool, option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure which kernels are fastest here for a model, and use them from now on."""
+    """Measure which kernels are fastest here for a model, and use them from now on.
+
+    Examples:
+        satchel tune -m model.gguf
+    """
     if show or forget:
         if show and forget:
             raise wrong("--forget", "--show is given too: one of them")

@@ -31,6 +31,9 @@ def verify(
     """Check a model file: container, meaning, weights, tokenizer, chat template.
 
     Exit codes: 0 nothing is wrong, 1 something is, 2 the file can't be opened.
+
+    Examples:
+        satchel verify model.gguf
     """
     from satchel.cli.chat.bar import late_bar
     from satchel.runtime.tasks.verify import verify as check

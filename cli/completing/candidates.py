@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from satchel.cli.completing.scripts import SCRIPTS
-from satchel.cli.main import HELP, commands, parsed, summary
+from satchel.cli.main import HELP_ALL, commands, parsed, summary
 
 FILES = ":files"  # tells the scripts to use the shell's own completion of file names
 
@@ -31,9 +31,9 @@ class CompletionCandidate:
 
 
 def _backends() -> Iterable[str]:
-    from satchel.runtime.device.libraries import libraries
+    from satchel.runtime.device.libraries import offered
 
-    return ("auto", *(found.name for found in libraries() if not found.reason))
+    return ("auto", *(found.name for found in offered() if not found.reason))
 
 
 def _tables() -> Iterable[str]:
@@ -113,7 +113,7 @@ def _commands(current: str) -> Iterator[CompletionCandidate]:
     for name, path in commands().items():
         if name.startswith(current):
             yield CompletionCandidate(name, summary(path))
-    yield from _fitting(current, ("--help", "--version") if current else ())
+    yield from _fitting(current, ("--help", HELP_ALL, "--version") if current else ())
 
 
 def _options(current: str, parameters: Iterable[CompletedParameter]) -> Iterator[CompletionCandidate]:
@@ -126,7 +126,7 @@ def _options(current: str, parameters: Iterable[CompletedParameter]) -> Iterator
         for name in long if long and (len(current) < 2 or current.startswith("--")) else names:
             if name.startswith(current):
                 yield CompletionCandidate(name, getattr(parameter, "help", None) or "")
-    yield from _fitting(current, HELP[1:2])
+    yield from _fitting(current, ("--help", HELP_ALL))
 
 
 def _parameter(name: str, parameters: Iterable[CompletedParameter]) -> CompletedParameter | None:

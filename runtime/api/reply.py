@@ -145,9 +145,14 @@ class Reply(Resource):
             lacks = "the model was loaded without speculation (--lookup, --draft-model)"
             found.append(f"draft is {self.options.draft}, but no token is drafted: {lacks}")
         if self._forgotten:
-            times = len(self._sequences) - 1 - self._resumed
-            found.append(f"the context was full {times} times: {self._forgotten} older tokens were forgotten")
+            times = f" {self.shifts} times" if self.shifts > 1 else ""
+            found.append(f"the context was full{times}: {self._forgotten} older tokens were forgotten")
         return tuple(found)
+
+    @property
+    def shifts(self) -> int:
+        """The number of context shifts so far."""
+        return max(0, len(self._sequences) - 1 - self._resumed)
 
     @property
     def report(self) -> UsageReport:
@@ -161,7 +166,7 @@ class Reply(Resource):
             reason=stats.reason,
             cut_tokens=fitted.cut + self._forgotten,
             cut_messages=fitted.messages,
-            shifts=max(0, len(self._sequences) - 1 - self._resumed),
+            shifts=self.shifts,
             limit=self.model.measured_bandwidth,
             notes=self.notes,
         ).with_usage(self._sequences)

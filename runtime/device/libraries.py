@@ -12,6 +12,8 @@ from satchel import cext
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import Backend, BackendLibrary, error_text
 
+TEST_BACKENDS = frozenset({"dry", "emulated", "null", "remote"})
+
 
 def _open_library(path: Path) -> BackendLibrary:
     name = path.stem.removeprefix("libsatchel_")
@@ -53,6 +55,12 @@ def libraries() -> tuple[BackendLibrary, ...]:
     return tuple(_open_library(path) for path in cext.libraries())
 
 
+def offered() -> tuple[BackendLibrary, ...]:
+    """The libraries that lists and errors name: a test backend only if SATCHEL_BACKENDS has its folder."""
+    chosen = cext.chosen_folders()
+    return tuple(f for f in libraries() if f.name not in TEST_BACKENDS or Path(f.path).parent in chosen)
+
+
 def open_backend(found: BackendLibrary) -> Backend:
     """The backend of a usable library, with the kernels that users registered and those that were tuned."""
     backend = Backend(found)
@@ -77,7 +85,7 @@ def find_backend(name: str = "auto") -> Backend:
     if wanted:
         return open_backend(max(wanted, key=lambda f: f.score))
     broken = [f.reason for f in libraries() if f.name == name and f.reason]
-    have = ", ".join(sorted({f.name for f in usable} | {"numba"}))
+    have = ", ".join(sorted({f.name for f in offered() if not f.reason} | {"numba"}))
     raise DeviceError(
         f"device {name!r}: {broken[0] if broken else 'no such backend is installed'}; there is {have}"
     )

@@ -10,14 +10,21 @@ from typing import Any
 import pytest
 
 from satchel.cli.commands import doctor
+from satchel.cli.completing.candidates import candidates
 from satchel.cli.main import main
+from satchel.errors import DeviceError
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import BackendLibrary
-from satchel.runtime.device.libraries import find_backend
+from satchel.runtime.device.libraries import TEST_BACKENDS, find_backend, libraries, offered
 from satchel.runtime.device.selftest import cache_types
 from satchel.runtime.graph import Node
 from satchel.runtime.plan import ONE, Bucket
 from satchel.runtime.sandbox.enter import lacking
+
+
+@pytest.fixture(autouse=True)
+def _no_chosen_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SATCHEL_BACKENDS", raising=False)
 
 
 def checks(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, dict[str, Any]]:
@@ -33,11 +40,38 @@ def test_numba_computes_right(capsys: pytest.CaptureFixture[str]) -> None:
     found = checks(capsys)
     assert found["numba"]["result"] == "PASS"
     assert found["cpu"]["result"] in ("PASS", "FAIL")
-    assert {found[n]["result"] for n in ("null", "remote") if n in found} <= {"TEST"}
+    assert not TEST_BACKENDS & {*found}
     assert all(check["mend"] for check in found.values() if check["result"] == "FAIL")
     wanted = "NONE" if lacking() else "PASS"
     for name in ("sandbox", "open", "write", "socket", "exec", "fork"):
         assert found[name]["kind"] == "sandbox" and found[name]["result"] in (wanted, "PASS"), name
+
+
+def test_test_backends_are_hidden_unless_a_folder_of_the_variable_has_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = [
+        BackendLibrary(name, str(tmp_path / f"libsatchel_{name}.so"), "", 1)
+        for name in ("cpu", "toy", *TEST_BACKENDS)
+    ]
+    monkeypatch.setattr("satchel.runtime.device.libraries.libraries", lambda: tuple(found))
+    monkeypatch.delenv("SATCHEL_BACKENDS", raising=False)
+    assert [one.name for one in offered()] == ["cpu", "toy"]
+    assert [c.word for c in candidates(["satchel", "run", "-dev", ""])] == ["auto", "cpu", "toy"]
+    with pytest.raises(DeviceError, match=r"no such backend is installed; there is cpu, numba, toy$"):
+        find_backend("nonsense")
+    monkeypatch.setenv("SATCHEL_BACKENDS", os.pathsep.join(["/nowhere", str(tmp_path.resolve())]))
+    assert list(offered()) == found
+
+
+def test_a_chosen_test_backend_is_tested(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    null = next((Path(f.path) for f in libraries() if f.name == "null"), None)
+    if null is None:
+        pytest.skip("no compiled backend is installed")
+    monkeypatch.setenv("SATCHEL_BACKENDS", str(null.parent))
+    assert checks(capsys)["null"]["result"] == "TEST"
 
 
 def test_cache_types_are_those_that_the_device_takes(

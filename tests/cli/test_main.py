@@ -166,7 +166,9 @@ def test_help_lists_commands_without_importing(
 @pytest.mark.parametrize("line", ["probe --help", "probe -h", "help probe"])
 def test_help_of_a_command(probe: dict[str, object], capsys: pytest.CaptureFixture[str], line: str) -> None:
     assert program.main(line.split()) == 0
-    assert "--n-gpu-layers" in capsys.readouterr().out
+    assert "  -ngl, --gpu-layers N" in capsys.readouterr().out
+    assert program.main(["probe", "--help-all"]) == 0
+    assert "  -ngl, --gpu-layers, --n-gpu-layers N" in capsys.readouterr().out
 
 
 def test_every_command_has_a_summary_of_one_line() -> None:
@@ -246,7 +248,8 @@ def test_a_closed_pipe_is_quiet(line: str) -> None:
 def test_an_interrupt_is_quiet() -> None:
     script = (
         "import sys; import satchel.cli.main as p;"
-        "p.overview = lambda: (print('ready', flush=True), [0 for zero in iter(int, 1) if zero]);"  # for ever
+        "p.overview = lambda everything: ("
+        "print('ready', flush=True), [0 for zero in iter(int, 1) if zero]);"  # for ever
         "sys.exit(p.main(['--help']))"
     )
     pipe = subprocess.PIPE

@@ -80,8 +80,23 @@ def test_how_much_is_thought(call: Run, fake: FakeModel, command: str, args: str
 @pytest.mark.parametrize("args", ["", "--reasoning auto", "--reasoning-budget -1"])
 def test_by_default_a_model_thinks_as_it_is_used_to(call: Run, fake: FakeModel, args: str) -> None:
     assert call("run", "-m", "f.gguf", "hi", *args.split())[0] == 0
-    assert "reasoning" not in fake.asked[0]
-    assert (fake.asked[0]["on_overflow"], fake.loaded["worker"]) == ("error", "thread")
+    assert fake.asked[0]["reasoning"] is None and fake.loaded["worker"] == "thread"
+
+
+@pytest.mark.parametrize(
+    ("args", "policy"),
+    [
+        ("run hi", "shift"),
+        ("run hi -no-cnv", "error"),
+        ("run hi --regex a", "error"),
+        ("complete hi", "error"),
+    ],
+)
+def test_a_conversation_shifts_by_default(call: Run, fake: FakeModel, args: str, policy: str) -> None:
+    name, *rest = args.split()
+    fake.scripts.append(["a"])
+    call(name, "-m", "f.gguf", *rest)
+    assert fake.asked[0]["on_overflow"] == policy
 
 
 @pytest.mark.parametrize(
@@ -170,7 +185,7 @@ def test_notes_of_an_answer_are_said(call: Run, fake: FakeModel, monkeypatch: py
         reply.notes = ("5 tokens were left out",)
         return reply
 
-    monkeypatch.setattr(fake, "answer", noted)
+    monkeypatch.setattr(fake, "generate", noted)
     assert call("run", "-m", "f.gguf", "hi") == (0, "Hello!\n", "satchel: note: 5 tokens were left out\n")
     code, out, err = call("chat", "-m", "f.gguf", stdin="hi\n")
     assert (code, out) == (0, "Hello!\n") and "note: 5 tokens were left out" in err
@@ -213,12 +228,14 @@ def test_a_model_that_cannot_think_is_not_asked_to(call: Run, model: Path) -> No
 
 def test_a_full_context_shifts_and_says_so(call: Run, model: Path) -> None:
     args = ("run", "-m", str(model), "hello", "-c", "32", "-n", "60", "-s", "3", "--ignore-eos", "--json")
-    code, out, err = call(*args, "--report", "--context-shift")
+    code, out, err = call(*args, "--report")
     found = json.loads(out)
     assert code == 0 and found["generated_tokens"] == 60
     assert found["report"]["shifts"] > 0 and found["report"]["cut_tokens"] > 0
-    assert "satchel: note: the context was full" in err and "older tokens were forgotten" in err
-    code, out, err = call(*args)
+    assert (
+        "satchel: note: the context was full" in err and "older tokens were forgotten; --on-overflow" in err
+    )
+    code, out, err = call(*args, "--no-context-shift")
     assert code == 0 and json.loads(out)["generated_tokens"] < 60
     assert "the context of 32 tokens is full; -c sets another size" in err
 
@@ -228,8 +245,22 @@ def test_a_long_conversation_loses_its_middle_and_says_so(call: Run, model: Path
     args = ("chat", "-m", str(model), "-c", "64", "-n", "3", "-s", "3")
     code, _, err = call(*args, "--on-overflow", "truncate-middle", stdin=turns)
     assert code == 0 and "were left out of the middle of the prompt" in err
-    code, _, err = call(*args, stdin=turns)
+    code, _, err = call(*args, "--on-overflow", "error", stdin=turns)
     assert code == 1 and "the context holds 64: /clear forgets" in err
+
+
+def test_a_long_conversation_shifts_and_says_so(call: Run, model: Path) -> None:
+    turns = "".join(f"number {i}\n" for i in range(12))
+    code, _, err = call("chat", "-m", str(model), "-c", "64", "-n", "3", "-s", "3", stdin=turns)
+    assert code == 0 and "the context of 64 tokens is full: " in err and "messages are forgotten" in err
+
+
+def test_an_answer_that_shifts_without_end_is_ended(call: Run, model: Path) -> None:
+    code, out, err = call(
+        "run", "-m", str(model), "hello", "-c", "32", "-s", "3", "--ignore-eos", "--json", stdin=""
+    )
+    assert code == 0 and json.loads(out)["generated_tokens"] == 4 * 32
+    assert "the answer was ended after 4 contexts; -n sets another limit" in err
 
 
 def test_an_engine_in_a_process_of_its_own_says_the_same(call: Run, model: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from fake_model import FakeModel
 from tiny_file import write_model
 
+from satchel.cli.chat.respond import CONTEXTS
 from satchel.cli.chat.start import ChatStart
 from satchel.cli.main import CLOSED, main
 from satchel.cli.once import PATIENCE
@@ -61,7 +62,7 @@ def interrupt() -> None:
 def test_the_answer_alone_is_on_stdout(run: Run, fake: FakeModel) -> None:
     fake.notes.append("the file is odd")
     assert run("Who are you?") == (0, "Hello!\n", "satchel: note: the file is odd\n")
-    assert fake.conversations == [[{"role": "user", "content": "Who are you?"}]]
+    assert fake.conversations[-1] == [{"role": "user", "content": "Who are you?"}] and len(fake.asked) == 1
     assert fake.closed
 
 
@@ -136,7 +137,8 @@ def test_defaults_are_those_of_llama_cpp(run: Run, fake: FakeModel) -> None:
     assert load == {"context": 0, "threads": 0, "batch": 0, "device": "auto", **cache("", "")}
     assert fake.loaded["cache_type"] == "f16"
     asked = fake.asked[0]
-    assert (asked["max_tokens"], asked["ignore_eos"], asked["stop"]) == (-1, False, ())
+    assert (asked["ignore_eos"], asked["stop"]) == (False, ())
+    assert asked["max_tokens"] == CONTEXTS * fake.context, "a context shift must not go on for ever"
     s = asked["sampling"]
     assert (s.seed, s.temperature, s.top_k, s.top_p, s.min_p, s.repeat_last_n) == (
         None,
@@ -238,7 +240,7 @@ def test_what_the_library_refuses_is_one_line(run: Run, fake: FakeModel) -> None
 def test_a_full_context_is_told(run: Run, fake: FakeModel) -> None:
     fake.context = 3
     fake.scripts.append(["a"] * 9)
-    code, out, err = run("hi there")
+    code, out, err = run("hi there", "--no-context-shift")
     assert (code, out) == (0, "aa\n") and "the context of 3 tokens is full" in err
 
 

@@ -18,7 +18,7 @@ from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 
 Act = Callable[[], None]
-CHUNK = 512
+CHUNK, ENDLESS = 512, 1 << 62
 
 
 class FakeReply:
@@ -33,6 +33,7 @@ class FakeReply:
         self.stats = Stats(prompt=len(ids))
         self._cancelled = False
         self.notes: tuple[str, ...] = ()
+        self.shifts = 0
         self.logprobs: list[Logprob] = []
 
     def cancel(self) -> None:
@@ -46,7 +47,8 @@ class FakeReply:
             if self._cancelled and done < len(self.prompt):
                 self.stats.finish = "cancelled"
                 return
-        room = self.model.context - len(self.prompt) + 1
+        shifts = self.asked.get("on_overflow") == "shift"
+        room = ENDLESS if shifts else self.model.context - len(self.prompt) + 1
         limit = room if self.asked["max_tokens"] < 0 else min(room, self.asked["max_tokens"])
         for piece in self.script:
             if callable(piece):
@@ -113,8 +115,6 @@ class FakeModel:
         self.reply = FakeReply(self, list(ids), script, **asked)
         return self.reply
 
-    answer = generate
-
     def chat(self, messages: Sequence[Mapping[str, str]], *, reasoning: object, **asked: Any) -> FakeReply:
         return self.generate(self.prompt_ids(messages), reasoning=reasoning, **asked)
 
@@ -132,4 +132,7 @@ class FakeModel:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.closed = True

@@ -57,6 +57,7 @@ class Hub:
     url: str
     files: dict[str, Served] = field(default_factory=dict)  # by path
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # (path, headers) of each request
+    queries: list[str] = field(default_factory=list)  # what followed `?` in each request
     posted: list[Any] = field(default_factory=list)  # the bodies of requests that had one
     before: Callable[[str], None] = lambda path: None
     open: set[Any] = field(default_factory=set)  # connections that were accepted and are not finished
@@ -131,7 +132,8 @@ def hub_server() -> Iterator[Hub]:
             self.do_GET()
 
         def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
+            path, _, query = self.path.partition("?")
+            hub.queries.append(query)
             hub.asked.append((path, {k.lower(): v for k, v in self.headers.items()}))
             hub.before(path)
             try:

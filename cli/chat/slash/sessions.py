@@ -35,7 +35,7 @@ def _load(session: Session, text: str) -> None:
     path = found_path(text, "load")
     loaded, mine = load(path), session.conversation.model
     session.conversation = replace(loaded, model=mine)
-    session.used, session.file = 0, path
+    session.used, session.forgotten, session.file = 0, 0, path
     session.say(f"{len(loaded.turns)} messages loaded from {path}", DIM)
     from satchel.cli.chat.state import restore_state
 

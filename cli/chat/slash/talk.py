@@ -65,7 +65,8 @@ def _take_back(session: Session) -> str:
         raise RequestError("nothing was said yet")
     session.resume(turns[:-2], session.conversation.system)
     if session.conversation.turns:
-        session.used = len(session.model.prompt_ids(session.conversation.messages()))
+        ids = session.model.prompt_ids(session.conversation.messages())
+        session.used = min(len(ids), session.model.context)
     return turns[-2].content
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from satchel.cli.chat.display import Look
 from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation
 from satchel.cli.chat.loop import answer_turns
 from satchel.cli.chat.output import TextOutput
-from satchel.cli.chat.session import Session
+from satchel.cli.chat.session import How, Session
 from satchel.cli.main import main
 from satchel.errors import RequestError
 from satchel.runtime.api.defaults import RequestDefaults
+from satchel.runtime.grammar import AnyJson
 from satchel.runtime.sampling import Sampling
 
 Chat = Callable[..., tuple[int, str, str]]
@@ -70,7 +72,7 @@ def test_each_line_is_a_turn_and_answers_alone_are_on_stdout(chat: Chat, fake: F
 
 def test_the_prompt_of_the_command_line_is_the_first_turn(chat: Chat, fake: FakeModel) -> None:
     assert chat("second\n", "-p", "/first", "-st")[0] == 0
-    assert (len(fake.conversations), contents(fake)) == (1, ["/first"])
+    assert (len(fake.asked), contents(fake)) == (1, ["/first"])
 
 
 def test_a_flag_goes_before_the_file_s_sampling(chat: Chat, fake: FakeModel) -> None:
@@ -156,6 +158,7 @@ def test_a_full_context_keeps_the_conversation(fake: FakeModel, capsys: pytest.C
     fake.context = 8
     fake.scripts.append(["a", "b"])
     s = session(fake)
+    s.how = How(on_overflow="error")
     answer_turns(s, ["one two", "word " * 20])
     assert [t.content for t in s.conversation.turns] == ["one two", "ab"]
     out = capsys.readouterr().out
@@ -164,12 +167,71 @@ def test_a_full_context_keeps_the_conversation(fake: FakeModel, capsys: pytest.C
     assert [t.content for t in s.conversation.turns] == ["one two", "Hello!"]
 
 
+def test_a_full_context_forgets_the_oldest_turns_and_says_so_once(
+    fake: FakeModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.context = 12
+    s = session(fake)
+    s.conversation = replace(s.conversation, system="be kind")
+    answer_turns(s, ["one two three", "four five", "six seven", "eight"])
+    assert contents(fake) == ["be kind", "six seven", "Hello!", "eight"]
+    said = capsys.readouterr().out
+    assert said.count("is full") == 1 and "error" not in said.replace("--on-overflow error", "")
+    assert "the context of 12 tokens is full: 4 messages are forgotten (--on-overflow error" in said
+    assert len(s.conversation.turns) == 8, "what is saved and shown stays whole"
+    assert (fake.asked[-1]["on_overflow"], fake.asked[-1]["max_tokens"]) == ("shift", 4 * 12)
+    answer_turns(s, ["ten"])
+    assert contents(fake) == ["be kind", "six seven", "Hello!", "eight", "Hello!", "ten"]
+    answer_turns(s, ["/undo", "/clear", "new"])
+    assert contents(fake) == ["be kind", "new"]
+
+
+def test_a_message_that_is_longer_than_the_context_is_refused(
+    fake: FakeModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.context = 8
+    s = session(fake)
+    answer_turns(s, ["one two", "word " * 20, "three"])
+    assert [t.content for t in s.conversation.turns] == ["one two", "Hello!", "three", "Hello!"]
+    out = capsys.readouterr().out
+    assert "the message alone would have 20 tokens, the context holds 8" in out and "forgotten" not in out
+    assert contents(fake) == ["one two", "Hello!", "three"]
+
+
+def test_structured_output_cannot_shift_and_says_what_to_do(
+    fake: FakeModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.context = 4
+    fake.scripts.append(["{ "] * 9)
+    s = session(fake)
+    s.how = How(grammar=AnyJson())
+    answer_turns(s, ["one two"])
+    assert (fake.asked[0]["on_overflow"], fake.asked[0]["max_tokens"]) == ("error", -1)
+    assert "is full, and structured output cannot shift; /clear or -c makes room" in capsys.readouterr().out
+
+
+def test_a_shift_within_an_answer_is_told_with_the_choice(
+    fake: FakeModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shift() -> None:
+        assert fake.reply is not None
+        fake.reply.shifts, fake.reply.notes = 1, ("the context was full: 9 older tokens were forgotten",)
+
+    fake.scripts.append(["a", shift, "b"])
+    answer_turns(session(fake), ["one"])
+    line = (
+        "note: the context was full: 9 older tokens were forgotten; --on-overflow error ends the answer there"
+    )
+    assert capsys.readouterr().out.splitlines().count(line) == 1
+
+
 def test_an_answer_that_fills_the_context_is_told(
     fake: FakeModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.context = 4
     fake.scripts.append(["a "] * 9)
     s = session(fake)
+    s.how = How(on_overflow="error")
     answer_turns(s, ["one two"])
     assert s.conversation.turns[1].content == "a a a "
     out = capsys.readouterr().out

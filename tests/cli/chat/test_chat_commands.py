@@ -143,7 +143,7 @@ def test_what_is_set_reaches_the_next_answer(say: Say, fake: FakeModel) -> None:
         "ho",
     )
     assert (fake.asked[0]["reasoning"], fake.asked[0]["stop"]) == (9, ("END", "ALSO"))
-    assert "reasoning" not in fake.asked[1] and fake.asked[1]["stop"] == ()
+    assert fake.asked[1]["reasoning"] is None and fake.asked[1]["stop"] == ()
 
 
 def test_verbose_prints_the_timings(say: Say) -> None:

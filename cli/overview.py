@@ -1,0 +1,64 @@
+"""The help of the program: its commands by task. Nothing of a command is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a user wants to do: the commands that most need, and further ones."""
+
+    title: str
+    common: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+
+TASKS = (
+    Task("Ask a model", ("chat", "run"), ("complete", "embed", "rerank", "tokenize")),
+    Task("Get models", ("pull", "search", "list"), ("show", "cp", "rm", "create")),
+    Task("Serve models", ("serve", "ps"), ("stop",)),
+    Task("Make files", ("quantize", "convert"), ("imatrix", "edit", "split", "merge")),
+    Task(
+        "Check and measure", ("doctor", "bench"), ("verify", "hash", "inspect", "plan", "perplexity", "tune")
+    ),
+    Task("Set up", (), ("config", "completion", "doctor-api")),
+)
+EXAMPLES = ("satchel chat", 'satchel run "Why is the sky blue?"', "satchel serve -m hf:USER/REPO:Q4_K_M")
+OPTIONS = """\
+Options:
+  --version      Print the version.
+  --debug        Show where an error comes from.
+  --config FILE  Take options from this TOML file; see `satchel config`.
+  --help         Print the common commands, or after a command, its common options.
+  --help-all     Print all commands, or after a command, all of its options."""
+
+
+def page(summaries: Mapping[str, str], everything: bool) -> str:
+    """The commands by task, those that no task names at the end. A page that does not show everything fits a
+    terminal of 24 lines.
+    """
+    named = {name for task in TASKS for name in (*task.common, *task.others)}
+    rest = Task("Other commands", tuple(name for name in summaries if name not in named))
+    lines = ["Usage: satchel COMMAND [OPTIONS] [ARGUMENTS]"]
+    tasks = [*TASKS, rest]
+    shown = [n for t in tasks for n in (*t.common, *(t.others if everything else ())) if n in summaries]
+    width = max(map(len, shown), default=0)
+    for task in tasks:
+        names = [n for n in (*task.common, *task.others) if n in shown]
+        also = [n for n in task.others if n in summaries and n not in shown]
+        if names or also:
+            end = f": {', '.join(also)}" if not names else f" (also {', '.join(also)}):" if also else ":"
+            lines += [*([""] if everything else []), f"{task.title}{end}"]
+        lines += [f"  {name:<{width}}  {_cut(summaries[name], WIDTH - width - 4)}" for name in names]
+    lines += [*([""] if everything else []), "Examples:", *(f"  {line}" for line in EXAMPLES)]
+    if everything:
+        return "\n".join([*lines, "", OPTIONS])
+    return "\n".join([*lines, "satchel COMMAND --help: its common options; satchel --help-all: all commands"])
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,;:')}…"
