@@ -9,7 +9,7 @@ WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CommandGroup:
     """What a user wants to do: the commands that most need, and further ones."""
 
     title: str
@@ -18,14 +18,14 @@ class Task:
 
 
 TASKS = (
-    Task("Ask a model", ("chat", "run"), ("complete", "embed", "rerank", "tokenize")),
-    Task("Get models", ("pull", "search", "list"), ("show", "cp", "rm", "create")),
-    Task("Serve models", ("serve", "ps"), ("stop",)),
-    Task("Make files", ("quantize", "convert"), ("imatrix", "edit", "split", "merge")),
-    Task(
+    CommandGroup("Ask a model", ("chat", "run"), ("complete", "embed", "rerank", "tokenize")),
+    CommandGroup("Get models", ("pull", "search", "list"), ("show", "cp", "rm", "create")),
+    CommandGroup("Serve models", ("serve", "ps"), ("stop",)),
+    CommandGroup("Make files", ("quantize", "convert"), ("imatrix", "edit", "split", "merge")),
+    CommandGroup(
         "Check and measure", ("doctor", "bench"), ("verify", "hash", "inspect", "plan", "perplexity", "tune")
     ),
-    Task("Set up", (), ("config", "completion", "doctor-api")),
+    CommandGroup("Set up", (), ("config", "completion", "doctor-api")),
 )
 EXAMPLES = ("satchel chat", 'satchel run "Why is the sky blue?"', "satchel serve -m hf:USER/REPO:Q4_K_M")
 OPTIONS = """\
@@ -42,7 +42,7 @@ def page(summaries: Mapping[str, str], everything: bool) -> str:
     terminal of 24 lines.
     """
     named = {name for task in TASKS for name in (*task.common, *task.others)}
-    rest = Task("Other commands", tuple(name for name in summaries if name not in named))
+    rest = CommandGroup("Other commands", tuple(name for name in summaries if name not in named))
     lines = ["Usage: satchel COMMAND [OPTIONS] [ARGUMENTS]"]
     tasks = [*TASKS, rest]
     shown = [n for t in tasks for n in (*t.common, *(t.others if everything else ())) if n in summaries]

@@ -22,9 +22,11 @@ from urllib.parse import unquote
 import typer
 
 from satchel.cli.console import note, plain
-from satchel.cli.progress import awaited
+from satchel.cli.groups import wrong
+from satchel.cli.progress import awaited, working
 
 if TYPE_CHECKING:
+    from satchel.cli.issue_report import IssueReport
     from satchel.runtime.device.device import BackendLibrary
 
 PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
@@ -44,12 +46,33 @@ class CheckResult:
     mend: str = ""  # the command that repairs it; never empty for FAIL
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> int:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write a file for an issue, without keys and prompts."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --report: replace the file.")] = False,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="With --report: a log, for its last lines.")
+    ] = None,
+    request: Annotated[
+        Path | None,
+        typer.Option(
+            "--request", metavar="FILE", help="With --report: what `satchel run --json --report` printed."
+        ),
+    ] = None,
+    prompts: Annotated[
+        bool, typer.Option("--with-prompts", help="With --report: prompts and answers too.")
+    ] = False,
+) -> int:
     """Test each backend and the bundled model; print what works and how to repair the rest.
 
     Examples:
         satchel doctor
+        satchel doctor --report issue.md --log server.log
     """
+    issue = _issue_report(report, force, log, request, prompts)
     system, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in system.items()))
@@ -63,7 +86,34 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(json.dumps(found, indent=2))
     elif not usable:
         note("no backend can run a model here")
+    if issue is not None:
+        with working("writing the report"):
+            issue.write(system, map(told, checks))
+        note(f"{issue.path}: written; read it before you send it")
     return 0 if usable else 1
+
+
+def _issue_report(
+    path: Path | None, force: bool, log: Path | None, request: Path | None, prompts: bool
+) -> IssueReport | None:
+    """What --report asks for; None without it. A usage error for options that need it."""
+    from satchel.cli.issue_report import IssueReport
+
+    given = {"--force": force, "--log": log, "--request": request, "--with-prompts": prompts}
+    if path is None:
+        for flag, value in given.items():
+            if value:
+                raise wrong(flag, "expected --report FILE beside it")
+        return None
+    issue = IssueReport(path, force, log, request, prompts)
+    issue.check()
+    return issue
+
+
+def told(check: CheckResult) -> str:
+    """The line of a report."""
+    mend = f" (mend: {check.mend})" if check.mend else ""
+    return f"{check.result:<4} {check.kind} {check.name}: {check.text}{mend}"
 
 
 def show(check: CheckResult) -> None:

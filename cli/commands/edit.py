@@ -70,12 +70,8 @@ def edit(
         if not lines:
             note(f"{model}: has these values already; nothing was written")
             return
-        worse = [] if force else worsened(gguf, changed)
-        if worse:
-            more = f" ({len(worse)} such findings)" if len(worse) > 1 else ""
-            raise RequestError(
-                f"the file would not load{more}: {worse[0].message}; --force writes it all the same"
-            )
+        if not force:
+            _check_loads(gguf, changed)
         for line in lines:
             note(line)
         if dry_run:
@@ -90,6 +86,15 @@ def _source(name: str, in_place: bool) -> Path:
     if in_place and not Path(name).is_file() and path.is_file():
         raise RequestError(f"{name}: a model of the store stays as it was pulled: name a file OUT to write")
     return path
+
+
+def _check_loads(gguf: GGUF, changed: Metadata) -> None:
+    """RequestError for new metadata with which the file would not load."""
+    if worse := worsened(gguf, changed):
+        more = f" ({len(worse)} such findings)" if len(worse) > 1 else ""
+        raise RequestError(
+            f"the file would not load{more}: {worse[0].message}; --force writes it all the same"
+        )
 
 
 def worsened(gguf: GGUF, changed: Metadata) -> list[Finding]:
