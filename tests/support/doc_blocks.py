@@ -245,6 +245,7 @@ def environment(folder: Path) -> dict[str, str]:
     """Variables of commands: Satchel on the path, and nothing of this machine's models and settings."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "OLLAMA_"))}
     paths = os.pathsep.join([str(BIN), keep.get("PATH", "")])
+    keep["PYTHONUNBUFFERED"] = "1"  # stdout and stderr keep their order, as in a terminal
     return keep | {"HOME": str(folder), "SATCHEL_MODELS": str(folder / "store"), "PATH": paths}
 
 
