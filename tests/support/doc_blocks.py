@@ -19,6 +19,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections import Counter
@@ -28,11 +29,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from waiting import SECONDS, ready, until
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+SEED = 7  # of whatever samples without one: what a page runs does not change from run to run
 PAGES = [
     *(
         ROOT / name
@@ -212,7 +215,7 @@ class Runner:
     def python(self, block: Block, shown: Block | None) -> None:
         # Blank lines before it: a traceback has the page's own lines.
         text = "\n" * block.line + self.addressed(block.text)
-        with redirect_stdout(io.StringIO()) as out:
+        with redirect_stdout(io.StringIO()) as out, patch.object(secrets, "randbits", return_value=SEED):
             exec(compile(text, str(block.page), "exec"), self.names)
         if shown:
             printed = out.getvalue()
@@ -246,6 +249,7 @@ def environment(folder: Path) -> dict[str, str]:
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "OLLAMA_"))}
     paths = os.pathsep.join([str(BIN), keep.get("PATH", "")])
     keep["PYTHONUNBUFFERED"] = "1"  # stdout and stderr keep their order, as in a terminal
+    keep["SATCHEL_SEED"] = str(SEED)
     return keep | {"HOME": str(folder), "SATCHEL_MODELS": str(folder / "store"), "PATH": paths}
 
 
