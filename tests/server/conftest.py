@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from chat_model import MARKERS, TEMPLATE
 from loop_budget import BUDGET, RUNNING, Turns, timed
 from tiny_file import write_model
@@ -73,7 +74,25 @@ def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iter
         joined(thread, "the server")
 
 
+STALL = "the event loop stood still"
+RUNS = 3  # of a test that found a stall
 _WORST: dict[str, tuple[float, str]] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Runs a test again that found a stall. What a request costs it costs every time; a virtual machine that
+    its host stops for a moment charges that moment to the thread that ran.
+    """
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for run in range(RUNS):
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if run + 1 == RUNS or not any(report.failed and STALL in report.longreprtext for report in reports):
+            break
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +111,7 @@ def loop_budget(request: pytest.FixtureRequest) -> Iterator[None]:
             if seconds > _WORST.get(kind, (0.0, ""))[0]:
                 _WORST[kind] = seconds, f"{turn}\n    in {request.node.nodeid:.200}"
         spent = worst.wall if nightly else worst.cpu
-        assert spent <= BUDGET, f"the event loop stood still for over {BUDGET * 1e3:.0f} ms: {worst}"
+        assert spent <= BUDGET, f"{STALL} for over {BUDGET * 1e3:.0f} ms: {worst}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

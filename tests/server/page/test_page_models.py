@@ -179,6 +179,7 @@ def test_without_the_role_models_are_only_shown(
 ) -> None:
     with serving_of([tiny], Options(slots=1), KEYS) as address:
         tab = open_page(address, expected="40").tab
+        expect(tab.locator("#key-dialog")).to_be_visible()  # earlier key presses have no effect
         tab.keyboard.type("of a user")
         tab.keyboard.press("Enter")
         expect(tab.locator("#model")).to_be_enabled()
