@@ -94,11 +94,6 @@ VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int
     return minimums ? vf_fused(-vi_to_vf(pairs_by(minimums, s->pairs, a)), s->min * d, sum) : sum;
 }
 
-/* Prefetch address: several columns per pass are compute-bound, so half a super-block ahead is enough and spares the cache. */
-VI_INLINE const uint8_t *nearer(const uint8_t *words, int n, int bytes) {
-    return (const uint8_t *)((uintptr_t)words - (uintptr_t)(n > 1 && bytes / 2 < AHEAD ? AHEAD - bytes / 2 : 0));
-}
-
 #define BLOCK_256(stem, groups, offset, minimums)                                                                      \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride,        \
                                 vf *sum, int n) {                                                                      \
@@ -110,7 +105,7 @@ VI_INLINE const uint8_t *nearer(const uint8_t *words, int n, int bytes) {
             isum[c] = vi_set(0);                                                                                       \
         UNROLL_FOR (int g = 0; g < 8; g++) {                                                                           \
             vi q[8];                                                                                                   \
-            fetch_part(nearer(words, n, BYTES), BYTES, g, n);                                                          \
+            fetch_part(words, BYTES, g, n);                                                                            \
             stem##_panel_codes(words, g, q);                                                                           \
             group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, offset, x + 32 * g, x_stride, isum, n);            \
         }                                                                                                              \

@@ -19,7 +19,7 @@ VI_INLINE int opaque(int n) {
     return n;
 }
 
-enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, FAR_AHEAD = 8192, SEVERAL = 2 };
+enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 6144, FAR_AHEAD = 8192, SEVERAL = 2 };
 enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* special values of `offset`, the bias of codes */
 enum { MANY = 16 /* from so many columns on, the outer loop is over K */ };
 
@@ -71,6 +71,37 @@ static inline void run_passes(const product *p, const columns_fn *table) {
         run_passes(p, stem##_passes);                                                                                  \
     }
 
+/* Prefetches weights: the hardware prefetcher alone is too slow. Prefetching past a weight's end is harmless. A single column
+ * (n = 1) is memory-bound: its lines are prefetched from further ahead and into L2, which allows more outstanding misses than
+ * L1. Several columns compute for longer than memory takes, and their lines go to L1. */
+VI_INLINE void fetch(const uint8_t *p, int bytes, int n) {
+    UNROLL_FOR (int i = 0; i < bytes; i += LINE)
+        if (n == 1)
+            __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(FAR_AHEAD + i)), 0, 2);
+        else
+            __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, 3);
+}
+
+/* Prefetches part number `part` of `parts` of a block's bytes. All at once would exceed the outstanding misses, and so would
+ * the parts if the compiler, for which a prefetch has no place, put them together: the barrier keeps pairs of them apart. */
+VI_INLINE void fetch_part_of(const uint8_t *p, int bytes, int part, int parts, int n) {
+    int from = bytes / LINE * part / parts, to = bytes / LINE * (part + 1) / parts;
+    if (part % 2 == 0)
+        __asm__ volatile("" ::: "memory");
+    fetch(p + LINE * from, LINE * (to - from), n);
+}
+
+VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part, int n) {
+    fetch_part_of(p, bytes, part, 8, n);
+}
+
+/* Prefetches as many lines as a panel's head has. The blocks of a panel prefetch no more bytes than they have, so without this
+ * so many lines of each panel would be missed. */
+static inline void fetch_head(const product *p, const uint8_t *panel, int n) {
+    for (uint64_t i = 0; i < p->head; i += LINE)
+        fetch(panel + i, LINE, n);
+}
+
 /* Makes a pass over all blocks from <stem>_block, which adds one block of the lanes at `words` to the sums of n columns. */
 #define BLOCK_PASS(stem, act)                                                                                          \
     VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {       \
@@ -81,6 +112,7 @@ static inline void run_passes(const product *p, const columns_fn *table) {
             vf sum[MOST_COLUMNS];                                                                                      \
             UNROLL_FOR (int c = 0; c < n; c++)                                                                         \
                 sum[c] = vf_set(0);                                                                                    \
+            fetch_head(p, panel, n);                                                                                   \
             for (int64_t b = 0; b < p->k / BLOCK_##stem; b++)                                                          \
                 stem##_block(words + BYTES * b, tail + 16 * TAIL * b, x + X_BYTES * b, p->x_stride, sum, n);           \
             UNROLL_FOR (int c = 0; c < n; c++)                                                                         \
@@ -113,27 +145,6 @@ static inline void write_sums(const product *p) {
 
 static inline int panels_from(const product *p, int first) {
     return p->panels - first < TOGETHER ? 1 : TOGETHER;
-}
-
-/* Prefetches weights: the hardware prefetcher alone is too slow. Prefetching past a weight's end is harmless. A single column
- * (n = 1) is memory-bound: its lines are prefetched from further ahead and into L2, which allows more outstanding misses than
- * L1. */
-VI_INLINE void fetch(const uint8_t *p, int bytes, int n) {
-    UNROLL_FOR (int i = 0; i < bytes; i += LINE)
-        if (n == 1)
-            __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(FAR_AHEAD + i)), 0, 2);
-        else
-            __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, 3);
-}
-
-/* Prefetches part number `part` of `parts` of a block's bytes. All at once would exceed the outstanding misses. */
-VI_INLINE void fetch_part_of(const uint8_t *p, int bytes, int part, int parts, int n) {
-    int from = bytes / LINE * part / parts, to = bytes / LINE * (part + 1) / parts;
-    fetch(p + LINE * from, LINE * (to - from), n);
-}
-
-VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part, int n) {
-    fetch_part_of(p, bytes, part, 8, n);
 }
 
 /* Word i of a block for the lanes at `words`. */
