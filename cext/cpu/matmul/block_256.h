@@ -1,4 +1,5 @@
-/* block_256.h: products of super-blocks of 256 that unpack the codes in registers, again in each pass over the weights.
+/* block_256.h: products of super-blocks of 256 that unpack the codes in registers, again in each pass over the weights, unless
+ * there are so many columns that tiles are faster: of AMX, or of tile_256.h.
  *
  * PRODUCT_256 defines a format's products from the functions that product_256.h requires: exact ones, and fast ones for
  * HAL_FAST.
@@ -6,7 +7,7 @@
 #ifndef SATCHEL_CPU_BLOCK_256_H
 #define SATCHEL_CPU_BLOCK_256_H
 
-#include "unpack_256.h"
+#include "tile_256.h"
 
 #define COLUMNS_256(stem, groups, offset)                                                                              \
     BLOCK_256(stem, groups, offset, (offset) == 0 ? 8 : 0)                                                             \
@@ -19,7 +20,10 @@
 #define EXACT_256(stem, groups, offset)                                                                                \
     COLUMNS_256(stem, groups, offset)                                                                                  \
     static void stem##_exact(const product *p) {                                                                       \
-        stem##_product(p);                                                                                             \
+        if (p->n >= TILES_FROM)                                                                                        \
+            tile_product(p, &stem##_wide);                                                                             \
+        else                                                                                                           \
+            stem##_product(p);                                                                                         \
     }
 #define CUT_256(p, least, many, few) ((p)->n < (least) ? few : many)(p)
 #endif
@@ -27,9 +31,9 @@
 
 /* most: the largest code. */
 #define PRODUCT_256(stem, groups, offset, most)                                                                        \
+    WIDE_UNPACK(stem, groups, offset, (offset) == 0 ? 8 : 0)                                                           \
     EXACT_256(stem, groups, offset)                                                                                    \
     FAST_256(stem, groups, offset, most)                                                                               \
-    WIDE_UNPACK(stem, groups, offset, (offset) == 0 ? 8 : 0)                                                           \
     EXPAND_256(stem)                                                                                                   \
     static void stem##_256(const product *p) {                                                                         \
         if (p->flags & HAL_FAST)                                                                                       \

@@ -1,14 +1,14 @@
 /* wide_256.h: products of super-blocks of 256 whose codes are expensive to unpack, so they are unpacked once for all columns.
  *
  * A format defines the functions that product_256.h requires. One column unpacks codes in registers. For more, a panel's
- * super-block is unpacked to scratch as bytes of codes (64 lines) and scales, which passes of columns, or AMX tiles, read. The
+ * super-block is unpacked to scratch as bytes of codes (64 lines) and scales, which passes of columns, or tiles, read. The
  * reading functions are common to all formats, and the sums are those of product_256.h.
  */
 #ifndef SATCHEL_CPU_WIDE_256_H
 #define SATCHEL_CPU_WIDE_256_H
 
 #include "codes_256.h"
-#include "unpack_256.h"
+#include "tile_256.h"
 
 #if LANES > 4 || defined(__aarch64__)
 enum { ONE_COLUMN = 1 };
@@ -135,7 +135,9 @@ static void wide_tiled(const product *p, const wide_256 *f) {
     BLOCK_PASS(stem, a8_256)                                                                                           \
     WIDE_UNPACK(stem, groups, offset, minimums)                                                                        \
     static void stem##_few(const product *p) {                                                                         \
-        if (!ONE_COLUMN || p->n > 1)                                                                                   \
+        if (p->n >= TILES_FROM)                                                                                        \
+            tile_product(p, &stem##_wide);                                                                             \
+        else if (!ONE_COLUMN || p->n > 1)                                                                              \
             wide_product(p, &stem##_wide);                                                                             \
         else                                                                                                           \
             for (int i = 0; i < p->panels; i++)                                                                        \
