@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,17 +57,21 @@ class IssueReport:
     prompts: bool = False
 
     def check(self) -> None:
-        """Raises RequestError where the file is there already."""
+        """Raises RequestError where the file is there already, OSError where one that it needs is missing."""
         if self.path.exists() and not self.force:
             raise RequestError(f"{self.path}: is there already; --force replaces it")
+        for source in (self.log, self.request):
+            if source is not None:
+                source.open("rb").close()
 
     def write(self, system: Mapping[str, str], checks: Iterable[str]) -> None:
         """Writes the file. RequestError where it cannot be written, or has come meanwhile."""
+        path, values = _configuration()
         sections = {
             "Machine and versions": [f"{key}: {value}" for key, value in system.items()],
             "Checks": list(checks),
             "Environment": list(self._environment()),
-            "Configuration": list(self._configuration()),
+            "Configuration": list(self._configured(path, values)),
             f"Last lines of the log ({self.log or 'none given: --log FILE'})": self._log(),
             "A request's report": self._request().split("\n"),
         }
@@ -76,7 +79,7 @@ class IssueReport:
             "\n".join([f"## {title}\n", "```", *(lines or ["none"]), "```\n"])
             for title, lines in sections.items()
         ]
-        text = self._redacted("\n".join(["# Satchel report\n", *parts]))
+        text = _redacted("\n".join(["# Satchel report\n", *parts]), _secrets(values))
         self.check()
         replace_files([(self.path, lambda file: write_all(file, text.encode("utf-8", "replace")))])
 
@@ -85,25 +88,21 @@ class IssueReport:
             if VARIABLES.match(name):
                 yield f"{name}={self._value(name, value)}"
 
-    def _configuration(self) -> Iterator[str]:
-        from satchel.cli.config import find, read
-
-        path = find()
-        if path is None:
-            return
-        yield f"file: {path}"
-        try:
-            yield from json.dumps(self._value("", read(path)), indent=2, default=str).split("\n")
-        except RequestError as error:
-            yield str(error)
+    def _configured(self, path: Path | None, values: Any) -> Iterator[str]:
+        if path is not None:
+            yield f"file: {path}"
+            kept = self._value("", values)
+            text = kept if isinstance(kept, str) else json.dumps(kept, indent=2, default=str)
+            yield from text.split("\n")
 
     def _value(self, name: str, value: Any) -> Any:
         """A value without what its name says is secret or a text of the user."""
         if isinstance(value, dict):
             return {key: self._value(key, inner) for key, inner in value.items()}
-        if SECRET.search(name) and not PLAIN.search(name) and not isinstance(value, bool | int | float):
+        number = isinstance(value, bool | int | float)
+        if _is_secret(name) and not number:
             return SET if value else value
-        if TEXTS.search(name) and not self.prompts and not isinstance(value, bool | int | float):
+        if TEXTS.search(name) and not self.prompts and not number:
             return LEFT_OUT
         return [self._value("", inner) for inner in value] if isinstance(value, list) else value
 
@@ -125,26 +124,32 @@ class IssueReport:
                 raise RequestError(f"{self.request}: {expected}: {error}") from None
         return json.dumps(self._value("", found), indent=2, ensure_ascii=False)
 
-    def _redacted(self, text: str) -> str:
-        """The text without secrets: what variables and the configuration hold under a secret's name, and what
-        looks like a secret.
-        """
-        for secret in sorted(_secrets(), key=len, reverse=True):
-            text = text.replace(secret, "(redacted)")
-        for pattern, instead in PATTERNS:
-            text = pattern.sub(instead, text)
-        home = str(Path.home())
-        return text.replace(home, "~") if len(home) > 1 else text
+
+def _redacted(text: str, secrets: Iterable[str]) -> str:
+    """The text without these secrets, and without what looks like a secret."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "(redacted)")
+    for pattern, instead in PATTERNS:
+        text = pattern.sub(instead, text)
+    home = str(Path.home())
+    return text.replace(home, "~") if len(home) > 1 else text
 
 
-def _secrets() -> set[str]:
-    """The values of this process's variables and configuration that are secret by their names."""
+def _configuration() -> tuple[Path | None, Any]:
+    """The configuration file and its values, or the text that says why it cannot be read."""
     from satchel.cli.config import find, read
 
-    found = {value for name, value in os.environ.items() if _is_secret(name)}
     path = find()
-    with suppress(RequestError):  # the report says it where the configuration stands
-        found |= set(_secret_values("", read(path) if path else {}))
+    try:
+        return path, read(path) if path else {}
+    except RequestError as error:
+        return path, str(error)
+
+
+def _secrets(configuration: Any) -> set[str]:
+    """The values of this process's variables and of the configuration that are secret by their names."""
+    found = {value for name, value in os.environ.items() if _is_secret(name)}
+    found |= set(_secret_values("", configuration))
     parts = {part.strip() for value in found for part in value.split(",")}
     return {value for value in found | parts if len(value) >= 4}
 

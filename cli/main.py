@@ -31,6 +31,11 @@ EXPECTED = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program with these arguments (default: sys.argv) and returns its exit code."""
+    if getattr(sys, "frozen", False):
+        from satchel.runtime.children import run_as_python
+
+        if run_as_python(sys.argv[1:]):
+            return DONE
     args = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take(args, "--debug")
     for stream in (sys.stdout, sys.stderr):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
-WIDTH, HEIGHT = 80, 23  # of `--help`: the last of 24 lines has the shell's prompt
+from satchel.cli.lines import EXAMPLES, WIDTH, at_word, wrapped
+
+HEIGHT = 23  # of `--help`: the last of 24 lines has the shell's prompt
 LEFT = 34  # most columns of an option's names
 INDENT = 22  # columns before the description in `--help-all`, where the names fill a line of their own
-EXAMPLES = "Examples:"
 KINDS = {int: "N", float: "NUMBER", Path: "FILE"}
 # Of the options that several commands share, those that most users need, the most needed first.
 COMMON = """
@@ -51,7 +51,7 @@ class HelpCommand(TyperCommand):
         options = sorted(
             self._options(), key=lambda p: min((ranks.get(o, last) for o in p.opts), default=last)
         )
-        head = [*_wrapped(usage), "", *_wrapped("".join(paragraphs[:1])), ""]
+        head = [*wrapped(usage), "", *wrapped("".join(paragraphs[:1])), ""]
         if examples:
             head += [EXAMPLES, *(f"  {line}" for line in examples), ""]
         rows = [(_argument(p), p.help or "") for p in self._arguments()]
@@ -67,9 +67,9 @@ class HelpCommand(TyperCommand):
 
     def _whole(self, usage: str, paragraphs: Sequence[str], examples: Sequence[str]) -> Iterator[str]:
         """All of the description, and all options by task."""
-        yield from _wrapped(usage)
+        yield from wrapped(usage)
         for text in paragraphs:
-            yield from ["", *_wrapped(text)]
+            yield from ["", *wrapped(text)]
         if examples:
             yield from ["", EXAMPLES, *(f"  {line}" for line in examples)]
         sections: dict[str, list[Any]] = {"Arguments": self._arguments()}
@@ -88,11 +88,11 @@ def _entry(param: Any) -> Iterator[str]:
     notes = [_default(param), _range(param)]
     noted = "; ".join(note for note in notes if note)
     text = f"{param.help or ''}{f'  [{noted}]' if noted else ''}"
-    lines = _wrapped(text, WIDTH - INDENT) or [""]
+    lines = wrapped(text, WIDTH - INDENT) or [""]
     if len(left) + 4 <= INDENT:
         yield f"  {left:<{INDENT - 2}}{lines.pop(0)}"
     else:
-        yield from (f"  {line}" for line in _wrapped(left, WIDTH - 2))
+        yield from (f"  {line}" for line in wrapped(left, WIDTH - 2))
     yield from (f"{'':<{INDENT}}{line}" for line in lines)
 
 
@@ -141,12 +141,8 @@ def _range(param: Any) -> str:
     return f"{low} to {high}"
 
 
-def _wrapped(text: str, width: int = WIDTH) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)
-
-
 def _line(text: str, width: int) -> str:
-    """The text in one line: whole, or to the end of its first clause, or cut."""
+    """The text in one line: whole, or to the end of its first clause, or cut at a word."""
     clauses = (text, text.partition(". ")[0], text.partition("; ")[0])
     found = next((one for one in clauses if len(one) <= width), None)
-    return (found or textwrap.shorten(text, width, placeholder="…")).rstrip(".")
+    return (found or at_word(text, width)).rstrip(".")

@@ -22,7 +22,7 @@ from satchel.cli.speculation import SpeculationOptions
 from satchel.runtime.sampling.options import Sampling
 
 if TYPE_CHECKING:
-    from satchel.cli.chat.respond import ChatAnswer, ChatRequest
+    from satchel.cli.chat.respond import ChatAnswer, ChatRequest, Prompt
     from satchel.runtime.api.model import Model
     from satchel.runtime.api.reply import Stats
 
@@ -49,7 +49,8 @@ class Once:
 
     def answer(self) -> int | None:
         """Reads the prompt, loads the model, and prints the answers. Returns the exit code."""
-        request = self._request(question(self.prompt, self.text))
+        messages = self._messages(question(self.prompt, self.text))
+        request = self._request()
         started = time.perf_counter()
         with open_model(
             self.model,
@@ -60,11 +61,11 @@ class Once:
         ) as loaded:
             drawn = self.sampling.sampling(loaded.request_defaults.sampling)
             request = replace(request, sampling=drawn)
-            ids = _prompt_ids(loaded, request)
+            prompt = self._prompt(loaded, messages)
             loading = time.perf_counter() - started
             if self.echo and not self.as_json:
-                _print_prompt(request)
-            answers = _answers(loaded, ids, request, self.count, not self.as_json)
+                _print_text(messages[-1]["content"])
+            answers = _answers(loaded, prompt, request, self.count, not self.as_json)
             if self.reply.report:
                 loaded.bandwidth()  # measures the memory bandwidth, of which the report gives the share
             if self.as_json:
@@ -81,16 +82,33 @@ class Once:
             _say(answers, loading, self.text.verbose, self.reply.report and not self.as_json)
         return INTERRUPTED if any(answer.stopped for answer in answers) else None
 
-    def _request(self, asked: str) -> ChatRequest:
-        from satchel.cli.chat.respond import ChatRequest
-
+    def _messages(self, asked: str) -> list[dict[str, str]]:
         system = self.text.system_text()
         if system and self.raw:
             raise wrong("-sys", "raw completion has no place for a system prompt")
+        messages = [{"role": "system", "content": system}] if system else []
+        return [*messages, {"role": "user", "content": asked}]
+
+    def _prompt(self, model: Model, messages: list[dict[str, str]]) -> Prompt:
+        """The prompt of the model, once its notes are told."""
+        from satchel.cli.console import note
+
+        prompt: Prompt
+        if self.raw:
+            prompt = model.tokenize(messages[-1]["content"])
+        else:
+            prompt = model.chat_prompt(messages, reasoning=self.reply.thinking)
+            prompt.render(prompt.messages)  # the template may have notes too
+        for line in model.notes:
+            note(f"satchel: note: {line}")
+        return prompt
+
+    def _request(self) -> ChatRequest:
+        from satchel.cli.chat.respond import ChatRequest
+
         drawn, spec = self.sampling.sampling(Sampling()), self.grammar.spec()
         self.count.check(drawn, self.as_json)
         self.reply.check(raw=self.raw, structured=spec is not None)
-        messages = [{"role": "system", "content": system}] if system else []
         return ChatRequest(
             drawn,
             {
@@ -99,9 +117,6 @@ class Once:
                 "on_overflow": self._overflow(structured=spec is not None),
                 "logprobs": self.count.logprobs,
             },
-            raw=self.raw,
-            reasoning=self.reply.thinking,
-            messages=[*messages, {"role": "user", "content": asked}],
         )
 
     def _overflow(self, structured: bool) -> str:
@@ -137,25 +152,15 @@ def _from_stdin() -> str:
     return decoded(sys.stdin.buffer.read(), "stdin")
 
 
-def _prompt_ids(model: Model, request: ChatRequest) -> list[int]:
-    from satchel.cli.console import note
-
-    asked = request.messages
-    ids = model.tokenize(asked[-1]["content"]) if request.raw else model.prompt_ids(asked)
-    for line in model.notes:
-        note(f"satchel: note: {line}")
-    return ids
-
-
-def _print_prompt(request: ChatRequest) -> None:
+def _print_text(text: str) -> None:
     """The text that goes on, as it was given: what follows stands behind it."""
     from satchel.cli.chat.display import Look
 
-    print(Look.of(sys.stdout).safe(request.messages[-1]["content"]), end="", flush=True)
+    print(Look.of(sys.stdout).safe(text), end="", flush=True)
 
 
 def _answers(
-    model: Model, ids: list[int], request: ChatRequest, counted: CountOptions, shown: bool
+    model: Model, prompt: Prompt, request: ChatRequest, counted: CountOptions, shown: bool
 ) -> list[ChatAnswer]:
     """Generates the answers and writes them to stdout if they are shown: one is streamed, several come at the
     end.
@@ -167,11 +172,11 @@ def _answers(
     if counted.made == 1:
         writer = AnswerWriter(sys.stdout, look) if shown else None
         try:
-            return [respond(model, ids, request, writer)]
+            return [respond(model, prompt, request, writer)]
         finally:
             if writer is not None:
                 writer.finish()
-    answers = respond_often(model, ids, request, counted.n_completions, counted.made)
+    answers = respond_often(model, prompt, request, counted.n_completions, counted.made)
     for i, answer in enumerate(answers if shown else ()):
         print(f"{chr(10) * (i > 0)}{look.safe(answer.text).rstrip()}", flush=True)
     return answers

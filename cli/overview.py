@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WIDTH = 80
+from satchel.cli.lines import EXAMPLES, WIDTH, at_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ TASKS = (
     ),
     CommandGroup("Set up", (), ("config", "completion", "doctor-api")),
 )
-EXAMPLES = ("satchel chat", 'satchel run "Why is the sky blue?"', "satchel serve -m hf:USER/REPO:Q4_K_M")
+EXAMPLE_LINES = ("satchel chat", 'satchel run "Why is the sky blue?"', "satchel serve -m hf:USER/REPO:Q4_K_M")
 OPTIONS = """\
 Options:
   --version      Print the version.
@@ -53,12 +53,8 @@ def page(summaries: Mapping[str, str], everything: bool) -> str:
         if names or also:
             end = f": {', '.join(also)}" if not names else f" (also {', '.join(also)}):" if also else ":"
             lines += [*([""] if everything else []), f"{task.title}{end}"]
-        lines += [f"  {name:<{width}}  {_cut(summaries[name], WIDTH - width - 4)}" for name in names]
-    lines += [*([""] if everything else []), "Examples:", *(f"  {line}" for line in EXAMPLES)]
+        lines += [f"  {name:<{width}}  {at_word(summaries[name], WIDTH - width - 4)}" for name in names]
+    lines += [*([""] if everything else []), EXAMPLES, *(f"  {line}" for line in EXAMPLE_LINES)]
     if everything:
         return "\n".join([*lines, "", OPTIONS])
     return "\n".join([*lines, "satchel COMMAND --help: its common options; satchel --help-all: all commands"])
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,;:')}…"

@@ -58,8 +58,27 @@ FOLDERS = frozenset({"PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE"})
 NEEDED = ("satchel", "numpy", "numba", "llvmlite", "cffi", "_cffi_backend", "tokenizers", "jinja2")
 
 
+# First argument of a frozen program that is to run code as `python -c` does.
+AS_PYTHON = "--as-python"
+_programs: set[str] = set()  # the frozen program, where it does that
+
+
+def run_as_python(arguments: Sequence[str]) -> bool:
+    """Lets a frozen program, beside which there is no Python, start itself for code: the program calls this
+    first, with its arguments. Runs the code and returns True where that is what it was started for.
+    """
+    _programs.add(sys.executable)
+    if list(arguments[:2]) != [AS_PYTHON, "-c"]:
+        return False
+    code, sys.argv = arguments[2], ["-c", *arguments[3:]]
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    return True
+
+
 def interpreter() -> list[str]:
     """Command that starts a Python like this one, without the command's own folder on the module path."""
+    if sys.executable in _programs:
+        return [sys.executable, AS_PYTHON]
     if getattr(sys, "frozen", False):  # sys.executable is the program itself
         raise DeviceError(
             "worker='process' needs Python, and a frozen program has none: take worker='thread'"

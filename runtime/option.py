@@ -148,7 +148,7 @@ def options_of(definition: type) -> Mapping[str, Option]:
     for f in fields(definition):
         if held := _held(f.default):
             found |= {name: replace(one, inside=f.name) for name, one in held.items()}
-        elif f.metadata:
+        elif "doc" in f.metadata:
             own_name = {"body": (f.name,)} if f.metadata.get("body") is True else {}
             declared = {**f.metadata, **own_name}
             found[f.name] = Option(name=f.name, default=f.default, owner=definition, **declared)

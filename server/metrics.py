@@ -56,7 +56,7 @@ LLAMA = {  # llama-server's metric names, so that its dashboards work
 class Counts(Collector):
     """A snapshot of all counters, as a Prometheus collector.
 
-    engines: the counters of each loaded model, by name. loaded: whether each model is loaded.
+    engines: the counters of each model that has been loaded, by name. loaded: whether each model is loaded.
 
     Every label has a bounded set of values, whatever clients send and however many models there are. The
     constructor copies what the event loop changes, so that any thread may collect.

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Any
 
 from satchel.errors import SatchelError
 from satchel.runtime.api.async_model import AsyncModel
@@ -46,14 +47,17 @@ class ServedModel:
     keep: idle seconds until the model is unloaded; 0: never. Requests may set it for one load.
     done, total: bytes read so far, and in all, of a load in progress.
     users: the number of requests that use it now.
+    replaced: the entry of its name before the catalog was changed.
     """
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, replaced: ServedModel | None = None) -> None:
         self.name, self.path, self.options, self.keep = served.name, served.path, served.options, served.idle
         self.served = served
         self.model: AsyncModel | None = None
-        self.past: EngineStats | None = None  # the counters of its earlier loads
-        self.leaving: AsyncModel | None = None  # a model whose counters are not in `past` yet
+        self._past: EngineStats | None = None  # the counters of its earlier loads
+        self._told: EngineStats | None = None  # the last counters of all loads
+        self._leaving: AsyncModel | None = None  # a model whose counters are not in `_past` yet
+        self._replaced = replaced
         self.state, self.done, self.total, self.users = UNLOADED, 0, 0, 0
         self.error, self.tried = "", False
         # LoRA scales by adapter index, for requests that name none; None: as they were loaded.
@@ -114,6 +118,28 @@ class ServedModel:
         if self.progress is not None:
             self.progress(done, total)
 
+    async def counters(self) -> EngineStats | None:
+        """The engine's counters over all loads, which never go back; None where there was no load. The gauges
+        of a model that is not loaded are 0.
+        """
+        model, found, replaced = self.model or self._leaving, self._past, self._replaced
+        if model is not None:
+            try:
+                found = self._told = (await model.stats()).after(found)
+            except SatchelError:  # it is being closed, or its worker process is lost
+                found = self._told.ended() if self._told else found
+        earlier = await replaced.counters() if replaced else None
+        return found.after(earlier) if found else earlier and earlier.ended()
+
+    async def take_over(self, replaced: ServedModel) -> None:
+        """Unloads the entry that it has replaced after its last request, and goes on with its counters."""
+        await _when_unused(replaced)
+        counted = await replaced.counters()
+        self._replaced = None
+        if counted:
+            self._past = self._past.after(counted) if self._past else counted
+            self._told = self._told and self._told.after(counted)
+
     async def unload(self) -> None:
         """Unloads the model; requests in progress end with an error. The next load stays as configured."""
         async with self._lock:
@@ -125,12 +151,13 @@ class ServedModel:
 
     async def _close(self, model: AsyncModel) -> None:
         """Closes the model once its counters are kept."""
-        self.leaving = model
+        self._leaving, counted = model, self._told or self._past
         try:
-            with suppress(SatchelError, TimeoutError):
-                self.past = (await asyncio.wait_for(model.stats(), COUNTING)).after(self.past).ended()
+            counted = (await asyncio.wait_for(model.stats(), COUNTING)).after(self._past)
+        except (SatchelError, TimeoutError):
+            pass  # the last ones that were told
         finally:
-            self.leaving = None
+            self._past, self._told, self._leaving = counted and counted.ended(), None, None
             await model.close()
         LOG.info("%s: unloaded", self.name)
 
@@ -287,22 +314,31 @@ class Models:
         """
         added = {n: e.served for n, e in self.entries.items() if e.served.added}
         wanted, changes = {**added, **catalog.models}, []
+        replaced: dict[str, ServedModel] = {}
         for name, entry in list(self.entries.items()):
             served = wanted.get(name)
             if served is None or (served.path, served.options) != (entry.path, entry.options):
                 del self.entries[name]
-                leaving = asyncio.create_task(_when_unused(entry))
-                self._leaving.add(leaving)
-                leaving.add_done_callback(self._leaving.discard)
+                if served is None:
+                    self._leave(_when_unused(entry))
+                else:
+                    replaced[name] = ServedModel(served, entry)
+                    self._leave(replaced[name].take_over(entry))
                 changes.append(f"{name}: {'changed' if served else 'removed'}")
             else:
                 entry.served, entry.keep = served, served.idle
-        order = {n: self.entries.get(n) or ServedModel(s) for n, s in {**catalog.models, **wanted}.items()}
+        there = {**self.entries, **replaced}
+        order = {n: there.get(n) or ServedModel(s) for n, s in {**catalog.models, **wanted}.items()}
         changes += [f"{n}: added" for n in order if n not in self.entries and f"{n}: changed" not in changes]
         self.entries = order
         kept = {n: a for n, a in self.aliases.items() if catalog.aliases.get(n) == a.table}
         self.aliases = {n: kept.get(n) or Alias(n, t) for n, t in catalog.aliases.items()}
         return changes
+
+    def _leave(self, work: Coroutine[Any, Any, None]) -> None:
+        leaving = asyncio.create_task(work)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     @property
     def ready(self) -> bool:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from satchel.formats.tokenizer import at_most
-from satchel.runtime.api.chat import ChatPrompt, Thinking
+from satchel.runtime.api.chat import ChatPrompt
 from satchel.runtime.api.model import Model
 from satchel.server.asked import CUT
 from satchel.server.generation import Turn
@@ -54,13 +54,11 @@ async def with_model(
 
 
 def chat_prompt(model: Model, turn: Turn) -> ChatPrompt:
-    return ChatPrompt(
-        model.template,
-        model.tokenizer,
-        model.style,
+    return model.chat_prompt(
         turn.messages,
         tools=turn.tools,
-        thinking=Thinking.of(turn.reasoning, turn.reasoning_end),
+        reasoning=turn.reasoning,
+        reasoning_end=turn.reasoning_end,
         prefill=turn.prefill,
         variables=turn.variables,
     )
@@ -68,8 +66,7 @@ def chat_prompt(model: Model, turn: Turn) -> ChatPrompt:
 
 def prompt_ids(model: Model, turn: Turn) -> list[int]:
     """The token ids of the turn's prompt."""
-    prompt = chat_prompt(model, turn)
-    return prompt.render(prompt.messages)
+    return chat_prompt(model, turn).ids
 
 
 async def count_tokens(request: Request, name: str, turn: Turn) -> int:

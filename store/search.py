@@ -18,7 +18,6 @@ from satchel.store.remote import hub_endpoint, hub_token
 from satchel.store.web import Web
 
 FIELDS = ("downloads", "siblings", "gguf", "gated")
-LIMIT = 100  # repositories of a search
 
 
 @dataclass(frozen=True, slots=True)

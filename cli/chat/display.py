@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from satchel.cli.chat.thinking import ThinkingSplitter
+from satchel.cli.lines import at_column
 
 RESET, BOLD, DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
 RED, YELLOW = "\x1b[31m", "\x1b[33m"
@@ -46,12 +47,7 @@ class Look:
 
     def cut(self, text: str) -> str:
         """The text truncated to one row of the terminal; whole where the stream is not a terminal."""
-        if not self.terminal:
-            return text
-        from rich.cells import cell_len, set_cell_size
-
-        width = shutil.get_terminal_size().columns
-        return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+        return at_column(text, shutil.get_terminal_size().columns) if self.terminal else text
 
     def joined(self, parts: list[str]) -> str:
         return (" · " if self.unicode else " | ").join(part for part in parts if part)

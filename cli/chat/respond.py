@@ -11,21 +11,23 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from satchel.cli.chat.bar import Progressed, late_bar
 from satchel.cli.progress import working
 
 if TYPE_CHECKING:
     from satchel.cli.chat.display import AnswerOutput
+    from satchel.runtime.api.chat import ChatPrompt
     from satchel.runtime.api.generate_options import GenerateKwargs
     from satchel.runtime.api.model import Model
     from satchel.runtime.api.reply import Reply, Stats
     from satchel.runtime.sampling import Sampling
 
+Prompt: TypeAlias = "ChatPrompt | list[int]"  # a conversation, or the tokens of a text to complete
 TAIL = 8  # tokens at the end of a prompt that are searched for an opening <think>
 CONTEXTS = 4  # an answer of a chat that shifts ends after so many contexts, unless max_tokens is set
 
@@ -36,9 +38,6 @@ class ChatRequest:
 
     sampling: Sampling
     kwargs: GenerateKwargs  # further fields of GenerateOptions
-    raw: bool = False  # a text completion, without a chat template
-    reasoning: bool | int | str | None = None
-    messages: Sequence[Mapping[str, Any]] = ()  # the conversation, which the model renders
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +90,16 @@ class Stop:
             reply.cancel()
 
 
-def respond(
-    model: Model, ids: Sequence[int], request: ChatRequest, writer: AnswerOutput | None
-) -> ChatAnswer:
-    """The answer to these tokens; each piece is written to the writer. A cancelled answer has the text so
+def respond(model: Model, prompt: Prompt, request: ChatRequest, writer: AnswerOutput | None) -> ChatAnswer:
+    """The answer to a prompt; each piece is written to the writer. A cancelled answer has the text so
     far.
     """
     started = time.perf_counter()
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
-        reply = begun(model, ids, request, progressed)
+        reply = begun(model, prompt, request, progressed)
         stop.watch(reply)
         if writer is not None:
-            writer.begin(not request.raw and opens_thinking(model, reply.prompt))
+            writer.begin(not isinstance(prompt, list) and opens_thinking(model, reply.prompt))
         try:
             found = pieces(reply)
             if writer is None:
@@ -118,9 +115,7 @@ def respond(
     return answer_of(reply, started)
 
 
-def respond_often(
-    model: Model, ids: Sequence[int], request: ChatRequest, n: int, made: int
-) -> list[ChatAnswer]:
+def respond_often(model: Model, prompt: Prompt, request: ChatRequest, n: int, made: int) -> list[ChatAnswer]:
     """`made` answers to one prompt, each with its own seed; the n with the best mean log-probability where n
     is less than `made`.
     """
@@ -136,7 +131,7 @@ def respond_often(
         for seed in seeds(first, made):
             one = replace(request, sampling=sampling.with_seed(seed), kwargs=kwargs)
             # The first answer reads the prompt, and the others find it in the cache.
-            replies.append(begun(model, ids, one, (lambda done, total: None) if replies else progressed))
+            replies.append(begun(model, prompt, one, (lambda done, total: None) if replies else progressed))
             stop.watch(replies[-1])
         next(iter(replies[0]), None)
         with working(f"generating {made} answers"):
@@ -148,14 +143,14 @@ def respond_often(
     return answers
 
 
-def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Progressed) -> Reply:
-    """The reply to a request, before anything is computed. ids: the prompt of a text completion."""
+def begun(model: Model, prompt: Prompt, request: ChatRequest, progress: Progressed) -> Reply:
+    """The reply to a request, before anything is computed."""
     kwargs: GenerateKwargs = {**request.kwargs, "sampling": request.sampling, "progress": progress}
-    if request.raw:
-        return model.generate(ids, **kwargs)
+    if isinstance(prompt, list):
+        return model.generate(prompt, **kwargs)
     if kwargs.get("on_overflow") == "shift" and kwargs.get("max_tokens", -1) < 0:
         kwargs["max_tokens"] = CONTEXTS * model.context
-    return model.chat(request.messages, reasoning=request.reasoning, **kwargs)
+    return model.answer_chat(prompt, **kwargs)
 
 
 def pieces(reply: Reply) -> Iterator[str]:

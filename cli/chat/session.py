@@ -24,6 +24,7 @@ from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import MASK
 
 if TYPE_CHECKING:
+    from satchel.runtime.api.chat import ChatPrompt
     from satchel.runtime.api.model import Model
     from satchel.runtime.api.reply import Stats
     from satchel.runtime.grammar import Spec
@@ -205,9 +206,8 @@ class Session:
                 f"the message is no text at character {error.start}: it was not sent"
             ) from None
         asked = replace(self.conversation, turns=(*before, ChatMessage("user", text)))
-        ids = self._fit(asked)
-        request = self._request(asked, seed)
-        answer = self._answer(ids, request)
+        prompt = self._fit(asked)
+        answer = self._answer(prompt, self._request(seed))
         self.used = min(self.model.context, answer.stats.prompt + answer.stats.generated)
         self.stopped = answer.stopped
         self.totals.add(answer.stats)
@@ -220,33 +220,35 @@ class Session:
         if answer.twice or (answer.stopped and not self.interactive):
             raise KeyboardInterrupt  # in a pipe, Ctrl-C ends the program instead of one answer
 
-    def _fit(self, asked: Conversation) -> list[int]:
-        """The tokens of a conversation. Where the context is full, the oldest turns are forgotten until half
+    def _fit(self, asked: Conversation) -> ChatPrompt:
+        """The prompt of a conversation. Where the context is full, the oldest turns are forgotten until half
         of it is free, unless the user has chosen otherwise. RequestError for what does not fit.
         """
         context, policy = self.model.context, self.how.on_overflow
-        ids = self.model.prompt_ids(self.sent(asked))
+        prompt = self._prompt(asked, self.forgotten)
+        size = len(prompt.ids)
         self.tell_notes()
         ends = range(self.forgotten + 2, len(asked.turns), 2)
-        if len(ids) > context and policy == "shift" and ends:
-            at = bisect_left(ends, True, key=lambda end: len(self._ids(asked, end)) <= context // 2)
+        if size > context and policy == "shift" and ends:
+            at = bisect_left(ends, True, key=lambda end: len(self._prompt(asked, end).ids) <= context // 2)
             end = ends[min(at, len(ends) - 1)]
-            ids = self._ids(asked, end)
-            if len(ids) <= context:
+            prompt = self._prompt(asked, end)
+            size = len(prompt.ids)
+            if size <= context:
                 self.forgotten = end
                 self.say(f"the context of {context:,} tokens is full: {end} messages are forgotten {CHOICE}")
-        if len(ids) > context and policy != "truncate-middle":
+        if size > context and policy != "truncate-middle":
             what = "the message alone" if policy == "shift" else "the conversation"
             raise RequestError(
-                f"{what} would have {len(ids):,} tokens, the context holds {context:,}: "
+                f"{what} would have {size:,} tokens, the context holds {context:,}: "
                 "/clear forgets the conversation, -c at the start gives more room; the message was not added"
             )
-        return ids
+        return prompt
 
-    def _ids(self, asked: Conversation, forgotten: int) -> list[int]:
-        return self.model.prompt_ids(asked.messages(forgotten))
+    def _prompt(self, asked: Conversation, forgotten: int) -> ChatPrompt:
+        return self.model.chat_prompt(asked.messages(forgotten), reasoning=self.how.reasoning)
 
-    def _request(self, asked: Conversation, seed: int | None) -> ChatRequest:
+    def _request(self, seed: int | None) -> ChatRequest:
         return ChatRequest(
             replace(self.settings.sampling, seed=seed),
             {
@@ -255,17 +257,15 @@ class Session:
                 "grammar": self.how.grammar,
                 "on_overflow": self.how.policy,
             },
-            reasoning=self.how.reasoning,
-            messages=self.sent(asked),
         )
 
-    def _answer(self, ids: Sequence[int], request: ChatRequest) -> ChatAnswer:
+    def _answer(self, prompt: ChatPrompt, request: ChatRequest) -> ChatAnswer:
         writer = self.out.writer(self)
         with ExitStack() as stack:
             if self.interactive:
                 stack.enter_context(silent(sys.stdin))
             stack.callback(writer.finish)
-            return respond(self.model, ids, request, writer)
+            return respond(self.model, prompt, request, writer)
 
     def say(self, text: str, style: str = "") -> None:
         """Writes a status line."""

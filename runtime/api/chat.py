@@ -81,6 +81,7 @@ class ChatPrompt:
             )
         self._last = last
         self._before = before
+        self._ids: list[int] | None = None
         self._variables = {**self._switches(), **(variables or {})}
 
     def _switches(self) -> dict[str, object]:
@@ -97,39 +98,58 @@ class ChatPrompt:
         return {} if thinking.on is None else dict.fromkeys(style.switches, thinking.on)
 
     def text(self, messages: Sequence[Message]) -> str:
-        """The prompt, with control tokens in callers' text escaped."""
-        last, escape = self._last, self._guard.escape
+        """The prompt, with control tokens in callers' text escaped. Where the messages are the first ones
+        alone, it has no beginning of the answer.
+        """
+        whole, escape = messages[-1] is self.messages[-1], self._guard.escape
+        last = self._last if whole else None
         asked = messages[:-1] if last is not None else messages
         if not asked:
             raise RequestError("messages: there is only an assistant message; put a user message before it")
         said = self._template.render(asked, tools=self.tools, variables=self._variables, escape=escape)
         opened = said.rstrip().endswith(self.style.open)
-        self.opening = "reasoning" if opened else ""
-        return said + self._start(last, opened)
+        start, opening = self._start(last, opened)
+        if whole:
+            self.opening = opening
+        return said + start
 
     def shown(self, messages: Sequence[Message]) -> str:
         """The prompt as readable text."""
         return self._guard.unescape(self.text(messages))
 
-    def _start(self, last: Message | None, opened: bool) -> str:
-        """The beginning of the answer: the prefill, or the end of a disabled reasoning section."""
+    def _start(self, last: Message | None, opened: bool) -> tuple[str, str]:
+        """The beginning of the answer, which is the prefill or the end of a disabled reasoning section, and
+        where it leaves the answer.
+        """
+        before = "reasoning" if opened else ""
         escape, off = self._guard.escape, self.thinking.on is False and self.style.thinks
         if last is None:
             if not off or (self.style.switches and not opened):
-                return ""
-            self.opening = ""
-            return self.style.prefill("", "", opened)
+                return "", before
+            return self.style.prefill("", "", opened), ""
         content, thought = text_of(last.get("content")), last.get("reasoning_content")
         if not content and not thought:
-            return ""
-        self.opening = "content" if content else "reasoning"
+            return "", before
         reasoning = escape(thought) if thought else ("" if off and not self.style.switches else None)
-        return self.style.prefill(reasoning, escape(content), opened)
+        return self.style.prefill(reasoning, escape(content), opened), "content" if content else "reasoning"
+
+    @property
+    def ids(self) -> list[int]:
+        """Token ids of the whole conversation."""
+        return self.render(self.messages)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of these messages, all of the conversation's or some, after those of the earlier
-        conversation. Only an earlier conversation has the BOS token then.
+        conversation. Only an earlier conversation has the BOS token then. The whole conversation is rendered
+        and tokenized once.
         """
+        if messages is not self.messages:
+            return self._rendered(messages)
+        if self._ids is None:
+            self._ids = self._rendered(messages)
+        return list(self._ids)
+
+    def _rendered(self, messages: Sequence[Message]) -> list[int]:
         ids = self._tokenizer.encode_rendered(self.text(messages), guard=self._guard)
         if not self._before:
             return ids

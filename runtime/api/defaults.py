@@ -54,16 +54,17 @@ class RequestDefaults:
         request has tools, which the default grammar would keep the model from calling. Structured output has
         no default shift, which would begin its grammar anew: the answer ends in a full context.
         """
-        made: GenerateKwargs = {**self.kwargs, **given}
-        made["sampling"] = given.get("sampling") or self.sampling
-        own = given.get("grammar") is not None or given.get("constraint") is not None
-        default = None if own or tools else self.grammar
-        if default is not None:
-            made["grammar"] = default
-        chosen = own and "on_overflow" in given  # the request wants both, and is told that it cannot
-        if (own or default is not None) and not chosen and made.get("on_overflow") == "shift":
-            made["on_overflow"] = "error"
-        return made
+        completed: GenerateKwargs = {**self.kwargs, **given}
+        completed["sampling"] = given.get("sampling") or self.sampling
+        has_grammar = given.get("grammar") is not None or given.get("constraint") is not None
+        if has_grammar and "on_overflow" in given:
+            return completed  # a request that wants structured output and a shift is told that it cannot
+        if not has_grammar and not tools and self.grammar is not None:
+            completed["grammar"] = self.grammar
+            has_grammar = True
+        if has_grammar and completed.get("on_overflow") == "shift":
+            completed["on_overflow"] = "error"
+        return completed
 
 
 def request_defaults(

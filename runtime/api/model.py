@@ -38,7 +38,7 @@ from satchel.runtime.api.defaults import request_defaults
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.model_file import model_file, with_draft_file
 from satchel.runtime.api.options import LoadKwargs, LoadProgress, Options, settled, stopping
-from satchel.runtime.api.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
+from satchel.runtime.api.overflow import Fitted, fit_messages, fit_tokens, head_of
 from satchel.runtime.api.overrides import override
 from satchel.runtime.api.readings import Readings
 from satchel.runtime.api.recovering import Recovering
@@ -360,10 +360,33 @@ class Model(Recovering, Readings, Resource):
         Raises RequestError if an option is out of range, a message or the grammar is invalid, or the
         conversation exceeds the context. What the engine refuses is raised by the reply's first piece.
         """
-        defaults, options = self.request_defaults, self._options(kwargs, bool(tools))
+        prompt = self.chat_prompt(
+            messages,
+            tools=tools,
+            reasoning=reasoning,
+            reasoning_end=reasoning_end,
+            prefill=prefill,
+            variables=variables,
+            before=before,
+        )
+        return self.answer_chat(prompt, **kwargs)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        reasoning: bool | int | str | None = None,
+        reasoning_end: str = "",
+        prefill: bool | None = None,
+        variables: Mapping[str, object] | None = None,
+        before: Sequence[int] = (),
+    ) -> ChatPrompt:
+        """The prompt of `chat` for `answer_chat`, of which a caller may count the tokens first."""
+        defaults = self.request_defaults
         wanted = self._default_reasoning() if reasoning is None else reasoning
         thinking = Thinking.of(wanted, reasoning_end or defaults.reasoning_end)
-        prompt = ChatPrompt(
+        return ChatPrompt(
             self.template,
             self.tokenizer,
             self.style,
@@ -374,7 +397,11 @@ class Model(Recovering, Readings, Resource):
             variables={**defaults.variables, **(variables or {})},
             before=before,
         )
-        fitted = self._fit_chat(prompt.messages, prompt.render, options)
+
+    def answer_chat(self, prompt: ChatPrompt, **kwargs: Unpack[GenerateKwargs]) -> ChatReply:
+        """The answer to a prompt of `chat_prompt`. Raises as `chat` does."""
+        options = self._options(kwargs, bool(prompt.tools))
+        fitted = self._fit_chat(prompt, options)
         self.check_ids(fitted.ids)
         return ChatReply.to(self, prompt, fitted, options)
 
@@ -437,13 +464,13 @@ class Model(Recovering, Readings, Resource):
         self.adapter_scales(options.adapters, options.control_vectors)
         return Reply(self, fitted, options)
 
-    def _fit_chat(self, messages: Sequence[Message], render: Render, options: GenerateOptions) -> Fitted:
+    def _fit_chat(self, prompt: ChatPrompt, options: GenerateOptions) -> Fitted:
         """Token ids of the conversation, truncated to fit if the caller allows it."""
         if options.on_overflow == "truncate-middle":
-            return fit_messages(messages, render, self.context, options.max_tokens)
-        ids = render(messages)
-        keeps = options.on_overflow == "shift"
-        return Fitted(ids, head=head_of(messages, ids, render, self.context) if keeps else 0)
+            return fit_messages(prompt.messages, prompt.render, self.context, options.max_tokens)
+        ids, keeps = prompt.ids, options.on_overflow == "shift"
+        head = head_of(prompt.messages, ids, prompt.render, self.context) if keeps else 0
+        return Fitted(ids, head=head)
 
     def answers(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
 SECONDS = tuple(10.0 ** (e / 4) for e in range(-20, 13))  # 10 us to 1000 s, four to a decade
@@ -129,11 +129,8 @@ class StepFacts:
     kv_use: float
 
 
-# Fields of EngineStats that say how things are now, and those that count since the model was loaded.
-GAUGES = ("waiting", "running", "kv_blocks", "kv_free", "kv_kept", "host_blocks", "host_bytes")
-TOTALS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps", "preemptions", "worker_restarts",
-          "host_moved_out", "host_moved_back", "expert_cache_lookups", "expert_cache_hits",
-          "expert_cache_moved_bytes")  # fmt: skip
+# Metadata of a field that says how things are now.
+GAUGE = {"gauge": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +143,15 @@ class EngineStats:
     generated_tokens: int
     steps: int
     preemptions: int
-    waiting: int
-    running: int
-    kv_blocks: int
-    kv_free: int
-    kv_kept: int  # blocks that finished requests left in the prefix tree
+    waiting: int = field(metadata=GAUGE)
+    running: int = field(metadata=GAUGE)
+    kv_blocks: int = field(metadata=GAUGE)
+    kv_free: int = field(metadata=GAUGE)
+    kv_kept: int = field(metadata=GAUGE)  # blocks that finished requests left in the prefix tree
     histograms: Mapping[str, Distribution]
     worker_restarts: int = 0  # times that a worker process was restarted
-    host_blocks: int = 0  # blocks in the host-memory tier
-    host_bytes: int = 0  # bytes of the host-memory tier
+    host_blocks: int = field(default=0, metadata=GAUGE)  # blocks in the host-memory tier
+    host_bytes: int = field(default=0, metadata=GAUGE)  # bytes of the host-memory tier
     host_moved_out: int = 0  # blocks moved to host memory so far
     host_moved_back: int = 0  # blocks moved back so far
     expert_cache_lookups: int = 0  # expert selections in layers with an expert cache
@@ -179,6 +176,11 @@ class EngineStats:
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values."""
         return asdict(self)
+
+
+# Fields of EngineStats that say how things are now, and those that count since the model was loaded.
+GAUGES = tuple(one.name for one in fields(EngineStats) if one.metadata)
+TOTALS = tuple(one.name for one in fields(EngineStats) if one.type == "int" and not one.metadata)
 
 
 class KVTraffic:

@@ -81,6 +81,8 @@ def _devices(backend: str) -> list[str]:
 def _libraries() -> Iterator[str]:
     """Folders that Python and the loader read: this Python's, its modules, Satchel's."""
     yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    if getattr(sys, "frozen", False):
+        yield sys.executable  # it holds the modules
     ours = list(_ours())
     above = {above for path in ours for above in Path(path).parents[1:]}
     for folder in (*site.getsitepackages(), *module_path()):

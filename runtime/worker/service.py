@@ -74,6 +74,8 @@ class WorkerService:
         self.cache, self.widths = Cache(context=0), (0, 0)
         self.notes: list[str] = []
         self.restarts = 0
+        self._past: EngineStats | None = None  # what the lost processes have counted
+        self._told: EngineStats | None = None  # the last statistics of all processes
         self._lock = threading.RLock()
         self._process: Process | None = None
         self._ready = self._closed = False
@@ -191,13 +193,20 @@ class WorkerService:
             self._send_due()
 
     def stats(self) -> EngineStats:
-        """Statistics of the current process; each process counts from zero."""
-        found = StatsCollector(KVTraffic(())).snapshot(len(self._live), 0, (0, 0, 0))
+        """Statistics since the load, over all processes. What a process counted after the last call is lost
+        with it.
+        """
+        restarts, asked = self.restarts, None
         if not self.trouble:
             with suppress(DeviceError):
-                found = self._call_while(lambda: not self.trouble, "stats")
+                asked = self._call_while(lambda: not self.trouble, "stats")
         self._check_open()
-        return replace(found, worker_restarts=self.restarts)
+        with self._lock:
+            if asked is None or restarts != self.restarts:
+                now = StatsCollector(KVTraffic(())).snapshot(len(self._live), 0, (0, 0, 0))
+                return replace(now.after(self._told), worker_restarts=self.restarts)
+            self._told = asked.after(self._past)
+            return replace(self._told, worker_restarts=self.restarts)
 
     def close(self) -> None:
         """Cancels everything in flight and ends the process."""
@@ -446,6 +455,7 @@ class WorkerService:
         if self._closed or self._broken:
             return
         self.restarts += 1
+        self._past = self._told
         LOG.error("the worker process %s; requests in its step: %s", died, self._step)
         if failed >= LOADS or (failed and not self.cache.context):
             when = "as soon as it had loaded" if loaded else "while it loaded"

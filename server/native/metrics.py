@@ -8,10 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from satchel.errors import SatchelError
-from satchel.runtime.engine.stats import EngineStats
 from satchel.server.metrics import Counts, rendered
-from satchel.server.models import ServedModel
 from satchel.server.roles import ADMIN, needs
 from satchel.server.route import connections_of, models_of, traffic_of
 
@@ -23,19 +20,9 @@ router = APIRouter()
 async def metrics(request: Request) -> Response:
     models = models_of(request)
     entries = list(models.entries.values())
-    found = await asyncio.gather(*(_stats(e) for e in entries))
+    found = await asyncio.gather(*(e.counters() for e in entries))
     engines = {e.name: stats for e, stats in zip(entries, found, strict=True) if stats}
     loaded = {e.name: e.model is not None for e in entries}
     counts = Counts(engines, loaded, traffic_of(request), models.aliases.values(), connections_of(request))
     text = await asyncio.to_thread(rendered, counts)  # takes 10 ms per model
     return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-
-async def _stats(entry: ServedModel) -> EngineStats | None:
-    """The engine's counters; None where the model is not loaded or is being closed."""
-    if entry.model is None:
-        return None
-    try:
-        return await entry.model.stats()
-    except SatchelError:
-        return None

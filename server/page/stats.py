@@ -38,10 +38,9 @@ async def _model(entry: ServedModel) -> JsonObject:
         "size": entry.size,
         "error": without_paths(entry.error),
     }
-    model, found = entry.model or entry.leaving, entry.past
-    if model is not None:
-        state["n_ctx"] = model.model.context
-        found = (await model.stats()).after(found)
+    if entry.model is not None:
+        state["n_ctx"] = entry.model.model.context
+    found = await entry.counters()
     return {**state, "stats": _engine(found)} if found else state
 
 

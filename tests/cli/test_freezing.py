@@ -6,30 +6,36 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import httpx
 import pytest
 from packages import PACKAGES
 from tiny_file import write_model
-from waiting import SECONDS
+from waiting import SECONDS, ready
 
 from satchel.cli.freezing import hook_folders
+from satchel.cli.main import commands, main
 from satchel.errors import DeviceError
-from satchel.runtime import children
-
-QUANTIZES = """
-import sys
 from satchel.formats.gguf import open_gguf
-from satchel.formats.quantize import find_recipe, quantize_file
+from satchel.runtime import children as processes
 
-quantize_file(sys.argv[1], sys.argv[2], find_recipe("IQ4_NL"), requantize=True)
-with open_gguf(sys.argv[2]) as gguf:
-    print("iq4_nl" in {tensor.format for tensor in gguf.tensors.values()}, "numba" in sys.modules)
+COMMANDS = """
+import sys
+from satchel.cli.main import main
+
+code = main()
+if sys.argv[1] == "quantize":
+    print("numba" in sys.modules)
+sys.exit(code)
 """
+# What the tests' environment has, and a program would bring along; `satchel convert` reads with it.
+LARGE = ("torch", "transformers", "scipy", "onnx", "matplotlib", "openai", "anthropic", "ollama", "llama_cpp")
 PROGRAM = """
 import sys
 from satchel import Choice, Model, __version__
@@ -69,20 +75,29 @@ def frozen(tmp_path: Path, program: str) -> Path:
     command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--log-level=WARN", *places]
     command += [f"--distpath={out}", f"--paths={tree(tmp_path / 'tree')}", str(source)]
     command[3:3] = [f"--additional-hooks-dir={folder}" for folder in hook_folders()]
+    command[3:3] = [f"--exclude-module={name}" for name in LARGE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return out / "app"
 
 
-def ran(folder: Path, elsewhere: Path, *args: object) -> list[str]:
-    """The lines that the frozen program prints, moved to another folder and without a Python around it."""
-    moved = elsewhere / "moved" / "app"
-    shutil.move(folder, moved)
-    alone = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SATCHEL"))}
+def moved(folder: Path, elsewhere: Path) -> Path:
+    """The frozen program in another folder."""
+    shutil.move(folder, elsewhere / "moved" / "app")
+    return elsewhere / "moved" / "app" / "app"
+
+
+def alone() -> dict[str, str]:
+    """An environment without a Python around the program."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SATCHEL"))}
+
+
+def ran(program: Path, *args: object) -> list[str]:
+    """The lines that the frozen program prints."""
     done = subprocess.run(
-        [moved / "app", *map(str, args)],
-        cwd=elsewhere,
-        env=alone,
+        [program, *map(str, args)],
+        cwd=program.parent.parent,
+        env=alone(),
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -96,14 +111,28 @@ def test_the_entry_point_names_the_folder_of_the_hooks() -> None:
     (found,) = (e for e in entry_points(group="pyinstaller40") if e.value.startswith("satchel."))
     assert found.load() is hook_folders and found.name == "hook-dirs"
     names = {path.name for path in Path(hook_folders()[0]).glob("hook-*.py")}
-    assert names == {"hook-satchel.py", "hook-satchel.formats.quantize.py", "hook-satchel.server.py"}
+    modules = ("satchel", "satchel.cli.main", "satchel.formats.quantize", "satchel.server")
+    assert names == {f"hook-{module}.py" for module in modules}
 
 
 def test_a_frozen_program_starts_no_worker_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """sys.executable is the program itself there: it would start itself without end."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(DeviceError, match="worker='thread'"):
-        children.interpreter()
+        processes.interpreter()
+
+
+def test_a_frozen_program_that_runs_code_starts_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(processes, "_programs", set())
+    monkeypatch.setattr(sys, "argv", ["satchel", "--version"])
+    assert main() == 0 and capsys.readouterr().out.startswith("satchel ")
+    command = [*processes.interpreter(), "-c", "import sys; print(sys.argv, __name__)", "{}"]
+    assert command[0] == sys.executable
+    monkeypatch.setattr(sys, "argv", command)
+    assert main() == 0 and capsys.readouterr().out == "['-c', '{}'] __main__\n"
 
 
 @pytest.mark.slow
@@ -113,7 +142,7 @@ def test_a_frozen_program_answers_from_another_folder(tmp_path: Path) -> None:
     assert not list(folder.rglob("*llvmlite*")) and not list(folder.rglob("numba"))
     assert list(folder.rglob("satchel-40m-*.gguf"))
     model = write_model(tmp_path / "tiny.gguf")
-    counts, *said = ran(folder, tmp_path, model)
+    counts, *said = ran(moved(folder, tmp_path), model)
     expected = [
         len(list((Path(__file__).parents[2] / place).glob("[a-z]*.py")))
         for place in ("runtime/models", "formats/chat/families", "quant/formats")
@@ -124,7 +153,39 @@ def test_a_frozen_program_answers_from_another_folder(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the program's folder is laid out otherwise elsewhere")
-def test_a_frozen_program_quantizes_by_compiled_searches(tmp_path: Path) -> None:
-    folder, model = frozen(tmp_path, QUANTIZES), write_model(tmp_path / "tiny.gguf")
+def test_frozen_satchel_has_its_commands(tmp_path: Path) -> None:
+    """They are listed, and those that start processes or compile do so."""
+    folder, model, small = frozen(tmp_path, COMMANDS), write_model(tmp_path / "tiny.gguf"), tmp_path / "small"
     assert list(folder.rglob("*llvmlite*"))
-    assert ran(folder, tmp_path, model, tmp_path / "small.gguf") == ["True True"]
+    program = moved(folder, tmp_path)
+    listed = "\n".join(ran(program, "--help-all"))
+    assert all(f"\n  {name} " in listed for name in commands())
+    assert ran(program, "run", "-m", model, "Hello", "-n", "3", "--json-mode", "--json")
+    assert ran(program, "quantize", "--allow-requantize", model, small, "IQ4_NL")[-1] == "True"
+    with open_gguf(small) as gguf:
+        assert "iq4_nl" in {tensor.format for tensor in gguf.tensors.values()}
+    answers(program, small)
+
+
+def answers(program: Path, model: Path) -> None:
+    """Serves the model, with the engine in a process of its own."""
+    command = [program, "serve", "-m", model, "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=alone()) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.search(r"http://\S+", line)
+            assert found, line + process.stderr.read()
+            ready(found[0])
+            body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+            made = httpx.post(f"{found[0]}/v1/chat/completions", json=body, timeout=SECONDS)
+            assert made.status_code == 200, made.text
+            started = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)]
+            assert any(one.startswith(bytes(program) + b"\0--as-python\0") for one in started)
+        finally:
+            process.kill()
+
+
+def children(pid: int) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]

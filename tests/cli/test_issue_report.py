@@ -116,6 +116,16 @@ def test_the_command_writes_it_and_overwrites_nothing(
     assert "read it before you send it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--log", "--request"])
+def test_a_missing_file_is_told_before_the_checks(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "machine", lambda: pytest.fail("the checks ran"))
+    assert main(["doctor", "--report", str(tmp_path / "report.md"), flag, str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err == f"satchel: error: {tmp_path}/none: No such file or directory\n"
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("flag", ["--force", "--with-prompts", "--log=x", "--request=x"])
 def test_flags_of_the_report_need_it(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", flag]) == 2

@@ -34,6 +34,12 @@ for _phase in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, SECONDS)
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a tiny random model."""
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
 @contextmanager
 def serving(paths: list[Path], options: Options, settings: ServerSettings) -> Iterator[str]:
     """Runs a server in a thread; yields its address."""
@@ -122,6 +128,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     with serving([default_model()], Options(slots=4), ServerSettings(port=0)) as address:
+        until(lambda: httpx.get(f"{address}/readyz").is_success, "the model's load")
         yield address
 
 

@@ -111,6 +111,12 @@ def test_a_models_history_outlasts_its_loads(serving_of: Any) -> None:
             kept = after["stats"]
             assert kept["generated_tokens"] == told["generated_tokens"] == 4 * times
             assert sum(kept["requests"].values()) == times
+            metrics = httpx.get(f"{server}/metrics").text
+            assert f'satchel_generated_tokens_total{{model="{name}"}} {4 * times}.0\n' in metrics
+            assert f'satchel_time_to_first_token_seconds_count{{model="{name}"}} {times}.0\n' in metrics
+            assert f'satchel_requests_total{{finish="length",model="{name}"}} {times}.0\n' in metrics
+            assert f'satchel_kv_blocks{{model="{name}"}} 0.0\n' in metrics
+            assert f'satchel_model_loaded{{model="{name}"}} 0.0\n' in metrics
             assert kept["seconds"]["time_to_first_token"]["count"] == times
             assert kept["running"] == kept["kv_blocks"] == kept["kv_free"] == 0
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ pytest.importorskip("pydantic")
 from tiny_file import write_model
 from waiting import until_async
 
-from satchel.errors import ModelError, RequestError
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.options import Options
 from satchel.runtime.option import options_of
@@ -149,6 +150,52 @@ def test_a_reload_keeps_what_did_not_change(files: dict[str, Path], tmp_path: Pa
             await answer(models, "a")
 
     run(work, catalog_of(files, {}, SMALL, 0, None))
+
+
+@pytest.mark.model
+def test_counters_go_on_when_a_reload_changes_the_model(files: dict[str, Path]) -> None:
+    """Also while requests of the model as it was are under way."""
+
+    async def generated(models: Models) -> int:
+        found = await models.entries["a"].counters()
+        return found.generated_tokens if found else 0
+
+    async def work(models: Models) -> None:
+        assert await models.entries["a"].counters() is None
+        await answer(models, "a")
+        other = catalog_of(files, {}, replace(SMALL, context=256), 0, None)
+        async with models.use("a") as lease:
+            assert models.change(other) == ["a: changed", "b: changed"]
+            assert lease.entry is not models.entries["a"] and await generated(models) == 3
+            await answer(models, "a")
+            assert await generated(models) == 6
+        await until_async(lambda: lease.entry.state == UNLOADED, "the model as it was is unloaded")
+        assert await generated(models) == 6
+        await answer(models, "a")
+        await models.entries["a"].unload()
+        assert await generated(models) == 9
+        found = await models.entries["a"].counters()
+        assert found and found.kv_blocks == 0
+
+    run(work, catalog_of(files, {}, SMALL, 0, None))
+
+
+def test_counters_of_a_model_that_tells_none_are_the_last_ones(tmp_path: Path) -> None:
+    async def work(models: Models) -> None:
+        async def lost() -> None:
+            raise DeviceError("the worker process is lost")
+
+        entry = models.entries["a"]
+        model = await entry.loaded()
+        await answer(models, "a")
+        told = await entry.counters()
+        assert told and told.steps > 0 and told.kv_blocks > 0
+        model.stats = lost  # type: ignore[assignment, method-assign]
+        assert await entry.counters() == told.ended()
+        await entry.unload()
+        assert await entry.counters() == told.ended()
+
+    run(work, catalog_of({"a": write_model(tmp_path / "a.gguf")}, {}, Options(context=64, slots=1), 20, None))
 
 
 def test_versions_are_chosen_by_weight_and_a_user_keeps_his() -> None:

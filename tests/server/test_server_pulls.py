@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import hub_server
 import pytest
-from tiny_file import write_model
 from waiting import until
 
 pytest.importorskip("fastapi")
@@ -33,11 +32,6 @@ from satchel.store.policy import FREE, Policy
 from satchel.store.web import Web, is_public
 
 KEYS = ("one", "two")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
 @pytest.fixture

@@ -39,8 +39,8 @@ model file that cannot be used `ModelError`, and a backend that fails `DeviceErr
 base of the three.
 """
 # Public to Satchel's own packages: a program has no use for them.
-INNER = {"adapter_scales", "check_ids", "key", "placement_options", "pulse", "served"}
-INNER |= {"service", "style", "submit", "taken", "to", "with_usage"}
+INNER = {"adapter_scales", "answer_chat", "chat_prompt", "check_ids", "key", "placement_options"}
+INNER |= {"pulse", "served", "service", "style", "submit", "taken", "to", "with_usage"}
 
 
 class Annotation(str):

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from doc_tables import replaced
+
 from satchel.formats.chat.family import families
 from satchel.formats.chat.style import PAIRS
 from satchel.runtime.grammar.styles import (
@@ -79,8 +81,7 @@ def lines() -> Iterator[str]:
 
 def page(text: str) -> str:
     """The page's text with the table generated anew."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}{''.join(lines())}{END}{rest.partition(END)[2]}"
+    return replaced(text, BEGIN, "".join(lines()), END)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
 
+from doc_tables import code, table
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
@@ -149,40 +150,36 @@ def fields(route: APIRoute) -> tuple[str, ...]:
 
 
 def command_table() -> Iterator[str]:
-    known, told = commands(), set()
-    yield "| Ollama | here | |\n| --- | --- | --- |"
+    known, told = commands(), set[str]()
+    rows = []
     for row in OLLAMA:
         text, name = row.text, f"{row.ours} ".split(" ")[1]
         if not text and name not in told:
             text = summary(known[name]).rstrip(".")
         told.add(name)
-        ours = f"`{row.ours}`" if row.ours else "–"
-        yield f"| `{row.theirs}` | {ours} | {text.replace('|', chr(92) + '|')} |"
+        rows.append((code(row.theirs), code(row.ours), text))
+    return table(("Ollama", "here", ""), rows)
 
 
 def route_table() -> Iterator[str]:
     known = bodies()
-    yield "| route | fields that are read |\n| --- | --- |"
-    for route in ROUTES:
-        names = ", ".join(f"`{name}`" for name in known[route])
-        yield f"| `{route}` | {names} |"
+    rows = ((code(route), ", ".join(map(code, known[route]))) for route in ROUTES)
+    return table(("route", "fields that are read"), rows)
 
 
 def options() -> Iterator[str]:
     unused = set(Unused.model_fields)
     read = sorted(set(OllamaOptions.model_fields) - unused)
-    yield "`options` of a request that are read: " + ", ".join(f"`{name}`" for name in read) + ".\n"
+    yield "`options` of a request that are read: " + ", ".join(map(code, read)) + ".\n"
     yield (
         "Named under `warnings`, because they have no effect here: "
-        + ", ".join(f"`{name}`" for name in sorted(unused))
+        + ", ".join(map(code, sorted(unused)))
         + "."
     )
 
 
 def flag_table() -> Iterator[str]:
-    yield "| vLLM | `satchel serve` | |\n| --- | --- | --- |"
-    for row in VLLM:
-        yield f"| `{row.theirs}` | {f'`{row.ours}`' if row.ours else '–'} | {row.text} |"
+    return table(("vLLM", "`satchel serve`", ""), ((code(r.theirs), code(r.ours), r.text) for r in VLLM))
 
 
 def page() -> str:

@@ -115,8 +115,12 @@ class FakeModel:
         self.reply = FakeReply(self, list(ids), script, **asked)
         return self.reply
 
-    def chat(self, messages: Sequence[Mapping[str, str]], *, reasoning: object, **asked: Any) -> FakeReply:
-        return self.generate(self.prompt_ids(messages), reasoning=reasoning, **asked)
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]], *, reasoning: object) -> SimpleNamespace:
+        ids = self.prompt_ids(messages)
+        return SimpleNamespace(messages=messages, ids=ids, render=lambda messages: ids, reasoning=reasoning)
+
+    def answer_chat(self, prompt: SimpleNamespace, **asked: Any) -> FakeReply:
+        return self.generate(prompt.ids, reasoning=prompt.reasoning, **asked)
 
     def save_state(self, path: Path, ids: Sequence[int]) -> int:
         self.saved.append(path)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from doc_tables import code, table
+
 from satchel.cli.llama_cpp.arguments import CHATS, verdict_of
 from satchel.cli.llama_cpp.table import OLDER, TABLES
 from satchel.cli.llama_cpp.verdict import NOTE, REFUSED, SAME, SERVE, FlagVerdict, Row, same
@@ -75,34 +77,33 @@ def counted(program: str) -> Counter[str]:
 
 
 def summary() -> Iterator[str]:
-    yield "| program | spellings | same | no effect | refused |"
-    yield "| --- | --- | --- | --- | --- |"
+    rows = []
     for program in ("llama-cli", "llama-server"):
         found = counted(program)
         numbers = (found.total(), found[SAME], found[NOTE], found[REFUSED])
-        yield f"| `{program}` | {' | '.join(map(str, numbers))} |"
+        rows.append((code(program), *map(str, numbers)))
+    return table(("program", "spellings", "same", "no effect", "refused"), rows)
 
 
-def table(program: str, tables: Iterable[Sequence[Row]] = TABLES) -> Iterator[str]:
-    yield "| flag | here | |"
-    yield "| --- | --- | --- |"
-    for row in rows_of(program, tables):
-        for flags, said in lines(row, program):
-            names = " ".join(f"`{flag}`" for flag in flags)
-            text = said.text.replace("|", "\\|")
-            yield f"| {names} | {WORDS[said.kind]} | {text} |"
+def flags_of(program: str, tables: Iterable[Sequence[Row]] = TABLES) -> Iterator[str]:
+    rows = (
+        (" ".join(map(code, flags)), WORDS[said.kind], said.text)
+        for row in rows_of(program, tables)
+        for flags, said in lines(row, program)
+    )
+    return table(("flag", "here", ""), rows)
 
 
 def page() -> str:
     parts = [
         *summary(),
         "\n## llama-cli: `satchel chat`, `satchel run`\n",
-        *table("llama-cli"),
+        *flags_of("llama-cli"),
         "\n## llama-server: `satchel serve`\n",
-        *table("llama-server"),
+        *flags_of("llama-server"),
         "\n## Older flags\n",
         "Flags of earlier versions, in `satchel chat` and `satchel run`:\n",
-        *table("llama-cli", (OLDER,)),
+        *flags_of("llama-cli", (OLDER,)),
     ]
     return HEAD + "\n".join(parts) + "\n"
 

@@ -17,6 +17,7 @@ import mixed_families as mixed
 import numpy as np
 import numpy.typing as npt
 from accuracy import nmse
+from doc_tables import replaced
 
 from satchel.formats.convert.write import write_source
 from satchel.formats.gguf import open_gguf
@@ -131,8 +132,7 @@ def table(rows: dict[str, Row]) -> str:
 
 
 def write() -> None:
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + BEGIN + table(measure()) + END + rest.partition(END)[2])
+    PAGE.write_text(replaced(PAGE.read_text(), BEGIN, table(measure()), END))
 
 
 if __name__ == "__main__":

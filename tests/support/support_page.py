@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import tiny
+from doc_tables import replaced
 from kernel_cases import CASES
 from models_page import family
 from one_step import Case, generator, plan_of
@@ -86,8 +87,7 @@ def format_table() -> Iterator[str]:
 def page(text: str) -> str:
     """The page with new tables."""
     for begin, table in zip(BEGINS, (architecture_table, format_table), strict=True):
-        before, _, rest = text.partition(begin)
-        text = before + begin + "".join(table()) + END + rest.partition(END)[2]
+        text = replaced(text, begin, "".join(table()), END)
     return text
 
 

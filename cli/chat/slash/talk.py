@@ -7,6 +7,7 @@ from dataclasses import replace
 from satchel.cli.chat.display import DIM
 from satchel.cli.chat.registry import command
 from satchel.cli.chat.session import Session
+from satchel.cli.lines import at_column
 from satchel.errors import RequestError
 
 
@@ -27,7 +28,8 @@ def _regenerate(session: Session, text: str) -> None:
 def _undo(session: Session, text: str) -> None:
     """Take back the last message and its answer."""
     taken = _take_back(session)
-    session.say(f"taken back: {_short(taken)}", DIM)
+    line = at_column(" ".join(taken.split()), 60)
+    session.say(f"taken back: {line}", DIM)
 
 
 @command("edit")
@@ -68,8 +70,3 @@ def _take_back(session: Session) -> str:
         ids = session.model.prompt_ids(session.conversation.messages())
         session.used = min(len(ids), session.model.context)
     return turns[-2].content
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else f"{line[:59]}…"

@@ -198,14 +198,20 @@ def test_a_message_that_is_longer_than_the_context_is_refused(
     assert contents(fake) == ["one two", "Hello!", "three"]
 
 
+def filled(fake: FakeModel, piece: str, how: How) -> Session:
+    """A session whose first answer, of these pieces, fills the context of four tokens."""
+    fake.context = 4
+    fake.scripts.append([piece] * 9)
+    s = session(fake)
+    s.how = how
+    answer_turns(s, ["one two"])
+    return s
+
+
 def test_structured_output_cannot_shift_and_says_what_to_do(
     fake: FakeModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.context = 4
-    fake.scripts.append(["{ "] * 9)
-    s = session(fake)
-    s.how = How(grammar=AnyJson())
-    answer_turns(s, ["one two"])
+    filled(fake, "{ ", How(grammar=AnyJson()))
     assert (fake.asked[0]["on_overflow"], fake.asked[0]["max_tokens"]) == ("error", -1)
     assert "is full, and structured output cannot shift; /clear or -c makes room" in capsys.readouterr().out
 
@@ -228,11 +234,7 @@ def test_a_shift_within_an_answer_is_told_with_the_choice(
 def test_an_answer_that_fills_the_context_is_told(
     fake: FakeModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.context = 4
-    fake.scripts.append(["a "] * 9)
-    s = session(fake)
-    s.how = How(on_overflow="error")
-    answer_turns(s, ["one two"])
+    s = filled(fake, "a ", How(on_overflow="error"))
     assert s.conversation.turns[1].content == "a a a "
     out = capsys.readouterr().out
     assert "the context of 4 tokens is full; /clear" in out and "100% of 4" in out

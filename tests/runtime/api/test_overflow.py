@@ -134,6 +134,14 @@ def test_a_conversation_loses_its_middle(model: Model) -> None:
     assert reply.prompt == model.prompt_ids(talk(left))
 
 
+def test_an_answer_that_is_continued_may_shift(model: Model) -> None:
+    """The system message, which a shift keeps, is found without the answer's beginning."""
+    said = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]
+    begun = [*said, {"role": "assistant", "content": "b"}]
+    kept = [model.chat(begun, max_tokens=2, sampling=GREEDY, on_overflow=o) for o in ("error", "shift")]
+    assert [reply.read() for reply in kept] == [kept[0].text] * 2 and kept[0].prompt == kept[1].prompt
+
+
 def test_a_shifted_answer_goes_on_as_from_what_was_kept(model: Model) -> None:
     ids = [int(t) for t in np.random.default_rng(2).integers(0, 200, 40)]
     reply = model.generate(ids, max_tokens=70, sampling=GREEDY, ignore_eos=True, on_overflow="shift")

@@ -4,6 +4,7 @@ H10).
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -186,6 +187,33 @@ FITS: list[tuple[Spec, tuple[str, ...], tuple[str, ...]]] = [
         ("[]",),
     ),
 ]
+
+
+NUMBER_A = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+SPACED: list[Spec] = [
+    JsonSchema(NUMBER_A),
+    AnyJson(),
+    AnyJson(anything=True),
+    Lark("start: %json " + json.dumps(NUMBER_A)),
+]
+BLANKS = ("", " ", "\n", "\n" + " " * 24, "\n\t\t")
+ENDLESS = ("  ", "\t", "\n\n", " \n", "\n" + " " * 25, "\r\n")
+
+
+@pytest.mark.parametrize("spec", SPACED, ids=["object", "json object", "any json", "lark"])
+@pytest.mark.parametrize("place", range(1, 5))
+def test_white_space_between_tokens_of_json_is_bounded(tokenizer: Tokenizer, spec: Spec, place: int) -> None:
+    """A space, or a line break and an indent: otherwise a model may go on with white space."""
+    tokens = ("{", '"a"', ":", "1", "}")
+    grammar = compile_grammar(tokenizer, spec)
+    for blank in (*BLANKS, *ENDLESS):
+        text = "".join((*tokens[:place], blank, *tokens[place:]))
+        assert accepts(tokenizer, grammar.constraint(), text) == (blank in BLANKS), repr(text)
 
 
 @pytest.mark.parametrize(("spec", "right", "wrong"), FITS, ids=[type(row[0]).__name__ for row in FITS])

@@ -110,11 +110,15 @@ def test_a_killed_worker_is_not_noticed(here: Model, fragile: WorkerModel) -> No
     for reply in replies:
         reply.start()
     next(replies[0])
+    before = fragile.stats()
     os.kill(fragile.worker.pid, signal.SIGKILL)
     for reply in replies:
         reply.read()
     assert [r.ids for r in replies] == wanted
-    assert fragile.stats().worker_restarts == 1 and sum(r.report.restarted for r in replies) > 0
+    stats = fragile.stats()
+    assert stats.requests["length"] >= 5 and stats.steps > before.steps > 0
+    assert stats.generated_tokens > before.generated_tokens
+    assert stats.worker_restarts == 1 and sum(r.report.restarted for r in replies) > 0
 
 
 def test_the_request_that_kills_is_named_and_refused_and_the_others_go_on(

@@ -251,3 +251,14 @@ def test_an_answer_goes_on_from_given_words(server: str) -> None:
         f"{server}/v1/chat/completions", json={**ask, "add_generation_prompt": False}, timeout=SECONDS
     )
     assert answer.status_code == 400
+
+
+@pytest.mark.model
+def test_a_shown_prompt_and_its_count_have_the_defaults_of_the_template(serving_of: Any) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ said }}"
+    options = Options(slots=1, chat_template=template, chat_template_kwargs='{"said": " once upon a time"}')
+    with serving_of([default_model()], options, ServerSettings(port=0)) as address:
+        assert post(address, "/apply-template", messages=HI)["prompt"].endswith(" once upon a time")
+        counted = post(address, "/v1/messages/count_tokens", messages=HI, model=default_model().stem)
+        made = post(address, "/v1/chat/completions", messages=HI, max_tokens=1)
+        assert counted["input_tokens"] == made["usage"]["prompt_tokens"]

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import hub_server
 import pytest
-from tiny_file import write_model
 
 ollama = pytest.importorskip("ollama")
 
@@ -22,11 +21,6 @@ from satchel.server.models import Models  # noqa: E402
 from satchel.server.ollama.store import ServerPull, serve, store_name  # noqa: E402
 from satchel.server.problem import Problem  # noqa: E402
 from satchel.server.settings import ServerSettings  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import hub_server
 import pytest
-from tiny_file import write_model
 
 import satchel.store.store
 from satchel.runtime.api.options import Options
@@ -26,11 +25,6 @@ SENT = """async ([path, body]) => {
   const headers = { "Content-Type": "application/json", Authorization: "Bearer of a user" };
   return (await fetch(path, { method: "POST", headers, body: JSON.stringify(body) })).status;
 }"""
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
 @pytest.fixture
