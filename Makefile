@@ -10,8 +10,9 @@ BUILD = PATH="$(CURDIR)/$(BIN):$$PATH" SATCHEL_SETS="$(or $(SATCHEL_SETS),native
 # SATCHEL_SETS=... make: builds other CPU instruction sets (cext/cpu/CMakeLists.txt).
 FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cmake.define.SATCHEL_TEST_BACKENDS=ON
 # Two processes, each with its own threads. The tests of a file run in one process, because they share models. A crashed process
-# is not restarted: xdist, which distributes by file, would wait for it for ever.
-RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
+# is not restarted: xdist, which distributes by file, would wait for it for ever. Files run
+# in the order of tests/conftest.py, the longest first; xdist would begin with those that have the most tests.
+RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak endurance bench doctor clean
 .DELETE_ON_ERROR:

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -141,6 +142,7 @@ def parameters(command: Any) -> dict[str, str]:
     return {o: p.name or "" for p in command.params for o in (*p.opts, *p.secondary_opts)}
 
 
+@cache
 def parsed(name: str) -> Any:
     """The click command that typer builds, with all environment variables of its options."""
     import typer

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-SHARED_OUT = ("-n", "2", "--dist", "loadfile", "--max-worker-restart=0")
+SHARED_OUT = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
 
 
 @dataclass(frozen=True)

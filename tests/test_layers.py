@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from packages import PACKAGES
@@ -50,9 +51,30 @@ def text(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Subscript)
+Kind = TypeVar("Kind", bound=ast.AST)
+
+
 @cache
-def tree(source: str) -> ast.Module:
-    return ast.parse(source)
+def parsed(source: str) -> tuple[str | None, list[ast.AST]]:
+    """A source's docstring, and its nodes of the kinds that a rule looks at. It is walked once for all rules,
+    faster than by ast.walk.
+    """
+    tree = ast.parse(source)
+    found, waiting = list[ast.AST](), list[ast.AST]([tree])
+    for node in waiting:  # grows meanwhile
+        if isinstance(node, LOOKED_AT):
+            found.append(node)
+        for value in vars(node).values():
+            if isinstance(value, ast.AST):
+                waiting.append(value)
+            elif isinstance(value, list):
+                waiting.extend([v for v in value if isinstance(v, ast.AST)])
+    return ast.get_docstring(tree), found
+
+
+def nodes(source: str, *kinds: type[Kind]) -> list[Kind]:
+    return [node for node in parsed(source)[1] if isinstance(node, kinds)]
 
 
 def offenders(paths: list[str], rule: Callable[[str, str], list[str]]) -> dict[str, list[str]]:
@@ -62,10 +84,10 @@ def offenders(paths: list[str], rule: Callable[[str, str], list[str]]) -> dict[s
 
 def imported(source: str) -> Iterator[str]:
     """Modules that a source imports, also inside functions."""
-    for node in ast.walk(tree(source)):
+    for node in nodes(source, ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, "imports are absolute"
             module = node.module or ""
             # `from satchel import cext` and `from satchel.runtime import ops` name modules.
@@ -73,6 +95,7 @@ def imported(source: str) -> Iterator[str]:
             yield from sorted({n if module == "satchel" or is_module(n) else module for n in names})
 
 
+@cache
 def is_module(name: str) -> bool:
     path = ROOT.joinpath(*name.split(".")[1:])
     return name.startswith("satchel.") and (path.is_dir() or path.with_suffix(".py").is_file())
@@ -172,7 +195,7 @@ def shared_names(paths: list[str]) -> dict[str, list[str]]:
     """Files by the name of a class that several of them define."""
     found: dict[str, list[str]] = {}
     for path in paths:
-        for name in {n.name for n in ast.walk(tree(text(path))) if isinstance(n, ast.ClassDef)}:
+        for name in {n.name for n in nodes(text(path), ast.ClassDef)}:
             found.setdefault(name, []).append(path)
     return {name: files for name, files in found.items() if len(files) > 1}
 
@@ -193,8 +216,7 @@ class Adapter:
 def long_functions(path: str, source: str) -> list[str]:
     """Names of functions over the limit: Python's by the syntax tree, C's by braces."""
     if path.endswith(".py"):
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        functions = [n for n in ast.walk(tree(source)) if isinstance(n, kinds)]
+        functions = nodes(source, ast.FunctionDef, ast.AsyncFunctionDef)
         spans = [(f.name, f.lineno, f.end_lineno or f.lineno) for f in functions]
     else:
         spans = list(c_functions(source))
@@ -237,7 +259,7 @@ def test_a_long_function_is_seen(lines: int) -> None:
 
 
 def test_files_say_what_they_are() -> None:
-    assert [p for p in PYTHON if not ast.get_docstring(tree(text(p)))] == []
+    assert [p for p in PYTHON if not parsed(text(p))[0]] == []
     assert [p for p in C if not text(p).lstrip().startswith("/*")] == []
 
 
@@ -250,8 +272,7 @@ def test_every_format_has_both_sides() -> None:
 
 def ops_by_name(path: str, source: str) -> list[str]:
     """Look-ups of the ops table by a literal name, where `ops.name` would be visible to tools."""
-    found = (n for n in ast.walk(tree(source)) if isinstance(n, ast.Subscript))
-    tables = (n for n in found if ast.unparse(n.value).split(".")[-1] == "OPS")
+    tables = (n for n in nodes(source, ast.Subscript) if ast.unparse(n.value).split(".")[-1] == "OPS")
     return [str(n.slice.value) for n in tables if isinstance(n.slice, ast.Constant)]
 
 

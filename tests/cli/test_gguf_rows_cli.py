@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ def rows() -> ModuleType:
     return module
 
 
-BAD = rows().BAD
+ROWS = rows()
+BAD = ROWS.BAD
 SOME = BAD[::7]  # the library's tests cover all; a sample suffices for the commands
 COMMANDS = {
     ("inspect",): BAD,
@@ -39,24 +41,24 @@ CASES = [
 
 @pytest.mark.parametrize(("command", "raw"), CASES)
 def test_a_malformed_file_is_one_line_and_1(
-    command: tuple[str, ...], raw: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    command: tuple[str, ...], raw: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "bad.gguf"
-    path.write_bytes(raw)
+    path, content = tmp_path / "bad.gguf", ROWS.made(raw)
+    path.write_bytes(content)
     target = [str(tmp_path / "out.gguf")] if command[0] == "merge" else []
     code = main([*command, str(path), *target])
     out, err = capfd.readouterr()
     assert (code, out) == (1, "") and len(err.strip().splitlines()) == 1, err
     assert err.startswith("satchel: error: ") and err.isascii()
-    assert path.read_bytes() == raw and list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("raw", [pytest.param(case[1], id=case[0]) for case in SOME])
 def test_verify_has_findings_and_says_nothing_else(
-    raw: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    raw: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.gguf"
-    path.write_bytes(raw)
+    path.write_bytes(ROWS.made(raw))
     assert main(["verify", str(path)]) == 1
     out, err = capfd.readouterr()
     assert out.startswith("error: container: ") and err == "" and out.replace("\n", "").isprintable()

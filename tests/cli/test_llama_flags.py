@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import llama_flags_page as page
@@ -78,7 +77,6 @@ def give(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFi
     monkeypatch.setattr("satchel.server.run.run_server", served)
     monkeypatch.setattr("satchel.server.log.set_up", lambda *_: None)  # it would keep this test's stderr
     monkeypatch.setattr("satchel.store.Store.pull", lambda *_: Path("pulled.gguf"))
-    monkeypatch.setattr(program, "parsed", cache(program.parsed))
     monkeypatch.setenv("SATCHEL_MODELS", str(folder / "store"))
     monkeypatch.setenv("SATCHEL_CONFIG", "")
     monkeypatch.chdir(folder)

@@ -18,6 +18,7 @@ import httpx
 import pytest
 from waiting import SECONDS, joined, ready, until
 
+from satchel.cli.main import main
 from satchel.runtime.sandbox.enter import lacking
 
 pytest.importorskip("fastapi")
@@ -148,7 +149,6 @@ def test_logs_are_json_for_programs() -> None:
 @pytest.mark.parametrize(
     ("args", "said", "code"),
     [
-        (("--host", "0.0.0.0"), "give a key with --api-key", 1),
         (("none.gguf",), "none.gguf", 1),
         (("--port", "70000"), "--port", 2),
         (("--log-level", "loud"), "expected debug, info, warning, error, got loud", 2),
@@ -156,11 +156,26 @@ def test_logs_are_json_for_programs() -> None:
         (("--api-key-file", os.devnull), "no key stands in it", 1),
     ],
 )
-def test_wrong_use_is_one_line(args: tuple[str, ...], said: str, code: int) -> None:
-    done = subprocess.run(command("serve", *args), capture_output=True, text=True, timeout=60)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_wrong_use_is_one_line(
+    args: tuple[str, ...],
+    said: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("satchel.server.log.set_up", lambda *_: None)  # it would keep this test's stderr
+    monkeypatch.setattr("satchel.server.run.listen", lambda *_: pytest.fail("a server is started"))
+    assert main(["serve", *args]) == code
+    told = capfd.readouterr().err
+    assert said in told and told.count("\n") == 1
+
+
+def test_an_address_that_is_open_to_others_without_a_key_is_one_line() -> None:
+    done = subprocess.run(
+        command("serve", "--host", "0.0.0.0"), capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 1
+    assert "give a key with --api-key" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_taken_port_is_one_line(tmp_path: Path) -> None:

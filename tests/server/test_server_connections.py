@@ -100,7 +100,6 @@ def test_a03_twice_the_limit_of_bad_connections(house: House, manner: str) -> No
 def test_a_closed_connection_leaves_nothing_to_collect(house: House, manner: str, ends: str) -> None:
     """Full collections of garbage stop the loop; without any, what a connection had is gone with it."""
     data, seconds = MANNERS[manner]
-    gc.collect()
     gc.disable()
     try:
         wires = [house.dial(data, window=4096) for _ in range(3)]

@@ -278,15 +278,16 @@ def test_what_the_schema_forbids_does_not_fit(style: str, begin: str) -> None:
 
 def walked(grammar: Grammar, tokenizer: Tokenizer, seed: int, most: int = 1500) -> str:
     """A random answer: at each step one of the allowed tokens, with the rarer closing tokens more likely."""
-    rng, constraint = random.Random(seed), grammar.constraint()
+    rng, constraint, eog = random.Random(seed), grammar.constraint(), tokenizer.eog
     bitmask, said = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32), bytearray()
+    closing = {i for i in range(len(tokenizer.vocab)) if tokenizer.token_bytes(i) in CLOSING}
     for at in range(most):
         constraint.fill(bitmask)
         allowed = np.flatnonzero(np.unpackbits(bitmask.view(np.uint8), bitorder="little")).tolist()
-        ends = [i for i in allowed if i in tokenizer.eog]
+        ends = eog.intersection(allowed)
         if ends and (constraint.finished or rng.random() < 0.5):
             return said.decode()
-        likely = [i for i in allowed if i not in ends and tokenizer.token_bytes(i) in CLOSING]
+        likely = [i for i in allowed if i in closing and i not in ends]
         token = rng.choice(likely if likely and rng.random() < min(0.9, 0.3 + at / 300) else
                            [i for i in allowed if i not in ends])  # fmt: skip
         constraint.accept(token)
