@@ -46,6 +46,7 @@ def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
     file = tmp_path / "probe.py"
     file.write_text('def probe():\n    """Keep what was given.\n\n    And more."""\n')
     monkeypatch.setattr(program, "commands", lambda: {"probe": file})
+    monkeypatch.setattr(program, "parsed", program.parsed.__wrapped__)  # each test has a command of its own
     return seen
 
 
