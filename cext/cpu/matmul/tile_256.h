@@ -27,15 +27,16 @@ VI_INLINE void tile_fetch(tile_next *next) {
 /* isum[n i + c] += group_sum() of panel i and column c for group g. */
 VI_INLINE void tile_sums(const uint8_t *codes, const scales_256 *s, int g, int scales, int offset, const uint8_t *x,
                          uint64_t x_stride, vi *isum, int panels, int n) {
+    int each = 8 / scales;
     UNROLL_FOR (int h = 0; h < scales; h++) {
         vi dots[TOGETHER * TILE_COLUMNS], q[TOGETHER];
         UNROLL_FOR (int i = 0; i < panels * n; i++)
             dots[i] = vi_set(0);
-        UNROLL_FOR (int j = 8 / scales * h; j < 8 / scales * (h + 1); j++) {
+        UNROLL_FOR (int j = 0; j < each; j++) {
             UNROLL_FOR (int i = 0; i < panels; i++)
-                q[i] = vi_load(codes + CODE_BYTES * i + LINE * (8 * g + j));
+                q[i] = vi_load(codes + CODE_BYTES * i + LINE * (8 * g + each * h + j));
             UNROLL_FOR (int c = 0; c < n; c++) {
-                vi y = vi_set_at(x + x_stride * (uint64_t)c + 32 * g + 4 * j);
+                vi y = vi_set_at(x + x_stride * (uint64_t)c + 32 * g + 4 * (each * h + j));
                 UNROLL_FOR (int i = 0; i < panels; i++)
                     dots[n * i + c] =
                         offset == SIGNED_CODES ? dot4_signed(dots[n * i + c], q[i], y) : dot4(dots[n * i + c], q[i], y);
