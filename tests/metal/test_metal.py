@@ -31,13 +31,6 @@ def built() -> bool:
     return any(f.name == "metal" for f in libraries())
 
 
-def generated(folder: Path) -> Path:
-    """The headers that the build generates."""
-    make = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
-    subprocess.run([*make, folder / "_hal.py", folder / "include"], check=True)
-    return folder / "include"
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the mock, libMetal.so, and the libraries that it compiles."""

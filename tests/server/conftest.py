@@ -87,8 +87,9 @@ _WORST: dict[str, tuple[float, str]] = {}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Runs a test again that found a stall. What a request costs it costs every time; a virtual machine that
-    its host stops for a moment charges that moment to the thread that ran.
+    """Runs a test again that found a stall: what a request costs it costs every time. On an overloaded
+    virtual machine, cheap requests have been charged with more than the budget, once each. The worst turn is
+    told at the end, even where it did not come again.
     """
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for run in range(RUNS):
