@@ -4,16 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from devices import needs
 from tiny_file import write_model
-
-from satchel.runtime.device.libraries import libraries
 
 sys.path.insert(0, str(Path(__file__).parent))
 from soak import soak
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 
 def test_a_few_seconds_of_random_users_lose_nothing(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from barriers import REACHED, sites
-
-from satchel.runtime.device.libraries import libraries
+from devices import skip_without
 
 SITES = list(sites())
 SAMPLE = 14  # each test run checks one barrier of so many; `make barriers` checks all
@@ -25,8 +24,7 @@ def test_every_file_with_barriers_has_calls() -> None:
     "site", [pytest.param(s, marks=[pytest.mark.nightly] if i % SAMPLE else []) for i, s in enumerate(SITES)]
 )
 def test_a_barrier_that_is_left_out_is_missed(site: str) -> None:
-    if not any(f.name == "emulated" and not f.reason for f in libraries()):
-        pytest.skip("emulated: its library was not built")
+    skip_without("emulated")
     script = Path(__file__).parents[1] / "support" / "barriers.py"
     done = subprocess.run([sys.executable, str(script), site], capture_output=True, text=True, timeout=280)
     # A thread may have written anywhere, so a signal may end the process.

@@ -9,21 +9,19 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from devices import needs
 
 from satchel import cext
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.plan import BufferSpec, Segment
 
 N, K = 70_000, 32_768
 STEP, OUT, WEIGHT, CONST = 4, 5, 0, 1
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()),
-    reason="no compiled CPU backend is installed",
-)
+pytestmark = needs("cpu")
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from devices import needs
 from kernel_cases import check
 from one_step import Case, define, f32, generator, i32, run
 from recurrent_cases import GONE
 
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import Device
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="needs the cpu backend"
-)
+pytestmark = needs("cpu")
 BLOCK, BOUND = 32, 1e-11
 PIECES = ((0, 5, 61), (1, 31, 1), (2, 0, 16), (3, 32, 15))  # slot, first position, length
 SIZES = ((4, 2, 64, 33), (3, 1, 7, 130))  # H, G, N, P

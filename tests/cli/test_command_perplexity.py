@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 import tiny_file
+from devices import needs
 
 from satchel.cli.main import main
 from satchel.formats.logits import open_logits
-from satchel.runtime.device.libraries import libraries
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no CPU backend is installed"
-)
+pytestmark = needs("cpu")
 TEXT = "hello hello, the quick brown fox jumps over the lazy dog. " * 4
 
 

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import tiny_file
 import toy_checkpoint
+from devices import needs, skip_without
 
 from satchel.cli.main import main
 from satchel.cli.quantizing.options import parse_size
 from satchel.formats.gguf import open_gguf, sources, write_gguf
 from satchel.quant import FORMATS
-from satchel.runtime.device.libraries import libraries
 
-no_cpu = not any(f.name == "cpu" and not f.reason for f in libraries())
-needs_cpu = pytest.mark.skipif(no_cpu, reason="no CPU backend is installed")
+needs_cpu = needs("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +176,8 @@ def test_what_cannot_be(
 ) -> None:
     target = text.parent / "out.gguf"
     names = {"IN": str(model), "OUT": str(target), "TEXT": str(text)}
-    if "least" in says and no_cpu:
-        pytest.skip("no CPU backend is installed")
+    if "least" in says:
+        skip_without("cpu")
     found = refused([names.get(a, a) for a in args], capsys)
     assert found[0] == code and says in found[1]
     assert not target.exists()

@@ -13,15 +13,13 @@ import extra_files
 import numpy as np
 import pytest
 import tiny_file
+from devices import needs
 
 from satchel.cli.main import main
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import libraries
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 TEXTS = ["a b", "c", "once upon a"]
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from satchel.runtime.device.libraries import libraries
+from devices import needs
 
 RUN = Path(__file__).with_name("run.py")
 sys.path.insert(0, str(RUN.parent))
@@ -24,10 +23,7 @@ pytestmark = [
     pytest.mark.skipif(
         shim.compiler() is None, reason="the shim needs Linux with glibc and a C compiler, cc"
     ),
-    pytest.mark.skipif(
-        not any(f.name == "cpu" and not f.reason for f in libraries()),
-        reason="no compiled backend is installed",
-    ),
+    needs("cpu"),
 ]
 GROUPS = ("calls", "kills", "cuts", "flips", "clocks", "limits", "stops", "aborts")
 NOT_WANTED = ("wrong result", "corrupt file", "left behind", "hang", "traceback", "crash")

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from devices import skip_without
 from tiny_file import write_model
 
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.sampling import GREEDY, Sampling
 
 Answer = tuple[list[int], bytes]
@@ -60,15 +61,12 @@ def answers(path: Path, device: str, prompts: Sequence[Sequence[int]], most: int
 @pytest.mark.gpu
 @pytest.mark.parametrize("format", ["q4_k", "bf16", "q8_0"])
 def test_answers_depend_on_their_request_alone(format: str, tmp_path: Path) -> None:
-    why = next((f.reason for f in libraries() if f.name == "cuda"), "its library was not built")
-    if why:
-        pytest.skip(f"cuda: {why}")
+    skip_without("cuda")
     answers(write_model(tmp_path / "m.gguf", "llama", format), "cuda", PROMPTS, 16)
 
 
 def test_the_emulated_device_keeps_the_promise_too(tmp_path: Path) -> None:
-    if not any(f.name == "emulated" and not f.reason for f in libraries()):
-        pytest.skip("the emulated device was not built")
+    skip_without("emulated")
     path = write_model(tmp_path / "m.gguf", "llama", "q8_0")
     wanted: list[Answer] = []
     for slots, batch in ((1, 64), (2, 3)):

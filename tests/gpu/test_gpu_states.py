@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from devices import skip_without
 from gpu_models import converted, gpu
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.sampling import GREEDY
 
 __all__ = ["gpu"]
@@ -40,8 +40,7 @@ def test_turns_of_a_chat_are_those_of_the_cpu(gpu: str, case: str, tmp_path: Pat
 
 @pytest.mark.parametrize("case", ["mamba2", "qwen35", "granitehybrid"])
 def test_a_prompt_cut_anywhere_leaves_the_same_bits(case: str, tmp_path: Path) -> None:
-    if not any(f.name == "emulated" and not f.reason for f in libraries()):
-        pytest.skip("emulated: its library was not built")
+    skip_without("emulated")
     path, found = converted(tmp_path, case), []
     for batch in (32, 5, 1):
         with loaded(path, "emulated", batch=batch, deterministic=True) as model:

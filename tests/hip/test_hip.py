@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import tiny_file
+from devices import skip_without
 from once import made_once
 
 from satchel.runtime.device.libraries import libraries
@@ -135,8 +136,7 @@ with Model.load(path, device="hip", threads=1) as model:
 
 
 def test_beside_other_devices_and_without_it_when_it_is_lost(driver: Path, tmp_path: Path) -> None:
-    if not any(f.name == "emulated" and not f.reason for f in libraries()):
-        pytest.skip("emulated: its library was not built")
+    skip_without("emulated")
     done = run(driver, "-c", SEVERAL, str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import families
 import mixed_families as mixed
 import pytest
+from devices import skip_without
 
 from satchel.formats.convert.write import write_source
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.weights.sources import open_checkpoint
 
 DENSE, MIXED = families.shapes(), json.loads(mixed.STEM.with_suffix(".json").read_text())
@@ -18,8 +18,7 @@ DENSE, MIXED = families.shapes(), json.loads(mixed.STEM.with_suffix(".json").rea
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def gpu(request: pytest.FixtureRequest) -> str:
-    if not any(f.name == request.param and not f.reason for f in libraries()):
-        pytest.skip(f"{request.param}: it cannot be used here")
+    skip_without(request.param)
     return str(request.param)
 
 

@@ -5,15 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from devices import needs
 
 from satchel import Model
 from satchel.cli.main import main
-from satchel.runtime.device.libraries import libraries
 
 
-@pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+@needs("cpu")
 def test_the_state_of_a_session_is_used_and_goes_with_its_conversation(
     bundled_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,19 +15,17 @@ import numpy as np
 import pytest
 import tiny
 import tiny_file
+from devices import needs
 
 from satchel.errors import ModelError, RequestError
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.speculative import Speculation
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 IDS = [int(t) for t in np.random.default_rng(5).integers(0, tiny.VOCAB, 70)]
 SEEDS = {"a": extra_files.factors(1), "b": extra_files.factors(2, 3, ("attn_q", "ffn_down"))}

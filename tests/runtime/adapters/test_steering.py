@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import tiny_file
+from devices import needs
 
 from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import open_gguf
@@ -18,7 +19,6 @@ from satchel.runtime import ops
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.adapters.control_vectors import read_control_vector
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
@@ -29,9 +29,7 @@ from satchel.runtime.models.llama import Llama
 from satchel.runtime.weights.resident import Uploaded
 from satchel.runtime.weights.weights import FileWeights
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 IDS = [int(t) for t in np.random.default_rng(6).integers(0, tiny.VOCAB, 30)]
 VECTOR = extra_files.directions(3)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import toy_vocab
+from devices import needs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.api.overflow import Fitted
 from satchel.runtime.api.reasoning import ReasoningBudget, closing_ids
 from satchel.runtime.api.reply import Reply
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
@@ -42,9 +43,7 @@ from satchel.runtime.speculative import Speculation, Speculator
 
 STYLE = Style(family="hermes", thinks=True)
 WORDS = chat_model.tokenizer()
-compiled = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+compiled = needs("cpu")
 
 # Stop strings
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 from tiny_file import write_model
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.layers.arch import windows_of
 from satchel.runtime.placement.sizing import cache_bytes
 from satchel.runtime.sampling import GREEDY
@@ -34,9 +34,7 @@ KINDS = ("llama", *STATES, *NEAR, "llama4")
 IDS = [int(i) for i in np.random.default_rng(5).integers(0, tiny.VOCAB, 200)]
 FIRST, ADDED = IDS[:70], IDS[100:120]
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 
 def answered(model: Model, ids: list[int], salt: str = "") -> tuple[list[int], int]:

@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 from waiting import until
 
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import (
     Device,
 )
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
@@ -30,9 +31,7 @@ CACHE = Cache(context=tiny.CONTEXT, slots=4, block=16)
 IDS = [int(i) for i in np.random.default_rng(11).integers(0, tiny.VOCAB, 45)]
 CPUS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled CPU backend"
-)
+pytestmark = needs("cpu")
 
 
 def open_cpu(threads: int, threads_decode: int = 0) -> Device:

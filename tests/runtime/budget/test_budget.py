@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_file
+from devices import needs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from satchel.quant import FORMATS
 from satchel.runtime.budget.choose import FormatOption, choose, frontier, hull, total_bytes, total_kld
 from satchel.runtime.budget.curve import Point, read_off, relative_error, share_out
 from satchel.runtime.budget.search import FormatSearch, TensorGroup, candidates, group
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.tasks.perplexity import windows
 
 
@@ -130,7 +130,7 @@ def test_errors_are_weighted_by_column() -> None:
     assert relative_error("q4_0", np.zeros((2, 32), np.float32), None) == 0
 
 
-@pytest.mark.skipif(not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no CPU backend")
+@needs("cpu")
 @pytest.mark.parametrize("arch", ["qwen3", "qwen3moe"])
 def test_a_search_measures_what_the_file_will_cost(tmp_path: Path, arch: str) -> None:
     from satchel.formats.quantize import QuantizeOptions, find_recipe, plan, write
@@ -160,7 +160,7 @@ def test_a_search_measures_what_the_file_will_cost(tmp_path: Path, arch: str) ->
     assert measure_file(tmp_path / "y.gguf", base, None, 2).kld_mean == pytest.approx(exchanged, abs=1e-9)
 
 
-@pytest.mark.skipif(not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no CPU backend")
+@needs("cpu")
 def test_formats_without_products_are_refused_where_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,16 +5,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from devices import needs
 from tiny_file import write_model
 
 from satchel import Model
 from satchel.errors import RequestError
 from satchel.formats.quantize import find_recipe, quantize_file
-from satchel.runtime.device.libraries import libraries
 
-needs_cpu = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+needs_cpu = needs("cpu")
 IDS = [int(i) for i in np.random.default_rng(5).integers(0, 250, 60)]
 
 

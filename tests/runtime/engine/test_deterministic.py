@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model, Options
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
@@ -27,9 +28,7 @@ from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.speculative import Speculation, Speculator
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 CONTEXT = 400
 KINDS = (
     GREEDY,

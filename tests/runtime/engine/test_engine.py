@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 from accuracy import nmse
+from devices import skip_without
 from tiny_grown import SPECS
 
 from satchel.errors import DeviceError, RequestError
@@ -226,8 +227,7 @@ def test_layers_on_two_devices_give_the_same(arch: str, ids: list[int]) -> None:
 
 
 def test_the_null_backend_runs_everything() -> None:
-    if not any(f.name == "null" and not f.reason for f in libraries()):
-        pytest.skip("the null backend is not installed")
+    skip_without("null")
     engine = open_engine("llama", backend="null")
     assert engine.step([BatchEntry(0, [1, 2, 3], GREEDY)]) == [0]
     engine.close()

@@ -3,14 +3,13 @@ nothing hangs.
 """
 
 import numpy as np
-import pytest
+from devices import needs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from simulate import open_engine
 
 from satchel.errors import RequestError
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.kv.host import HostTier
@@ -159,16 +158,10 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(stateful_step_count=40)
-TestMachine = pytest.mark.skipif(
-    not any(f.name == "null" and not f.reason for f in libraries()),
-    reason="the null backend is not installed",
-)(Machine.TestCase)
+TestMachine = needs("null")(Machine.TestCase)
 
 
-@pytest.mark.skipif(
-    not any(f.name == "null" and not f.reason for f in libraries()),
-    reason="the null backend is not installed",
-)
+@needs("null")
 def test_two_clients_that_lose_their_blocks_to_each_other_both_end() -> None:
     """One slot, and blocks for one of them: a prompt that gives way begins anew, and gets further then."""
     machine = Machine()

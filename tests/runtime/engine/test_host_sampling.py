@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 from waiting import happened, until
 
 from satchel.errors import RequestError
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine import scoring
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.beam import BeamOptions, beam_search, log_softmax
@@ -29,9 +30,7 @@ from satchel.runtime.layers.arch import EDITS, TOP, Cache
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.sampling.logprobs import TOP as LOGPROB_TOP
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 PROMPT = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38]
 
 

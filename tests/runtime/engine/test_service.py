@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 from waiting import until
 
 from satchel.errors import DeviceError, RequestError
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
@@ -21,9 +22,7 @@ from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.scheduler import SchedulerLimits
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 
 def open_engine(slots: int = 4, blocks: int = 0, batch: int = 64, context: int = 96) -> Engine:

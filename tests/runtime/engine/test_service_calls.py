@@ -9,17 +9,16 @@ from itertools import count
 
 import pytest
 import tiny
+from devices import needs
 from waiting import until
 
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.cancel_scope import CancelScope, current_scope
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 
 @pytest.fixture

@@ -11,21 +11,19 @@ import numpy as np
 import pytest
 import state_file
 import tiny
+from devices import needs
 from state_file import IDS, SHAPE
 from tiny_file import write_model
 
 from satchel import Model
 from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.saved import open_saved, write_saved
 from satchel.runtime.sampling import GREEDY
 
-compiled = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+compiled = needs("cpu")
 PROMPT = [int(i) for i in np.random.default_rng(5).integers(3, tiny.VOCAB, 150)]
 
 

@@ -12,6 +12,7 @@ import pytest
 import tiny
 import tiny_file
 import toy_vocab
+from devices import needs
 from peer import peer_logits
 
 from satchel.errors import ModelError
@@ -20,7 +21,7 @@ from satchel.formats.quantize import find_recipe, quantize_file
 from satchel.quant import FORMATS
 from satchel.runtime import ops
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Type, toposort
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.layers.mixture import gated_row, rescaled
@@ -30,10 +31,7 @@ from satchel.runtime.weights.weights import check_tensors
 
 ARCH = "qwen3moe"
 CACHE = Cache(context=tiny.CONTEXT)
-compiled = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()),
-    reason="no compiled CPU backend is installed",
-)
+compiled = needs("cpu")
 
 
 # --- contradictory files

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 from tiny_file import write_model
 
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.device.device import Device
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.placement.options import KVBudget, read_kv_budget
 from satchel.runtime.placement.sizing import cache_bytes
 from satchel.runtime.sampling import GREEDY, Sampling
@@ -24,9 +24,7 @@ TRAINED = 256
 IDS = [int(i) for i in np.random.default_rng(7).integers(0, tiny.VOCAB, 400)]
 PROMPTS = [IDS[i * 20 : i * 20 + 24 + 7 * i] for i in range(8)]
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 
 @pytest.fixture(scope="module")

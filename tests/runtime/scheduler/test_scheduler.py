@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from devices import needs
 from simulate import Arrival, open_engine, recorded, run
 
 from satchel.errors import RequestError
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.batch_entry import LAST
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.kv import common
@@ -16,10 +16,7 @@ from satchel.runtime.scheduler.fair import Fair
 from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import level
 
-needs_null = pytest.mark.skipif(
-    not any(f.name == "null" and not f.reason for f in libraries()),
-    reason="the null backend is not installed",
-)
+needs_null = needs("null")
 
 
 @needs_null

@@ -2,20 +2,17 @@
 
 import numpy as np
 import pytest
+from devices import needs
 from simulate import Arrival, open_engine, recorded, run
 
 from satchel.errors import RequestError
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.scheduler import Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.lengths import START, Lengths
 from satchel.runtime.scheduler.steptime import LEARNED, Load
 from satchel.runtime.scheduler_limits import SMALL
 
-needs_null = pytest.mark.skipif(
-    not any(f.name == "null" and not f.reason for f in libraries()),
-    reason="the null backend is not installed",
-)
+needs_null = needs("null")
 
 
 @needs_null

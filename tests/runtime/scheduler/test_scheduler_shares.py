@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 from simulate import COST, Arrival, Trace, open_engine, run
 
 from satchel.errors import RequestError
 from satchel.runtime.api.refusals import QueueFull
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.scheduler import Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import KNOWN
@@ -19,10 +19,7 @@ from satchel.runtime.scheduler.scheduler import NAMES, check
 from satchel.runtime.scheduler.scheduler import load as load_of
 from satchel.runtime.scheduler.shares import crowd, ended_first, giver, interleaved, split
 
-needs_null = pytest.mark.skipif(
-    not any(f.name == "null" and not f.reason for f in libraries()),
-    reason="the null backend is not installed",
-)
+needs_null = needs("null")
 HOSTILE, VICTIM = "hostile", "victim"
 
 
@@ -207,7 +204,7 @@ def test_a06_names_do_not_pile_up() -> None:
     for i in range(3 * KNOWN):
         one = sequence(HOSTILE, f"user {i}")
         scheduler.add(one)
-        scheduler.shares.charge(one, 1.0)
+        scheduler.shares.charge([one], [1.0])
         scheduler.waiting.remove(one)
         assert scheduler.shares.names <= 2 * KNOWN + NAMES
     scheduler.remove(stays)

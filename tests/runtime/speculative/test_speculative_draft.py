@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 from tiny_file import write_model
 
 from satchel import Model
 from satchel.errors import ModelError, RequestError
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
@@ -26,9 +27,7 @@ from satchel.runtime.speculative import Speculation, Speculator
 from satchel.runtime.speculative.draft import DraftModel
 from satchel.runtime.speculative.room import max_draft_tokens
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 KINDS = (GREEDY, Sampling(seed=4), Sampling(seed=9, repeat_penalty=1.5, presence_penalty=0.4))
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
@@ -28,9 +29,7 @@ from satchel.runtime.scheduler.scheduler import load
 from satchel.runtime.speculative import Speculation, Speculator
 from satchel.runtime.speculative.room import max_draft_tokens, may_draft, rows_left, take_blocks
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 PENALTIES = Sampling(
     repeat_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.3, repeat_last_n=20, seed=5
 )

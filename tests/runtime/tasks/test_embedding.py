@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tiny
 import tiny_file
+from devices import needs
 
 from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
@@ -24,9 +24,7 @@ from satchel.runtime.ops import evaluate
 from satchel.runtime.plan import Bucket
 from satchel.runtime.sampling import GREEDY
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 RNG = np.random.default_rng(9)
 TEXTS = [[int(t) for t in RNG.integers(0, tiny.VOCAB, n)] for n in (1, 90, 7, 33, 64, 2, 15, 80, 31, 96, 5)]

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from devices import needs
 
 from satchel.errors import RequestError
 from satchel.formats.logits import open_logits
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
@@ -160,7 +161,7 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
         diverge(Table(64), open_logits(tmp_path / "base"), VOCAB + 1)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no CPU backend")
+@needs("cpu")
 def test_a_real_engine_gives_what_its_logits_say() -> None:
     cut = windows([int(i) for i in np.random.default_rng(5).integers(0, tiny.VOCAB, 96)], 48)
     cache = Cache(context=tiny.CONTEXT, block=16)

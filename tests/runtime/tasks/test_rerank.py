@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 import tiny
 import tiny_file
+from devices import needs
 
 from satchel.errors import ModelError, RequestError
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.tasks.rerank import filled, pair_ids
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 
 DOCUMENTS = ["b", "a b c", "zzz", "{query}", "b"]
 KEY = "tokenizer__chat_template__rerank"

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from devices import skip_without
 
 from satchel.errors import RequestError
 from satchel.runtime.device.device import (
     Exec,
 )
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of
@@ -29,8 +30,7 @@ SERIAL, USUAL = "rms_norm_serial", "rms_norm"
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    if not any(f.name == "emulated" and not f.reason for f in libraries()):
-        pytest.skip("emulated: its library was not built")
+    skip_without("emulated")
     path = tmp_path / "some" / "tuning.json"
     monkeypatch.setenv("SATCHEL_TUNING", str(path))
     monkeypatch.setenv("SATCHEL_MATRIX_UNITS", "0")  # so norms alone have a choice of kernels

@@ -7,18 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from devices import needs
 from tiny_file import write_model
 
 from satchel import Model
 from satchel.errors import DeviceError
 from satchel.runtime.api.reply import Reply
-from satchel.runtime.device.libraries import libraries
 from satchel.runtime.sampling import GREEDY
 
-NO_CPU = not any(f.name == "cpu" and not f.reason for f in libraries())
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be cut there"),
-    pytest.mark.skipif(NO_CPU, reason="no compiled backend is installed"),
+    needs("cpu"),
 ]
 
 
