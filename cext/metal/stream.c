@@ -219,7 +219,7 @@ static uint8_t *host_of(gpu_address at, size_t size, metal_stream *s, int *code)
     return b ? b->host + (at - b->address) : NULL;
 }
 
-static int write(gpu_address to, const void *from, size_t size, gpu_stream s) {
+static int write_to(gpu_address to, const void *from, size_t size, gpu_stream s) {
     gpu_address at = address_of(from, size);
     uint8_t *host;
     int code = 0;
@@ -230,7 +230,7 @@ static int write(gpu_address to, const void *from, size_t size, gpu_stream s) {
     return code;
 }
 
-static int read(void *to, gpu_address from, size_t size, gpu_stream s) {
+static int read_from(void *to, gpu_address from, size_t size, gpu_stream s) {
     gpu_address at = address_of(to, size);
     uint8_t *host;
     int code = 0;
@@ -318,7 +318,7 @@ static int reached(gpu_event e) {
     return state_of(e, 0);
 }
 
-static int wait(gpu_event e) {
+static int wait_for(gpu_event e) {
     return state_of(e, 1);
 }
 
@@ -331,7 +331,7 @@ static int elapsed(float *ms, gpu_event from, gpu_event to) {
 void metal_streams(gpu_api *out) {
     out->stream = stream, out->end_stream = end_stream, out->finish = finish, out->await = await;
     out->event = event, out->end_event = end_event, out->record = record_event, out->reached = reached,
-    out->wait = wait;
-    out->elapsed = elapsed, out->launch = launch, out->write = write, out->read = read, out->copy = copy,
+    out->wait = wait_for;
+    out->elapsed = elapsed, out->launch = launch, out->write = write_to, out->read = read_from, out->copy = copy,
     out->fill = fill;
 }

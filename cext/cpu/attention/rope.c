@@ -1,8 +1,7 @@
 /* rope.c: RoPE. rope_table computes the cosines and sines of a step's positions once; rope rotates float32 heads (T, H, D) by
  * them. position_scale computes a factor per position (Llama 4's temperature tuning).
  */
-#include <math.h>
-
+#include "ops/functions.h"
 #include "rope.h"
 
 /* A sine costs about twenty times as much as an element of other ops. */
@@ -11,15 +10,18 @@ static cpu_split split_table(const cpu_call *c) {
 }
 
 static void run_table(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    const float *freq = cpu_f32(c->v + 2, 0);
+    const float *restrict freq = cpu_f32(c->v + 2, 0);
     float scale = ((const arg_rope_table *)c->arg)->scale;
     int n = c->v[2].shape[0];
     (void)thread;
     for (; from < to; from++) {
-        float *y = cpu_f32(c->v, from), pos = (float)cpu_i32(c->v + 1, from);
+        float *restrict cosines = cpu_f32(c->v, from), *restrict sines = cosines + n;
+        float pos = (float)cpu_i32(c->v + 1, from);
         for (int i = 0; i < n; i++) {
-            y[i] = cosf(pos * freq[i]) * scale;
-            y[n + i] = sinf(pos * freq[i]) * scale;
+            float sine, cosine;
+            own_sin_cos(pos * freq[i], &sine, &cosine);
+            cosines[i] = cosine * scale;
+            sines[i] = sine * scale;
         }
     }
 }
@@ -40,7 +42,7 @@ static void run_scale(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const arg_position_scale *a = c->arg;
     (void)thread;
     for (; from < to; from++)
-        *cpu_f32(c->v, from) = 1 + a->slope * log1pf(floorf(((float)cpu_i32(c->v + 1, from) + 1) / (float)a->step));
+        *cpu_f32(c->v, from) = 1 + a->slope * own_log1p(floorf(((float)cpu_i32(c->v + 1, from) + 1) / (float)a->step));
 }
 
 CPU_KERNEL(position_scale) = {NULL, NULL, cpu_by_row, run_scale};

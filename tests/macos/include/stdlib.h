@@ -12,3 +12,5 @@ int atoi(const char *);
 long long strtoll(const char *, char **, int);
 unsigned long long strtoull(const char *, char **, int);
 void qsort(void *, size_t, size_t, int (*)(const void *, const void *));
+/* Apple's includes <sys/wait.h>, so a name of ours must not be wait. */
+int wait(int *);

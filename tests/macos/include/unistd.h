@@ -4,3 +4,5 @@ typedef int pid_t;
 enum { _SC_NPROCESSORS_ONLN = 58, _SC_PHYS_PAGES = 200, _SC_PAGESIZE = 29 };
 pid_t getpid(void);
 long sysconf(int);
+long read(int, void *, unsigned long);
+long write(int, const void *, unsigned long);
