@@ -345,6 +345,12 @@ static const char *places(const hal_view *slot, int32_t tokens) {
     return is(slot + 2, I32, 2) ? NULL : "table must be i32 (S, B)";
 }
 
+static const char *countable(const hal_view *table, const hal_view *cache) {
+    return (int64_t)table->shape[1] * cache->shape[2] > INT32_MAX / 2
+               ? "the table holds more positions than 32 bits can count"
+               : NULL;
+}
+
 static const char *cache_write(const call *c, const hal_view *slot) {
     const hal_view *cache = c->v, *x = c->v + 2;
     if (!is_cache(cache))
@@ -365,12 +371,12 @@ static const char *rope_kv_write(const call *c) {
     return fault ? fault : rotation(c->v + 2, c->v + 3, ((const arg_rope_kv_write *)c->arg)->style);
 }
 
-/* The inputs that rope_qkv_write and rope_qkv_attention share: queries, both caches, slot, pos, table, cos_sin, keys, values,
+/* The n inputs that rope_qkv_write and rope_qkv_attention share: queries, both caches, slot, pos, table, cos_sin, keys, values,
  * then biases or norms. */
-static const char *rope_qkv(const call *c, const arg_rope_qkv_write *a) {
+static const char *rope_qkv(const call *c, int n, const arg_rope_qkv_write *a) {
     const hal_view *q = c->v + 1, *cache = c->v + 2, *cos_sin = c->v + 7, *k = c->v + 8;
     const char *fault;
-    if ((a->biases | a->norms) & ~1 || a->biases + a->norms > 1 || c->n != 9 + 3 * a->biases + 2 * a->norms)
+    if ((a->biases | a->norms) & ~1 || a->biases + a->norms > 1 || n != 9 + 3 * a->biases + 2 * a->norms)
         return "it takes q, both caches, slot, pos, table, cos_sin, k, v, and three biases or two norms";
     for (int i = 0; i < 2; i++)
         if (!is_cache(cache + i) || !is(k + i, F32, 3) || k[i].shape[0] != q->shape[0] ||
@@ -387,7 +393,7 @@ static const char *rope_qkv(const call *c, const arg_rope_qkv_write *a) {
 }
 
 static const char *rope_qkv_write(const call *c) {
-    return c->v->format == F32 && same_shape(c->v, c->v + 1) ? rope_qkv(c, c->arg)
+    return c->v->format == F32 && same_shape(c->v, c->v + 1) ? rope_qkv(c, c->n, c->arg)
                                                              : "the output must have the shape of q, in f32";
 }
 
@@ -395,17 +401,20 @@ static const char *rope_qkv_attention(const call *c) {
     const hal_view *y = c->v, *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *table = c->v + 6;
     const arg_rope_qkv_attention *a = c->arg;
     const arg_rope_qkv_write inputs = {a->style, a->biases, a->norms, a->eps};
-    const char *fault = rope_qkv(c, &inputs);
+    int n = 9 + 3 * (a->biases == 1) + 2 * (a->norms == 1);
+    const char *fault = rope_qkv(c, c->n == n + 1 ? n : c->n, &inputs);
     if (fault)
         return fault;
+    if (c->n > n && !is_dense_list(c->v + n + 1, F32, q->shape[1]))
+        return "sinks must be f32 (H)";
     if (!is(y, F32, 2) || y->shape[0] != q->shape[0] || y->shape[1] != (int64_t)q->shape[1] * v->shape[3])
         return "the output must be f32 (T, H * D)";
     if (memcmp(k->shape, v->shape, 3 * sizeof *k->shape) != 0 || k->shape[3] != q->shape[2] ||
         q->shape[1] % k->shape[1])
         return "q must have the keys' D, and a multiple of KV heads";
-    if ((int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "the table holds more positions than 32 bits can count";
-    return a->window < 0 ? "window must not be negative" : NULL;
+    if ((fault = countable(table, k)))
+        return fault;
+    return a->window < 0 || a->chunk < 0 || !(a->cap >= 0) ? "window, cap and chunk must not be negative" : NULL;
 }
 
 /* Mask, sinks and slopes of attention. */
@@ -437,11 +446,86 @@ static const char *attention(const call *c) {
         return "the output must be f32 (T, H * D)";
     if (!is_cache(k) || !is_cache(v) || memcmp(k->shape, v->shape, 3 * sizeof *k->shape) != 0)
         return "k and v must be caches " KV_FORMATS " (blocks, KV, block, D)";
-    if ((int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "the table holds more positions than 32 bits can count";
+    if ((fault = countable(table, k)))
+        return fault;
     if (k->shape[3] != q->shape[2] || q->shape[1] % k->shape[1])
         return "q must have the keys' D, and a multiple of KV heads";
     return sight(c);
+}
+
+/* --- latent attention */
+
+/* q, the cache (given as k and as v), slot, pos and table. */
+static const char *latents(const call *c) {
+    const hal_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *table = c->v + 6;
+    const char *fault = is(q, F32, 3) ? places(c->v + 4, q->shape[0]) : "q must be f32 (T, H, D)";
+    if (fault)
+        return fault;
+    if (!is_cache(k) || k->shape[1] != 1 || !same_shape(k, v) || k->format != v->format)
+        return "k and v must be one cache " KV_FORMATS " (blocks, 1, block, D)";
+    return countable(table, k);
+}
+
+/* Of queries that k_b was absorbed into. */
+static const char *absorbed(const call *c, int32_t value) {
+    const hal_view *y = c->v, *q = c->v + 1, *k = c->v + 2;
+    const char *fault = latents(c);
+    if (fault)
+        return fault;
+    if (value < 1 || value > k->shape[3] || q->shape[2] != k->shape[3])
+        return "q must have the keys' D, and value be 1 to D";
+    return is(y, F32, 2) && y->shape[0] == q->shape[0] && y->shape[1] == (int64_t)q->shape[1] * value
+               ? NULL
+               : "the output must be f32 (T, H * value)";
+}
+
+static const char *absorbed_attention(const call *c) {
+    const arg_absorbed_attention *a = c->arg;
+    if (c->n != 6)
+        return "it takes q, k, v, slot, pos and table";
+    return a->least < 1 ? "least must be 1 or more" : absorbed(c, a->value);
+}
+
+static const char *sparse_attention(const call *c) {
+    const hal_view *positions = c->v + 7;
+    if (c->n != 7)
+        return "it takes q, k, v, slot, pos, table and positions";
+    return is(positions, I32, 2) && positions->shape[0] == c->v[1].shape[0]
+               ? absorbed(c, ((const arg_sparse_attention *)c->arg)->value)
+               : "positions must be i32 (T, k)";
+}
+
+static const char *expanded_attention(const call *c) {
+    const hal_view *y = c->v, *q = c->v + 1, *k = c->v + 2, *k_b = c->v + 7, *v_b = c->v + 8, *left = c->v + 9;
+    const char *fault = c->n == 9 ? latents(c) : "it takes q, k, v, slot, pos, table, k_b, v_b and the absorbed rows";
+    if (fault)
+        return fault;
+    if (k_b->ndim != 3 || v_b->ndim != 3 || k_b->shape[0] != q->shape[1] || v_b->shape[0] != q->shape[1])
+        return "k_b must be (H, rank, nope) and v_b (H, value, rank)";
+    if (v_b->shape[2] != k_b->shape[1] || q->shape[2] < k_b->shape[2] ||
+        q->shape[2] - k_b->shape[2] != k->shape[3] - k_b->shape[1])
+        return "q, the cache and the weights disagree about the sizes of latents and keys";
+    if (!is(y, F32, 3) || !is(left, F32, 3) || !same_shape(y, left) || y->shape[0] != q->shape[0] ||
+        y->shape[1] != q->shape[1] || y->shape[2] != v_b->shape[1])
+        return "the absorbed rows and the output must be f32 (T, H, value)";
+    return ((const arg_expanded_attention *)c->arg)->least < 1 ? "least must be 1 or more" : NULL;
+}
+
+static const char *index_positions(const call *c) {
+    const hal_view *y = c->v, *q = c->v + 1, *weights = c->v + 2, *k = c->v + 3, *table = c->v + 6;
+    const arg_index_positions *a = c->arg;
+    const char *fault;
+    if (c->n != 6)
+        return "it takes q, weights, keys, slot, pos and table";
+    if (!is(q, F32, 3) || !is(weights, F32, 2) || weights->shape[0] != q->shape[0] || weights->shape[1] != q->shape[1])
+        return "q must be f32 (T, H, D) and weights f32 (T, H)";
+    if (!is_cache(k) || k->shape[1] != 1 || k->shape[3] != q->shape[2])
+        return "keys must be a cache " KV_FORMATS " (blocks, 1, block, D)";
+    if ((fault = places(c->v + 4, q->shape[0])) || (fault = countable(table, k)))
+        return fault;
+    return is(y, I32, 2) && y->shape[0] == q->shape[0] && a->k > 0 && y->shape[1] == a->k
+               ? NULL
+               : "the output must be i32 (T, k)";
 }
 
 /* --- recurrent layers */
@@ -630,6 +714,10 @@ static const char *(*const rules[HAL_N_OPS])(const call *) = {
     [HAL_OP_ROPE_QKV_WRITE] = rope_qkv_write,
     [HAL_OP_ROPE_QKV_ATTENTION] = rope_qkv_attention,
     [HAL_OP_ATTENTION] = attention,
+    [HAL_OP_ABSORBED_ATTENTION] = absorbed_attention,
+    [HAL_OP_EXPANDED_ATTENTION] = expanded_attention,
+    [HAL_OP_INDEX_POSITIONS] = index_positions,
+    [HAL_OP_SPARSE_ATTENTION] = sparse_attention,
     [HAL_OP_TOP_EXPERTS] = top_experts,
     [HAL_OP_EXPERT_WEIGHTS] = expert_weights,
     [HAL_OP_EXPERT_LINEAR] = expert_linear,

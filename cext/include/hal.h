@@ -31,8 +31,9 @@ enum {
  * LINK: values that one exec passes to a later one of the same step, or that come from another device. */
 enum { HAL_WEIGHT = 0, HAL_CONST = 1, HAL_STATE = 2, HAL_ARENA = 3, HAL_STEP = 4, HAL_OUT = 5, HAL_LINK = 6 };
 
-/* Flags of hal_info. */
-enum { HAL_HOST_MEMORY = 1, HAL_TEST_ONLY = 2 };
+/* Flags of hal_info. EXPANDS: the expanded form of latent attention, which expanded_attention computes, is the faster one for
+ * long stretches of a prompt. */
+enum { HAL_HOST_MEMORY = 1, HAL_TEST_ONLY = 2, HAL_EXPANDS = 4 };
 
 /* Flags of hal_options. FAST: products may requantize weights to 8 bits where that is faster. PROFILE: measures the time of
  * each step for times(). DETERMINISTIC (batch-invariant): uses only kernels that compute a row's bits from that row's inputs
@@ -295,10 +296,12 @@ typedef struct {
     int32_t style, biases, norms;
     float eps;
 } arg_rope_qkv_write;
-/* The first fields are those of arg_attention, the others those of arg_rope_qkv_write. */
+/* scale to chunk are those of arg_attention, the others those of arg_rope_qkv_write. One input more is attention sinks. */
 typedef struct {
     float scale;
-    int32_t window, style, biases, norms;
+    int32_t window;
+    float cap;
+    int32_t chunk, style, biases, norms;
     float eps;
 } arg_rope_qkv_attention;
 /* window: sliding window in positions, 0: none. chunk: chunked attention, positions of a chunk, 0: none. cap: soft cap of the

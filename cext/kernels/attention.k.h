@@ -10,16 +10,19 @@
 
 #include "elementwise.k.h"
 #include "kv_rows.k.h"
+#include "modes.h"
 
-enum { VALUES = 16 /* most columns of a value per lane: D <= VALUES * WAVE */, ATTENTION_WAVES = 4 };
+enum { VALUES = KV_VALUES_MOST / WAVE /* columns of a value per lane */ };
 
 typedef struct {
     CONSTANT gpu_view *k, *v;
     DEVICE const int32_t *blocks; /* the slot's row of the block table */
-    int kv_head, from, to;        /* the query sees positions from .. to - 1 */
-    int dv;                       /* columns of a value; a row of v has more where it is also the key (MLA) */
-    float scale, cap;             /* 0: scores are not capped */
-    float slope; /* ALiBi: a score falls by this per position of distance from `at`, the query's position */
+    /* The query sees positions from .. to - 1; with a list (sparse attention), list[from] .. list[to - 1]. */
+    DEVICE const int32_t *list;
+    int kv_head, from, to;
+    int dv;           /* columns of a value; a row of v has more where it is also the key (MLA) */
+    float scale, cap; /* 0: scores are not capped */
+    float slope;      /* ALiBi: a score falls by this per position of distance from `at`, the query's position */
     int at;
 } attended;
 
@@ -28,8 +31,9 @@ typedef struct {
     float most, total, sums[VALUES]; /* column i is sums[i / WAVE] of lane i % WAVE */
 } softmax;
 
-FN DEVICE const char *cached_row(THREAD const attended *a, CONSTANT gpu_view *cache, int pos) {
-    int size = cache->shape[2];
+/* Row of the i-th position. */
+FN DEVICE const char *cached_row(THREAD const attended *a, CONSTANT gpu_view *cache, int i) {
+    int size = cache->shape[2], pos = a->list ? a->list[i] : i;
     return ROW(const char, cache, a->blocks[pos / size]) +
            kv_bytes(cache->format, cache->shape[3]) * ((int64_t)a->kv_head * size + pos % size);
 }
@@ -95,17 +99,27 @@ FN void merge_waves(self m, THREAD const softmax *s, int dv, float sink, LOCAL f
     }
 }
 
+/* The largest x of the group's threads, for all of them. room: KV_WAVES numbers. */
+FN int largest_of(self m, int x, LOCAL int32_t *room) {
+    for (int o = WAVE / 2; o > 0; o /= 2) {
+        int other = (int)TAKE(m, (uint32_t)x, m.lane ^ o);
+        x = other > x ? other : x;
+    }
+    if (m.lane == 0)
+        room[m.wave] = x;
+    BARRIER(m);
+    for (int i = 0; i < m.waves; i++)
+        x = room[i] > x ? room[i] : x;
+    BARRIER(m);
+    return x;
+}
+
 /* Whether all blocks of the seen positions are valid. The threads share the check. */
 FN int good_blocks(self m, THREAD const attended *a, LOCAL int32_t *room) {
-    int size = a->k->shape[2];
-    if (m.thread == 0)
-        *room = 1;
-    BARRIER(m);
+    int size = a->k->shape[2], bad = 0;
     for (int i = a->from / size + m.thread; i <= (a->to - 1) / size; i += m.threads)
-        if (!inside(a->blocks[i], a->k->shape[0]))
-            *room = 0;
-    BARRIER(m);
-    return *room;
+        bad |= !inside(a->blocks[i], a->k->shape[0]);
+    return !largest_of(m, bad, room);
 }
 
 /* The last position of this slot among the step's tokens. The threads share the search, and all get the result. */
@@ -114,17 +128,16 @@ FN int last_fed(CONSTANT gpu_call *c, self m, int slot, LOCAL int32_t *room) {
     for (int t = m.thread; t < n; t += m.threads)
         if (i32_at(c->v + 4, t) == slot && i32_at(c->v + 5, t) > last)
             last = i32_at(c->v + 5, t);
-    for (int o = WAVE / 2; o > 0; o /= 2) {
-        int other = (int)TAKE(m, (uint32_t)last, m.lane ^ o);
-        last = other > last ? other : last;
-    }
-    if (m.lane == 0)
-        room[m.wave] = last;
-    BARRIER(m);
-    for (int i = 0; i < m.waves; i++)
-        last = room[i] > last ? room[i] : last;
-    BARRIER(m);
-    return last;
+    return largest_of(m, last, room);
+}
+
+/* Computes a query, whose numbers lie in q, by all threads of the group: dv columns of y. */
+FN void attend(self m, THREAD const attended *a, LOCAL const float *q, float sink, LOCAL float *room, DEVICE float *y) {
+    softmax s = {-INFINITY, 0};
+    for (int chunk = a->from / WAVE; chunk <= (a->to - 1) / WAVE; chunk++)
+        if (chunk % m.waves == m.wave)
+            attend_chunk(m, a, q, chunk, &s);
+    merge_waves(m, &s, a->dv, sink, room, y);
 }
 
 /* Sets the range of positions that a query at `pos` sees. last: the last position of its slot in the step. */
@@ -151,7 +164,6 @@ KERNEL(attention, GROUP) {
     LOCAL float *q = (LOCAL float *)m.local + 4, *room = q + (d + 3) / 4 * 4;
     DEVICE float *y;
     attended a = {c->v + 2, c->v + 3};
-    softmax s = {-INFINITY, 0};
     if (t >= rows_of(c, query))
         return;
     slot = i32_at(c->v + 4, t);
@@ -180,10 +192,7 @@ KERNEL(attention, GROUP) {
         return;
     }
     BARRIER(m);
-    for (int chunk = a.from / WAVE; chunk <= (a.to - 1) / WAVE; chunk++)
-        if (chunk % m.waves == m.wave)
-            attend_chunk(m, &a, q, chunk, &s);
-    merge_waves(m, &s, dv, sink, room, y);
+    attend(m, &a, q, sink, room, y);
 }
 
 #endif

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-enum { GPU_VIEWS = 13, GPU_ARGS = 4 };
+enum { GPU_VIEWS = 14, GPU_ARGS = 4 };
 
 /* A tensor. All dimensions but the first are dense. */
 typedef struct {

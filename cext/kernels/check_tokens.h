@@ -5,8 +5,7 @@
 #define SATCHEL_CHECK_TOKENS_H
 
 #include "check.h"
-
-enum { KV_VALUES_MOST = 512, KV_WAVES = 4 };
+#include "modes.h"
 
 /* Elements of a block of a cache format; 0: not a cache format. */
 static inline int kv_block(uint32_t format) {
@@ -41,18 +40,27 @@ static inline int32_t value_of(const gpu_call *c) {
     return arg.value ? arg.value : c->v[3].shape[3];
 }
 
-static inline uint64_t attention_local(const gpu_call *c) {
-    return 4 * (4 + (uint64_t)c->v[1].shape[2] + 3 + KV_WAVES * ((uint64_t)value_of(c) + 2));
+/* Bytes of local memory for queries of d numbers and values of dv. */
+static inline uint64_t attention_local(int32_t d, int32_t dv) {
+    return 4 * (4 + (uint64_t)d + 3 + KV_WAVES * ((uint64_t)dv + 2));
 }
 
-static inline const char *check_attention(const gpu_call *c, const gpu_traits *t) {
-    return value_of(c) <= KV_VALUES_MOST && attention_local(c) <= (uint64_t)t->shared
-               ? few_rows(c, t)
+static inline const char *check_softmax(const gpu_call *c, const gpu_traits *t, int32_t d, int32_t dv) {
+    return dv <= KV_VALUES_MOST && attention_local(d, dv) <= (uint64_t)t->shared
+               ? few_tokens(c->v[1].shape[0])
                : "a value head is too wide for a wave, or a query head for the local memory of a group";
 }
 
+static inline void grid_softmax(const gpu_call *c, const gpu_traits *t, int64_t groups, uint64_t local, gpu_grid *g) {
+    *g = grid_of(c->v[1].shape[1], groups, 1, (uint32_t)(KV_WAVES * t->wave), local);
+}
+
+static inline const char *check_attention(const gpu_call *c, const gpu_traits *t) {
+    return check_softmax(c, t, c->v[1].shape[2], value_of(c));
+}
+
 static inline void grid_attention(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    *g = grid_of(c->v[1].shape[1], c->v[1].shape[0], 1, (uint32_t)(KV_WAVES * t->wave), attention_local(c));
+    grid_softmax(c, t, c->v[1].shape[0], attention_local(c->v[1].shape[2], value_of(c)), g);
 }
 
 static inline void grid_one(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {

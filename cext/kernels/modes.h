@@ -24,6 +24,14 @@ enum { UNARY_GELU, UNARY_CAP, UNARY_SIGMOID, UNARY_SOFTPLUS };
 enum { EXPERTS_ONE, EXPERTS_GATED, EXPERTS_BY_HEAD };
 enum { EXPERT_GROUPS_MOST = 32 /* most groups of experts: one per lane */ };
 enum { KV_PLAIN, KV_ROPE };
+enum { KV_WAVES = 4 /* of a group that attends */, KV_VALUES_MOST = 512 /* columns of a value */ };
+enum { EXPANDED_ROWS = 64 /* groups of a head; each loops over tokens and has scratch of its own */ };
+enum {
+    INDEX_HEADS = 16,  /* whose queries lie in a group's local memory at once */
+    INDEX_LOCAL = 2048 /* least bytes of that memory */
+};
+/* Tokens whose scores of so many positions fit into 64 MiB of scratch, but one at least and no more than 256. */
+#define INDEX_ROOMS(positions) ((positions) > 1 << 24 ? 1 : (positions) < 1 << 16 ? 256 : (1 << 24) / (positions))
 enum { SCAN_LANES = 8, SCAN_COLUMNS = 8 /* of a head's state per group, SCAN_LANES lanes each */ };
 
 enum {

@@ -4,6 +4,7 @@
 #include "table.h"
 
 #include "check.h"
+#include "check_latent.h"
 #include "check_recurrent.h"
 #include "check_sample.h"
 #include "check_tokens.h"
@@ -157,6 +158,16 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("rope_kv_write", "kv_write", check_kv_write, grid_kv_write, KV_ROPE),
     ENTRY("rope_qkv_write", "rope_qkv_write", few_rows, grid_rope_qkv_write, 0),
     ENTRY("attention", "attention", check_attention, grid_attention, 0),
+    ENTRY("absorbed_attention", "absorbed_attention", check_latents, grid_latents, 0),
+    ENTRY("sparse_attention", "sparse_attention", check_latents, grid_latents, 0),
+    {"expanded_attention", check_expanded, scratch_expanded, 0, 0, {{"expanded_attention", grid_expanded, 0}}},
+    {"index_positions",
+     check_index_apart,
+     scratch_index,
+     0,
+     0,
+     {{"index_scores", grid_index_scores, 0}, {"index_top", grid_index, 0}}},
+    {"index_positions", check_index, scratch_index, 0, 0, {{"index_positions", grid_index, 0}}},
     ENTRY("short_conv", "short_conv", check_conv, grid_conv, 0),
     ENTRY("conv_write", "conv_write", check_conv, grid_conv, 0),
     ENTRY("gated_scan", "gated_scan", check_scan, grid_scan, 0),
@@ -169,7 +180,12 @@ const gpu_kernel gpu_portable_kernels[] = {
      SAMPLE_TOKEN,
      0,
      {{"sample_best", grid_best, 0}, {"sample", grid_sample, 0}}},
-    {"sample_masked", check_rows, scratch_sample, SAMPLE_MASKED, 0, {{"sample", grid_sample, 0}}},
+    {"sample_masked",
+     check_rows,
+     scratch_sample,
+     SAMPLE_MASKED,
+     0,
+     {{"sample_best", grid_best, 0}, {"sample", grid_sample, 0}}},
     {"logprobs", check_rows, scratch_sample, 0, 0, {{"logprobs", grid_sample, 0}}},
     {0},
 };

@@ -60,7 +60,7 @@ static void info(hal_device *d, hal_info *out) {
                       .memory_total = (uint64_t)1 << 40,
                       .memory_free = (uint64_t)1 << 40,
                       .allocations = d->allocations,
-                      .flags = HAL_HOST_MEMORY | HAL_TEST_ONLY};
+                      .flags = HAL_HOST_MEMORY | HAL_TEST_ONLY | HAL_EXPANDS};
 }
 
 static int new_buffer(hal_device *d, uint8_t *data, uint64_t size, void *owned, hal_buffer **out) {

@@ -231,7 +231,7 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
 static void info(hal_device *d, hal_info *out) {
     cpu_backend()->info(d->cpu, out);
     snprintf(out->name, sizeof out->name, "remote");
-    out->flags = HAL_TEST_ONLY;
+    out->flags = HAL_TEST_ONLY | HAL_EXPANDS;
 }
 
 static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {

@@ -15,6 +15,10 @@ class CompileTarget(Protocol):
 
     name: str
 
+    @property
+    def expands(self) -> bool:
+        """Whether the expanded form of MLA is its faster one for long runs of a prompt."""
+
     def refusal(self, node: Node, bucket: Bucket = ONE) -> str:
         """The reason why it cannot compute a node in a step of this bucket, or ""."""
 

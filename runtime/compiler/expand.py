@@ -1,6 +1,7 @@
 """Pass: expands MLA for long runs of a prompt. Keys and values of each head are computed from the latents,
 instead of absorbing k_b into the queries: fewer multiply-adds once many queries share the keys. Only plans
-whose steps can hold such a run have it (Context.long).
+whose steps can hold such a run have it (Context.long), and only on devices that say that it is the faster
+form. GPUs do not: their expanded_attention absorbs too, and `attention` has faster kernels.
 
 Tokens in shorter runs, decoded ones among them, keep the absorbed form and its bits: absorbed_attention and
 expanded_attention each compute their own tokens, and expanded_attention copies the rows of the other.
@@ -32,8 +33,10 @@ def expand(roots: Roots, context: Context) -> Roots:
         expanded = ops.expanded_attention(
             q, cache, cache, *place, k_b, src[1], left, scale=scale, least=context.long
         )
-        if any(context.target(context.wanted(n)).refusal(n) for n in (absorbed, expanded)):
-            return None
+        for n in (absorbed, expanded):
+            target = context.target(context.wanted(n))
+            if not target.expands or target.refusal(n):
+                return None
         if len({context.wanted(w) for w in (k_b, src[1])}) > 1:
             return None
         return expanded if rows is None else ops.gather_rows(expanded, rows)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from satchel.runtime import ops
 from satchel.runtime.graph import Node, Roots, toposort
 
-PLAIN = {"cap": 0.0, "value": 0, "chunk": 0, "causal": 1, "alibi": 0}
+PLAIN = {"value": 0, "causal": 1, "alibi": 0}  # of attention that a fused step may hold
+SEEN = ("scale", "window", "cap", "chunk")  # its other arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class AttentionSteps:
         return HeadsInput(self.rope.src[0]), HeadsInput(self.keys.src[1]), HeadsInput(self.values.src[1])
 
     def fused(self, new: Mapping[Node, Node], heads: tuple[HeadsInput, ...], *, whole: bool) -> Node | None:
-        """The fused node over new sources. whole: with attention; None where attention is not a plain one."""
+        """The fused node over new sources. whole: with attention, or None where it has no such kind of it."""
         rest = [new[h.rest] for h in heads if h.rest is not None]
         flags = {"biases": int(len(rest) == 3), "norms": int(len(rest) == 2), "eps": heads[0].eps}
         q, k, v = (h.value(new) for h in heads)
@@ -49,10 +50,11 @@ class AttentionSteps:
         style = self.rope.arg("style")
         if not whole:
             return ops.rope_qkv_write(*src, style=style, **flags)
-        if len(self.attention.src) > 6 or any(self.attention.arg(name) != n for name, n in PLAIN.items()):
+        if any(self.attention.arg(name) != n for name, n in PLAIN.items()):
             return None
-        scale, window = self.attention.arg("scale"), self.attention.arg("window")
-        return ops.rope_qkv_attention(*src, scale=scale, window=window, style=style, **flags)
+        sinks = (new[s] for s in self.attention.src[6:])
+        seen = {name: self.attention.arg(name) for name in SEEN}
+        return ops.rope_qkv_attention(*src, *sinks, **seen, style=style, **flags)
 
 
 def layers_of(roots: Roots) -> dict[Node, AttentionSteps]:

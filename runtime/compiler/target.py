@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from satchel.runtime.compiler.lower import probe
 from satchel.runtime.compiler.memory import window
-from satchel.runtime.device.device import Device
+from satchel.runtime.device.device import EXPANDS, Device
 from satchel.runtime.graph import Node
 from satchel.runtime.plan import ONE, Bucket
 from satchel.runtime.weights.packing import PackedWeight
@@ -29,6 +29,10 @@ class DeviceTarget:
         if key not in self._known:
             self._known[key] = self.device.refusal(probe(node, self.name, self._sizes(node), bucket))
         return self._known[key]
+
+    @property
+    def expands(self) -> bool:
+        return bool(self.device.info().flags & EXPANDS)
 
     def is_custom(self, node: Node, bucket: Bucket) -> bool:
         overrides = self.device.overrides_of(probe(node, self.name, self._sizes(node), bucket))

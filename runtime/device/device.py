@@ -20,7 +20,7 @@ from satchel.runtime.graph import Array
 from satchel.runtime.plan import Segment
 
 SAMPLING = cext.dtype_of("hal_sampling")
-HOST_MEMORY, TEST_ONLY = 1, 2
+HOST_MEMORY, TEST_ONLY, EXPANDS = 1, 2, 4  # HAL_HOST_MEMORY, HAL_TEST_ONLY and HAL_EXPANDS of hal.h
 MOST_KERNELS = 64  # most kernels that are listed for a step
 STATE, CONST, WEIGHT, OUT = 2, 1, 0, 5
 FAST, PROFILE, DETERMINISTIC = 1, 2, 4  # HAL_FAST, HAL_PROFILE and HAL_DETERMINISTIC

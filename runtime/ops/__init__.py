@@ -677,15 +677,28 @@ def rope_qkv_write(
     return rope.define(_prepared((q, keys, values), rest, eps)[0], cos_sin, style=style)
 
 
-def _attention_parts(*src: Node, scale: float, window: int, **a: Any) -> Node:
-    return attention(*_qkv_parts(*src, **a), *src[3:6], scale=scale, window=window)
+def _own_inputs(biases: int, norms: int) -> int:
+    """Inputs of rope_qkv_attention that are rope_qkv_write's; sinks follow them."""
+    return 9 + 3 * biases + 2 * norms
+
+
+def _attention_parts(*src: Node, scale: float, window: int, cap: float, chunk: int, **a: Any) -> Node:
+    own = _own_inputs(a["biases"], a["norms"])
+    seen = {"scale": scale, "window": window, "cap": cap, "chunk": chunk}
+    return attention(*_qkv_parts(*src[:own], **a), *src[3:6], *src[own:], **seen)
+
+
+def _caches_written(
+    *src: Array, style: int, biases: int, norms: int, eps: float, **_: Any
+) -> tuple[Array, ...]:
+    return _qkv_written(*src[: _own_inputs(biases, norms)], style=style, eps=eps)
 
 
 @op(
     lambda q, k, v, *_, **__: Type((q.shape[0], q.shape[1] * v.shape[3])),
     parts=_attention_parts,
     cache=slice(1, 3),
-    update=lambda *src, scale, window, **a: _qkv_written(*src, **a),
+    update=_caches_written,
     attends=True,
 )
 def rope_qkv_attention(
@@ -699,18 +712,22 @@ def rope_qkv_attention(
     *heads: Array,
     scale: float,
     window: int = 0,
+    cap: float = 0.0,
+    chunk: int = 0,
     style: int,
     biases: int = 0,
     norms: int = 0,
     eps: float = 0.0,
 ) -> Array:
     """attention() of the queries that rope_qkv_write gives, over the caches that it has written: (T, H * D).
-    heads: its keys, values and rest.
+    heads: its keys, values and rest, then attention sinks (H), optional.
     """
+    own = _own_inputs(biases, norms) - 7
+    heads, sinks = heads[:own], heads[own:]
     caches = _qkv_written(q, k, v, slot, pos, table, cos_sin, *heads, style=style, eps=eps)
     rotated = rope.define(_prepared((q, *heads[:2]), heads[2:], eps)[0], cos_sin, style=style)
-    full = {**attention.defaults, "scale": scale, "window": window}
-    return attention.define(rotated, *caches, slot, pos, table, **full)
+    full = {**attention.defaults, "scale": scale, "window": window, "cap": cap, "chunk": chunk}
+    return attention.define(rotated, *caches, slot, pos, table, *sinks, **full)
 
 
 def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:

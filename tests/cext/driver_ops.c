@@ -219,6 +219,56 @@ static void test_rope(const target *t, int style) {
     free(x);
 }
 
+/* Units in the last place between a result and its definition in double. */
+static double ulps(float got, double want) {
+    float next = nextafterf(fabsf((float)want), INFINITY);
+    return fabs(got - want) / ((double)next - fabs((float)want));
+}
+
+/* Folds a result's bits into a hash (FNV-1a). */
+static uint64_t folded(uint64_t hash, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (hash ^ bits) * 0x100000001B3ull;
+}
+
+/* sin, cos, e^x and ln(1 + x) have the bits of `hash` on every system and with every kernel set. Positions up to 2^30, numbers of
+ * every exponent. */
+static void test_functions(const target *t) {
+    enum { N = 4096 };
+    static float angles[2 * N], freq[N], x[N], soft[N];
+    const uint64_t hash = 0xACDC6BC4E7820AB3ull;
+    uint64_t got = 0xCBF29CE484222325ull;
+    double worst = 0;
+    int32_t pos[1];
+    arg_rope_table scale = {1};
+    for (int turn = 0; turn < 31; turn++) {
+        operand out = OPERAND(F32, angles, 1, 2 * N), in[] = {OPERAND(I32, pos, 1), OPERAND(F32, freq, N)};
+        operand y = OPERAND(F32, soft, 1, N), from[] = {OPERAND(F32, x, 1, N)};
+        pos[0] = (int32_t)((1u << turn) - 1);
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t bits = (i * 0x9E3779B9u + (uint32_t)turn * 0x85EBCA6Bu) ^ i << 7;
+            freq[i] = (float)(i + 1) / N;
+            memcpy(x + i, &bits, sizeof bits);
+            if (!isfinite(x[i]))
+                x[i] = (float)i;
+        }
+        if (!CHECK(run_op(t, "rope_table", &scale, sizeof scale, &out, in, 2) == 0, "%s: rope_table", t->name) ||
+            !CHECK(run_op(t, "softplus", NULL, 0, &y, from, 1) == 0, "%s: softplus", t->name))
+            return;
+        for (int i = 0; i < N && t->computes; i++) {
+            double angle = (float)pos[0] * freq[i], whole = fmax(x[i], 0) + log1p(exp(-fabs(x[i])));
+            worst = fmax(worst, fmax(ulps(angles[i], cos(angle)), ulps(angles[N + i], sin(angle))));
+            /* A float of e^-|x| may be a subnormal number, so it is a little off what is not rounded. */
+            worst = fmax(worst, fabs(soft[i] - whole) < 1e-44 ? 0 : ulps(soft[i], whole));
+            got = folded(folded(folded(got, angles[i]), angles[N + i]), soft[i]);
+        }
+    }
+    CHECK(!t->computes || worst < 1.6, "%s: functions: %g units in the last place", t->name, worst);
+    CHECK(!t->computes || got == hash, "%s: functions: the bits %#llx are not everyone's", t->name,
+          (unsigned long long)got);
+}
+
 enum { BLOCKS = 7, KV = 2, BLOCK = 8, HD = 24, HEADS = 6, SLOTS = 2, WIDTH = 3 };
 static int32_t table[SLOTS * WIDTH] = {6, 2, 0, 1, 5, 3};
 
@@ -323,6 +373,7 @@ void test_ops(const target *t) {
         test_rope(t, i);
         test_attention(t, 5 * i);
     }
+    test_functions(t);
     test_kv(t);
     test_tokens(t);
 }

@@ -109,6 +109,6 @@ def test_parts_name_ops_that_are_no_fused_ones(op: str) -> None:
         g.node("input", (), Type((*a.shape[:-1], a.shape[-1] * fused_cases.FORMATS[f].block), f), str(i))
         for i, (a, f) in enumerate(one.inputs)
     ]
-    made = OPS[op].parts(*src, **one.args)
+    made = OPS[op].parts(*src, **{**OPS[op].defaults, **one.args})
     assert made.type == OPS[op](*src, **one.args).type
     assert not [n.op for n in toposort([made]) if n.op in OPS and OPS[n.op].parts]

@@ -12,34 +12,44 @@ from dataclasses import replace
 import fused_cases
 import numpy as np
 import pytest
-from expert_cases import products
+from devices import skip_without
+from expert_cases import headed, products
 from gpus import GPUS
 from kernel_cases import CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
-from one_step import CASES, Case, cases_of, define, define_all, generator, plan_of, run, run_all
+from one_step import (
+    CASES,
+    Case,
+    cases_of,
+    define,
+    define_all,
+    generator,
+    pack_inputs,
+    plan_of,
+    run,
+    run_all,
+)
 
 from satchel import cext
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
 
 # Ops that quantize activations. On a GPU activations stay float32, so it has no kernels for these.
 QUANTIZED = {"quantize", "norm_quantize", "swiglu_quantize", "linear_swiglu_quantize"}
 PRODUCTS = {"linear", "linear_add", "linear_swiglu", "expert_linear", "expert_swiglu", "head_linear"}
-# Forms of latent attention that only the CPU has; a plan places their layers there.
-ABSENT = {"absorbed_attention", "expanded_attention", "index_positions", "sparse_attention"}
-ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention"}  # tensor cores meet them in 16 or 8 bits,
-TENSOR_CORES = 1e-3  # NMSE bound against the definition
+# Ops whose operands tensor cores meet in 16 or 8 bits, and the NMSE bound against the definition.
+ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention", "sparse_attention"}
+TENSOR_CORES = 1e-3
+TILES = 5e-5  # that of experts' tiles, which meet the activations as bfloat16
 LARGE = 600_000  # multiply-adds of a product above which the emulation takes too long
 LONG = 50_000  # positions that all tokens' heads see, beyond which a third of an attention's tokens will do
 
 
 @pytest.fixture(scope="module", params=GPUS)
 def name(request: pytest.FixtureRequest) -> str:
-    found = next((f for f in libraries() if f.name == request.param), None)
-    if found is None or found.reason:
-        pytest.skip(f"{request.param}: {found.reason if found else 'its library was not built'}")
+    skip_without(request.param)
     return str(request.param)
 
 
@@ -93,7 +103,7 @@ def work(one: Case) -> int:
     return int(np.prod(one.shape[1:])) * one.inputs[0][0].shape[-1]
 
 
-@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | ABSENT | CUDA_ALONE])
+@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | CUDA_ALONE])
 def test_op_equals_its_definition(device: Device, op: str) -> None:
     calls = [call for call in calls_of(op, device.name == "cuda") if not refused(device, op, call[0])]
     meant = len(calls_of(op, device.name == "cuda"))
@@ -102,7 +112,7 @@ def test_op_equals_its_definition(device: Device, op: str) -> None:
         check(bounded(device, op, one), run(device, op, one), want)
 
 
-@pytest.mark.parametrize("op", sorted(QUANTIZED | ABSENT | CUDA_ALONE))
+@pytest.mark.parametrize("op", sorted(QUANTIZED | CUDA_ALONE))
 def test_what_it_lacks_is_refused_by_name(device: Device, op: str) -> None:
     if device.name == "cuda" and op in CUDA_ALONE:
         pytest.skip("tests/gpu/test_gpu_fused.py compares it with its parts")
@@ -128,28 +138,53 @@ def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tu
 
 @pytest.mark.parametrize("op", ["expert_linear", "expert_swiglu", "head_linear"])
 def test_packed_experts_equal_their_definition(device: Device, op: str) -> None:
-    """For every format that the device packs; from 43 tokens with three experts on, another kernel gives the
-    same bits.
+    """For every format that the device packs, by every kernel that it has for the call: those that meet as
+    bfloat16 within its bound, the others more closely.
     """
+    seen = set()
+    for one, want, weights in packed_experts(device, op):
+        seen |= {one.inputs[i][1] for i in weights}
+        segment = pack_inputs(device, one, plan_of(op, one, 64)[0], weights)
+        for kernel in device.kernels(segment, 0):
+            bound = TILES if "expert_tiles" in kernel else 1e-6
+            check(
+                replace(one, bound=bound, name=f"{one.name} {kernel}"),
+                run(device, op, one, packed=weights, kernel=kernel),
+                want,
+            )
+    assert seen == packed_formats(device) or op == "head_linear"
+
+
+@pytest.mark.parametrize("op", ["expert_linear", "expert_swiglu", "head_linear"])
+def test_deterministic_experts_depend_on_their_token_alone(name: str, op: str) -> None:
+    """From 43 tokens with three experts on, another kernel gives the same bits."""
+    with find_backend(name).open(deterministic=True) as device:
+        for one, want, weights in packed_experts(device, op):
+            whole = run(device, op, one, packed=weights)
+            check(replace(one, bound=1e-6), whole, want)
+            last = one.shape[0] - 1
+            alone = row(one, last, (0,) if op == "head_linear" else (0, len(one.inputs) - 1))
+            assert run(device, op, alone, packed=weights)[0].tobytes() == whole[last].tobytes(), one.name
+
+
+def packed_formats(device: Device) -> set[str]:
+    return {f for f in FORMATS if device.packed(FORMATS[f].id, 6, 16, 256)}
+
+
+def packed_experts(device: Device, op: str) -> Iterator[tuple[Case, Array, tuple[int, ...]]]:
+    """Calls whose weights the device packs, their definition's results, and which inputs are weights."""
     weights = (1, 2) if op == "expert_swiglu" else (1,)
-    kept = {f for f in FORMATS if device.packed(FORMATS[f].id, 6, 16, 256)}
+    kept, rng = packed_formats(device), generator(op)
     if not kept:
         pytest.skip(f"{device.name} keeps no stacks in an order of its own")
-    seen = set()
-    rng = generator(op)
-    more = [plain(products(rng, f, len(weights), t, 512, 150, False)) for f in sorted(kept) for t in (2, 90)]
-    calls = calls_of(op) + [(one, define(op, one)) for one in more if op != "head_linear"]
-    for one, want in calls:
-        formats = {one.inputs[i][1] for i in weights}
-        if not formats <= kept:
-            continue
-        seen |= formats
-        whole = run(device, op, one, packed=weights)
-        check(replace(one, bound=1e-6), whole, want)
-        last = one.shape[0] - 1
-        alone = row(one, last, (0,) if op == "head_linear" else (0, len(one.inputs) - 1))
-        assert run(device, op, alone, packed=weights)[0].tobytes() == whole[last].tobytes(), one.name
-    assert seen == kept or op == "head_linear"
+    if op == "head_linear":
+        narrow = [f for f in sorted(kept) if FORMATS[f].block == 32]  # rows shorter than a chunk
+        more = [headed(rng, f, t, 150, 128) for f in narrow for t in (40, 300)]
+    else:
+        sizes = ((2, 512, 150), (90, 512, 150), (300, 256, 550))
+        more = [products(rng, f, len(weights), *size, False) for f in sorted(kept) for size in sizes]
+    calls = calls_of(op) + [(one, define(op, one)) for one in map(plain, more)]
+    yield from ((one, want, weights) for one, want in calls if {one.inputs[i][1] for i in weights} <= kept)
 
 
 @pytest.mark.parametrize("kind", ["plain", "biases", "norms"])
@@ -246,12 +281,72 @@ def swapped(one: Case, index: int, change: Callable[[Array], Array]) -> Case:
     return replace(one, inputs=tuple(inputs))
 
 
+@pytest.mark.parametrize(
+    ("op", "index", "change", "said"),
+    [
+        ("absorbed_attention", 0, lambda x: x[:, :, :32], "q must have the keys' D"),
+        ("absorbed_attention", 2, lambda x: x[1:], "one cache"),
+        ("absorbed_attention", 3, lambda x: x[1:], "slot and pos must be i32"),
+        ("sparse_attention", 6, lambda x: x[1:], r"positions must be i32 \(T, k\)"),
+        ("expanded_attention", 6, lambda x: x[1:], r"k_b must be \(H, rank, nope\)"),
+        ("expanded_attention", 7, lambda x: x[:, :, :32], "disagree about the sizes"),
+        ("expanded_attention", 0, lambda x: x[:, :, 32:], "disagree about the sizes"),
+        ("expanded_attention", 8, lambda x: x[:, :, :32], "the absorbed rows and the output"),
+        ("index_positions", 1, lambda x: x[:, 1:], r"weights f32 \(T, H\)"),
+        ("index_positions", 2, lambda x: x[..., :32], "keys must be a cache"),
+        ("index_positions", 4, lambda x: x[1:], "slot and pos must be i32"),
+    ],
+)
+def test_latents_that_do_not_fit_are_refused(
+    device: Device, op: str, index: int, change: Callable[[Array], Array], said: str
+) -> None:
+    with pytest.raises(DeviceError, match=said):
+        run(device, op, swapped(cases_of(op)[0], index, change))
+
+
+def test_sparse_attention_to_the_whole_past_is_attention(device: Device) -> None:
+    one = next(c for c in cases_of("sparse_attention") if c.inputs[6][0].shape[1] == 400)
+    pos = one.inputs[4][0][:, None]
+    every = np.where(np.arange(400) <= pos, np.arange(400), -1).astype(np.int32)
+    found = run(device, "sparse_attention", replace(one, inputs=(*one.inputs[:6], (every, "i32"))))
+    whole = run(device, "attention", replace(one, inputs=one.inputs[:6]))
+    if device.name == "cuda":
+        check(bounded(device, "attention", one), found, whole)
+    else:
+        assert found.tobytes() == whole.tobytes()
+
+
+def test_positions_of_tokens_in_turn_are_the_same(device: Device) -> None:
+    """Where scratch has no room for the scores of all tokens, a group makes those of one after the other."""
+    for one, want in calls_of("index_positions"):
+        check(one, run(device, "index_positions", one, kernel="index_positions"), want)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "first"),
+    [(2**16, "index_scores+index_top"), (2**17, "index_positions"), (2**25, "index_positions")],
+)
+def test_a_far_past_leaves_scratch_for_few_tokens(device: Device, blocks: int, first: str) -> None:
+    """16 positions a block: 16 tokens, 8, or less than one fit into the scratch."""
+    one = cases_of("index_positions")[0]
+    inputs = list(one.inputs)
+    for i in (0, 1, 3, 4):
+        inputs[i] = np.repeat(inputs[i][0], 2, axis=0), inputs[i][1]
+    inputs[5] = np.zeros((1, blocks), np.int32), "i32"
+    segment, _ = plan_of("index_positions", replace(one, inputs=tuple(inputs), shape=(16, *one.shape[1:])), 0)
+    assert device.kernels(segment, 0)[0] == first
+
+
 SHARING = (
     "rms_norm",
     "rope_qkv_write",
     "hadamard",
     "linear",
     "attention",
+    "absorbed_attention",
+    "expanded_attention",
+    "index_positions",
+    "sparse_attention",
     "conv_write",
     "gated_scan",
     "scan_write",
@@ -264,8 +359,7 @@ SHARING = (
 
 @pytest.mark.parametrize("op", SHARING)
 def test_the_order_of_threads_changes_nothing(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not any(f.name == "emulated" and not f.reason for f in libraries()):
-        pytest.skip("emulated: its library was not built")
+    skip_without("emulated")
     found = []
     for seed in ("2", "77"):
         monkeypatch.setenv("SATCHEL_EMULATED_SEED", seed)
@@ -275,7 +369,7 @@ def test_the_order_of_threads_changes_nothing(op: str, monkeypatch: pytest.Monke
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("op", "index", "values"), [one for one in WRONG if one[0] not in ABSENT])
+@pytest.mark.parametrize(("op", "index", "values"), WRONG)
 def test_an_index_out_of_range_names_the_step(device: Device, op: str, index: int, values: list[int]) -> None:
     with pytest.raises(DeviceError, match=rf"step 0 \({op}\): .* out of range"):
         run(device, op, wrong(op, index, values))
@@ -285,6 +379,8 @@ def test_an_index_out_of_range_names_the_step(device: Device, op: str, index: in
 RAGGED = {
     "get_rows": (1,), "rms_norm": (0,), "hadamard": (0,), "linear": (0,), "linear_add": (0, 2),
     "linear_swiglu": (0,), "swiglu": (0, 1), "rope": (0, 1), "attention": (0, 3, 4),
+    "absorbed_attention": (0, 3, 4), "expanded_attention": (0, 3, 4, 8), "index_positions": (0, 1, 3, 4),
+    "sparse_attention": (0, 3, 4, 6),
     "rope_qkv_write": (0, 3, 4, 6, 7, 8),
     "top_experts": (0,), "expert_linear": (0, 2), "sigmoid": (0,), "softplus": (0,),
     "short_conv": (0, 3, 4), "gated_scan": (0, 1, 2, 3, 4, 6, 7),

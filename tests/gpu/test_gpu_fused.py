@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,23 +11,14 @@ import fused_cases
 import numpy as np
 import pytest
 from kernel_cases import check
-from one_step import Case, define, define_all, generator, plan_of, run, run_all
+from one_step import Case, define, define_all, f32, generator, plan_of, run, run_all
 
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
-from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.graph import Array
 
 TOKENS = (1, 2, 4, 8)
 ROUNDED = 1e-3  # nmse: tensor cores round activations, before the norm's factor or after it
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Iterator[Device]:
-    if not any(f.name == "cuda" and not f.reason for f in libraries()):
-        pytest.skip("cuda: it cannot be used here")
-    with find_backend("cuda").open() as opened:
-        yield opened
 
 
 def normed_parts(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> Array:
@@ -98,13 +88,21 @@ def test_a_product_with_its_post_norm_equals_its_parts(cuda: Device, gate: str, 
 @pytest.mark.parametrize("format", ["f16", "bf16", "fp8", "q8_0", "q4_0"])
 @pytest.mark.parametrize("kind", ["plain", "biases", "norms"])
 def test_attention_with_its_heads_equals_its_parts(cuda: Device, kind: str, format: str) -> None:
-    """The result and both caches, at positions with one split of the past and with many, and windows."""
+    """The result and both caches, at positions with one split of the past and with many, and windows; the
+    same with attention sinks, soft caps and chunks.
+    """
     rng = generator(f"{kind} {format}")
     shapes = ((0, 0, (4, 2, 64)), (5, 0, (8, 1, 128)), (300, 17, (8, 2, 64)), (2000, 0, (6, 3, 128)))
-    for (past, window, heads), extreme, style in itertools.product(shapes, (False, True), (0, 1)):
+    more: tuple[dict[str, Any], ...] = ({}, {"cap": 5.0}, {"chunk": 128}, {"cap": 30.0, "chunk": 1500})
+    for (past, window, heads), extreme, style, seen in itertools.product(shapes, (False, True), (0, 1), more):
         one = fused_cases.qkv(rng, format, 1, heads, kind=kind, past=past, extreme=extreme, style=style)
-        args = {**one.args, "scale": heads[2] ** -0.5, "window": window}
-        one = replace(one, shape=(1, heads[0] * heads[2]), args=args, bound=ROUNDED)
+        args = {**one.args, "scale": heads[2] ** -0.5, "window": window, **seen}
+        sinks = (f32(rng, heads[0], scale=4),) if style else ()
+        shape = (1, heads[0] * heads[2])
+        # a large score's rounding decides between keys, or a key and a sink, where these are near each other;
+        # keys in blocks are met as bfloat16
+        bound = 2e-2 if extreme and (sinks or seen or format == "q8_0") else ROUNDED
+        one = replace(one, inputs=(*one.inputs, *sinks), shape=shape, args=args, bound=bound)
         found, parts = run_all(cuda, "rope_qkv_attention", one), attention_parts(cuda, one)
         for got, part, want in zip(found, parts, define_all("rope_qkv_attention", one), strict=True):
             how = one if got is found[0] else replace(one, format=format)
@@ -116,10 +114,12 @@ def attention_parts(device: Device, one: Case) -> list[Array]:
     """rope_qkv_write, then attention over the caches that it has written."""
     plain = {name: one.args[name] for name in ("style", "biases", "norms", "eps")}
     q = one.inputs[0]
-    rotated, *caches = run_all(device, "rope_qkv_write", replace(one, shape=q[0].shape, args=plain))
+    own = 9 + 3 * one.args["biases"] + 2 * one.args["norms"]
+    before = replace(one, inputs=one.inputs[:own], shape=q[0].shape, args=plain)
+    rotated, *caches = run_all(device, "rope_qkv_write", before)
     formats = [format for _, format in one.inputs[1:3]]
-    inputs = ((rotated, "f32"), *zip(caches, formats, strict=True), *one.inputs[3:6])
-    args = {name: one.args[name] for name in ("scale", "window")}
+    inputs = ((rotated, "f32"), *zip(caches, formats, strict=True), *one.inputs[3:6], *one.inputs[own:])
+    args = {name: one.args[name] for name in ("scale", "window", "cap", "chunk") if name in one.args}
     return [run(device, "attention", Case("", inputs, one.shape, args=args)), *caches]
 
 

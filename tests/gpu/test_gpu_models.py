@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from devices import skip_without
 from gpus import GPUS
 from tiny_file import write_model
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling import GREEDY
 
@@ -23,15 +24,9 @@ OTHERS = ("iq4_nl", "iq4_xs", "mxfp4", "iq3_s", "tq1_0", "nvfp4", "f8_e4m3")
 IDS = list(range(5, 29))
 
 
-def usable(name: str) -> bool:
-    return any(f.name == name and not f.reason for f in libraries())
-
-
 @pytest.fixture(scope="module", params=GPUS)
 def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
-    if not usable(request.param):
-        why = next((f.reason for f in libraries() if f.name == request.param), "its library was not built")
-        pytest.skip(f"{request.param}: {why}")
+    skip_without(request.param)
     yield request.param
 
 

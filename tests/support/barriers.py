@@ -31,8 +31,10 @@ KERNELS = Path(__file__).parents[2] / "cext" / "kernels"
 SAMPLING = ("sample", "sample_masked", "logprobs")
 # The ops whose kernels contain a file's barriers, each with the kernel to run.
 REACHED: dict[str, tuple[str, ...]] = {
-    "attention.k.h": ("attention",),
+    "attention.k.h": ("attention", "absorbed_attention"),
     "hadamard.k.h": ("hadamard",),
+    "index.k.h": ("index_positions", "index_positions index_positions"),
+    "latent.k.h": ("absorbed_attention", "sparse_attention", "expanded_attention"),
     "matrix.k.h": tuple(f"linear_swiglu matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12")),
     "port.h": ("layer_norm", *SAMPLING),
     "sample.k.h": SAMPLING,
@@ -92,7 +94,7 @@ def many_rows(one: Case, whole: tuple[int, ...] = ()) -> Case:
 
 def calls_of(op: str, kernel: str) -> list[Case]:
     """The op's calls, those that are most likely to need a barrier first."""
-    if kernel:
+    if op == "linear_swiglu":
         return [product(op, "q8_0", 70, 160, (70,))]
     calls = cases_of(op)
     if op == "attention":  # non-causal attention has barriers of its own

@@ -106,13 +106,18 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     yield elsewhere(rng, mixed, 0.4)
 
 
+def headed(rng: np.random.Generator, format: str, t: int, n: int, k: int) -> Case:
+    """head_linear of t tokens with three heads' matrices of n rows of k."""
+    act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
+    x = encode(act, f32(rng, t, 3, k)[0])
+    return Case(f"{format}-{t}", ((x, act), stack(rng, format, 3, n, k)), (t, 3, n), bound=1e-10)
+
+
 @case("head_linear")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in ("f32", "bf16", "q8_0", "q4_k"):
-        act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
         for t in (1, 7):
-            x = encode(act, f32(rng, t, 3, 256)[0])
-            yield Case(f"{format}-{t}", ((x, act), stack(rng, format, 3, 40, 256)), (t, 3, 40), bound=1e-10)
+            yield headed(rng, format, t, 40, 256)
 
 
 @case("expert_add")

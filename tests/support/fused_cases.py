@@ -120,7 +120,10 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             ):
                 one = qkv(rng, format, 1, heads, kind=kind, style=i % 2, past=past, extreme=past == 37)
                 args = {**one.args, "scale": heads[2] ** -0.5, "window": window}
-                yield replace(one, shape=(1, heads[0] * heads[2]), args=args)
+                one = replace(one, shape=(1, heads[0] * heads[2]), args=args)
+                yield one
+                seen = {**args, "cap": 0.5 * past, "chunk": 256 if past > 256 else 0}
+                yield replace(one, inputs=(*one.inputs, f32(rng, heads[0], scale=4)), args=seen)
 
 
 def tame(w: Array) -> Array:

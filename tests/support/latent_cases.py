@@ -88,6 +88,33 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             weights = rng.integers(-2, 5, (len(SEEN), 5)).astype(np.float32)
             inputs = ((q, "f32"), (weights, "f32"), cache, *place)
             yield Case(f"{format}-{k}", inputs, (len(SEEN), k), "i32", {"k": k}, bound=0)
+    yield many_indexed(rng)
+    yield odd_scores(rng)
+
+
+def many_indexed(rng: np.random.Generator) -> Case:
+    """Many heads, and pasts of many positions."""
+    tokens, heads, k = [(0, 2999), (1, 130), (0, 1023), (0, 1024)], 37, 100
+    cache, place = past_of(rng, "f16", tokens, 32)
+    cache = random_like(rng, "f16", cache[0].shape, 32)
+    q = rng.integers(-3, 4, (len(tokens), heads, 32)).astype(np.float32)
+    weights = rng.integers(-2, 5, (len(tokens), heads)).astype(np.float32)
+    inputs = ((q, "f32"), (weights, "f32"), cache, *place)
+    return Case("many", inputs, (len(tokens), k), "i32", {"k": k}, bound=0)
+
+
+def odd_scores(rng: np.random.Generator) -> Case:
+    """Scores that are all zero or negative, infinite, and NaN."""
+    tokens = [(0, 199), (0, 150), (0, 180), (0, 190), (1, 90), (1, 99)]
+    (cache, _), place = past_of(rng, "f32", tokens, 32)
+    rows = rng.integers(-1, 2, (cache.shape[0], BLOCK, 32)).astype(np.float32)
+    for block in place[2][0][0]:  # those of slot 0
+        rows[block, rng.random(BLOCK) < 0.3, 7] = np.inf
+        rows[block, rng.random(BLOCK) < 0.2, 9] = np.nan
+    weights = np.array([[1, 1], [-1, -2], [np.inf, 1], [np.nan, 1], [0, 0], [-1, 0]], np.float32)
+    q = np.ones((len(tokens), 2, 32), np.float32)
+    inputs = ((q, "f32"), (weights, "f32"), (rows.reshape(cache.shape), "f32"), *place)
+    return Case("odd", inputs, (len(tokens), 60), "i32", {"k": 60}, bound=0)
 
 
 def random_like(rng: np.random.Generator, format: str, shape: tuple[int, ...], size: int) -> Operand:
@@ -102,11 +129,20 @@ def random_like(rng: np.random.Generator, format: str, shape: tuple[int, ...], s
 def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in CACHE_TYPES:
         for heads, k in ((16, 70), (3, 70), (16, 1), (4, 400)):
-            cache, place = past_of(rng, format, SEEN, 96)
-            positions = np.full((len(SEEN), k), -1, np.int32)
-            for row, (_, pos) in zip(positions, SEEN, strict=True):
-                n = min(k, pos + 1)
-                row[:n] = np.sort(rng.permutation(pos + 1)[:n])
-            inputs = (f32(rng, len(SEEN), heads, 96), cache, cache, *place, (positions, "i32"))
-            args = {"scale": 0.1, "value": 64}
-            yield Case(f"{format}-{heads}-{k}", inputs, (len(SEEN), heads * 64), args=args, bound=5e-11)
+            yield sparse_case(rng, format, heads, k)
+    yield sparse_case(rng, "f16", 2, 90, (576, 512))  # DeepSeek's own sizes
+
+
+def sparse_case(
+    rng: np.random.Generator, format: str, heads: int, k: int, sizes: tuple[int, int] = (96, 64)
+) -> Case:
+    """sizes: of a cached row, and of the value in it."""
+    size, value = sizes
+    cache, place = past_of(rng, format, SEEN, size)
+    positions = np.full((len(SEEN), k), -1, np.int32)
+    for row, (_, pos) in zip(positions, SEEN, strict=True):
+        n = min(k, pos + 1)
+        row[:n] = np.sort(rng.permutation(pos + 1)[:n])
+    inputs = (f32(rng, len(SEEN), heads, size), cache, cache, *place, (positions, "i32"))
+    args = {"scale": 0.1, "value": value}
+    return Case(f"{format}-{heads}-{k}", inputs, (len(SEEN), heads * value), args=args, bound=5e-11)

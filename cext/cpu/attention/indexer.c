@@ -4,29 +4,8 @@
  * position alone. The k best positions are written in ascending order; the lower of two equal ones wins, and NaN is the least. A
  * token with a past of at most k positions takes them all without reading the cache. One work item per token.
  */
-#include "shapes.h"
 #include "cpu.h"
 #include "kv_rows.h"
-
-static const char *check(const cpu_call *c) {
-    const arg_index_positions *a = c->arg;
-    const cpu_view *y = c->v, *q = c->v + 1, *weights = c->v + 2, *k = c->v + 3, *table = c->v + 6;
-    if (c->n_in != 6)
-        return "it takes q, weights, keys, slot, pos and table";
-    if (!cpu_is(q, F32, 3) || !cpu_is(weights, F32, 2) || weights->shape[0] != q->shape[0] ||
-        weights->shape[1] != q->shape[1])
-        return "q must be f32 (T, H, D) and weights f32 (T, H)";
-    if (k->ndim != 4 || k->shape[1] != 1 || k->shape[3] != q->shape[2] || !kv_bytes(k->format, KV_BLOCK))
-        return "keys must be a cache (blocks, 1, block, D) in " KV_FORMATS;
-    for (int i = 4; i < 6; i++)
-        if (!cpu_is(c->v + i, I32, 1) || c->v[i].shape[0] != q->shape[0])
-            return "slot and pos must be i32 (T)";
-    if (!cpu_is(table, I32, 2) || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "table must be i32 (S, B), with positions that 32 bits can count";
-    return cpu_is(y, I32, 2) && y->shape[0] == q->shape[0] && a->k > 0 && y->shape[1] == a->k
-               ? NULL
-               : "the output must be i32 (T, k)";
-}
 
 static int64_t positions(const cpu_call *c) {
     return (int64_t)c->v[6].shape[1] * c->v[3].shape[2];
@@ -134,4 +113,4 @@ static cpu_split split(const cpu_call *c) {
     return (cpu_split){c->v[0].shape[0], 1};
 }
 
-CPU_KERNEL(index_positions) = {check, scratch, split, run};
+CPU_KERNEL(index_positions) = {NULL, scratch, split, run};

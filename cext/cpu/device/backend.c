@@ -102,7 +102,7 @@ static void info(hal_device *d, hal_info *out) {
         out->memory_free = strtoull(kib, NULL, 10) * 1024;
     out->allocations = atomic_load(&d->allocations);
     out->threads = (uint32_t)d->threads;
-    out->flags = HAL_HOST_MEMORY;
+    out->flags = HAL_HOST_MEMORY | HAL_EXPANDS;
 }
 
 static int new_buffer(hal_device *d, const hal_buffer *made, hal_buffer **out) {

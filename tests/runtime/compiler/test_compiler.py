@@ -1,6 +1,7 @@
 """The passes keep the meaning of the graph, and a finished plan holds no dead step and no overlap."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ CACHE = Cache(context=tiny.CONTEXT, slots=2)
 class Everything:
     """A device that supports every op except the named ones."""
 
-    def __init__(self, name: str = "cpu", lacks: frozenset[str] = frozenset()) -> None:
-        self.name, self.lacks = name, lacks
+    def __init__(self, name: str = "cpu", lacks: frozenset[str] = frozenset(), expands: bool = True) -> None:
+        self.name, self.lacks, self.expands = name, lacks, expands
 
     def refusal(self, node, bucket: Bucket = ONE) -> str:
         return f"it has no {node.op}" if node.op in self.lacks else ""
@@ -141,6 +142,21 @@ def test_missing_fused_ops_are_decomposed() -> None:
     ).roots
     found = {n.op for n in toposort(roots)}
     assert not found & lacks and {"rms_norm", "quantize", "swiglu", "add", "rope", "kv_write"} <= found
+
+
+@pytest.mark.parametrize("expands", [True, False])
+def test_latent_attention_is_expanded_where_the_device_says_that_it_pays(expands: bool) -> None:
+    """The layers that lie on such a device, not those beside them."""
+    targets = Everything("cpu"), Everything("gpu", expands=expands)
+    forward = tiny.build("deepseek2", tiny.weights("deepseek2"), CACHE)
+    split = context(*targets, wanted=lambda node: "gpu" if node.name == "blk.1" else "cpu")
+    roots = optimize(forward.roots("logits"), replace(split, long=8)).roots
+    found = {(n.op, n.name) for n in toposort(roots) if n.op.endswith("attention")}
+    assert ("expanded_attention", "blk.0") in found
+    if expands:
+        assert {("absorbed_attention", "blk.1"), ("expanded_attention", "blk.1")} <= found
+    else:
+        assert {op for op, name in found if name == "blk.1"} == {"attention"}
 
 
 @pytest.mark.parametrize("format", ["f32", "q8_0"])

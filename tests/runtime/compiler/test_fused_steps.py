@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from devices import skip_without
 from kernel_cases import cases_of
 from one_step import plan_of, run
 from tiny import KV_HEADS, TinyWeights
@@ -22,20 +23,19 @@ from satchel.runtime.compiler.check import check_steps
 from satchel.runtime.compiler.fuse_heads import layers_of
 from satchel.runtime.compiler.fuse_post_norm import post_norms_of
 from satchel.runtime.device.device import Device, KernelOverride
-from satchel.runtime.device.libraries import find_backend, libraries
-from satchel.runtime.graph import TOKENS, Graph, Type
+from satchel.runtime.device.libraries import find_backend
+from satchel.runtime.graph import TOKENS, Graph, Type, toposort
+from satchel.runtime.ops import OPS
 from satchel.runtime.plan import Bucket, Plan, Segment
 
 
 def loaded(path: Path, device: str, **options: object) -> Model:
-    if not any(f.name == device and not f.reason for f in libraries()):
-        pytest.skip(f"{device}: its library was not built")
+    skip_without(device)
     return Model.load(path, device=device, context=256, slots=2, **options)  # type: ignore[arg-type]
 
 
 def opened(name: str) -> Device:
-    if not any(f.name == name and not f.reason for f in libraries()):
-        pytest.skip(f"{name}: its library was not built")
+    skip_without(name)
     return find_backend(name).open()
 
 
@@ -150,6 +150,36 @@ def test_a_cache_that_another_layer_reads_keeps_its_write() -> None:
     first, second = (ops.attention(ops.rope(x, turn, style=0), *written, *place, scale=1.0) for x in (q, r))
     assert set(layers_of((first, *written))) == {first}
     assert layers_of((first, second, *written)) == {}
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_the_step_of_heads_has_sinks_caps_and_chunks(causal: int) -> None:
+    """And no sight of what follows: its one token is the last."""
+    g = Graph()
+    q, k, v = (g.node("input", (), Type((TOKENS, 2, 8)), name) for name in "qkv")
+    slot, pos = (g.node("input", (), Type((TOKENS,), "i32"), name) for name in ("slot", "pos"))
+    table, sinks = (
+        g.node("input", (), Type((1, 4), "i32"), "table"),
+        g.node("weight", (), Type((2,)), "sinks"),
+    )
+    caches = [g.node("state", (), Type((4, 2, 16, 8)), name) for name in ("k.0", "v.0")]
+    turn = ops.rope_table(pos, g.const(np.ones(4, np.float32), "f32", "f"))
+    place = (slot, pos, table)
+    keys = ops.rope_kv_write(caches[0], k, turn, *place, style=0)
+    written = keys, ops.kv_write(caches[1], v, *place)
+    seen = {"scale": 0.5, "window": 9, "cap": 5.0, "chunk": 16 * causal}
+    node = ops.attention(ops.rope(q, turn, style=0), *written, *place, sinks, causal=causal, **seen)
+    (layer,) = layers_of((node, *written)).values()
+    made = layer.fused({n: n for n in toposort((node, *written))}, layer.plain, whole=True)
+    if not causal:
+        assert made is None
+        return
+    assert made is not None and made.op == "rope_qkv_attention" and made.src[-1] is sinks
+    assert {name: made.arg(name) for name in seen} == seen
+    parts = OPS[made.op].parts
+    assert parts is not None
+    whole = parts(*made.src, **dict(made.args))
+    assert whole.op == "attention" and whole.src[-1] is sinks and dict(whole.args) == dict(node.args)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 8, 64])

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tiny
 from accuracy import nmse
+from devices import needs, skip_without
 
 from satchel.errors import ModelError, RequestError
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine import engine as engines
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
@@ -21,9 +22,7 @@ from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.placement.sizing import cache_bytes
 from satchel.runtime.weights.resident import Uploaded
 
-pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
-)
+pytestmark = needs("cpu")
 LONG, TOP = 24, 40
 IDS = [int(i) for i in np.random.default_rng(3).integers(0, tiny.VOCAB, 90)]
 EXPANDED, SPARSE = "expanded_attention", "sparse_attention"
@@ -44,12 +43,15 @@ def open_engine(
     top: int = TOP,
     dense: bool = False,
     repack: bool = True,
+    on: str = "cpu",
 ) -> Engine:
-    """long: False: without the expanded form, as with `deterministic`. top: the indexer's top k."""
+    """long: False: without the expanded form, as with `deterministic`. top: the indexer's top k. on: the
+    device.
+    """
     w = tiny.weights(arch, format)
     extra = {"attention__indexer__top_k": top} if arch == "deepseek32" else {}
     made = tiny.build(arch, w, Cache(96, 3, keys=kind, values=kind, dense=dense), **extra)
-    device = find_backend("cpu").open(threads=2, deterministic=not long)
+    device = find_backend(on).open(threads=2, deterministic=not long)
     return Engine(
         made, Cache(96, 3, keys=kind, values=kind, dense=dense), [device],
         Uploaded(w.tensors, repack), batch=64,
@@ -83,6 +85,14 @@ def test_only_plans_for_long_prompts_have_it() -> None:
     assert EXPANDED not in ops_of(plain, 64)
     engine.close()
     plain.close()
+
+
+@pytest.mark.parametrize("on", ["emulated", "remote"])
+def test_a_gpu_keeps_the_absorbed_form(on: str) -> None:
+    skip_without(on)
+    engine = open_engine(on=on)
+    assert (EXPANDED in ops_of(engine, LONG + 8)) == (on == "remote")
+    engine.close()
 
 
 @pytest.mark.parametrize("format", ["f32", "q4_k"])
