@@ -367,6 +367,11 @@ static int instantiate(gpu_graph_exec *out, gpu_graph of, uint64_t flags) {
     return q ? 0 : NO_MEMORY;
 }
 
+/* A graph is where it is needed as soon as it is made. */
+static int upload(gpu_graph_exec of, gpu_stream s) {
+    return of && s ? 0 : INVALID;
+}
+
 static int replay(gpu_graph_exec of, gpu_stream s) {
     int code = 0;
     for (const task *t = ((queue *)of)->first; t && !code; t = t->next)
@@ -504,6 +509,7 @@ const char *emulated_driver(gpu_api *out) {
                      .capture = capture,
                      .end_capture = end_capture,
                      .instantiate = instantiate,
+                     .upload = upload,
                      .replay = replay,
                      .end_graph = end_graph,
                      .end_graph_exec = end_graph,

@@ -80,6 +80,7 @@ enum { GPU_LAUNCH_CLUSTER = 4, GPU_LAUNCH_EARLY = 6 };
     X(end_capture, (gpu_stream, gpu_graph *), "cuStreamEndCapture", "hipStreamEndCapture", 0)                          \
     X(instantiate, (gpu_graph_exec *, gpu_graph, uint64_t), "cuGraphInstantiateWithFlags",                             \
       "hipGraphInstantiateWithFlags", 0)                                                                               \
+    X(upload, (gpu_graph_exec, gpu_stream), "cuGraphUpload", "hipGraphUpload", 0)                                      \
     X(replay, (gpu_graph_exec, gpu_stream), "cuGraphLaunch", "hipGraphLaunch", 0)                                      \
     X(end_graph, (gpu_graph), "cuGraphDestroy", "hipGraphDestroy", 0)                                                  \
     X(end_graph_exec, (gpu_graph_exec), "cuGraphExecDestroy", "hipGraphExecDestroy", 0)

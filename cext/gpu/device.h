@@ -141,6 +141,7 @@ void gpu_scratch_leave(hal_device *, gpu_scratch *);
 
 int gpu_supports(hal_device *, const hal_plan *, uint32_t step);
 int gpu_compile(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec **);
+int gpu_capture(hal_exec *); /* captures its launches as a graph; none with HAL_PROFILE. The lock is held */
 int gpu_run(hal_exec *, const void *block, uint64_t size);
 int gpu_wait(hal_exec *, uint32_t timeout_ms);
 void gpu_release(hal_exec *);

@@ -42,6 +42,7 @@ typedef struct {
         void (*grid)(const gpu_call *, const gpu_traits *, gpu_grid *);
         /* 1: the kernel waits for its predecessor itself (griddepcontrol.wait), so it may be launched early */
         int early;
+        int common;         /* 1: the kernel's name has no format */
     } launch[GPU_LAUNCHES]; /* run in order; a NULL kernel ends them */
     /* NULL, or why the kernel cannot compute the call at any speed. A NULL pointer: check() decides that too. */
     const char *(*able)(const gpu_call *, const gpu_traits *);

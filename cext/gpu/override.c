@@ -14,7 +14,7 @@
 enum { THREADS_MOST = 1024, GROUPS_MOST = 65535 /* limit of a grid's second and third dimension */ };
 
 void gpu_kernel_name(const gpu_kernel *k, int i, const gpu_call *c, char out[GPU_NAME]) {
-    if (k->format_of > 0)
+    if (k->format_of > 0 && !k->launch[i].common)
         snprintf(out, GPU_NAME, "%s_%s", k->launch[i].kernel,
                  block_format_find(c->v[k->format_of].format & ~(uint32_t)HAL_PACKED)->name);
     else

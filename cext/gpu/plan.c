@@ -258,7 +258,7 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     for (uint32_t i = 0; !code && i < plan->n_buffers; i++)
         if (buffers[i]->mirror)
             e->outs[e->n_outs++] = buffers[i];
-    return code;
+    return code ? code : gpu_capture(e);
 }
 
 int gpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec **out) {

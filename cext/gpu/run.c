@@ -1,5 +1,6 @@
 /* run.c: queues a step on the stream without waiting: upload of the step block, the launches, copies of small outputs to the
- * host. The launches of an exec never change, so its first run captures them as a graph (CUDA graph) that later runs replay.
+ * host. The launches of an exec never change, so compile() captures them as a graph (CUDA graph) that every run replays: the
+ * first run of an exec takes no longer than the others.
  *
  * Up to GPU_BLOCKS steps of an exec may be in flight, each with its own pinned copy of the step block. The next wait() reports
  * a fault that a kernel found (an index out of range).
@@ -29,12 +30,13 @@ static int start_all(hal_exec *e) {
     return code;
 }
 
-/* Captures the launches as a graph. Without graphs, or where capture fails, they are launched one by one. */
-static int capture(hal_exec *e) {
+int gpu_capture(hal_exec *e) {
     hal_device *d = e->device;
     gpu_graph graph = NULL;
-    int code = gpu_check(d, d->api.capture(d->main, CAPTURE_MINE), "beginning a graph"), ended;
-    if (code)
+    int code, ended;
+    if (e->marks || !d->api.capture || !d->api.instantiate)
+        return 0;
+    if ((code = gpu_check(d, d->api.capture(d->main, CAPTURE_MINE), "beginning a graph")))
         return code;
     code = start_all(e);
     ended = d->api.end_capture(d->main, &graph);
@@ -44,6 +46,8 @@ static int capture(hal_exec *e) {
         code = gpu_check(d, d->api.instantiate(&e->graph, graph, 0), "making a graph");
     if (graph)
         d->api.end_graph(graph);
+    if (!code && d->api.upload)
+        code = gpu_check(d, d->api.upload(e->graph, d->main), "sending a graph");
     return code;
 }
 
@@ -74,8 +78,6 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
     code = gpu_check(d, d->api.write(e->block->at, e->blocks[turn], size, d->main), "sending a step block");
     if (!code)
         code = gpu_check(d, d->api.record(e->taken[turn], d->main), "an event");
-    if (!code && !e->graph && !e->marks && d->api.capture && d->api.instantiate)
-        code = capture(e);
     if (!code)
         code = e->graph ? gpu_check(d, d->api.replay(e->graph, d->main), "starting a graph") : start_all(e);
     if (!code && e->marks)
