@@ -1,7 +1,7 @@
 /* decode.cu: checks the kernels over packed weights against a plain product, then times the products of a model's token.
  *
  * nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icext/kernels -Icext/include -Icext/quant \
- *      -IBUILD/cext/include -o decode bench/gpu_kernels/decode.cu   (BUILD: where CMake built the C libraries)
+ *      -IBUILD/cext/headers -o decode bench/gpu_kernels/decode.cu   (BUILD: where CMake built the C libraries)
  * decode check | decode small | decode token | decode columns [least columns of columns.cu]
  */
 #include <cuda_runtime.h>

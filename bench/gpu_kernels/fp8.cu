@@ -1,7 +1,7 @@
 /* fp8.cu: checks the products of FP8 weights on a GPU and times them beside the kernels that would take them otherwise.
  *
- * gcc -c -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/include cext/cuda/{fp8,products,prompt}.c cext/kernels/table.c
- * nvcc -std=c++17 -O3 -arch=sm_90 -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/include -o fp8 \
+ * gcc -c -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers cext/cuda/{fp8,products,prompt}.c cext/kernels/table.c
+ * nvcc -std=c++17 -O3 -arch=sm_90 -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers -o fp8 \
  *      bench/gpu_kernels/fp8.cu fp8.o products.o prompt.o table.o      (BUILD: where CMake built the C libraries)
  * fp8 BUILD/cext/cuda [check|time]
  *
@@ -9,25 +9,13 @@
  * and compares with a product in float64; a second run must give the same bits. Times are medians of events; weights and activations
  * of the smaller shapes take turns among copies, so that they do not stay in the second-level cache.
  */
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <string>
-#include <vector>
-
 extern "C" {
 #include "kernel.h"
 extern const gpu_kernel cuda_fp8_kernels[], cuda_prompt_kernels[], gpu_portable_kernels[];
 }
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
-#include "bench.cuh"
-
-static cudaStream_t stream;
-static std::vector<cudaLibrary_t> libraries;
-static gpu_traits traits = {90, 132, 232448, 32, 0};
+#include "entries.cuh"
 
 /* outliers: some columns of a token are `outliers` times as large, others tiny or zero. */
 __global__ void fill_x(float *x, size_t n, int k, uint32_t s, float outliers) {
@@ -110,99 +98,15 @@ __global__ void reference(const gpu_call c, double *sums, int gated, int add, in
 
 /* --- calls */
 
-struct memory {
-    uint8_t *at = nullptr;
-    size_t size;
-    explicit memory(size_t n) : size(n ? n : 1) {
-        OK(cudaMalloc(&at, size));
-        poison();
-    }
-    memory(const memory &) = delete;
-    ~memory() {
-        cudaFree(at);
-    }
-    void poison() {
-        OK(cudaMemsetAsync(at, 0xFF, size, stream));
-    }
-};
-
-static gpu_view view_of(const void *data, int rows, int columns, uint64_t stride, uint32_t format, int count = -1) {
-    return {(uint64_t)data, stride, {rows, columns, 1, 1}, count, format};
-}
-
-struct entry {
-    const gpu_kernel *kernel = nullptr;
-    std::string name;
-    std::vector<cudaKernel_t> functions;
-    std::vector<gpu_grid> grids;
-    uint64_t scratch = 0;
-};
-
 static bool choose(const gpu_kernel *table, const char *op, gpu_call &c, entry &out) {
-    for (const gpu_kernel *k = table; k->op; k++) {
-        if (strcmp(k->op, op) || k->format_of > (int)c.n_in || k->check(&c, &traits))
-            continue;
-        out = entry();
-        out.kernel = k;
-        c.mode = k->mode;
-        for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel; i++) {
-            std::string name = k->launch[i].kernel;
-            if (k->format_of > 0)
-                name += c.v[k->format_of].format == 2001 ? "_f8_e4m3" : "_f8_e5m2";
-            cudaKernel_t f = nullptr;
-            for (cudaLibrary_t library : libraries)
-                if (!f && cudaLibraryGetKernel(&f, library, name.c_str()) != cudaSuccess)
-                    f = nullptr, cudaGetLastError();
-            if (!f)
-                return printf("no kernel %s\n", name.c_str()), failures++, false;
-            gpu_grid g = {{1, 1, 1}, 0, 0, 0};
-            k->launch[i].grid(&c, &traits, &g);
-            if (g.shared > 48 << 10)
-                OK(cudaFuncSetAttribute((const void *)f, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)g.shared));
-            out.functions.push_back(f), out.grids.push_back(g);
-            out.name += (i ? "+" : "") + name;
+    for (const gpu_kernel *k = table; k->op; k++)
+        if (!strcmp(k->op, op) && k->format_of <= (int)c.n_in && !k->check(&c, &traits)) {
+            const bool found =
+                out.find(k, c, k->format_of > 0 && c.v[k->format_of].format != 2001 ? "f8_e5m2" : "f8_e4m3");
+            failures += !found;
+            return found;
         }
-        out.scratch = k->scratch ? k->scratch(&c, &traits) : 0;
-        return true;
-    }
     return false;
-}
-
-static void start(const entry &e, gpu_call &c) {
-    for (size_t i = 0; i < e.functions.size(); i++) {
-        const gpu_grid &g = e.grids[i];
-        cudaLaunchConfig_t config = {dim3(g.groups[0], g.groups[1], g.groups[2]), dim3(g.threads), g.shared, stream};
-        cudaLaunchAttribute a[2];
-        int n = 0;
-        if (e.kernel->launch[i].early)
-            a[n].id = cudaLaunchAttributeProgrammaticStreamSerialization,
-            a[n++].val.programmaticStreamSerializationAllowed = 1;
-        if (g.cluster)
-            a[n].id = cudaLaunchAttributeClusterDimension, a[n++].val.clusterDim = {g.cluster, 1, 1};
-        config.attrs = a, config.numAttrs = n;
-        void *args[] = {&c};
-        OK(cudaLaunchKernelExC(&config, (const void *)e.functions[i], args));
-    }
-}
-
-static double median_us(const std::function<void(int)> &f, int times) {
-    std::vector<float> all;
-    cudaEvent_t a, b;
-    OK(cudaEventCreate(&a));
-    OK(cudaEventCreate(&b));
-    for (int i = -3; i < times; i++) {
-        float ms;
-        OK(cudaEventRecord(a, stream));
-        for (int j = 0; j < 8; j++)
-            f(8 * (i + 3) + j);
-        OK(cudaEventRecord(b, stream));
-        OK(cudaEventSynchronize(b));
-        OK(cudaEventElapsedTime(&ms, a, b));
-        if (i >= 0)
-            all.push_back(ms * 1000 / 8);
-    }
-    std::sort(all.begin(), all.end());
-    return all[all.size() / 2];
 }
 
 /* --- checks */
@@ -226,16 +130,16 @@ static void check(const product &p, uint32_t flags, uint32_t seed) {
     std::vector<memory *> w;
     gpu_call c = {};
     c.counts = (uint64_t)counts.at, c.flags = flags;
-    c.v[c.n_in++] = view_of(y.at, p.tokens, n, 4 * (uint64_t)n, 0, 0);
-    c.v[c.n_in++] = view_of(x.at, p.tokens, p.k, 4 * (uint64_t)p.k, 0, 0);
+    c.v[c.n_in++] = view_of(y.at, {p.tokens, n}, 4 * (uint64_t)n, 0, 0);
+    c.v[c.n_in++] = view_of(x.at, {p.tokens, p.k}, 4 * (uint64_t)p.k, 0, 0);
     const uint64_t stride = (uint64_t)p.k / 128 * 132;
     for (int r : p.rows) {
         w.push_back(new memory(r * stride));
         fill_w<<<512, 256, 0, stream>>>(w.back()->at, r * stride / 132, p.format == 2002, seed + c.n_in);
-        c.v[c.n_in++] = view_of(w.back()->at, r, p.k, stride, p.format);
+        c.v[c.n_in++] = view_of(w.back()->at, {r, p.k}, stride, p.format);
     }
     if (add)
-        c.v[c.n_in++] = view_of(more.at, p.tokens, n, 4 * (uint64_t)n, 0, 0);
+        c.v[c.n_in++] = view_of(more.at, {p.tokens, n}, 4 * (uint64_t)n, 0, 0);
     c.n_in--;
     fill_x<<<512, 256, 0, stream>>>((float *)x.at, (size_t)p.tokens * p.k, p.k, seed + 50, p.outliers);
     fill_x<<<512, 256, 0, stream>>>((float *)more.at, (size_t)p.tokens * n, n, seed + 60, 0);
@@ -308,14 +212,14 @@ static void time_one(const char *op, std::vector<int> rows, int k, int tokens) {
         gpu_call c = {};
         entry e;
         traits.flags = c.flags = way == 1;
-        c.v[c.n_in++] = view_of(y.at, tokens, out, 4 * (uint64_t)out, 0);
-        c.v[c.n_in++] = view_of(x.at, tokens, k, 4 * (uint64_t)k, 0);
+        c.v[c.n_in++] = view_of(y.at, {tokens, out}, 4 * (uint64_t)out, 0);
+        c.v[c.n_in++] = view_of(x.at, {tokens, k}, 4 * (uint64_t)k, 0);
         const uint32_t first = c.n_in;
         for (int r : rows)
-            c.v[c.n_in++] = view_of(nullptr, r, k, stride, 2001);
+            c.v[c.n_in++] = view_of(nullptr, {r, k}, stride, 2001);
         const uint32_t last = c.n_in;
         if (add)
-            c.v[c.n_in++] = view_of(more.at, tokens, out, 4 * (uint64_t)out, 0);
+            c.v[c.n_in++] = view_of(more.at, {tokens, out}, 4 * (uint64_t)out, 0);
         c.n_in--;
         for (uint32_t i = first; i < last; i++)
             c.v[i].data = (uint64_t)w.at;
@@ -326,14 +230,18 @@ static void time_one(const char *op, std::vector<int> rows, int k, int tokens) {
         }
         memory scratch(e.scratch);
         c.scratch = (uint64_t)scratch.at;
+        int turn = 0;
         const double us = median_us(
-            [&](int turn) {
-                uint64_t at = (uint64_t)w.at + turn % copies * bytes;
-                for (uint32_t i = first; i < last; i++)
-                    c.v[i].data = at, at += c.v[i].shape[0] * stride;
-                start(e, c);
-            },
-            tokens > 1000 ? 5 : 21);
+                              [&] {
+                                  for (int i = 0; i < 8; i++, turn++) {
+                                      uint64_t at = (uint64_t)w.at + turn % copies * bytes;
+                                      for (uint32_t j = first; j < last; j++)
+                                          c.v[j].data = at, at += c.v[j].shape[0] * stride;
+                                      start(e, c);
+                                  }
+                              },
+                              tokens > 1000 ? 5 : 21) /
+                          8;
         const double flops = 2.0 * n * k * tokens / us * 1e-6;
         printf("  %8.1f", us);
         if (way < 2)
@@ -345,17 +253,7 @@ static void time_one(const char *op, std::vector<int> rows, int k, int tokens) {
 
 int main(int count, char **args) {
     const std::string folder = count > 1 ? args[1] : ".", what = count > 2 ? args[2] : "";
-    cudaDeviceProp device;
-    OK(cudaGetDeviceProperties(&device, 0));
-    traits.units = device.multiProcessorCount, traits.arch = 10 * device.major + device.minor;
-    traits.shared = (int)device.sharedMemPerBlockOptin;
-    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (const char *name : {"fp8", "fp8_wide", "wide", "wide_tiles", "portable"}) {
-        cudaLibrary_t library;
-        OK(cudaLibraryLoadFromFile(&library, (folder + "/" + name + ".fatbin").c_str(), nullptr, nullptr, 0, nullptr,
-                                   nullptr, 0));
-        libraries.push_back(library);
-    }
+    open_libraries(folder, {"fp8", "fp8_wide", "wide", "wide_tiles", "portable"});
     if (what != "time")
         check_all();
     if (what != "check") {

@@ -1,49 +1,13 @@
-/* prompt.cu: checks and times the kernels for many columns and for attention (cext/cuda) on an sm_90 GPU, alone.
+/* prompt.cu: checks and times the kernels for many columns (cext/cuda) on an sm_90 GPU, alone. Attention is in attention.cu.
  *
  * Build: nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icext/kernels -Icext/include -Icext/quant \
- *        -IBUILD/cext/include -o prompt bench/gpu_kernels/prompt.cu   (BUILD: where CMake built the C libraries)
+ *        -IBUILD/cext/headers -o prompt bench/gpu_kernels/prompt.cu   (BUILD: where CMake built the C libraries)
  * Every check draws new numbers, poisons what must not be read or written with NaN, and compares with a plain kernel in
  * float64. Times are medians of events.
  */
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
-#include <string>
-#include <vector>
-
-#include "../../cext/cuda/attention_split.cu"
-#include "../../cext/cuda/attention_wide.cu"
 #include "../../cext/cuda/wide.cu"
 #include "../../cext/cuda/wide_tiles.cu"
-#include "bench.cuh"
-
-static cudaStream_t stream;
-static uint32_t seed = 1;
-static bool in_order; /* blocks of a slot follow each other */
-
-struct memory {
-    uint8_t *at = nullptr;
-    size_t size;
-    explicit memory(size_t n, int fill = 0xFF) : size(n ? n : 1) {
-        OK(cudaMalloc(&at, size));
-        OK(cudaMemsetAsync(at, fill, size, stream));
-        OK(cudaStreamSynchronize(stream));
-    }
-    memory(const memory &) = delete;
-    ~memory() {
-        cudaFree(at);
-    }
-};
-
-__global__ void fill_f32(float *x, size_t n, uint32_t s, float scale, int extreme) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t z = noise(s + 7, i);
-        x[i] = normal(s, i) * scale;
-        if (extreme)
-            x[i] *= z % 64 == 0 ? 1e4f : z % 64 == 1 ? 1e-6f : z % 64 == 2 ? 0.0f : 1.0f;
-    }
-}
+#include "cases.cuh"
 
 /* What the host needs of a format. */
 struct format_shape {
@@ -111,62 +75,6 @@ __global__ void fill_blocks(uint8_t *x, size_t blocks, uint32_t format, int size
             break;
         }
     }
-}
-
-static gpu_view view_of(const void *data, std::vector<int> shape, uint64_t stride, uint32_t format, int count = -1) {
-    gpu_view v = {(uint64_t)data, stride, {1, 1, 1, 1}, count, format};
-    for (size_t i = 0; i < shape.size(); i++)
-        v.shape[i] = shape[i];
-    return v;
-}
-
-struct launch_shape {
-    dim3 grid;
-    int threads, shared;
-    bool early;
-};
-
-static void launch(const void *kernel, const launch_shape &s, gpu_call &call) {
-    cudaLaunchConfig_t config = {s.grid, dim3(s.threads), (size_t)s.shared, stream};
-    cudaLaunchAttribute a[2];
-    int n = 0;
-    if (s.early)
-        a[n].id = cudaLaunchAttributeProgrammaticStreamSerialization,
-        a[n++].val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = a, config.numAttrs = n;
-    void *args[] = {&call};
-    OK(cudaLaunchKernelExC(&config, kernel, args));
-}
-
-static void allow(const void *kernel, int shared) {
-    OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-}
-
-static double median_us(const std::function<void()> &f, int times) {
-    std::vector<float> all;
-    cudaEvent_t a, b;
-    OK(cudaEventCreate(&a));
-    OK(cudaEventCreate(&b));
-    f();
-    for (int i = 0; i < times; i++) {
-        float ms;
-        OK(cudaEventRecord(a, stream));
-        f();
-        OK(cudaEventRecord(b, stream));
-        OK(cudaEventSynchronize(b));
-        OK(cudaEventElapsedTime(&ms, a, b));
-        all.push_back(ms * 1000);
-    }
-    std::sort(all.begin(), all.end());
-    return all[all.size() / 2];
-}
-
-/* Sums of squares of errors and of the reference, and the largest error of a row relative to its reference. */
-static void report(const char *what, const std::vector<double> &sums, double bound) {
-    const double nmse = sums[0] / std::max(sums[1], 1e-300);
-    const bool bad = !(nmse <= bound) || sums[2] != 0;
-    failures += bad;
-    printf("%-64s NMSE %.1e  unwritten or touched %d %s\n", what, nmse, (int)sums[2], bad ? "WRONG" : "ok");
 }
 
 /* --- products */
@@ -313,8 +221,6 @@ static void time_product(const char *what, int tokens, int k, const std::vector<
            flop / narrow * 1e-6);
 }
 
-#include "prompt_attention.h"
-
 static void check_all(void) {
     const part q4 = {FORMAT_Q4_K, 512}, q6 = {FORMAT_Q6_K, 256};
     check_product("Q4_K", 256, 256, 1024, {{FORMAT_Q4_K, 512}}, WIDE_LINEAR, 0);
@@ -331,39 +237,6 @@ static void check_all(void) {
         snprintf(name, sizeof name, "%s all", shape_of(id).name);
         check_product(name, 150, 140, 1280, {{id, 264}}, WIDE_LINEAR, 0);
     }
-    const std::vector<run> mixed = {{2, 300, 1}, {0, 0, 70},   {1, 513, 200}, {3, 31, 1},
-                                    {4, 32, 1},  {5, 1000, 1}, {6, 0, 1},     {7, 63, 65}};
-    for (uint32_t format : {CACHE_F16, CACHE_BF16, CACHE_FP8, CACHE_Q8_0, CACHE_Q4_0})
-        for (int d : {64, 128, 256})
-            for (int window : {0, 100}) {
-                const double bound = (format == CACHE_F16 || format == CACHE_FP8 ? 1e-6 : 2e-5) * (window ? 10 : 1);
-                const int heads = d == 64  ? 16
-                                  : window ? 32
-                                           : 16,
-                          kv = d == 128  ? (window ? 2 : 4)
-                               : d == 64 ? 16
-                               : window  ? 4
-                                         : 2;
-                attention_case a(mixed, heads, kv, d, 32, window, format, 9, window ? 30.0f : 1.0f);
-                a.wide();
-                a.split(window == 0);
-                a.check("both", 32, window, bound);
-                attention_case few({{1, 700, 1}, {0, 5, 3}, {2, 64, 1}, {3, 0, 1}}, heads, kv, d, 16, window, format, 3,
-                                   1);
-                few.split(window == 0);
-                few.check("split", 16, window, bound);
-            }
-    attention_case b({{0, 5000, 1}, {1, 2047, 1}, {2, 1, 3}}, 24, 8, 128, 16, 0, CACHE_F16, 0, 1e5f);
-    b.split(true);
-    b.check("split, large queries", 16, 0, 1e-5);
-    attention_case e({{0, 2000, 140}, {1, 0, 300}}, 24, 8, 128, 64, 0, CACHE_F16, 30, 1e4f);
-    e.wide();
-    e.split(true);
-    e.check("both, large queries", 64, 0, 5e-3); /* one key takes all; near ties fall by the rounding of queries */
-    attention_case f({{0, 33000, 130}}, 8, 1, 128, 16, 0, CACHE_F16, 0, 1);
-    f.wide();
-    f.split(true);
-    f.check("long past, small blocks", 16, 0, 1e-6);
 }
 
 static void time_products(void) {
@@ -382,75 +255,12 @@ static void time_products(void) {
     time_product("square, bf16", 8192, 8192, {{FORMAT_BF16, 8192}}, WIDE_LINEAR);
 }
 
-static void time_wide(uint32_t format, int d, int depth, int tokens) {
-    attention_case a({{0, depth, tokens}}, 32, 8, d, 32, 0, format, 0, 1);
-    const double us = median_us(
-                     [&] {
-                         a.wide();
-                         a.split(true);
-                     },
-                     10),
-                 keys = depth + 0.5 * tokens;
-    printf("attention wide fmt %-4u D=%-3d T=%-5d depth %-6d %8.1f us %4.0f TFLOP/s\n", format, d, tokens, depth, us,
-           4.0 * 32 * d * tokens * keys / us * 1e-6);
-}
-
-static void time_split(uint32_t format, int d, int depth, int batch) {
-    std::vector<attention_case *> layers;
-    const double bytes = 2.0 * 8 * cache_bytes(format, d) * depth * batch;
-    std::vector<run> runs;
-    for (int i = 0; i < batch; i++)
-        runs.push_back({i, depth - 1, 1});
-    for (int i = 0; i < (bytes > 1e9 ? 1 : bytes > 1e8 ? 2 : 8); i++)
-        layers.push_back(new attention_case(runs, 32, 8, d, 32, 0, format, 0, 1));
-    printf("attention of few, fmt %-4u D=%-3d batch %-4d depth %-6d:", format, d, batch, depth);
-    const double us = graph_us(layers, [&](attention_case &a) {
-        if (a.most > FEW)
-            a.wide();
-        a.split(true);
-    });
-    printf("  %d splits %7.2f us %4.0f GB/s", most_splits(&layers[0]->call), us, bytes / us * 1e-3);
-    printf("\n");
-    for (attention_case *a : layers)
-        delete a;
-}
-
-static void time_few(void) {
-    for (int depth : {128, 1024, 4096, 16384, 65536})
-        time_split(CACHE_F16, 128, depth, 1);
-    for (int depth : {512, 4096}) {
-        time_split(CACHE_F16, 128, depth, 16);
-        time_split(CACHE_F16, 128, depth, 128);
-    }
-    in_order = true;
-    time_split(CACHE_F16, 128, 16384, 1);
-    time_split(CACHE_F16, 128, 4096, 128);
-    in_order = false;
-    time_split(CACHE_F16, 64, 4096, 1);
-    time_split(CACHE_FP8, 128, 16384, 1);
-    time_split(CACHE_Q8_0, 128, 16384, 1);
-}
-
 int main(int n, char **argv) {
-    const std::string what = n > 1 ? argv[1] : "all";
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (what != "few")
-        check_all();
-    if (what == "check")
-        return failures != 0;
-    if (what == "few") {
-        time_few();
-        return 0;
-    }
-    time_products();
-    for (int d : {128, 64}) {
-        for (uint32_t f : {CACHE_F16, CACHE_BF16, CACHE_Q8_0})
-            time_wide(f, d, 0, 4096);
-        time_wide(CACHE_F16, d, 12288, 4096);
-        time_wide(CACHE_F16, d, 3584, 512);
-    }
-    time_few();
+    check_all();
+    if (n < 2 || std::string(argv[1]) != "check")
+        time_products();
     printf("%d wrong\n", failures);
     return failures != 0;
 }

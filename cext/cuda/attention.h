@@ -1,4 +1,5 @@
-/* attention.h: common code of the attention kernels: layout of a call's caches, the positions a token sees, queries in f16.
+/* attention.h: common code of the attention kernels: layout of a call's caches, the positions a token sees, what is done to
+ * scores, queries in f16.
  *
  * Keys and values of f16 and fp8 caches are multiplied as f16, those of bf16, q8_0 and q4_0 caches as bf16, because their
  * values may exceed f16's range. A query is scaled by a power of two until its largest magnitude is in [1, 2), which is exact
@@ -6,6 +7,8 @@
  */
 #ifndef SATCHEL_CUDA_ATTENTION_H
 #define SATCHEL_CUDA_ATTENTION_H
+
+#include <math_constants.h>
 
 #include "attention_shape.h"
 #include "hopper.h"
@@ -77,12 +80,13 @@ struct caches {
     int64_t table_stride;
     int block, shift;         /* positions of a block: a power of two, two to the shift */
     int blocks, slots, width; /* blocks that exist, slots, blocks of a slot */
-    int head, window;
+    int head, window, chunk, causal;
     float scale;
 };
 
-static __device__ __forceinline__ caches caches_of(const gpu_call &c, int head) {
-    const arg_attention *a = (const arg_attention *)c.arg;
+/* ARG: the op's arguments; `chunk`, `causal`: as in arg_attention. */
+template <class ARG>
+static __device__ __forceinline__ caches caches_by(const gpu_call &c, int head, const ARG *a, int chunk, int causal) {
     return {(const uint8_t *)c.v[2].data,
             (const uint8_t *)c.v[3].data,
             c.v[2].stride,
@@ -96,11 +100,63 @@ static __device__ __forceinline__ caches caches_of(const gpu_call &c, int head) 
             c.v[6].shape[1],
             head,
             a->window,
+            chunk,
+            causal,
             a->scale};
 }
 
-static __device__ __forceinline__ int first_seen(const caches &x, int pos) {
-    return x.window > 0 && pos + 1 > x.window ? pos + 1 - x.window : 0;
+static __device__ __forceinline__ caches caches_of(const gpu_call &c, int head) {
+    const arg_attention *a = (const arg_attention *)c.arg;
+    return caches_by(c, head, a, a->chunk, a->causal);
+}
+
+/* Positions [from, to) that a token sees. */
+struct sight {
+    int from, to;
+};
+
+/* last: the last position of the token's slot in this step, for sight both ways. */
+static __device__ __forceinline__ sight sight_of(const caches &x, int pos, int last) {
+    sight s = {0, pos + 1};
+    if (x.causal) {
+        if (x.window > 0 && s.to > x.window)
+            s.from = s.to - x.window;
+        if (x.chunk > 0)
+            s.from = max(s.from, pos / x.chunk * x.chunk);
+        return s;
+    }
+    s.to = last + 1;
+    if (x.window > 0) {
+        const int half = x.window / 2;
+        s.from = max(pos - half, 0);
+        s.to = last - pos > half ? pos + half + 1 : s.to;
+    }
+    return s;
+}
+
+/* The last position of this slot among the step's tokens. All threads of the group share the search. */
+static __device__ __forceinline__ int last_fed(const gpu_call &c, int slot) {
+    __shared__ int found;
+    const int rows = rows_of(&c, &c.v[1]);
+    int last = -1;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        found = -1;
+    __syncthreads();
+#pragma unroll 4
+    for (int t = threadIdx.x; t < rows; t += blockDim.x) {
+        const int own = i32_at(&c.v[4], t), pos = i32_at(&c.v[5], t);
+        last = own == slot ? max(last, pos) : last;
+    }
+    if (last >= 0)
+        atomicMax_block(&found, last);
+    __syncthreads();
+    return found;
+}
+
+/* The sight of a token whose place is good. The group's threads call it together. */
+static __device__ __forceinline__ sight token_sight(const gpu_call &c, const caches &x, int slot, int pos) {
+    return sight_of(x, pos, x.causal ? pos : last_fed(c, slot));
 }
 
 /* 1: the slot exists and has room for the position. */
@@ -114,6 +170,59 @@ static __device__ __forceinline__ int good_block(const caches &x, int32_t n, int
         return n;
     *bad = 1;
     return 0;
+}
+
+/* 2^x by one instruction; results below 2^-126 are 0. */
+static __device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ float inverse_of(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* What is done to scores before the softmax: a soft cap, then ALiBi. Scores, cap and slopes are times log2(e) here. */
+struct shaping {
+    float cap, inner; /* 2 / cap without log2(e); 0: no cap */
+    bool on, slopes;
+};
+
+static __device__ __forceinline__ shaping shaping_by(float cap, bool slopes) {
+    return {cap * CUDART_L2E_F, cap > 0 ? 2 / cap : 0, cap > 0 || slopes, slopes};
+}
+
+static __device__ __forceinline__ shaping shaping_of(const gpu_call &c) {
+    const arg_attention *a = (const arg_attention *)c.arg;
+    return shaping_by(a->cap, a->alibi);
+}
+
+/* The score times its scale, capped. tanh(x) = 1 - 2 / (1 + e^2x) has an error of 1e-7; that of tanh.approx is 5e-4, which a cap of
+ * 50 makes 2 % of a weight. */
+static __device__ __forceinline__ float capped(const shaping &f, float score, float scale) {
+    return f.inner > 0 ? fmaf(-2 * f.cap, inverse_of(1 + power_of_two(score * (scale * f.inner))), f.cap)
+                       : score * scale;
+}
+
+/* A head's sink, times log2(e). */
+static __device__ __forceinline__ float sink_of(const gpu_call &c, int head) {
+    const arg_attention *a = (const arg_attention *)c.arg;
+    return (int)c.n_in - a->alibi == 7 ? ((const float *)c.v[7].data)[head] * CUDART_L2E_F : -CUDART_INF_F;
+}
+
+static __device__ __forceinline__ float slope_of(const gpu_call &c, int head) {
+    return ((const arg_attention *)c.arg)->alibi ? ((const float *)c.v[c.n_in].data)[head] * CUDART_L2E_F : 0;
+}
+
+/* The factor of a head's sums of values, of which `most` is the largest score and `total` the sum of weights, 1 at least beside the
+ * sink. */
+static __device__ __forceinline__ float share_of(float most, float total, float sink) {
+    const float top = fmaxf(most, sink), keep = top == -CUDART_INF_F ? 0 : power_of_two(most - top);
+    total = total * keep + (sink == -CUDART_INF_F ? 0 : power_of_two(sink - top));
+    return total == 0 ? 0 : __fdividef(keep, total);
 }
 
 /* *down: the power of two that scales a query's largest magnitude to [1, 2); *up: its inverse. */

@@ -5,8 +5,6 @@
 #ifndef SATCHEL_CUDA_ATTENTION_FEW_CUH
 #define SATCHEL_CUDA_ATTENTION_FEW_CUH
 
-#include <math_constants.h>
-
 #include "attention.h"
 #include "kv_rows.k.h"
 
@@ -30,33 +28,39 @@ static __device__ __forceinline__ uint32_t transposed(uint32_t x) {
     return y;
 }
 
-/* State of the heads (2 c, 2 c + 1) of N groups of 8, over a warp's keys; sums of d = 64 q + 8 g + 2 w + {0, 1} in o[4 q + w]. */
+/* State of the heads (2 c, 2 c + 1) of N groups of 8, over a warp's keys, for D columns; sums of column 64 q + 8 g + 2 w + {0, 1}
+ * in o[4 q + w]. */
 template <int D, int N> struct warp_state {
     float o[N][D / 16][4], most[N][2], total[N][2], scale[N][2];
     uint32_t q[N][D / 16][2];
 };
 
-/* query: the query heads of the KV head, contiguous. Lane (g, c) reads head g; the scales go to the lanes that hold the
- * heads' scores. */
+/* Loads D columns of `width` of the query heads, from `first` on; those beyond the last are zeros. query: contiguous heads. Lane
+ * (g, c) reads head g; the scales go to the lanes that hold the heads' scores. */
 template <int FORMAT, int D, int N>
-static __device__ __forceinline__ void load_query(const float *query, int group, float scale, warp_state<D, N> &w) {
+static __device__ __forceinline__ void load_query(const float *query, int group, float scale, warp_state<D, N> &w,
+                                                  int width = D, int first = 0) {
     const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const int head = 8 * n + g;
         float v[D / 4], most = 0, down, up;
-        const float *from = query + head * D + 8 * i;
+        const float *from = query + head * width + first + 8 * i;
 #pragma unroll
         for (int m = 0; m < D / 32; m++) {
             const float4 none = make_float4(0, 0, 0, 0);
-            const float4 a = head < group ? *(const float4 *)(from + 32 * m) : none;
-            const float4 b = head < group ? *(const float4 *)(from + 32 * m + 4) : none;
+            const bool there = head < group && first + 8 * i + 32 * m < width;
+            const float4 a = there ? *(const float4 *)(from + 32 * m) : none;
+            const float4 b = there ? *(const float4 *)(from + 32 * m + 4) : none;
             v[8 * m] = a.x, v[8 * m + 1] = a.y, v[8 * m + 2] = a.z, v[8 * m + 3] = a.w;
             v[8 * m + 4] = b.x, v[8 * m + 5] = b.y, v[8 * m + 6] = b.z, v[8 * m + 7] = b.w;
         }
 #pragma unroll
         for (int k = 0; k < D / 4; k++)
             most = fmaxf(most, fabsf(v[k]));
+        if (width > D && head < group) /* the other columns have the same scale */
+            for (int k = i; k < width; k += 4)
+                most = fmaxf(most, fabsf(query[head * width + k]));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
         query_power(most, &down, &up);
@@ -80,26 +84,84 @@ static __device__ __forceinline__ void load_query(const float *query, int group,
     }
 }
 
-/* A warp's prefetched steps in shared memory. Each lane has slots of its own for the pieces that it multiplies, so shared
+/* What is done to the scores of a warp's heads. PARTS > 1: as many warps, at distance 1, multiply parts of the columns of the same
+ * keys and add their scores, in the order of columns, in `room`, which has place for two steps. */
+template <int N, bool SHAPED, int PARTS> struct scoring {
+    shaping shape;
+    float up[N][2], slope[N][2]; /* a shaped score's scale; the softmax has none then */
+    int at;                      /* the query's position */
+    float *room;
+    int turn;
+
+    template <int D> __device__ __forceinline__ void begin(warp_state<D, N> &w) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                up[n][e] = w.scale[n][e];
+                w.scale[n][e] = shape.on ? 1 : w.scale[n][e];
+            }
+    }
+
+    __device__ __forceinline__ void add_parts(float (&s)[4]) {
+        if constexpr (PARTS > 1) {
+            const int warp = threadIdx.x / 32, first = warp / PARTS * PARTS;
+            float4 *to = (float4 *)room + (turn * WARPS + first) * 32 + threadIdx.x % 32;
+            to[(warp - first) * 32] = make_float4(s[0], s[1], s[2], s[3]);
+            asm volatile("bar.sync %0, %1;" ::"r"(1 + first), "n"(32 * PARTS) : "memory");
+            float4 sum = to[0];
+#pragma unroll
+            for (int i = 1; i < PARTS; i++) {
+                const float4 x = to[32 * i];
+                sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
+            }
+            s[0] = sum.x, s[1] = sum.y, s[2] = sum.z, s[3] = sum.w;
+            turn ^= 1;
+        }
+    }
+
+    __device__ __forceinline__ void shape_scores(float (&s)[4], int n, int key) const {
+        if (SHAPED && shape.on)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[i] = capped(shape, s[i], up[n][i % 2]);
+                if (shape.slopes)
+                    s[i] = fmaf(-slope[n][i % 2], (float)abs(key + (int)threadIdx.x % 32 / 4 + i / 2 * 8 - at), s[i]);
+            }
+    }
+};
+
+/* A warp's prefetched steps in shared memory, of D columns of a row, of which pieces below `pieces` are there; the others are
+ * zeros. Each lane has slots of its own for the pieces that it multiplies, so shared
  * memory serves as extra registers: no other lane reads them, and a lane waits for its own copies alone. */
-template <int FORMAT, int D> struct lane_ring {
+template <int FORMAT, int D, bool ANY = false> struct lane_ring {
     static constexpr int PIECES = D / 8, STAGES = D == 64 ? 4 : 3, STAGE = PIECES * 512, WARP = STAGES * STAGE;
     uint32_t at;
+    int width, first, pieces; /* ANY: numbers of a row; its first piece here, and how many there are from there on */
+
+    __device__ __forceinline__ int row_bytes(void) const {
+        return cache_row<FORMAT>::bytes(ANY ? width : D);
+    }
 
     __device__ __forceinline__ uint32_t place(int stage, int piece) const {
         return at + stage * STAGE + piece * 512;
     }
 
     __device__ __forceinline__ void bring(uint32_t to, const uint8_t *row, int i, int seen) const {
+        if (ANY) {
+            seen = seen && i < pieces;
+            i = seen ? i + first : 0;
+        }
         if (FORMAT == CACHE_FP8)
             copy_8(to, row + 8 * i, seen);
         else
             copy_16(to, row + 16 * i, seen);
     }
 
-    __device__ __forceinline__ void put(uint32_t to, uint4 x) const {
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-                     : "memory");
+    __device__ __forceinline__ uint4 take(const uint8_t *row, int i, int seen) const {
+        if (ANY)
+            seen = seen && i < pieces;
+        return seen ? cache_eight<FORMAT>(row, ANY ? i + first : i) : make_uint4(0, 0, 0, 0);
     }
 
     __device__ __forceinline__ uint4 piece(int stage, int i) const {
@@ -122,30 +184,30 @@ template <int FORMAT, int D> struct lane_ring {
     /* Blocks of 34 or 18 bytes are not aligned for cp.async: they are loaded through registers, all at once. */
     __device__ __forceinline__ void fetch_blocks(const uint8_t *k, const uint8_t *v, int stage, int key, int from,
                                                  int to) const {
-        const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = cache_row<FORMAT>::bytes(D);
+        const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = row_bytes();
         uint4 p[D / 16];
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
             const int row = g + 8 * (i / (D / 32)), seen = key + row >= from && key + row < to;
-            p[i] = seen ? cache_eight<FORMAT>(k + row * bytes, 4 * (i % (D / 32)) + c) : make_uint4(0, 0, 0, 0);
+            p[i] = take(k + row * bytes, 4 * (i % (D / 32)) + c, seen);
         }
 #pragma unroll
         for (int i = 0; i < D / 16; i++)
-            put(place(stage, i), p[i]);
+            store_16(place(stage, i), p[i]);
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
             const int h = i / (D / 64), row = 2 * c + h % 2 + h / 2 * 8, seen = key + row >= from && key + row < to;
-            p[i] = seen ? cache_eight<FORMAT>(v + row * bytes, 8 * (i % (D / 64)) + g) : make_uint4(0, 0, 0, 0);
+            p[i] = take(v + row * bytes, 8 * (i % (D / 64)) + g, seen);
         }
 #pragma unroll
         for (int i = 0; i < D / 16; i++)
-            put(place(stage, D / 16 + i), p[i]);
+            store_16(place(stage, D / 16 + i), p[i]);
     }
 
     /* Pieces of keys and values of the 16 positions from key on, of which those in [from, to) count. Keys: rows g and g + 8,
      * pieces 4 m + c; values: rows 2 c, 2 c + 1, and 8 more, pieces 8 q + g. */
     __device__ __forceinline__ void fetch(const caches &x, int stage, int block, int key, int from, int to) const {
-        const int bytes = cache_row<FORMAT>::bytes(D);
+        const int bytes = row_bytes();
         const uint64_t in = (uint64_t)(x.head * x.block + (key & (x.block - 1))) * bytes;
         const uint8_t *k = x.k + (uint64_t)block * x.k_stride + in, *v = x.v + (uint64_t)block * x.v_stride + in;
         if constexpr (!cache_row<FORMAT>::PLAIN && FORMAT != CACHE_FP8)
@@ -156,7 +218,7 @@ template <int FORMAT, int D> struct lane_ring {
 
     __device__ __forceinline__ void fetch_pieces(const uint8_t *k, const uint8_t *v, int stage, int key, int from,
                                                  int to) const {
-        const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = cache_row<FORMAT>::bytes(D);
+        const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = row_bytes();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int row = g + 8 * h, seen = key + row >= from && key + row < to;
@@ -175,9 +237,9 @@ template <int FORMAT, int D> struct lane_ring {
 };
 
 /* Online softmax: turns the scores of 16 keys into weights p, as operands, and rescales the sums to the new largest scores. */
-template <int FORMAT, int D, int N, class RING>
-static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ring, int stage, int n, int key, int from,
-                                             int to, uint32_t (&b)[2]) {
+template <int FORMAT, int D, int N, class RING, class SCORING>
+static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ring, SCORING &scores, int stage, int n,
+                                             int key, int from, int to, uint32_t (&b)[2]) {
     const int g = threadIdx.x % 32 / 4;
     const bool half = cache_row<FORMAT>::HALF;
     float s[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0}, base[2], keep[2];
@@ -191,6 +253,8 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
 #pragma unroll
     for (int e = 0; e < 4; e++)
         s[e] += odd[e];
+    scores.add_parts(s);
+    scores.shape_scores(s, n, key);
 #pragma unroll
     for (int h = 0; h < 2; h++)
         if (key + g + 8 * h < from || key + g + 8 * h >= to)
@@ -203,13 +267,13 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
             most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
         most = fmaxf(most, w.most[n][e]);
         base[e] = most == -CUDART_INF_F ? 0 : most * w.scale[n][e];
-        keep[e] = exp2f(fmaf(w.most[n][e], w.scale[n][e], -base[e]));
+        keep[e] = power_of_two(fmaf(w.most[n][e], w.scale[n][e], -base[e]));
         w.most[n][e] = most;
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float p0 = exp2f(fmaf(s[2 * h], w.scale[n][0], -base[0])),
-                    p1 = exp2f(fmaf(s[2 * h + 1], w.scale[n][1], -base[1]));
+        const float p0 = power_of_two(fmaf(s[2 * h], w.scale[n][0], -base[0])),
+                    p1 = power_of_two(fmaf(s[2 * h + 1], w.scale[n][1], -base[1]));
         w.total[n][0] = h ? w.total[n][0] + p0 : w.total[n][0] * keep[0] + p0;
         w.total[n][1] = h ? w.total[n][1] + p1 : w.total[n][1] * keep[1] + p1;
         b[h] = transposed(two_halves<cache_row<FORMAT>::HALF>(p0, p1));
@@ -266,8 +330,8 @@ template <int FORMAT, int D> struct past_rows {
     }
 };
 
-/* In shared memory: for each warp and head the largest score (times its scale), the weights' sum, and D sums of values; the
- * group's own result overwrites that of warp 0. */
+/* In shared memory: for each warp (where warps share keys, for all of these) and head the largest score (times its scale), the
+ * weights' sum, and D sums of values; the group's own result overwrites that of warp 0. */
 template <int D> struct shared_results {
     float *at;
     int heads;
@@ -276,9 +340,10 @@ template <int D> struct shared_results {
     }
 };
 
-template <int D, int N>
-static __device__ __forceinline__ void leave(const warp_state<D, N> &w, const shared_results<D> &r) {
-    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+template <int COLUMNS, int N, int D>
+static __device__ __forceinline__ void leave(const warp_state<COLUMNS, N> &w, const shared_results<D> &r) {
+    constexpr int PARTS = D / COLUMNS;
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -290,13 +355,13 @@ static __device__ __forceinline__ void leave(const warp_state<D, N> &w, const sh
                 total += __shfl_xor_sync(0xFFFFFFFFu, total, j);
             if (head >= r.heads)
                 continue;
-            float *to = r.of(threadIdx.x / 32, head);
+            float *to = r.of(warp / PARTS, head);
             if (g == 0)
                 to[0] = w.most[n][e] == -CUDART_INF_F ? -CUDART_INF_F : w.most[n][e] * w.scale[n][e], to[1] = total;
 #pragma unroll
-            for (int k = 0; k < D / 16; k++) {
-                to[2 + k / 4 * 64 + 8 * g + 2 * (k % 4)] = w.o[n][k][e];
-                to[2 + k / 4 * 64 + 8 * g + 2 * (k % 4) + 1] = w.o[n][k][2 + e];
+            for (int k = 0; k < COLUMNS / 16; k++) {
+                float *column = to + 2 + warp % PARTS * COLUMNS + k / 4 * 64 + 8 * g + 2 * (k % 4);
+                column[0] = w.o[n][k][e], column[1] = w.o[n][k][2 + e];
             }
         }
 }
@@ -313,7 +378,7 @@ static __device__ __forceinline__ float merged(int parts, int number, F part, fl
 #pragma unroll
     for (int j = 1; j < 32; j *= 2)
         *most = fmaxf(*most, __shfl_xor_sync(0xFFFFFFFFu, *most, j));
-    const float share = exp2f(own - (*most == -CUDART_INF_F ? 0 : *most));
+    const float share = power_of_two(own - (*most == -CUDART_INF_F ? 0 : *most));
     *total = weight * share;
 #pragma unroll
     for (int j = 1; j < 32; j *= 2)

@@ -19,6 +19,15 @@ template <int FORMAT, int D> struct heads_shape {
     static constexpr int STAGES = lane_ring<FORMAT, D>::STAGES, WARP = lane_ring<FORMAT, D>::WARP;
 };
 
+typedef scoring<1, true, 1> head_scores;
+
+/* A head's sink, the last input, times log2(e). */
+static __device__ __forceinline__ float head_sink(const gpu_call &c, int head) {
+    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
+    const int own = 9 + 3 * a->biases + 2 * a->norms;
+    return (int)c.n_in > own ? ((const float *)c.v[c.n_in].data)[head] * CUDART_L2E_F : -CUDART_INF_F;
+}
+
 /* A split of the past of one KV head. */
 struct heads_past {
     int split, used, from, begin, end, slot, pos, good;
@@ -28,7 +37,7 @@ static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const ca
     heads_past p;
     p.slot = i32_at(&c.v[4], 0), p.pos = i32_at(&c.v[5], 0), p.split = blockIdx.x;
     p.good = place_good(x, p.slot, p.pos);
-    p.from = first_seen(x, p.pos);
+    p.from = sight_of(x, p.pos, p.pos).from;
     const int start = p.from / SPAN * SPAN, all = p.pos - start, most = gridDim.x;
     const int chunk = max(((all + most - 1) / most + STRIDE - 1) / STRIDE * STRIDE, (int)HEADS_CHUNK);
     p.used = max((all + chunk - 1) / chunk, 1);
@@ -63,19 +72,19 @@ static __device__ __forceinline__ void fetch_step(const caches &x, char *memory,
 
 template <int FORMAT, int D>
 static __device__ __forceinline__ void meet_step(warp_state<D, 1> &w, char *memory, const lane_ring<FORMAT, D> &ring,
-                                                 int stage, int key, const heads_past &p) {
+                                                 head_scores &scores, int stage, int key, const heads_past &p) {
     typedef heads_shape<FORMAT, D> S;
     uint32_t b[1][2];
     if constexpr (S::BLOCKS) {
         past_rows<FORMAT, D> rows = {memory + threadIdx.x / 32 * S::WARP + stage * (S::WARP / S::STAGES), S::BYTES,
                                      p.from - key, p.pos - key};
         __syncwarp();
-        weigh<FORMAT, D, 1>(w, rows, 0, 0, key, p.from, p.pos, b[0]);
+        weigh<FORMAT, D, 1>(w, rows, scores, 0, 0, key, p.from, p.pos, b[0]);
         rows.at += S::HALF;
         add_values<FORMAT, D, 1>(w, rows, 0, b);
         __syncwarp();
     } else {
-        weigh<FORMAT, D, 1>(w, ring, stage, 0, key, p.from, p.pos, b[0]);
+        weigh<FORMAT, D, 1>(w, ring, scores, stage, 0, key, p.from, p.pos, b[0]);
         add_values<FORMAT, D, 1>(w, ring, stage, b);
     }
 }
@@ -165,7 +174,7 @@ static __device__ __forceinline__ void finish(const gpu_call &c, const shared_re
         const int head = i / D, number = i % D;
         const float sum = merged(WARPS, number, [&](int w) { return (const float *)r.of(w, head); }, &most, &total);
         if (p.used == 1) {
-            out[(first + head) * D + number] = total == 0 ? 0 : sum / total;
+            out[(first + head) * D + number] = sum * share_of(most, total, head_sink(c, first + head));
             continue;
         }
         float *to = split_result(c, D, first + head, p.split);
@@ -190,7 +199,7 @@ static __device__ __forceinline__ void finish(const gpu_call &c, const shared_re
         const int head = i / D, number = i % D;
         const float sum = merged(
             p.used, number, [&](int s) { return (const float *)split_result(c, D, first + head, s); }, &most, &total);
-        out[(first + head) * D + number] = total == 0 ? 0 : sum / total;
+        out[(first + head) * D + number] = sum * share_of(most, total, head_sink(c, first + head));
     }
 }
 
@@ -198,8 +207,9 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
     typedef heads_shape<FORMAT, D> S;
     extern __shared__ __align__(128) char heads_memory[];
     char *const memory = heads_memory;
+    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
     launch_next();
-    const caches x = caches_of(c, blockIdx.y);
+    const caches x = caches_by(c, blockIdx.y, a, a->chunk, 1);
     const heads_past p = past_of(c, x);
     if (p.good && p.split >= p.used)
         return;
@@ -229,6 +239,8 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
     prepare<FORMAT, D>(c, x, p, heads, q, raw, fresh, own, lost ? -1 : block);
     warp_state<D, 1> w;
     load_query<FORMAT, D, 1>(q, heads, x.scale, w);
+    head_scores scores = {shaping_by(a->cap, false)};
+    scores.begin(w);
     for (int to = S::STAGES - 1; key < p.end; key += STRIDE, coming += STRIDE) {
         if (coming < p.end)
             fetch_step<FORMAT, D>(x, memory, ring, to, good_block(x, next, &bad), coming, p);
@@ -236,7 +248,7 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
         if (coming + STRIDE < p.end)
             next = row[(coming + STRIDE) >> x.shift];
         copies_wait<S::STAGES - 1>();
-        meet_step<FORMAT, D>(w, memory, ring, stage, key, p);
+        meet_step<FORMAT, D>(w, memory, ring, scores, stage, key, p);
         to = stage;
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
     }
@@ -244,7 +256,7 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
     if (own && threadIdx.x / 32 == WARPS - 1) {
         uint32_t b[1][2];
         past_rows<FORMAT, D> rows = {fresh, 0, 0, 1};
-        weigh<FORMAT, D, 1>(w, rows, 0, 0, p.pos, p.pos, p.pos + 1, b[0]);
+        weigh<FORMAT, D, 1>(w, rows, scores, 0, 0, p.pos, p.pos, p.pos + 1, b[0]);
         rows.at = fresh + HEADS_FRESH / 2;
         add_values<FORMAT, D, 1>(w, rows, 0, b);
     }
@@ -252,7 +264,7 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
         fault(&c);
     __syncthreads();
     const shared_results<D> r = {(float *)memory, heads};
-    leave<D, 1>(w, r);
+    leave(w, r);
     finish<D>(c, r, blockIdx.y, p, (uint32_t *)raw);
 }
 

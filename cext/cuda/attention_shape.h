@@ -19,7 +19,9 @@ enum {
     WARPS = 4,
     SPAN = 16 /* keys of a warp's step */,
     STRIDE = WARPS * SPAN,
-    IDS = 512 /* cached block indices, 2^n */
+    IDS = 512 /* cached block indices, 2^n */,
+    MOST_COLUMNS = 256 /* of a head, per warp or warpgroup */,
+    ADD_BYTES = WARPS * 2 * 512 /* two steps' scores of each warp */
 };
 
 #ifdef __CUDACC__
@@ -28,14 +30,23 @@ enum {
 #define SHAPE_FN static inline
 #endif
 
-/* Bytes of shared memory of attention_wide: queries, two steps of keys and values, scales, slots, positions, runs, blocks. */
-SHAPE_FN int wide_shared(int d) {
-    return (TOKENS + 4 * KEYS) * d * 2 + TOKENS * 12 + 64 + IDS * 4 + 1024;
+/* Parts into which a head's columns are cut: two warpgroups, or two warps, share the keys of a step. */
+SHAPE_FN int column_parts(int d) {
+    return d > MOST_COLUMNS ? d / MOST_COLUMNS : 1;
 }
 
-/* Of attention_split: the warps' rings, then their results in the same place. */
+/* Bytes of shared memory of attention_wide for heads of up to d: queries, two steps of keys and values, sums of scores where
+ * columns are cut, scales, slots, positions, runs, blocks. */
+SHAPE_FN int wide_shared(int d) {
+    int parts = column_parts(d), sums = parts > 1 ? TOKENS * KEYS * 4 / parts : 0;
+    return (TOKENS + 4 * KEYS) / parts * d * 2 + sums + TOKENS * 12 + 64 + IDS * 4 + 1024;
+}
+
+/* Of attention_split, for `group` query heads at a time: the warps' rings and where they add scores, then their results in the
+ * same place. */
 SHAPE_FN int split_shared(int d, int group) {
-    int ring = WARPS * (d == 64 ? 4 : 3) * d * 64, results = (WARPS * group * (d + 2) + 2 * group) * 4;
+    int parts = column_parts(d), ring = WARPS * (d == 64 ? 4 : 3) * (d / parts) * 64 + (parts > 1 ? ADD_BYTES : 0);
+    int results = (WARPS / parts * group * (d + 2) + 2 * group) * 4;
     return ring > results ? ring : results;
 }
 

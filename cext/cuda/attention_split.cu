@@ -1,25 +1,28 @@
-/* attention_split.cu: causal attention of few tokens over paged caches, the past cut into splits (after Dao et al.,
+/* attention_split.cu: attention of few tokens over paged caches, the past cut into splits (after Dao et al.,
  * "Flash-Decoding for long-context inference", 2023).
  *
- * A group computes one split of one token and one KV head, with all query heads that share it; its four warps take 16 keys at a
- * time, in turn. Products are transposed: scores are keys by heads, sums are value columns by heads (m16n8k16), so 8 heads cost
+ * A group computes one split of one token and one KV head, with the query heads that share it, up to 8 or 16; its four warps take
+ * 16 keys at a time, in turn. Products are transposed: scores are keys by heads, sums are value columns by heads (m16n8k16), so 8 heads cost
  * as much as one. Keys and values go from memory to registers in pieces of 16 bytes, without shared memory: the order of D, and
- * within a piece, is permuted so that a lane's pieces are its operands. Splits depend on a token's position and the launch's
+ * within a piece, is permuted so that a lane's pieces are its operands. Splits depend on what a token sees and the launch's
  * maximum number of splits alone, and results are merged in order, so a token's bits don't depend on its neighbours. A second
  * kernel, attention_join, merges splits; a token with one split skips it. In calls with many tokens this kernel computes only
  * the tiles that attention_wide skips.
+ *
+ * ANY: the kernel takes heads of up to D numbers, whose rows are filled up with zeros, sight both ways, soft caps and ALiBi; the
+ * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256, two warps share 16 keys and have half of the columns each.
  */
 #include "attention_few.cuh"
 
-/* Splits of the past of a token at `pos`: first position, positions per split, number of splits. */
+/* Splits of what a token sees: first position, positions per split, number of splits. */
 struct cut {
     int start, chunk, used;
 };
 
-static __device__ __forceinline__ cut cut_of(const caches &x, int pos, int splits) {
+static __device__ __forceinline__ cut cut_of(const sight &s, int splits) {
     cut t;
-    t.start = first_seen(x, pos) / STRIDE * STRIDE;
-    const int all = pos + 1 - t.start;
+    t.start = s.from / STRIDE * STRIDE;
+    const int all = s.to - t.start;
     t.chunk = ((all + splits - 1) / splits + STRIDE - 1) / STRIDE * STRIDE;
     if (splits <= FEW_SPLITS && t.chunk < LEAST_SPLIT)
         t.chunk = LEAST_SPLIT;
@@ -27,40 +30,66 @@ static __device__ __forceinline__ cut cut_of(const caches &x, int pos, int split
     return t;
 }
 
+/* How a kernel's warps share its work. */
+template <int FORMAT, int D, int N, bool ANY> struct split_shape {
+    static constexpr int PARTS = D > MOST_COLUMNS ? D / MOST_COLUMNS : 1, COLUMNS = D / PARTS;
+    static constexpr int RESULTS = WARPS / PARTS /* of a group */, STEP = STRIDE / PARTS /* keys of a group's step */;
+    typedef lane_ring<FORMAT, COLUMNS, ANY> ring;
+    typedef scoring<N, ANY, PARTS> scores;
+    typedef warp_state<COLUMNS, N> state;
+
+    static __device__ __forceinline__ int width(const gpu_call &c) {
+        return ANY ? c.v[1].shape[2] : D;
+    }
+};
+
+/* A group's query heads: `heads` of them from `first` on, which share a KV head. */
+struct split_heads {
+    int kv, first, heads;
+};
+
+static __device__ __forceinline__ split_heads heads_of(const gpu_call &c, int most) {
+    const int kv = c.v[2].shape[1], group = c.v[1].shape[1] / kv, part = blockIdx.y / kv, head = blockIdx.y % kv;
+    return {head, head * group + part * most, min(most, group - part * most)};
+}
+
 /* Runs a warp's keys of the split. The first loads overlap the preparation of the query. A block's index is loaded one step
  * ahead. */
-template <int FORMAT, int D, int N>
-static __device__ __forceinline__ void walk(const gpu_call &c, const caches &x, const lane_ring<FORMAT, D> &ring,
-                                            warp_state<D, N> &w, int token, int group, int slot, int begin, int end,
-                                            int from, int *bad) {
-    typedef lane_ring<FORMAT, D> R;
+template <class S, int FORMAT, int D, int N>
+static __device__ __forceinline__ void walk(const gpu_call &c, const caches &x, const typename S::ring &ring,
+                                            typename S::state &w, typename S::scores &scores, int token,
+                                            const split_heads &h, int slot, int begin, int end, int from, int *bad) {
+    typedef typename S::ring R;
     const int32_t *row = x.table + slot * x.table_stride;
-    int key = begin + threadIdx.x / 32 * SPAN, coming = key, stage = 0;
+    int key = begin + threadIdx.x / 32 / S::PARTS * SPAN, coming = key, stage = 0;
     int32_t number[R::STAGES];
 #pragma unroll
     for (int i = 0; i < R::STAGES; i++)
-        number[i] = key + i * STRIDE < end ? row[(key + i * STRIDE) >> x.shift] : 0;
+        number[i] = key + i * S::STEP < end ? row[(key + i * S::STEP) >> x.shift] : 0;
 #pragma unroll
-    for (int i = 0; i < R::STAGES - 1; i++, coming += STRIDE) {
+    for (int i = 0; i < R::STAGES - 1; i++, coming += S::STEP) {
         if (coming < end)
             ring.fetch(x, i, good_block(x, number[i], bad), coming, from, end);
         copies_close();
     }
-    const float *query = (const float *)(c.v[1].data + (uint64_t)token * c.v[1].stride) + x.head * group * D;
-    load_query<FORMAT, D, N>(query, group, x.scale, w);
+    const int width = S::width(c);
+    const float *query = (const float *)(c.v[1].data + (uint64_t)token * c.v[1].stride) + h.first * width;
+    load_query<FORMAT, S::COLUMNS, N>(query, h.heads, x.scale, w, width,
+                                      S::PARTS > 1 ? (int)threadIdx.x / 32 % S::PARTS * S::COLUMNS : 0);
+    scores.begin(w);
     int32_t next = number[R::STAGES - 1];
-    for (int to = R::STAGES - 1; key < end; key += STRIDE, coming += STRIDE) {
+    for (int to = R::STAGES - 1; key < end; key += S::STEP, coming += S::STEP) {
         if (coming < end)
             ring.fetch(x, to, good_block(x, next, bad), coming, from, end);
         copies_close();
-        if (coming + STRIDE < end)
-            next = row[(coming + STRIDE) >> x.shift];
+        if (coming + S::STEP < end)
+            next = row[(coming + S::STEP) >> x.shift];
         copies_wait<R::STAGES - 1>();
         uint32_t b[N][2];
 #pragma unroll
         for (int n = 0; n < N; n++)
-            weigh<FORMAT, D, N>(w, ring, stage, n, key, from, end, b[n]);
-        add_values<FORMAT, D, N>(w, ring, stage, b);
+            weigh<FORMAT, S::COLUMNS, N>(w, ring, scores, stage, n, key, from, end, b[n]);
+        add_values<FORMAT, S::COLUMNS, N>(w, ring, stage, b);
         to = stage;
         stage = stage + 1 == R::STAGES ? 0 : stage + 1;
     }
@@ -78,75 +107,92 @@ static __device__ __forceinline__ float *output_row(const gpu_call &c, int d, in
 }
 
 /* Merges the warps' results to the group's, which overwrites warp 0's; each thread merges elements of its own. */
-template <int D> static __device__ __forceinline__ void merge_warps(const shared_results<D> &r) {
+template <int RESULTS, int D> static __device__ __forceinline__ void merge_warps(const shared_results<D> &r) {
     __syncthreads();
     for (int i = threadIdx.x; i < r.heads * D; i += 32 * WARPS) {
         const int head = i / D, number = i % D;
         float most, total;
-        const float sum = merged(WARPS, number, [&](int w) { return (const float *)r.of(w, head); }, &most, &total);
+        const float sum = merged(RESULTS, number, [&](int w) { return (const float *)r.of(w, head); }, &most, &total);
         r.of(0, head)[2 + number] = sum;
         if (number == 0)
-            r.at[WARPS * r.heads * (D + 2) + 2 * head] = most, r.at[WARPS * r.heads * (D + 2) + 2 * head + 1] = total;
+            r.of(RESULTS, 0)[2 * head] = most, r.of(RESULTS, 0)[2 * head + 1] = total;
     }
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * r.heads; i += 32 * WARPS)
-        r.of(0, i / 2)[i % 2] = r.at[WARPS * r.heads * (D + 2) + i];
+        r.of(0, i / 2)[i % 2] = r.of(RESULTS, 0)[i];
     __syncthreads();
 }
 
+/* width: the head's numbers, of D columns. */
 template <int D>
 static __device__ __forceinline__ void leave_result(const gpu_call &c, const shared_results<D> &r, int token,
-                                                    int kv_head, int splits, int used) {
-    for (int i = threadIdx.x; i < r.heads * (D + 2); i += 32 * WARPS) {
-        const int head = kv_head * r.heads + i / (D + 2), number = i % (D + 2);
-        const float *mine = r.of(0, i / (D + 2));
+                                                    const split_heads &h, int width, int splits, int used) {
+    for (int i = threadIdx.x; i < h.heads * (width + 2); i += 32 * WARPS) {
+        const int head = h.first + i / (width + 2), number = i % (width + 2);
+        const float *mine = r.of(0, i / (width + 2));
         if (used > 1)
-            left_result(c, D, token, head, splits, blockIdx.x)[number] = mine[number];
+            left_result(c, width, token, head, splits, blockIdx.x)[number] = mine[number];
         else if (number >= 2)
-            output_row(c, D, token, head)[number - 2] = mine[1] == 0 ? 0 : mine[number] / mine[1];
+            output_row(c, width, token, head)[number - 2] = mine[number] * share_of(mine[0], mine[1], sink_of(c, head));
     }
 }
 
-template <int FORMAT, int D, int N> static __device__ __forceinline__ void split_token(const gpu_call &c, int token) {
-    extern __shared__ uint8_t memory[];
-    const int kv_head = blockIdx.y, splits = gridDim.x;
+template <int FORMAT, int D, int N, bool ANY>
+static __device__ __forceinline__ void split_token(const gpu_call &c, int token) {
+    typedef split_shape<FORMAT, D, N, ANY> S;
+    extern __shared__ __align__(16) uint8_t memory[];
+    const split_heads h = heads_of(c, 8 * N);
+    const int splits = gridDim.x, warp = threadIdx.x / 32, part = warp % S::PARTS;
     const int slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
-    const caches x = caches_of(c, kv_head);
-    if (!place_good(x, slot, pos)) {
+    caches x = caches_of(c, h.kv);
+    x.causal = x.causal || !ANY;
+    const sight seen = token_sight(c, x, slot, pos);
+    if (!place_good(x, slot, pos) || !place_good(x, slot, seen.to - 1)) {
         fault(&c);
         return;
     }
-    const cut t = cut_of(x, pos, splits);
-    const int begin = t.start + (int)blockIdx.x * t.chunk, end = begin + t.chunk < pos + 1 ? begin + t.chunk : pos + 1;
+    const cut t = cut_of(seen, splits);
+    const int begin = t.start + (int)blockIdx.x * t.chunk, end = min(begin + t.chunk, seen.to);
     if (begin >= end)
         return;
-    const shared_results<D> r = {(float *)memory, c.v[1].shape[1] / c.v[2].shape[1]};
-    const lane_ring<FORMAT, D> ring = {shared_address(memory) + threadIdx.x / 32 * lane_ring<FORMAT, D>::WARP +
-                                       threadIdx.x % 32 * 16};
-    warp_state<D, N> w;
+    const shared_results<D> r = {(float *)memory, h.heads};
+    const typename S::ring ring = {shared_address(memory) + warp * S::ring::WARP + threadIdx.x % 32 * 16, S::width(c),
+                                   part * (S::COLUMNS / 8), S::width(c) / 8 - part * (S::COLUMNS / 8)};
+    typename S::state w;
+    typename S::scores scores = {ANY ? shaping_of(c) : shaping{}};
+    scores.at = pos, scores.turn = 0, scores.room = (float *)(memory + WARPS * S::ring::WARP);
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) {
+        const int head = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+        scores.slope[i / 2][i % 2] = ANY && head < h.heads ? slope_of(c, h.first + head) : 0;
+    }
     int bad = 0;
-    walk<FORMAT, D, N>(c, x, ring, w, token, r.heads, slot, begin, end, first_seen(x, pos), &bad);
+    walk<S, FORMAT, D, N>(c, x, ring, w, scores, token, h, slot, begin, end, seen.from, &bad);
     __syncthreads();
-    leave<D, N>(w, r);
-    merge_warps<D>(r);
+    leave(w, r);
+    merge_warps<S::RESULTS>(r);
     if (bad)
         fault(&c);
-    leave_result<D>(c, r, token, kv_head, splits, t.used);
+    leave_result<D>(c, r, token, h, S::width(c), splits, t.used);
 }
 
-template <int D> static __device__ __forceinline__ void join_token(const gpu_call &c, int token) {
+static __device__ __forceinline__ void join_token(const gpu_call &c, int token) {
     const caches x = caches_of(c, 0);
     const int head = blockIdx.x, splits = most_splits(&c), slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
-    if (!place_good(x, slot, pos))
+    const int width = c.v[1].shape[2], number = min((int)threadIdx.x, width - 1);
+    const float sink = sink_of(c, head);
+    const sight seen = token_sight(c, x, slot, pos);
+    if (!place_good(x, slot, pos) || !place_good(x, slot, seen.to - 1))
         return;
-    const cut t = cut_of(x, pos, splits);
+    const cut t = cut_of(seen, splits);
     float most, total;
     if (t.used < 2)
         return;
     const float sum = merged(
-        t.used, threadIdx.x, [&](int s) { return (const float *)left_result(c, D, token, head, splits, s); }, &most,
+        t.used, number, [&](int s) { return (const float *)left_result(c, width, token, head, splits, s); }, &most,
         &total);
-    output_row(c, D, token, head)[threadIdx.x] = total == 0 ? 0 : sum / total;
+    if ((int)threadIdx.x < width)
+        output_row(c, width, token, head)[number] = sum * share_of(most, total, sink);
 }
 
 /* Calls token() for this group's tokens: every walkers-th from `walker` on, of all tokens or of tiles with short runs. */
@@ -172,33 +218,34 @@ static __device__ __forceinline__ void each_token(const gpu_call &c, int walker,
     }
 }
 
-#define SPLIT(name, FORMAT, D, N, GROUPS)                                                                              \
+#define SPLIT(name, FORMAT, D, N, ANY, GROUPS)                                                                         \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, GROUPS) name(const __grid_constant__ gpu_call c) {        \
-        each_token(c, blockIdx.z, gridDim.z, [&](int t) { split_token<FORMAT, D, N>(c, t); });                         \
+        each_token(c, blockIdx.z, gridDim.z, [&](int t) { split_token<FORMAT, D, N, ANY>(c, t); });                    \
     }
+/* Grid: most_splits() by KV heads times parts of their query heads by tokens, or by WALKERS where there are more than FEW. */
 #define SPLITS(format, FORMAT)                                                                                         \
-    SPLIT(attention_split_64_8_##format, FORMAT, 64, 1, 3)                                                             \
-    SPLIT(attention_split_64_16_##format, FORMAT, 64, 2, 3)                                                            \
-    SPLIT(attention_split_128_8_##format, FORMAT, 128, 1, 2)                                                           \
-    SPLIT(attention_split_128_16_##format, FORMAT, 128, 2, 2)                                                          \
-    SPLIT(attention_split_256_8_##format, FORMAT, 256, 1, 1)
-/* Grids: most_splits() by KV heads by tokens, or by WALKERS where there are more than FEW; query heads by the same, and a thread
- * for each number. */
+    SPLIT(attention_split_64_8_##format, FORMAT, 64, 1, false, 3)                                                      \
+    SPLIT(attention_split_64_16_##format, FORMAT, 64, 2, false, 3)                                                     \
+    SPLIT(attention_split_128_8_##format, FORMAT, 128, 1, false, 2)                                                    \
+    SPLIT(attention_split_128_16_##format, FORMAT, 128, 2, false, 2)                                                   \
+    SPLIT(attention_split_256_8_##format, FORMAT, 256, 1, false, 1)                                                    \
+    SPLIT(attention_split_any_128_##format, FORMAT, 128, 1, true, 2)                                                   \
+    SPLIT(attention_split_any_256_##format, FORMAT, 256, 1, true, 1)                                                   \
+    SPLIT(attention_split_any_512_##format, FORMAT, 512, 1, true, 1)
 SPLITS(f16, CACHE_F16)
 SPLITS(bf16, CACHE_BF16)
 SPLITS(fp8, CACHE_FP8)
 SPLITS(q8_0, CACHE_Q8_0)
 SPLITS(q4_0, CACHE_Q4_0)
 
-#define JOIN(D, format)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(D)                                                                    \
-        attention_join_##D##_##format(const __grid_constant__ gpu_call c) {                                            \
+/* Grid: query heads by tokens or WALKERS, and a thread for each number of a head. */
+#define JOIN(format)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(512) attention_join_##format(const __grid_constant__ gpu_call c) {    \
         if (most_splits(&c) > 1)                                                                                       \
-            each_token(c, blockIdx.y, gridDim.y, [&](int t) { join_token<D>(c, t); });                                 \
+            each_token(c, blockIdx.y, gridDim.y, [&](int t) { join_token(c, t); });                                    \
     }
-#define JOINS(format) JOIN(64, format) JOIN(128, format) JOIN(256, format)
-JOINS(f16)
-JOINS(bf16)
-JOINS(fp8)
-JOINS(q8_0)
-JOINS(q4_0)
+JOIN(f16)
+JOIN(bf16)
+JOIN(fp8)
+JOIN(q8_0)
+JOIN(q4_0)

@@ -19,8 +19,7 @@ static __device__ __forceinline__ void columns_store(char *scratch, int tokens, 
     char *row = scratch + ((int64_t)(k / COLUMNS_K) * tokens + token) * 128;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        uint4 out = make_uint4(two_bf16(x[e], x[e + 2]), two_bf16(x[e + 4], x[e + 6]), two_bf16(x[e + 8], x[e + 10]),
-                               two_bf16(x[e + 12], x[e + 14]));
+        uint4 out = columns_piece(x, e);
         if (dense)
             out = make_uint4(two_bf16(x[8 * e], x[8 * e + 1]), two_bf16(x[8 * e + 2], x[8 * e + 3]),
                              two_bf16(x[8 * e + 4], x[8 * e + 5]), two_bf16(x[8 * e + 6], x[8 * e + 7]));
@@ -108,32 +107,12 @@ extern "C" __global__ void __launch_bounds__(256) columns_convert(const __grid_c
 
 /* --- multiplying */
 
-static __device__ __forceinline__ void ring_release(columns_ring &ring) {
-    if (threadIdx.x % 32 == 0)
-        barrier_arrive(ring.empty());
-    ring.next();
-}
-
-/* Writes the scales of a warp's chunk to its table. */
-template <class F> static __device__ __forceinline__ void leave_scales(const char *w, uint32_t *table) {
-    const int lane = threadIdx.x % 32;
-    const tile_scale<F> s(w, lane / 2);
-    uint32_t words[8];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        scale_words<F>(s, 4 * (lane % 2) + i, words + 2 * i);
-    uint4 *to = (uint4 *)(table + lane * 8);
-    to[0] = make_uint4(words[0], words[1], words[2], words[3]);
-    to[1] = make_uint4(words[4], words[5], words[6], words[7]);
-    __syncwarp();
-}
-
 /* Two steps of 16 columns of K, a and a + 1, times this lane's part of all columns: warp by warp where columns are few, for the
  * matrix unit takes as long for 8 columns by wgmma as for 32. b: the step's address; i: which 16 of its 64 come first. */
 template <int N>
 static __device__ __forceinline__ void multiply_two(float (&d)[N / 2], const uint32_t (&a)[2][4], uint32_t b, int i) {
     if constexpr (N > COLUMNS_BY_WARP) {
-        const uint32_t at = (b & 0x3FFFF) >> 4 | 1u << 16;
+        const uint32_t at = operand_low(b, 16);
         products_open();
         product_columns(d, a[0], at + 2 * i);
         product_columns(d, a[1], at + 2 * i + 2);
@@ -174,10 +153,7 @@ static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *ta
 #pragma unroll
     for (int p = 0; p < 4; p++) {
         uint32_t word[2][4];
-        if constexpr (small_code<F>::CENTER != 0)
-            small_words<F>(w, lane, p, word);
-        else
-            F::codes(w, lane, p, word);
+        columns_words<F>(w, lane, p, word);
         const uint4 low = *(const uint4 *)(table + g * 16 + 4 * p),
                     high = *(const uint4 *)(table + (g + 8) * 16 + 4 * p);
 #pragma unroll

@@ -50,6 +50,13 @@ struct columns_ring {
     }
 };
 
+/* A warp has read the stage. */
+static __device__ __forceinline__ void ring_release(columns_ring &ring) {
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(ring.empty());
+    ring.next();
+}
+
 /* Loads packed weights. Run by one warp: a lane per tile of 16 rows. */
 static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_ring ring, int group, int teams,
                                                      int from, int to) {

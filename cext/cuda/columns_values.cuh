@@ -2,7 +2,7 @@
  *
  * A lane's word r of a stretch (tile.cuh) holds four columns of a row. Elements 0 and 2 make one register, 1 and 3 another, so
  * one mask extracts a pair. K is therefore permuted within 16 columns: place 2 t + e holds column 4 t + 2 e, place 8 + 2 t + e
- * column 4 t + 1 + 2 e. Activations have the same order (columns_place).
+ * column 4 t + 1 + 2 e. Activations have the same order (columns_piece).
  *
  * A code of up to seven bits becomes the bf16 2^7 + code by setting exponent bits; minus CENTER it is exact, and one fused
  * multiply-add gives the weight. All lanes of a wave compute the scales once per chunk to a table, two words per row and
@@ -116,6 +116,40 @@ static __device__ __forceinline__ void operand_of(const uint32_t (&word)[4], int
             a[2 + r] = two_bf16(v[1], v[3]);
         }
     }
+}
+
+/* Writes this lane's scales of a warp's chunk to the warp's table. */
+template <class F> static __device__ __forceinline__ void store_scales(const char *w, uint32_t *table) {
+    const int lane = threadIdx.x % 32;
+    const tile_scale<F> s(w, lane / 2);
+    uint32_t words[8];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        scale_words<F>(s, 4 * (lane % 2) + i, words + 2 * i);
+    uint4 *to = (uint4 *)(table + lane * 8);
+    to[0] = make_uint4(words[0], words[1], words[2], words[3]);
+    to[1] = make_uint4(words[4], words[5], words[6], words[7]);
+}
+
+/* Writes the scales of a warp's chunk to its table. */
+template <class F> static __device__ __forceinline__ void leave_scales(const char *w, uint32_t *table) {
+    store_scales<F>(w, table);
+    __syncwarp();
+}
+
+/* The words of stretches 2 p and 2 p + 1, as operand_of() takes them. */
+template <class F>
+static __device__ __forceinline__ void columns_words(const char *w, int lane, int p, uint32_t (&word)[2][4]) {
+    if constexpr (small_code<F>::CENTER != 0)
+        small_words<F>(w, lane, p, word);
+    else
+        F::codes(w, lane, p, word);
+}
+
+/* Activations of 16 columns as bf16 in the operands' order: piece e of two (16 bytes). */
+static __device__ __forceinline__ uint4 columns_piece(const float (&x)[16], int e) {
+    return make_uint4(two_bf16(x[e], x[e + 2]), two_bf16(x[e + 4], x[e + 6]), two_bf16(x[e + 8], x[e + 10]),
+                      two_bf16(x[e + 12], x[e + 14]));
 }
 
 #endif

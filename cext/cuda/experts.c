@@ -1,13 +1,15 @@
-/* experts.c: kernel table of experts.cu: mixture-of-experts products with packed weights, and head_linear.
+/* experts.c: kernel tables of experts.cu and expert_tiles.cu: mixture-of-experts products with packed weights, and head_linear.
  *
- * A pair is a token and one of its experts. With few pairs, each pair has groups of its own. With many, each expert has groups,
- * so its weights are read once for all its tokens.
+ * A pair is a token and one of its experts. With few pairs, each pair has groups of its own. With many, the kernels of
+ * expert_tiles.cu read an expert's weights once for all its tokens: tiles of 32 pairs for batches, of 128 for prompts. Where
+ * those cannot (gate and up of two formats, more experts) each expert has groups.
  */
 #include "check.h"
-#include "experts.h"
+#include "expert_tiles.h"
 #include "tables.h"
 
-enum { LEAST_ARCH = 90, MOST_FEW = 128, PART_BYTES = 64 << 10, MOST_BESIDE = 8 };
+enum { LEAST_ARCH = 90, MADE_FOR = 90, MOST_FEW = 128, PART_BYTES = 64 << 10, MOST_BESIDE = 8 };
+enum { MOST_NARROW = 40 /* pairs of an expert in the mean, as measured */ };
 
 static int matrices_of(const gpu_call *c, uint32_t mode) {
     (void)c;
@@ -96,6 +98,75 @@ static void grid_many(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
                  many_shared(c));
 }
 
+/* --- tiles: calls that expert_tiles.cu can compute, and those that it is the fastest for */
+
+static const char *able_tiles(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {
+    const char *fault = fault_of(c, t, mode);
+    if (fault)
+        return fault;
+    if (t->arch != MADE_FOR || t->shared < expert_room_of(most, packed_bytes(c->v[2].format)).bytes)
+        return "it is made for sm_90";
+    if (c->v[2].shape[0] > EXPERT_MOST || c->v[0].shape[0] > INT32_MAX / chunks_of(c) / c->v[0].shape[1])
+        return "more experts or rows than it takes";
+    return same_format(c, mode);
+}
+
+static const char *check_narrow(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = able_tiles(c, t, mode, EXPERT_NARROW);
+    int64_t pairs = (int64_t)c->v[0].shape[0] * c->v[0].shape[1];
+    return fault || pairs <= (int64_t)MOST_NARROW * c->v[2].shape[0] ? fault : "it is made for fewer tokens";
+}
+
+static const char *check_wide(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    return able_tiles(c, t, mode, EXPERT_WIDE);
+}
+
+static void grid_list(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int64_t rows = (int64_t)c->v[0].shape[0] * (width(c->v + 1) == c->v[2].shape[2] ? 1 : c->v[0].shape[1]);
+    int64_t groups = (rows * chunks_of(c) * (CHUNK / 16) + EXPERT_LIST_THREADS - 1) / EXPERT_LIST_THREADS;
+    int sorters = (int64_t)c->v[0].shape[0] * c->v[0].shape[1] > 2 * EXPERT_LIST_THREADS ? EXPERT_SORTERS : 1;
+    groups = (groups < 2 * t->units ? groups : 2 * t->units) + sorters;
+    *g = grid_of((groups + sorters - 1) / sorters * sorters, 1, 1, EXPERT_LIST_THREADS, 0);
+    g->cluster = sorters > 1 ? (uint32_t)sorters : 0;
+}
+
+static void grid_tiles(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int most) {
+    expert_room r = expert_room_of(most, packed_bytes(c->v[2].format));
+    *g = grid_of((int64_t)t->units * r.groups, 1, 1, EXPERT_THREADS, (uint64_t)r.bytes);
+}
+
+static void grid_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_tiles(c, t, g, EXPERT_NARROW);
+}
+
+static void grid_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_tiles(c, t, g, EXPERT_WIDE);
+}
+
+static uint64_t scratch_narrow(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return expert_scratch_of(c, EXPERT_NARROW).bytes;
+}
+
+static uint64_t scratch_wide(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return expert_scratch_of(c, EXPERT_WIDE).bytes;
+}
+
+#define TILE_CHECKS(name, mode)                                                                                        \
+    static const char *narrow_##name(const gpu_call *c, const gpu_traits *t) {                                         \
+        return check_narrow(c, t, mode);                                                                               \
+    }                                                                                                                  \
+    static const char *wide_##name(const gpu_call *c, const gpu_traits *t) {                                           \
+        return check_wide(c, t, mode);                                                                                 \
+    }                                                                                                                  \
+    static const char *able_narrow_##name(const gpu_call *c, const gpu_traits *t) {                                    \
+        return able_tiles(c, t, mode, EXPERT_NARROW);                                                                  \
+    }
+TILE_CHECKS(one, EXPERTS_ONE)
+TILE_CHECKS(gated, EXPERTS_GATED)
+TILE_CHECKS(head, EXPERTS_BY_HEAD)
+
 /* The checks of an op: kernels of one format, then of two. */
 #define CHECKS(name, mode)                                                                                             \
     static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
@@ -116,17 +187,42 @@ CHECKS(one, EXPERTS_ONE)
 CHECKS(gated, EXPERTS_GATED)
 CHECKS(head, EXPERTS_BY_HEAD)
 
-#define ENTRIES(op_, name, mode_)                                                                                      \
-    {.op = op_, .check = few_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_few", grid_few, 1}}},         \
-        {.op = op_, .check = few_mixed_##name, .mode = mode_, .launch = {{"experts_few_mixed", grid_few, 1}}},         \
-        {.op = op_, .check = many_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_many", grid_many, 1}}},  \
-    {                                                                                                                  \
+#define FEW(op_, name, mode_)                                                                                          \
+    {.op = op_, .check = few_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_few", grid_few, 1}}}, {       \
+        .op = op_, .check = few_mixed_##name, .mode = mode_, .launch = {{"experts_few_mixed", grid_few, 1}}            \
+    }
+#define MANY(op_, name, mode_)                                                                                         \
+    {.op = op_, .check = many_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_many", grid_many, 1}}}, {    \
         .op = op_, .check = many_mixed_##name, .mode = mode_, .launch = {{"experts_many_mixed", grid_many, 1}}         \
+    }
+#define TILES(op_, name, mode_)                                                                                        \
+    {.op = op_,                                                                                                        \
+     .check = narrow_##name,                                                                                           \
+     .scratch = scratch_narrow,                                                                                        \
+     .mode = mode_,                                                                                                    \
+     .format_of = 2,                                                                                                   \
+     .launch = {{"expert_list_32", grid_list, 1, 1}, {"expert_tiles_32", grid_narrow, 1}},                             \
+     .able = able_narrow_##name},                                                                                      \
+    {                                                                                                                  \
+        .op = op_, .check = wide_##name, .scratch = scratch_wide, .mode = mode_, .format_of = 2,                       \
+        .launch = {{"expert_list_128", grid_list, 1, 1}, {"expert_tiles_128", grid_wide, 1}}                           \
     }
 
 const gpu_kernel cuda_expert_kernels[] = {
-    ENTRIES("expert_linear", one, EXPERTS_ONE),
-    ENTRIES("expert_swiglu", gated, EXPERTS_GATED),
-    ENTRIES("head_linear", head, EXPERTS_BY_HEAD),
+    FEW("expert_linear", one, EXPERTS_ONE),       TILES("expert_linear", one, EXPERTS_ONE),
+    MANY("expert_linear", one, EXPERTS_ONE),      FEW("expert_swiglu", gated, EXPERTS_GATED),
+    TILES("expert_swiglu", gated, EXPERTS_GATED), MANY("expert_swiglu", gated, EXPERTS_GATED),
+    FEW("head_linear", head, EXPERTS_BY_HEAD),    TILES("head_linear", head, EXPERTS_BY_HEAD),
+    MANY("head_linear", head, EXPERTS_BY_HEAD),   {0},
+};
+
+/* Kernels that add the same terms in the same order whatever the pairs. */
+const gpu_kernel cuda_deterministic_expert_kernels[] = {
+    FEW("expert_linear", one, EXPERTS_ONE),
+    MANY("expert_linear", one, EXPERTS_ONE),
+    FEW("expert_swiglu", gated, EXPERTS_GATED),
+    MANY("expert_swiglu", gated, EXPERTS_GATED),
+    FEW("head_linear", head, EXPERTS_BY_HEAD),
+    MANY("head_linear", head, EXPERTS_BY_HEAD),
     {0},
 };

@@ -62,10 +62,19 @@ template <int LEFT> static __device__ __forceinline__ void products_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+/* Address of piece i (16 bytes) of row r in adjacent tiles of so many rows. */
+static __device__ __forceinline__ uint32_t piece_at(int r, int i, int rows) {
+    return (i / 8) * rows * 128 + r * 128 + (((i & 7) ^ (r & 7)) << 4);
+}
+
+/* The lower half of operand_at(). */
+static __device__ __forceinline__ uint32_t operand_low(uint32_t address, uint32_t lead) {
+    return (address & 0x3FFFF) >> 4 | (lead >> 4) << 16;
+}
+
 /* wgmma's matrix descriptor of swizzled tiles; `stride` bytes between groups of 8 rows, `lead` bytes between adjacent tiles. */
 static __device__ __forceinline__ uint64_t operand_at(uint32_t address, uint32_t stride, uint32_t lead) {
-    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
-           1ull << 62;
+    return operand_low(address, lead) | (uint64_t)(stride >> 4) << 32 | 1ull << 62;
 }
 
 template <int N> static __device__ __forceinline__ void registers_take(void) {

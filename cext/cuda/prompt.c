@@ -153,25 +153,44 @@ static void grid_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 /* --- attention */
 
-static const char *check_heads(const gpu_call *c, const gpu_traits *t, int d, int group) {
+/* Kernels of attention: for heads of exactly `exact` numbers, plain scores and sight of what is behind, or, where that is 0, of up to `wide` numbers in
+ * attention_wide and up to `split` in attention_split. `group`: query heads of a KV head that attention_split takes at once. */
+typedef struct {
+    int exact, wide, split, group;
+} attention_kind;
+
+static const char *check_kind(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+    int32_t d = c->v[1].shape[2], group = c->v[1].shape[1] / c->v[2].shape[1];
+    arg_attention a;
+    memcpy(&a, c->arg, sizeof a);
+    if (n->exact && (d != n->exact || a.cap > 0 || a.alibi || !a.causal))
+        return "it is made for heads of 64, 128 or 256 numbers without soft caps, ALiBi and sight of what follows";
+    if (d > n->wide || d % 8)
+        return "it is made for heads of up to 512 numbers, a multiple of 8";
+    if (n->exact && n->group == 8 && n->exact < 256 && group > 8)
+        return "a KV head may have 8 heads at most";
+    return split_shared(n->split, n->group) <= t->shared && wide_shared(n->wide) <= t->shared
+               ? NULL
+               : "the device has too little memory for a group";
+}
+
+static const char *check_heads(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
     const char *why = check_attention(c, t);
     const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
-    int32_t heads = q->shape[1], kv = k->shape[1], block = k->shape[2];
+    int32_t block = k->shape[2];
     arg_attention a;
     if (why)
         return why;
     memcpy(&a, c->arg, sizeof a);
-    if (c->n_in != 6 || a.cap != 0 || a.value || a.chunk || !a.causal)
-        return "it has no sinks, soft caps, values in keys, chunks or bidirectional attention";
-    if (t->arch != ARCH || k->format == F32 || k->format != v->format || k->shape[3] != d || v->shape[3] != d)
-        return "it is made for sm_90, and keys and values of one format and 64, 128 or 256 numbers";
-    if (heads / kv > group || block < 16 || (block & (block - 1)) || !(a.scale > 0))
-        return "a KV head may have 16 heads at most, a block 16, 32, 64 ... positions, and the scale must be positive";
+    if (a.value)
+        return "it takes no values in keys";
+    if (t->arch != ARCH || k->format == F32 || k->format != v->format || k->shape[3] != v->shape[3])
+        return "it is made for sm_90, and keys and values of one format and size";
+    if (block < 16 || (block & (block - 1)) || !(a.scale > 0))
+        return "a block may have 16, 32, 64 ... positions, and the scale must be positive";
     if (!words_aligned(q, 16) || !words_aligned(c->v, 8) || !words_aligned(k, 16) || !words_aligned(v, 16))
         return "rows must begin at whole words";
-    return c->v[6].stride % 4 == 0 && split_shared(d, group) <= t->shared && wide_shared(d) <= t->shared
-               ? NULL
-               : "the device has too little memory for a group";
+    return c->v[6].stride % 4 ? "the table's rows must begin at whole words" : check_kind(c, t, n);
 }
 
 static uint64_t scratch_attention(const gpu_call *c, const gpu_traits *t) {
@@ -183,37 +202,49 @@ static int64_t walkers(const gpu_call *c) {
     return c->v[1].shape[0] <= WALKERS ? c->v[1].shape[0] : WALKERS;
 }
 
-static void grid_split(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    const gpu_view *q = c->v + 1, *k = c->v + 2;
-    (void)t;
-    *g = grid_of(most_splits(c), k->shape[1], walkers(c), 32 * WARPS,
-                 (uint64_t)split_shared(q->shape[2], q->shape[1] / k->shape[1]));
+/* The query heads of a KV head are cut into parts of n->group. */
+static void grid_split(const gpu_call *c, gpu_grid *g, const attention_kind *n) {
+    int32_t kv = c->v[2].shape[1], group = c->v[1].shape[1] / kv;
+    *g = grid_of(most_splits(c), (int64_t)kv * parts(group, n->group), walkers(c), 32 * WARPS,
+                 (uint64_t)split_shared(n->split, group < n->group ? group : n->group));
 }
 
 static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    (void)t;
-    *g = grid_of(c->v[1].shape[1], walkers(c), 1, (uint32_t)c->v[1].shape[2], 0);
+    *g = grid_of(c->v[1].shape[1], walkers(c), 1, threads_for(t, c->v[1].shape[2], 512), 0);
     if (most_splits(c) == 1)
         *g = grid_of(1, 1, 1, g->threads, 0); /* there is nothing to join */
 }
 
-static void grid_attention_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    (void)t;
-    *g = grid_of((int64_t)tiles_of(c) * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(c->v[1].shape[2]));
+static void grid_attention_wide(const gpu_call *c, gpu_grid *g, const attention_kind *n) {
+    int64_t tiles = (int64_t)tiles_of(c) * column_parts(n->wide);
+    *g = grid_of(tiles * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(n->wide));
 }
 
-#define HEADS(d, group)                                                                                                \
-    static const char *few_##d##_##group(const gpu_call *c, const gpu_traits *t) {                                     \
-        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_heads(c, t, d, group);                \
+#define HEADS(name, ...)                                                                                               \
+    static const attention_kind kind_##name = {__VA_ARGS__};                                                           \
+    static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
+        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_heads(c, t, &kind_##name);            \
     }                                                                                                                  \
-    static const char *many_##d##_##group(const gpu_call *c, const gpu_traits *t) {                                    \
-        return check_heads(c, t, d, group);                                                                            \
+    static const char *many_##name(const gpu_call *c, const gpu_traits *t) {                                           \
+        return check_heads(c, t, &kind_##name);                                                                        \
+    }                                                                                                                  \
+    static void grid_split_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                               \
+        (void)t;                                                                                                       \
+        grid_split(c, g, &kind_##name);                                                                                \
+    }                                                                                                                  \
+    static void grid_wide_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                                \
+        (void)t;                                                                                                       \
+        grid_attention_wide(c, g, &kind_##name);                                                                       \
     }
-HEADS(64, 8)
-HEADS(64, 16)
-HEADS(128, 8)
-HEADS(128, 16)
-HEADS(256, 8)
+HEADS(64_8, 64, 64, 64, 8)
+HEADS(64_16, 64, 64, 64, 16)
+HEADS(128_8, 128, 128, 128, 8)
+HEADS(128_16, 128, 128, 128, 16)
+HEADS(256_8, 256, 256, 256, 8)
+HEADS(any_64, 0, 64, 128, 8)
+HEADS(any_128, 0, 128, 128, 8)
+HEADS(any_256, 0, 256, 256, 8)
+HEADS(any_512, 0, 512, 512, 8)
 
 #define PRODUCT(op, mode, kind)                                                                                        \
     {op,          wide_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}},     \
@@ -224,20 +255,16 @@ HEADS(256, 8)
     }
 
 #define SPLITS {1, 2, 4, 8, 16, 32}
-#define ATTENTION(d, group)                                                                                            \
-    {"attention",                                                                                                      \
-     few_##d##_##group,                                                                                                \
-     scratch_attention,                                                                                                \
-     0,                                                                                                                \
-     2,                                                                                                                \
-     {{"attention_split_" #d "_" #group, grid_split, 1}, {"attention_join_" #d, grid_join, 1}},                        \
-     NULL,                                                                                                             \
-     SPLITS},                                                                                                          \
+/* name: of the kind; wide, split: of its kernels. */
+#define ATTENTION(name, wide, split)                                                                                   \
+    {"attention", few_##name, scratch_attention,                                                                       \
+     0,           2,          {{"attention_split_" split, grid_split_##name, 1}, {"attention_join", grid_join, 1}},    \
+     NULL,        SPLITS},                                                                                             \
     {                                                                                                                  \
-        "attention", many_##d##_##group, scratch_attention, 0, 2,                                                      \
-            {{"attention_wide_" #d, grid_attention_wide, 1},                                                           \
-             {"attention_split_" #d "_" #group, grid_split, 1},                                                        \
-             {"attention_join_" #d, grid_join, 1}},                                                                    \
+        "attention", many_##name, scratch_attention, 0, 2,                                                             \
+            {{"attention_wide_" wide, grid_wide_##name, 1},                                                            \
+             {"attention_split_" split, grid_split_##name, 1},                                                         \
+             {"attention_join", grid_join, 1}},                                                                        \
             NULL, SPLITS                                                                                               \
     }
 
@@ -245,10 +272,14 @@ const gpu_kernel cuda_prompt_kernels[] = {
     PRODUCT("linear", WIDE_LINEAR, linear),
     PRODUCT("linear_add", WIDE_ADD, add),
     PRODUCT("linear_swiglu", WIDE_SWIGLU, swiglu),
-    ATTENTION(64, 8),
-    ATTENTION(64, 16),
-    ATTENTION(128, 8),
-    ATTENTION(128, 16),
-    ATTENTION(256, 8),
+    ATTENTION(64_8, "64", "64_8"),
+    ATTENTION(64_16, "64", "64_16"),
+    ATTENTION(128_8, "128", "128_8"),
+    ATTENTION(128_16, "128", "128_16"),
+    ATTENTION(256_8, "256", "256_8"),
+    ATTENTION(any_64, "any_64", "any_128"),
+    ATTENTION(any_128, "any_128", "any_128"),
+    ATTENTION(any_256, "any_256", "any_256"),
+    ATTENTION(any_512, "any_512", "any_512"),
     {0},
 };

@@ -3,6 +3,7 @@
  *
  * product_T_N(d, a, b, keep): both operands in shared memory, K-major; keep 0: overwrites d instead of adding.
  * product_T_a_N(d, a, b): a in registers, b in shared memory, MN-major; adds to d.
+ * scores_T_N(d, a, b, keep): like product_T_N; weighted_T_N: with b MN-major. Both take lower halves of descriptors.
  */
 #ifndef SATCHEL_CUDA_WGMMA_H
 #define SATCHEL_CUDA_WGMMA_H
@@ -51,16 +52,33 @@
                      : WGMMA_SUMS_##sums                                                                               \
                      : WGMMA_A, "l"(b));                                                                               \
     }
+/* Operands by the lower half of their descriptors (groups of 8 rows are 1024 bytes apart), which leaves half as many registers
+ * to compute; MN_MAJOR: b is MN-major, not K-major. */
+#define WGMMA_LOWER(name, type, n, sums, A, B, KEEP, MN_MAJOR)                                                         \
+    static __device__ __forceinline__ void name##_##type##_##n(float (&d)[sums], uint32_t a, uint32_t b, int keep) {   \
+        asm volatile("{\n .reg .pred keep;\n .reg .b64 x, y;\n setp.ne.b32 keep, %" #KEEP ", 0;\n"                     \
+                     " mov.b64 x, {%" #A ", 0x40000040};\n mov.b64 y, {%" #B ", 0x40000040};\n"                        \
+                     " wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" WGMMA_PLACES_##sums       \
+                     "}, x, y, keep, 1, 1, 0, " #MN_MAJOR ";\n}"                                                       \
+                     : WGMMA_SUMS_##sums                                                                               \
+                     : "r"(a), "r"(b), "r"(keep));                                                                     \
+    }
 
 WGMMA_SHARED(bf16, 256, 128, 128, 129, 130)
 WGMMA_SHARED(bf16, 128, 64, 64, 65, 66)
 WGMMA_SHARED(bf16, 64, 32, 32, 33, 34)
+WGMMA_SHARED(bf16, 32, 16, 16, 17, 18)
 WGMMA_SHARED(f16, 64, 32, 32, 33, 34)
+WGMMA_SHARED(f16, 32, 16, 16, 17, 18)
 WGMMA_REGISTERS(bf16, 64, 32, 32, 33, 34, 35, 36)
 WGMMA_REGISTERS(bf16, 128, 64, 64, 65, 66, 67, 68)
 WGMMA_REGISTERS(bf16, 256, 128, 128, 129, 130, 131, 132)
 WGMMA_REGISTERS(f16, 64, 32, 32, 33, 34, 35, 36)
 WGMMA_REGISTERS(f16, 128, 64, 64, 65, 66, 67, 68)
 WGMMA_REGISTERS(f16, 256, 128, 128, 129, 130, 131, 132)
+WGMMA_LOWER(scores, bf16, 64, 32, 32, 33, 34, 0)
+WGMMA_LOWER(scores, f16, 64, 32, 32, 33, 34, 0)
+WGMMA_LOWER(weighted, bf16, 256, 128, 128, 129, 130, 1)
+WGMMA_LOWER(weighted, f16, 256, 128, 128, 129, 130, 1)
 
 #endif

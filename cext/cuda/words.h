@@ -12,6 +12,11 @@ static __device__ __forceinline__ uint32_t word_of(const uint4 &x, int i) {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
+static __device__ __forceinline__ void store_16(uint32_t to, uint4 x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
 /* --- barriers in shared memory */
 
 static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {

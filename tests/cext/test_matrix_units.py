@@ -8,7 +8,6 @@ unrounded), which differs only by the order of summation, and with the definitio
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from accuracy import nmse
+from devices import opened
 from one_step import (
     MORE_WEIGHTS,
     WEIGHTS,
@@ -33,7 +33,7 @@ from one_step import (
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import DETERMINISTIC_BACKENDS, Device
-from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
 
 EMULATED = tuple(f"matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12"))
@@ -57,15 +57,6 @@ def unit(request: pytest.FixtureRequest) -> Iterator[tuple[Device, str]]:
         if kernel not in device.kernels(plan_of("linear", product("linear", "f32", 1, 32, (1,)), 0)[0], 0):
             pytest.skip(f"{name}: the device has no matrix units")
         yield device, kernel
-
-
-@contextlib.contextmanager
-def opened(name: str) -> Iterator[Device]:
-    found = next((f for f in libraries() if f.name == name), None)
-    if found is None or found.reason:
-        pytest.skip(f"{name}: {found.reason if found else 'its library was not built'}")
-    with find_backend(name).open() as device:
-        yield device
 
 
 def weights(

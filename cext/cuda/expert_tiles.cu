@@ -1,0 +1,553 @@
+/* expert_tiles.cu: mixture-of-experts products of packed weights (E, N, K) with many pairs of token and expert, for sm_90, in
+ * bf16 with float32 accumulators.
+ *
+ * expert_list_N sorts the pairs by expert in its first cluster and cuts them into tiles of up to N pairs, while the other groups
+ * convert the activations to bf16. The heads of head_linear are experts that every token has. In expert_tiles_N resident groups
+ * walk over the tiles times the blocks of 256 rows. One warp copies packed weights, three gather the pairs' activations, into two
+ * rings of stages that run ahead over the tiles. Eight warps dequantize 32 rows each to bf16 in registers (columns_values.cuh)
+ * and multiply: a warp by itself up to 32 pairs, as warpgroups beyond that. With gate and up, a warp has 16 rows of each, so
+ * SwiGLU needs no other thread's sums.
+ *
+ * A sum runs over K in order. Which instruction multiplies depends on the pairs of the expert in expert_tiles_128 (up to 32 or
+ * more), never on a pair's place in the list: the order within an expert, which differs from run to run, changes no bit.
+ */
+#include "columns_sums.cuh"
+#include "columns_values.cuh"
+#include "expert_tiles.h"
+#include "experts.cuh"
+#include "wgmma_columns.h"
+
+/* --- the list and the activations */
+
+/* Sum of the values of threads before this one, and of all; room: 33 words of shared memory. */
+static __device__ __forceinline__ int sum_before(int x, int *room, int &all) {
+    const int lane = threadIdx.x % 32, wave = threadIdx.x / 32;
+    int sum = x;
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+        const int other = __shfl_up_sync(~0u, sum, far);
+        sum += lane >= far ? other : 0;
+    }
+    if (lane == 31)
+        room[wave] = sum;
+    __syncthreads();
+    int before = 0, total = 0;
+#pragma unroll
+    for (int i = 0; i < EXPERT_LIST_THREADS / 32; i++) {
+        before += i < wave ? room[i] : 0;
+        total += room[i];
+    }
+    __syncthreads();
+    all = total;
+    return before + sum - x;
+}
+
+/* Calls use(pair, its bucket: an expert, or `experts` if it is not here) for pairs from .. to - 1, a thread several at a time. */
+template <class F>
+static __device__ __forceinline__ void each_pair(const gpu_call &c, const expert_call &e, int from, int to, F use) {
+    enum { AT_ONCE = 8 };
+    const bool dense = c.v[c.n_in].stride == 4 * (uint64_t)e.each; /* divisions take long */
+    for (int base = from + (int)threadIdx.x; base < to; base += AT_ONCE * EXPERT_LIST_THREADS) {
+        int bucket[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int pair = base + i * EXPERT_LIST_THREADS;
+            bucket[i] = pair >= to ? 0 : dense ? e.chosen(c, 0, pair) : e.chosen(c, pair / e.each, pair % e.each);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (base + i * EXPERT_LIST_THREADS < to)
+                use(base + i * EXPERT_LIST_THREADS, bucket[i] < 0 ? e.experts : bucket[i]);
+    }
+}
+
+/* What the groups of the cluster have at this place of shared memory: the sum of those before this one; all: of all. */
+static __device__ __forceinline__ int cluster_before(const int *at, uint32_t rank, uint32_t parts, int &all) {
+    int before = 0;
+    all = 0;
+    for (uint32_t r = 0; r < parts; r++) {
+        int n;
+        asm volatile("{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %1, %2;\n"
+                     " ld.shared::cluster.u32 %0, [there];\n}"
+                     : "=r"(n)
+                     : "r"(shared_address(at)), "r"(r)
+                     : "memory");
+        before += r < rank ? n : 0;
+        all += n;
+    }
+    return before;
+}
+
+/* The groups of the first cluster sort, each a part of the pairs: shared memory's atomics and scattered stores take as long for
+ * one group as a prompt's conversion. */
+template <int MOST>
+static __device__ __forceinline__ void expert_sort(const gpu_call &c, const expert_call &e, const expert_scratch &s,
+                                                   int now, uint32_t rank, uint32_t parts) {
+    __shared__ int counts[EXPERT_MOST + 1], room[EXPERT_LIST_THREADS / 32];
+    const int expert = threadIdx.x, pairs = now * e.each;
+    const int from = (int)((int64_t)pairs * rank / parts), to = (int)((int64_t)pairs * (rank + 1) / parts);
+    int *list = (int *)(c.scratch + s.list), here, tiles, n = 0, before = 0, none = 0, none_before = 0;
+    int4 *tile = (int4 *)(c.scratch + s.tiles);
+    counts[expert] = 0;
+    if (expert == 0)
+        counts[e.experts] = 0;
+    __syncthreads();
+    each_pair(c, e, from, to, [&](int, int bucket) { atomicAdd(&counts[bucket], 1); });
+    cluster_sync();
+    if (expert < e.experts)
+        before = cluster_before(counts + expert, rank, parts, n);
+    if (expert == 0)
+        none_before = cluster_before(counts + e.experts, rank, parts, none);
+    const int first = sum_before(n, room, here), at = sum_before((n + MOST - 1) / MOST, room, tiles);
+    for (int i = 0; i * MOST < n && rank == 0; i++)
+        tile[at + i] = make_int4(expert, first + i * MOST, min(MOST, n - i * MOST), n);
+    if (expert == 0 && rank == 0)
+        *(int4 *)c.scratch = make_int4(tiles, none, here, 0);
+    cluster_sync(); /* all have read the counts */
+    if (expert < e.experts)
+        counts[expert] = first + before;
+    if (expert == 0)
+        counts[e.experts] = here + none_before;
+    __syncthreads();
+    each_pair(c, e, from, to, [&](int pair, int bucket) { list[atomicAdd(&counts[bucket], 1)] = pair; });
+}
+
+/* The tiles of head_linear, whose pairs (token, head) need no sorting: by the first group. */
+template <int MOST>
+static __device__ __forceinline__ void head_tiles(const gpu_call &c, const expert_call &e, const expert_scratch &s,
+                                                  int now) {
+    const int each = (now + MOST - 1) / MOST;
+    for (int i = threadIdx.x; i < e.experts * each; i += EXPERT_LIST_THREADS) {
+        const int head = i / each, first = i % each * MOST;
+        ((int4 *)(c.scratch + s.tiles))[i] = make_int4(head, head * now + first, min(MOST, now - first), now);
+    }
+    if (threadIdx.x == 0)
+        *(int4 *)c.scratch = make_int4(e.experts * each, 0, now * e.experts, 0);
+}
+
+template <int MOST> static __device__ __forceinline__ void expert_list(const gpu_call &c) {
+    launch_next();
+    wait_before();
+    const expert_call e(c);
+    const expert_scratch s = expert_scratch_of(&c, MOST);
+    const int now = rows_now(c, c.v[0]), pieces = e.chunks * (CHUNK / 16);
+    const uint32_t parts = cluster_size();
+    if (blockIdx.x < parts) {
+        if (!e.by_head)
+            expert_sort<MOST>(c, e, s, now, blockIdx.x, parts);
+        else if (blockIdx.x == 0)
+            head_tiles<MOST>(c, e, s, now);
+        return;
+    }
+    const int thread = (int)(blockIdx.x - parts) * EXPERT_LIST_THREADS + threadIdx.x,
+              threads = (int)(gridDim.x - parts) * EXPERT_LIST_THREADS;
+    if (e.by_head)
+        for (int i = thread; i < now * e.each; i += threads)
+            ((int *)(c.scratch + s.list))[i] = i % now * e.each + i / now;
+    const int each = (int64_t)c.v[1].shape[1] * c.v[1].shape[2] == e.width ? 1 : e.each;
+    const int64_t all = (int64_t)now * each * pieces;
+    for (int64_t i = thread; i < all; i += threads) {
+        const int row = (int)(i / pieces), k = (int)(i % pieces) * 16;
+        const float *from = e.input(c, row / each, row % each) + k;
+        float x[16];
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            const float4 v = k + 4 * q < e.width ? *(const float4 *)(from + 4 * q) : make_float4(0, 0, 0, 0);
+            x[4 * q] = v.x, x[4 * q + 1] = v.y, x[4 * q + 2] = v.z, x[4 * q + 3] = v.w;
+        }
+        uint4 *to = (uint4 *)(c.scratch + s.rows) + 2 * i;
+        to[0] = columns_piece(x, 0), to[1] = columns_piece(x, 1);
+    }
+}
+
+#define EXPERT_LIST(N)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(EXPERT_LIST_THREADS, 1)                                               \
+        expert_list_##N(const __grid_constant__ gpu_call c) {                                                          \
+        expert_list<N>(c);                                                                                             \
+    }
+EXPERT_LIST(32)
+EXPERT_LIST(128)
+
+/* --- the walk over the tiles */
+
+/* What a group's threads share: the rings are each thread's own view of them. */
+struct expert_walk {
+    const gpu_call &c;
+    expert_call e;
+    const int4 *tiles;
+    const int *list;
+    const char *rows;
+    int blocks, all;
+    __device__ __forceinline__ expert_walk(const gpu_call &c_, const expert_scratch &s) : c(c_), e(c_) {
+        tiles = (const int4 *)(c.scratch + s.tiles);
+        list = (const int *)(c.scratch + s.list);
+        rows = (const char *)(c.scratch + s.rows);
+        blocks = expert_blocks(&c.v[2], e.matrices);
+        all = ((const int *)c.scratch)[0] * blocks;
+    }
+    /* The tile of 16 rows that a warp has as its part 0 or 1. */
+    __device__ __forceinline__ int row_tile(int block, int warp, int part) const {
+        return e.matrices == 2 ? block * EXPERT_WARPS + warp : (block * EXPERT_WARPS + warp) * 2 + part;
+    }
+};
+
+/* Copies packed weights: one warp, a lane for each tile of 16 rows. */
+template <class F> static __device__ __forceinline__ void expert_weights(const expert_walk &walk, columns_ring ring) {
+    const int lane = threadIdx.x % 32, part = lane % 2;
+    const gpu_view &w = walk.c.v[walk.e.matrices == 2 ? 2 + part : 2];
+    for (int work = blockIdx.x; work < walk.all; work += gridDim.x) {
+        const int expert = walk.tiles[work / walk.blocks].x;
+        const int rows = walk.row_tile(work % walk.blocks, lane / 2, part);
+        const bool mine = lane < 2 * EXPERT_WARPS && rows < walk.e.tiles;
+        const uint32_t all = __popc(__ballot_sync(~0u, mine)) * F::BYTES;
+        const char *data = (const char *)w.data + expert * w.stride + (int64_t)rows * walk.e.chunks * F::BYTES;
+        for (int k = 0; k < walk.e.chunks; k++, data += F::BYTES, ring.next()) {
+            if (lane == 0) {
+                barrier_wait(ring.empty(), ring.phase ^ 1);
+                barrier_expect(ring.full(), all);
+            }
+            __syncwarp();
+            if (mine)
+                bulk_load(ring.here() + lane * F::BYTES, data, F::BYTES, ring.full());
+        }
+    }
+}
+
+/* Gathers activations: one of three warps, four pairs at a time; pairs that a tile lacks are left as they are. */
+template <int MOST>
+static __device__ __forceinline__ void expert_columns(const expert_walk &walk, columns_ring ring, int which) {
+    enum { WARPS = 3, TURNS = (MOST / 4 + WARPS - 1) / WARPS };
+    const int lane = threadIdx.x % 32, piece = lane % 8, below = lane / 8;
+    const bool own = (int64_t)walk.c.v[1].shape[1] * walk.c.v[1].shape[2] != walk.e.width;
+    for (int work = blockIdx.x; work < walk.all; work += gridDim.x) {
+        const int4 tile = walk.tiles[work / walk.blocks];
+        uint32_t rows[TURNS]; /* in chunks */
+#pragma unroll
+        for (int i = 0; i < TURNS; i++) {
+            const int n = 4 * (WARPS * i + which) + below, pair = n < tile.z ? walk.list[tile.y + n] : 0;
+            rows[i] = (uint32_t)(own ? pair : pair / walk.e.each) * (uint32_t)walk.e.chunks;
+        }
+        const char *from = walk.rows + 16 * piece;
+        for (int step = 0; step < 4 * walk.e.chunks; step++, from += 128, ring.next()) {
+            barrier_wait(ring.empty(), ring.phase ^ 1);
+#pragma unroll
+            for (int i = 0; i < TURNS; i++) {
+                const int n = 4 * (WARPS * i + which) + below;
+                if (n < tile.z)
+                    copy_16(ring.here() + n * 128 + ((piece ^ (n & 7)) << 4), from + (uint64_t)rows[i] * (CHUNK * 2),
+                            1);
+            }
+            asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.full()) : "memory");
+        }
+    }
+    copies_wait<0>();
+}
+
+/* --- multiplying */
+
+template <int N> static __device__ __forceinline__ void expert_clear(float (&d)[2][N / 2]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        d[0][i] = d[1][i] = 0.0f;
+}
+
+/* The scales of rows g and g + 8 for stretches 2 p and 2 p + 1. */
+struct expert_scales {
+    uint4 low, high;
+    __device__ __forceinline__ expert_scales(const uint32_t *table, int lane, int p) {
+        low = *(const uint4 *)(table + lane / 4 * 16 + 4 * p);
+        high = *(const uint4 *)(table + (lane / 4 + 8) * 16 + 4 * p);
+    }
+    /* Both operands of stretch 2 p + j. */
+    template <class F>
+    __device__ __forceinline__ void operands(const uint32_t (&word)[4], int j, uint32_t (&a)[2][4]) const {
+        const uint2 scale[2] = {j ? make_uint2(low.z, low.w) : make_uint2(low.x, low.y),
+                                j ? make_uint2(high.z, high.w) : make_uint2(high.x, high.y)};
+        operand_of<F>(word, 0, scale, a[0]);
+        operand_of<F>(word, 1, scale, a[1]);
+    }
+};
+
+/* The words and scales of stretches 2 p and 2 p + 1 of one of a warp's two parts of a chunk. */
+template <class F> struct expert_words {
+    uint32_t word[2][4];
+    expert_scales scales;
+    __device__ __forceinline__ expert_words(const char *w, const uint32_t *table, int part, int p)
+        : scales(table + part * (COLUMNS_TABLE / 4), threadIdx.x % 32, p) {
+        columns_words<F>(w + part * F::BYTES, threadIdx.x % 32, p, word);
+    }
+};
+
+/* Columns of 16 pairs (x[i]: step i of 16 elements; of 8 pairs x[0] has both) from pair n on, steps 2 j and 2 j + 1. */
+template <int N> static __device__ __forceinline__ void expert_load(uint32_t stage, int n, int j, uint32_t (&x)[2][4]) {
+    const int lane = threadIdx.x % 32, row = lane % 8 + (N > 8 ? lane / 16 * 8 : 0), half = lane / 8 % 2,
+              more = N > 8 ? 0 : lane / 16;
+#pragma unroll
+    for (int i = 0; i < (N > 8 ? 2 : 1); i++)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[i][0]), "=r"(x[i][1]), "=r"(x[i][2]), "=r"(x[i][3])
+                     : "r"(stage + (n + row) * 128 + (((2 * (2 * j + i + more) + half) ^ (row & 7)) << 4))
+                     : "memory");
+}
+
+/* d += an operand times columns of N pairs from pair n on (of 8: step i of both), as expert_load() has loaded them. */
+template <int N>
+static __device__ __forceinline__ void expert_add(float (&d)[N / 2], const uint32_t (&a)[4], const uint32_t (&x)[2][4],
+                                                  int n, int i) {
+    if constexpr (N == 8) {
+        mma_bf16(d, a[0], a[1], a[2], a[3], x[0][2 * i], x[0][2 * i + 1]);
+    } else {
+        mma_bf16(d + n / 2, a[0], a[1], a[2], a[3], x[i][0], x[i][1]);
+        mma_bf16(d + n / 2 + 4, a[0], a[1], a[2], a[3], x[i][2], x[i][3]);
+    }
+}
+
+/* A step of 64 elements of up to 16 pairs. The words of the next part are loaded while one multiplies; `next` is the first's. */
+template <class F, int N>
+static __device__ __forceinline__ void expert_step(const char *w, const uint32_t *table, int p, columns_ring &columns,
+                                                   expert_words<F> &next, float (&d)[2][N / 2]) {
+    uint32_t x[2][2][4];
+    barrier_wait(columns.full(), columns.phase);
+    expert_load<N>(columns.here(), 0, 0, x[0]);
+    expert_load<N>(columns.here(), 0, 1, x[1]);
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+        const expert_words<F> words = next;
+        if (2 * p + b < 7)
+            next = expert_words<F>(w, table, 1 - b, p + b);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            uint32_t a[2][4];
+            words.scales.template operands<F>(words.word[j], j, a);
+            expert_add<N>(d[b], a[0], x[j], 0, 0);
+            expert_add<N>(d[b], a[1], x[j], 0, 1);
+        }
+    }
+}
+
+/* The same of up to 32 pairs, whose columns are loaded as they are multiplied. */
+template <class F, int N>
+static __device__ __forceinline__ void expert_wide_step(const char *w, const uint32_t *table, int p,
+                                                        columns_ring &columns, float (&d)[2][N / 2]) {
+    const expert_words<F> words[2] = {{w, table, 0, p}, {w, table, 1, p}};
+    barrier_wait(columns.full(), columns.phase);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t a[2][2][4];
+        words[0].scales.template operands<F>(words[0].word[j], j, a[0]);
+        words[1].scales.template operands<F>(words[1].word[j], j, a[1]);
+#pragma unroll
+        for (int n = 0; n < N; n += 16) {
+            uint32_t x[2][4];
+            expert_load<N>(columns.here(), n, j, x);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                expert_add<N>(d[i % 2], a[i % 2][i / 2], x, n, i / 2);
+        }
+    }
+}
+
+/* A tile's sums of up to N pairs, by this warp alone. */
+template <class F, int N>
+static __device__ __forceinline__ void expert_by_warp(columns_ring &weights, columns_ring &columns, const char *own,
+                                                      uint32_t *table, int chunks, float (&d)[2][N / 2]) {
+    expert_clear<N>(d);
+    for (int k = 0; k < chunks; k++) {
+        const char *w = own + weights.stage * weights.bytes;
+        barrier_wait(weights.full(), weights.phase);
+        store_scales<F>(w, table);
+        store_scales<F>(w + F::BYTES, table + COLUMNS_TABLE / 4);
+        __syncwarp();
+        if constexpr (N <= 16) {
+            expert_words<F> next(w, table, 0, 0);
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                expert_step<F, N>(w, table, p, columns, next, d);
+                __syncwarp();
+                ring_release(columns);
+            }
+        } else {
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                expert_wide_step<F, N>(w, table, p, columns, d);
+                __syncwarp();
+                ring_release(columns);
+            }
+        }
+        ring_release(weights);
+    }
+}
+
+/* A tile's sums of up to 128 pairs, by warpgroups. The words and scales of the next part are loaded while one multiplies, and the
+ * next chunk's tables are made in the middle of a chunk. A stage that wgmma reads is released one step later. */
+template <class F>
+static __device__ __forceinline__ void expert_by_group(columns_ring &weights, columns_ring &columns, const char *own,
+                                                       uint32_t *tables, int chunks, float (&d)[2][64]) {
+    enum { TABLE = 2 * COLUMNS_TABLE / 4 };
+    columns_ring done = columns, after = weights;
+    expert_clear<EXPERT_WIDE>(d);
+    barrier_wait(weights.full(), weights.phase);
+    const char *w = own + weights.stage * weights.bytes;
+    leave_scales<F>(w, tables);
+    leave_scales<F>(w + F::BYTES, tables + COLUMNS_TABLE / 4);
+    expert_words<F> next(w, tables, 0, 0);
+    for (int k = 0; k < chunks; k++) {
+        const bool last = k + 1 == chunks;
+        const uint32_t *table = tables + k % 2 * TABLE;
+        uint32_t *other = tables + (k + 1) % 2 * TABLE;
+        after.next();
+        const char *follows = own + after.stage * after.bytes;
+#pragma unroll
+        for (int s = 0; s < 8; s++) { /* step s / 2 of 64 elements, part s % 2 */
+            const int b = s % 2;
+            const uint32_t at = operand_low(columns.here(), 16);
+            const expert_words<F> words = next;
+            if (s < 7)
+                next = expert_words<F>(w, table, (s + 1) % 2, (s + 1) / 2);
+            else if (!last)
+                next = expert_words<F>(follows, other, 0, 0);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                uint32_t a[2][4];
+                words.scales.template operands<F>(words.word[j], j, a);
+                if (b == 0 && j == 0) {
+                    barrier_wait(columns.full(), columns.phase);
+                    shared_to_async(); /* the gathered rows were written by ordinary copies */
+                }
+                products_open();
+                product_columns(d[b], a[0], at + 4 * j);
+                product_columns(d[b], a[1], at + 4 * j + 2);
+                products_close();
+                products_wait<1>();
+                if (b == 0 && j == 0 && k + s)
+                    ring_release(done);
+            }
+            if (b == 1)
+                columns.next();
+            if (s == 3 && !last) {
+                barrier_wait(after.full(), after.phase);
+                leave_scales<F>(follows, other);
+            }
+            if (s == 5 && !last)
+                leave_scales<F>(follows + F::BYTES, other + COLUMNS_TABLE / 4);
+        }
+        __syncwarp();
+        ring_release(weights);
+        w = follows;
+    }
+    products_wait<0>();
+    ring_release(done);
+}
+
+/* Writes a tile's sums: of a lane pairs 8 i + 2 (lane % 4) and the next, rows lane / 4 and 8 more of both parts. */
+template <int N>
+static __device__ __forceinline__ void expert_store(const expert_walk &walk, const int4 &tile, int block, int warp,
+                                                    const float (&d)[2][N / 2]) {
+    const expert_call &e = walk.e;
+    const int lane = threadIdx.x % 32, first = walk.row_tile(block, warp, 0) * TILE_ROWS + lane / 4;
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        const int n = i / 2 * 8 + lane % 4 * 2 + i % 2, at = i / 2 * 4 + i % 2;
+        if (n >= tile.z)
+            continue;
+        const int pair = walk.list[tile.y + n];
+        float *y = e.output(walk.c, pair / e.each, pair % e.each);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = first + 8 * h;
+            const float both[2] = {d[0][at + 2 * h], d[1][at + 2 * h]};
+            if (row < e.rows)
+                y[row] = expert_result(both, e.matrices);
+            if (e.matrices == 1 && row + TILE_ROWS < e.rows)
+                y[row + TILE_ROWS] = both[1];
+        }
+    }
+}
+
+template <class F, int N>
+static __device__ __forceinline__ void expert_tile_by_warp(const expert_walk &walk, const int4 &tile, int block,
+                                                           columns_ring &weights, columns_ring &columns,
+                                                           const char *own, uint32_t *table) {
+    float d[2][N / 2];
+    expert_by_warp<F, N>(weights, columns, own, table, walk.e.chunks, d);
+    expert_store<N>(walk, tile, block, (int)threadIdx.x / 32 - 4, d);
+}
+
+template <class F, int MOST>
+static __device__ __forceinline__ void expert_multiply(const expert_walk &walk, columns_ring weights,
+                                                       columns_ring columns, const char *own, uint32_t *table) {
+    for (int work = blockIdx.x; work < walk.all; work += gridDim.x) {
+        const int4 tile = walk.tiles[work / walk.blocks];
+        const int block = work % walk.blocks;
+        if (MOST > EXPERT_NARROW && tile.w > EXPERT_NARROW) {
+            float d[2][EXPERT_WIDE / 2];
+            expert_by_group<F>(weights, columns, own, table, walk.e.chunks, d);
+            expert_store<EXPERT_WIDE>(walk, tile, block, (int)threadIdx.x / 32 - 4, d);
+        } else if (tile.z > 16) {
+            expert_tile_by_warp<F, 32>(walk, tile, block, weights, columns, own, table);
+        } else if (tile.z > 8) {
+            expert_tile_by_warp<F, 16>(walk, tile, block, weights, columns, own, table);
+        } else {
+            expert_tile_by_warp<F, 8>(walk, tile, block, weights, columns, own, table);
+        }
+    }
+}
+
+/* Zeros for the pairs whose expert is on another device. */
+static __device__ __forceinline__ void expert_none(const expert_walk &walk) {
+    const int4 counts = *(const int4 *)walk.c.scratch;
+    for (int i = blockIdx.x; i < counts.y; i += gridDim.x) {
+        const int pair = walk.list[counts.z + i];
+        float *y = walk.e.output(walk.c, pair / walk.e.each, pair % walk.e.each);
+        for (int row = threadIdx.x; row < walk.e.rows; row += EXPERT_THREADS)
+            y[row] = 0.0f;
+    }
+}
+
+template <class F, int MOST> static __device__ __forceinline__ void expert_tiles(const gpu_call &c) {
+    extern __shared__ char shared[];
+    char *memory = shared + ((1024 - (shared_address(shared) & 1023)) & 1023);
+    const expert_room r = expert_room_of(MOST, F::BYTES);
+    const uint32_t base = shared_address(memory);
+    const columns_ring weights = {base + r.weights, base + r.bars, r.weight, r.weight_stages, 0, 0};
+    const columns_ring columns = {base, base + r.bars + 128, r.column, r.column_stages, 0, 0};
+    const int warp = threadIdx.x / 32;
+    launch_next();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < r.weight_stages; i++)
+            barrier_init(weights.bars + 16 * i, 1), barrier_init(weights.bars + 16 * i + 8, EXPERT_WARPS);
+        for (int i = 0; i < r.column_stages; i++)
+            barrier_init(columns.bars + 16 * i, 3 * 32 /* lanes that gather */),
+                barrier_init(columns.bars + 16 * i + 8, EXPERT_WARPS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    wait_before();
+    const expert_walk walk(c, expert_scratch_of(&c, MOST));
+    expert_none(walk);
+    if (warp < 4) {
+        registers_give<MOST == EXPERT_WIDE ? 56 : 32>();
+        if (warp == 0)
+            expert_weights<F>(walk, weights);
+        else
+            expert_columns<MOST>(walk, columns, warp - 1);
+    } else {
+        registers_take<MOST == EXPERT_WIDE ? 224 : 104>();
+        expert_multiply<F, MOST>(walk, weights, columns, memory + r.weights + (warp - 4) * 2 * F::BYTES,
+                                 (uint32_t *)(memory + r.tables) + (warp - 4) * (expert_tables(MOST) / 4));
+    }
+}
+
+#define EXPERT_TILES(f)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(EXPERT_THREADS, 1)                                                    \
+        expert_tiles_128_##f(const __grid_constant__ gpu_call c) {                                                     \
+        expert_tiles<tile_##f, EXPERT_WIDE>(c);                                                                        \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(EXPERT_THREADS, 2)                                                    \
+        expert_tiles_32_##f(const __grid_constant__ gpu_call c) {                                                      \
+        expert_tiles<tile_##f, EXPERT_NARROW>(c);                                                                      \
+    }
+#ifndef EXPERT_FORMATS
+#define EXPERT_FORMATS TILE_FORMATS
+#endif
+EXPERT_FORMATS(EXPERT_TILES)

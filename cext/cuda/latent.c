@@ -1,0 +1,98 @@
+/* latent.c: kernel table of attention_latent.cu: attention over the latents of MLA, of all positions or of listed ones. */
+#include "check.h"
+#include "check_tokens.h"
+#include "latent_shape.h"
+#include "tables.h"
+
+enum { MADE_FOR = 90 };
+
+static int aligned(const gpu_view *v, uint64_t bytes) {
+    return v->data % bytes == 0 && v->stride % bytes == 0;
+}
+
+/* Checks common to both ops; value: elements of a row that are its value. */
+static const char *check_latent(const gpu_call *c, const gpu_traits *t, int32_t value, float scale) {
+    const gpu_view *q = c->v + 1, *k = c->v + 2;
+    const int32_t block = k->shape[2];
+    if (t->arch != MADE_FOR || LATENT_SHARED > t->shared)
+        return "it is made for sm_90";
+    if (k->shape[1] != 1 || k->shape[3] != LATENT_D || q->shape[2] != LATENT_D || value != LATENT_V ||
+        width(c->v) != (int64_t)q->shape[1] * LATENT_V)
+        return "it is made for rows of 576 numbers, of which the first 512 are the value";
+    if (k->format == F32 || !kv_block(k->format) || block < 16 || (block & (block - 1)) || !(scale > 0))
+        return "a cache must have F16, BF16, FP8, Q8_0 or Q4_0 rows, blocks of 16, 32, 64 ... positions, and the scale "
+               "must be positive";
+    if (q->format != F32 || c->v->format != F32 || !aligned(q, 16) || !aligned(c->v, 16) || !aligned(k, 16) ||
+        c->v[6].stride % 4)
+        return "queries and results must be f32, and rows must begin at whole words";
+    return q->shape[0] <= 65535 ? NULL : "it takes 65,535 tokens";
+}
+
+static const char *check_dense(const gpu_call *c, const gpu_traits *t) {
+    const char *why = check_attention(c, t);
+    arg_attention a;
+    if (why)
+        return why;
+    memcpy(&a, c->arg, sizeof a);
+    if (c->n_in != 6 || a.cap != 0 || a.chunk || a.window || !a.causal || a.alibi)
+        return "it has no sinks, soft caps, chunks, windows or sight of what follows";
+    return check_latent(c, t, a.value, a.scale);
+}
+
+static const char *check_whole(const gpu_call *c, const gpu_traits *t) {
+    return c->v[1].shape[0] > LATENT_FEW ? check_dense(c, t) : "it is made for more tokens";
+}
+
+static const char *check_listed(const gpu_call *c, const gpu_traits *t) {
+    arg_sparse_attention a;
+    const gpu_view *list = c->v + 7;
+    memcpy(&a, c->arg, sizeof a);
+    if (c->n_in != 7 || list->format != I32 || list->stride % 4 || list->shape[1] < 1)
+        return "positions must be i32 (T, k)";
+    return check_latent(c, t, a.value, a.scale);
+}
+
+static uint64_t scratch_cut(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return latent_scratch(c, 0);
+}
+
+static void grid_tiles(const gpu_call *c, gpu_grid *g, int whole) {
+    const int tokens = c->v[1].shape[0], heads = c->v[1].shape[1], each = latent_tokens(heads, whole);
+    *g = grid_of((int64_t)((tokens + each - 1) / each) * latent_tiles(heads),
+                 whole ? 1 : latent_splits(tokens, heads, c->config), 1, LATENT_THREADS, LATENT_SHARED);
+}
+
+static void grid_whole(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    grid_tiles(c, g, 1);
+}
+
+static void grid_cut(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    grid_tiles(c, g, 0);
+}
+
+static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(4 * (int64_t)c->v[1].shape[1], c->v[1].shape[0], 1, LATENT_JOINERS, 0);
+    if (latent_splits(c->v[1].shape[0], c->v[1].shape[1], c->config) == 1)
+        *g = grid_of(1, 1, 1, LATENT_JOINERS, 0); /* there is nothing to join */
+}
+
+const gpu_kernel cuda_latent_kernels[] = {
+    {.op = "attention", .check = check_whole, .format_of = 2, .launch = {{"attention_latent", grid_whole, 1}}},
+    {.op = "attention",
+     .check = check_dense,
+     .scratch = scratch_cut,
+     .format_of = 2,
+     .launch = {{"attention_cut", grid_cut, 1}, {"attention_cut_join", grid_join, 1}},
+     .configs = {1, 2, 4, 8, 16, 32, 64}},
+    {.op = "sparse_attention",
+     .check = check_listed,
+     .scratch = scratch_cut,
+     .format_of = 2,
+     .launch = {{"attention_listed", grid_cut, 1}, {"attention_listed_join", grid_join, 1}},
+     .configs = {1, 2, 4, 8, 16, 32, 64}},
+    {0},
+};

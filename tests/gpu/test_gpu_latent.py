@@ -1,0 +1,65 @@
+"""Latent attention of DeepSeek's size (rows of 512 + 64 numbers) on a GPU against the CPU: all cache formats,
+one and many tokens, runs and single tokens of several slots in one step, all positions and listed ones;
+`pytest -m gpu`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attention_cases import Tokens
+from kernel_cases import check
+from latent_cases import past_of
+from one_step import Case, f32, generator, run
+
+from satchel.quant.cache import CACHE_TYPES
+from satchel.runtime.device.device import Device
+
+LATENT, ROW = 512, 576
+ROUNDED = 1e-3  # nmse: rows in blocks are met as bfloat16, and large scores are the more wrong for it
+FORMATS_OF_TENSOR_CORES = [f for f in CACHE_TYPES if f in ("f16", "bf16", "fp8", "q8_0", "q4_0")]
+STEPS: dict[str, tuple[int, Tokens]] = {
+    "one": (16, [(0, 0)]),
+    "one at a border": (16, [(0, 64)]),
+    "one far": (16, [(0, 2500)]),
+    "of 128 heads": (128, [(0, 130), (0, 131)]),
+    "of 40 heads": (40, [(0, 130), (1, 3), (1, 4)]),
+    "batch": (16, [(s, 37 * s) for s in range(20)]),
+    "prompt": (16, [(0, p) for p in range(20, 320)]),
+    "mixed": (16, [(2, 900), (1, 0), (1, 1), *((0, p) for p in range(5, 160)), (3, 63), (4, 64)]),
+    "prompt of 128 heads": (128, [(0, p) for p in range(140)]),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", FORMATS_OF_TENSOR_CORES)
+@pytest.mark.parametrize("step", STEPS)
+def test_it_equals_the_cpus(cuda: Device, cpu: Device, format: str, step: str) -> None:
+    heads, tokens = STEPS[step]
+    rng = generator(f"{format} {step}")
+    cache, place = past_of(rng, format, tokens, ROW)
+    inputs = (f32(rng, len(tokens), heads, ROW), cache, cache, *place)
+    shape, args = (len(tokens), heads * LATENT), {"scale": 0.07, "window": 0, "cap": 0.0, "value": LATENT}
+    one = Case(f"{format} {step}", inputs, shape, args=args, bound=ROUNDED)
+    kernel = f"attention_cut_{format}+attention_cut_join_{format}"
+    if len(tokens) > 128:
+        kernel = f"attention_latent_{format}"
+    check(one, run(cuda, "attention", one, kernel=kernel), run(cpu, "attention", one))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", FORMATS_OF_TENSOR_CORES)
+def test_listed_positions_equal_the_cpus(cuda: Device, cpu: Device, format: str) -> None:
+    rng = generator(f"{format} listed")
+    tokens = [(0, 5), (0, 699), (0, 700), (1, 63), (2, 64), (3, 0)]
+    for heads, most in ((16, 64), (128, 300)):
+        cache, place = past_of(rng, format, tokens, ROW)
+        positions = np.full((len(tokens), most), -1, np.int32)
+        for row, (_, pos) in zip(positions, tokens, strict=True):
+            n = min(most, pos + 1) - (pos == 699)  # one list ends before it must
+            row[:n] = np.sort(rng.permutation(pos + 1)[:n])
+        inputs = (f32(rng, len(tokens), heads, ROW), cache, cache, *place, (positions, "i32"))
+        shape, args = (len(tokens), heads * LATENT), {"scale": 0.07, "value": LATENT}
+        one = Case(f"{format} {heads}", inputs, shape, args=args, bound=ROUNDED)
+        kernel = f"attention_listed_{format}+attention_listed_join_{format}"
+        check(one, run(cuda, "sparse_attention", one, kernel=kernel), run(cpu, "sparse_attention", one))
