@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from satchel.runtime.api.model import Model
-from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Launched
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.grammar import JsonSchema
@@ -69,10 +69,10 @@ class Order:
             waits = self.in_turn and any(seq.host_sampling is not None for seq in batch)
             return {} if waits else plan(batch, now)
 
-        def launched(entries: Sequence[BatchEntry]) -> Launched:
+        def launched(entries: Sequence[BatchEntry], *, alone: bool = False) -> Launched:
             self.steps += 1
-            self.ahead += any(LAST in e.ids for e in entries)
-            return launch(entries)
+            self.ahead += not service.engine.idle()
+            return launch(entries, alone=alone)
 
         def sampled(entries: Sequence[BatchEntry]) -> object:
             # Steps without host-side sampling go through launch().

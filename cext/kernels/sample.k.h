@@ -99,15 +99,16 @@ FN row_facts facts_of(CONSTANT gpu_call *c, int row) {
     r.vocabulary = c->v[1].shape[1];
     r.pos = i32_at(c->v + 4, row);
     r.ring = inside(slot, ring->shape[0]) && r.pos >= 0 ? ROW(const int32_t, ring, slot) : NULL;
-    r.edits = c->mode == SAMPLE_MASKED ? ROW(const int32_t, c->v + 7, row) : NULL;
+    r.edits = c->mode == SAMPLE_MASKED && is_edited(r.params) ? ROW(const int32_t, c->v + 7, row) : NULL;
     return r;
 }
 
-/* Fills the candidate set, in scratch, with all logits; 0 if one of them is damaged. */
-FN int fill_set(self m, THREAD set *s, DEVICE const float *logits) {
+/* Fills the candidate set, in scratch, with all logits, -INFINITY for those whose bit of the bitmask (NULL: none) is clear; 0 if
+ * one of them is damaged. */
+FN int fill_set(self m, THREAD set *s, DEVICE const float *logits, DEVICE const uint32_t *bitmask) {
     int64_t damaged = 0;
     for (int i = m.thread; i < s->n; i += m.threads) {
-        s->own_x[0][i] = logits[i];
+        s->own_x[0][i] = !bitmask || bitmask[i / 32] >> i % 32 & 1 ? logits[i] : -INFINITY;
         damaged += is_damaged(logits[i]);
     }
     s->x = s->own_x[0];
@@ -121,13 +122,15 @@ KERNEL(sample, SAMPLE_THREADS) {
     for (int row = m.group[0]; row < rows; row += SAMPLE_GROUPS) {
         row_facts r = facts_of(c, row);
         set s = set_of(c, m, m.group[0], n);
+        DEVICE const uint32_t *bitmask =
+            c->mode == SAMPLE_MASKED && is_masked(r.params) ? ROW(const uint32_t, c->v + 6, row) : NULL;
         float nll_bits = 0;
         int token = NO_TOKEN;
-        if (c->mode == SAMPLE_TOKEN && is_greedy(r.params))
+        /* Most rows of a step that waits for the host are sampled as in any other; a bitmask alone costs no pass over the logits. */
+        if (is_greedy(r.params) && !r.edits && !bitmask)
             token = greedy_token(m, c, row, n);
-        else if (fill_set(m, &s, ROW(const float, c->v + 1, row)))
-            token = sample_row(m, &s, &r, r.edits ? c->v[7].shape[1] : 0,
-                               r.edits ? ROW(const uint32_t, c->v + 6, row) : NULL, &nll_bits);
+        else if (fill_set(m, &s, ROW(const float, c->v + 1, row), r.edits ? NULL : bitmask))
+            token = sample_row(m, &s, &r, r.edits ? c->v[7].shape[1] : 0, bitmask, &nll_bits);
         BARRIER(m);
         if (m.thread)
             continue;
@@ -147,7 +150,7 @@ FN void report_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, int id,
     float mine;
     int64_t above = 0;
     set top;
-    if (!fill_set(m, s, ROW(const float, c->v + 1, row)) || s->all_lost || id == NO_TOKEN) {
+    if (!fill_set(m, s, ROW(const float, c->v + 1, row), NULL) || s->all_lost || id == NO_TOKEN) {
         for (int i = m.thread; i < 2 + 2 * k; i += m.threads)
             out[i] = f32_nan();
         return;

@@ -34,9 +34,10 @@ enum { NO_TOKEN = -1, BAD_INDEX = -2 }; /* results of a row without a valid cand
 
 /* Inputs of a row. */
 typedef struct {
-    DEVICE const char *params;   /* its hal_sampling, at any address */
-    DEVICE const int32_t *ring;  /* the slot's tokens by position; NULL if slot or position is out of range */
-    DEVICE const int32_t *edits; /* (token, bits of a float32) pairs; NULL: none, and no token bitmask */
+    DEVICE const char *params;  /* its hal_sampling, at any address */
+    DEVICE const int32_t *ring; /* the slot's tokens by position; NULL if slot or position is out of range */
+    DEVICE const int32_t
+        *edits; /* (token, bits of a float32) pairs; NULL: none, and a token bitmask is in the logits already */
     int width, vocabulary, pos;
     /* fields of hal_sampling, see read_row() */
     uint64_t seed;
@@ -68,6 +69,21 @@ FN hal_stage stage_of(DEVICE const char *params, int i) {
 FN int is_greedy(DEVICE const char *params) {
     hal_stage first = stage_of(params, 0);
     return first.stage == STAGE_temperature && first.numbers[0] <= 0;
+}
+
+/* Whether single logits of a row are edited. */
+FN int is_edited(DEVICE const char *params) {
+    int32_t biases, dry_penalties;
+    COPY_FIELD(&biases, params, biases);
+    COPY_FIELD(&dry_penalties, params, dry_penalties);
+    return biases || dry_penalties;
+}
+
+/* Whether a row has a token bitmask. */
+FN int is_masked(DEVICE const char *params) {
+    int32_t masked;
+    COPY_FIELD(&masked, params, masked);
+    return masked != 0;
 }
 
 /* Whether a row's logprobs are requested. */

@@ -248,17 +248,24 @@ def _shown(node: Node) -> str:
 
 
 def step_fields(order: list[Node], bucket: Bucket) -> tuple[Field, ...]:
-    """Layout of the step block: counts, then the inputs, with the block tables last because they are the
-    largest.
+    """Layout of the step block: counts, then the inputs, by who reads them and how large they are: block
+    tables behind the others, and behind them what a segment that waits for the host reads alone. So each run
+    sends a beginning of the block.
     """
     at = COUNTS_BYTES
     found = []
     inputs = (n for n in order if n.op == "input")
-    for node in sorted(inputs, key=lambda n: (n.name.startswith("table"), n.name)):
+    for node in sorted(inputs, key=lambda n: (_place(n.name), n.name)):
         at = align_up(at, 8)
         found.append(Field(node.name, node.type, at, nbytes(node.type, bucket)))
         at += found[-1].size
     return tuple(found)
+
+
+def _place(name: str) -> int:
+    """Where an input stands in the step block, among the others."""
+    late = ("token_bitmask", "edits")
+    return 2 + late.index(name) if name in late else int(name.startswith("table"))
 
 
 def state_layout(optimized: Optimized) -> dict[str, dict[str, int]]:

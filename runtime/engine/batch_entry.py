@@ -25,6 +25,7 @@ class BatchEntry:
     adapter_scales: AdapterScales = ()  # of adapters and control vectors; see runtime/adapters/adapters.py
     segment_ids: Sequence[int] = ()  # of each token, for encoders with token types; (): all 0
     speculated: bool = False  # rewind() may take back draft tokens of this step, or of later ones
+    decodes: bool = False  # it computes LAST alone, and samples one token
 
     @property
     def rows(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import numpy as np
 
@@ -20,12 +19,13 @@ from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import HOST_MEMORY, Device
-from satchel.runtime.engine.batch_entry import BatchEntry, host_sampled
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.finite import check_logits
 from satchel.runtime.engine.host_sampling import Sampled, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
 from satchel.runtime.engine.program import DeviceMemory, Program
 from satchel.runtime.engine.states import States
+from satchel.runtime.engine.step_rows import StepRows
 from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.graph import Array, Node
 from satchel.runtime.kv import Copy, Miss, Pages
@@ -113,6 +113,7 @@ class Engine:
         self.forward, self.cache, self.batch, self.residency = forward, cache, batch, residency
         self.timing, self.pulse, self.source = Timing(), Pulse(), source
         self._lengths = [0] * cache.slots
+        self._rows = StepRows.of(())  # those of the last step
         targets = residency.targets(devices, packable(forward))
         self._context = Context(
             tuple(targets.values()),
@@ -137,7 +138,6 @@ class Engine:
         self._weights = residency.load(used, self.packed)
         self._memory = {d.name: DeviceMemory(d, self._states[d.name][""]) for d in used}
         self._programs: dict[tuple[Bucket, str], Program] = {}
-        self._seconds: dict[tuple[Bucket, str], Program] = {}
         self.overlaps = _works_apart(used)
         held = {name: m.state for name, m in self._memory.items()}
         self.states = States(held, tokens.roots, self._states, cache)
@@ -170,16 +170,21 @@ class Engine:
         first = self._programs[key]
         if not first.busy:
             return first
-        if key not in self._seconds:
-            self._seconds[key] = self.make_program(first.plan, first)
-        if self._seconds[key].busy:
+        if self._second(first).busy:
             raise ValueError("two steps are under way: collect the first one")
-        return self._seconds[key]
+        return self._second(first)
+
+    def _second(self, first: Program) -> Program:
+        """The second program of a bucket."""
+        if first.second is None:
+            with self.pulse.within("compile"):
+                first.second = self.make_program(first.plan, first)
+        return first.second
 
     def has(self, entries: Sequence[BatchEntry]) -> bool:
         """Whether the program of a step with one sampled token per entry is compiled already."""
         bucket = bucket_of(len(entries), self.batch)
-        output = "host_sampling" if host_sampled(entries) else "tokens"
+        output = "host_sampling" if self._rows_of(entries).host_sampled else "tokens"
         return (Bucket(bucket, bucket), output) in self._programs
 
     def make_program(self, plan: Plan, first: Program | None = None) -> Program:
@@ -251,7 +256,7 @@ class Engine:
 
     def sample(self, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
         """step(), with token bitmasks filled beside the forward pass even if the device is the host."""
-        if not host_sampled(entries):
+        if not self._rows_of(entries).host_sampled:
             return self.step(entries)
         started = time.perf_counter()
         step = self._host_sampling.fill(entries)
@@ -264,19 +269,26 @@ class Engine:
         """Computes the entries, at most `batch` tokens, and gives the sampled tokens in order. A row with
         host_sampling gives a Sampled, as does a row without a token, whose Sampled has the error.
         """
-        step = self.launch(entries)
+        step = self.launch(entries, alone=True)
         self.launch_sampling(step)
         return self.collect(step)
 
-    def launch(self, entries: Sequence[BatchEntry]) -> Launched:
+    def launch(self, entries: Sequence[BatchEntry], *, alone: bool = False) -> Launched:
         """Starts a step without waiting for its tokens, which collect() gives. If `overlaps`, a second step
         may be launched meanwhile, with LAST as token ids; steps are collected in order. If rows have
         host_sampling, this starts the forward pass alone; launch_sampling() must come before anything else.
+
+        alone: no step is launched before this one is collected. A step that may follow so samples each of its
+        tokens, so a bucket of such steps gets both programs with its first: no later step compiles one.
         """
         started = time.perf_counter()
-        rows = sum(e.rows for e in entries)
-        half = self._host_sampling.fill(entries) if host_sampled(entries) else None
+        of = self._rows_of(entries)
+        rows = len(of.sampled)
+        half = self._host_sampling.fill(entries) if of.host_sampled else None
         program = self.fill(entries, rows, "tokens", every=False) if half is None else half.program
+        bucket = program.plan.bucket
+        if self.overlaps and not alone and bucket.tokens == bucket.rows and program.beside is None:
+            self._second(program)
         ran = time.perf_counter()
         if half is None:
             program.run()
@@ -320,67 +332,76 @@ class Engine:
 
     def fill(self, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
         """Writes the step block of the program that fits."""
-        self.residency.between_steps(self._idle)
-        total = sum(len(e.ids) for e in entries)
+        self.residency.between_steps(self.idle)
+        of = self._rows_of(entries)
+        total, lengths = of.total, self._lengths
         if not 0 < total <= self.batch:
             raise RequestError(f"a step takes 1 to {self.batch} tokens, got {total}")
-        counts, starts = [len(e.ids) for e in entries], [self._lengths[e.slot] for e in entries]
-        ends = [start + n for start, n in zip(starts, counts, strict=True)]
-        for e, end in zip(entries, ends, strict=True):
-            self.pages.reserve(e.slot, end)
-        for e, start, end in zip(entries, starts, ends, strict=True):
-            if e.speculated:
-                self._copy(self.pages.keep(e.slot))
-            self.pages.advance(e.slot, start, end)
-        adapted = any(e.adapter_scales for e in entries)
-        program = self.program(total, max(1, rows), WITH_ADAPTERS + output if adapted else output)
+        starts = [lengths[slot] for slot in of.slots]
+        self._make_room(of, starts)
+        program = self.program(total, max(1, rows), WITH_ADAPTERS + output if of.adapted else output)
         fields = program.fields
         # One assignment per field: an assignment costs as much as some thirty numbers.
-        fields["ids"][:total] = [i for e in entries for i in e.ids]
-        fields["pos"][:total] = [
-            p for start, end in zip(starts, ends, strict=True) for p in range(start, end)
-        ]
-        fields["slot"][:total] = np.repeat([e.slot for e in entries], counts)
-        if SEGMENT_IDS in fields:
-            fields[SEGMENT_IDS][:total] = [k for e in entries for k in e.segment_ids or (0,) * len(e.ids)]
-        if adapted:
-            for e, first, n in zip(entries, accumulate(counts, initial=0), counts, strict=False):
-                fields["adapter_scales"][first : first + n] = e.adapter_scales or 0.0
-        if every:
-            fields["rows"][:total] = range(total)
-        else:
-            self._fill_rows(program, entries, counts)
+        fields["pos"][:total] = of.positions(starts)
+        if program.rows is not of.mark:
+            self._fill_rows(program, of, every=every)
         for name, table in self.pages.tables.items():
             fields[name][:] = table
         program.counts[0], program.counts[1] = total, total if every else rows
         return program
 
-    def _idle(self) -> bool:
-        """Whether no step is under way."""
-        return not any(p.busy for p in (*self._programs.values(), *self._seconds.values()))
+    def _rows_of(self, entries: Sequence[BatchEntry]) -> StepRows:
+        if not self._rows.are(entries):
+            self._rows = StepRows.of(entries)
+        return self._rows
 
-    def _fill_rows(self, program: Program, entries: Sequence[BatchEntry], counts: Sequence[int]) -> None:
-        """Writes which rows are sampled, and how, unless the sampling is that of the last step."""
-        ends = list(accumulate(counts))
-        rows = [row for e, end in zip(entries, ends, strict=True) for row in range(end - e.rows, end)]
-        program.fields["rows"][: len(rows)] = rows
-        sampled = [e.sampling for e in entries if e.sampling is not None for _ in range(e.samples)]
-        if sampled != program.sampled:
-            for row, sampling in enumerate(sampled):
-                program.fields["params"][row] = record(sampling)
-            program.sampled = sampled
+    def _make_room(self, of: StepRows, starts: Sequence[int]) -> None:
+        """Gives the slots the blocks that the step writes."""
+        ends = of.ends(starts)
+        for slot, end in self.pages.short(of.slots, ends):
+            self.pages.reserve(slot, end)
+        if of.speculated or self.pages.moving:
+            for e, start, end in zip(of.entries, starts, ends, strict=True):
+                if e.speculated:
+                    self._copy(self.pages.keep(e.slot))
+                self.pages.advance(e.slot, start, end)
+
+    def idle(self) -> bool:
+        """Whether no step is under way."""
+        return not any(p.busy or (p.second and p.second.busy) for p in self._programs.values())
+
+    def _fill_rows(self, program: Program, of: StepRows, *, every: bool) -> None:
+        """Writes what follows from the entries alone: tokens, slots, which rows are sampled and how."""
+        fields, total = program.fields, of.total
+        fields["ids"][:total] = of.ids
+        fields["slot"][:total] = of.token_slots
+        if SEGMENT_IDS in fields:
+            fields[SEGMENT_IDS][:total] = [k for e in of.entries for k in e.segment_ids or (0,) * len(e.ids)]
+        if of.adapted:
+            for e, part in of.parts():
+                fields["adapter_scales"][part] = e.adapter_scales or 0.0
+        if every:
+            fields["rows"][:total] = range(total)
+        else:
+            fields["rows"][: len(of.sampled)] = of.sampled
+            known = program.sampled
+            for row, sampling in enumerate(of.samplings):  # plans that sample nothing have no records
+                if row >= len(known) or sampling is not known[row]:
+                    fields["params"][row] = record(sampling)
+            program.sampled = of.samplings
+        program.rows = of.mark
 
     def advance(self, entries: Sequence[BatchEntry]) -> None:
         """Counts the entries' tokens as cached."""
-        for e in entries:
-            self._lengths[e.slot] += len(e.ids)
+        of, lengths = self._rows_of(entries), self._lengths
+        for slot, n in zip(of.slots, of.counts, strict=True):
+            lengths[slot] += n
 
     def release(self) -> None:
         """Frees programs and states; the devices and their weights stay, for another engine to use."""
         self._host_sampling.close()
-        for program in (*self._seconds.values(), *self._programs.values()):
+        for program in self._programs.values():
             program.close()
-        self._seconds.clear()
         self._programs.clear()
         self.residency.close()
         for memory in self._memory.values():

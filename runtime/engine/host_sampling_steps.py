@@ -40,6 +40,8 @@ class HostSampledRow:
     entry: BatchEntry
     host_sampling: HostSampling
     bitmask: Array | None = None  # tokens that its constraint allows
+    masked: bool = False  # whether it has a token bitmask
+    edits: int = 0  # number of its logit edits
     raw: Array | None = None  # its logits before processors
     failed: SatchelError | None = None  # why it has no token
 
@@ -99,7 +101,12 @@ class HostSamplingSteps:
 
     def run(self, step: HostSampledStep) -> tuple[list[int | Sampled], float]:
         """Runs the whole step; gives its tokens, and the perf_counter time at which the device began."""
-        masks = self._prepare(step)
+        self._prepare(step)
+        masks, constrained = None, self._constrained(step)
+        if constrained:
+            if self._filler is None:
+                self._filler = ThreadPoolExecutor(1, "satchel-masks")
+            masks = self._filler.submit(self._fill_masks, step, constrained)
         began = time.perf_counter()
         step.program.run(lambda: self._between(step, masks))
         found = self._results(step)
@@ -113,9 +120,11 @@ class HostSamplingSteps:
         if step.sampled:
             return
         step.rows = [row for row in step.rows if row.entry.slot not in ended]
-        masks, before = self._prepare(step), time.perf_counter()
-        self._between(step, masks)
-        step.program.run_sampling()
+        self._prepare(step)
+        before = time.perf_counter()
+        if constrained := self._constrained(step):
+            self._fill_masks(step, constrained)  # the device runs the forward pass meanwhile
+        step.program.run_sampling(self._between(step, None))
         step.inside += time.perf_counter() - before
         step.sampled = True
 
@@ -133,11 +142,10 @@ class HostSamplingSteps:
         if self._filler is not None:
             self._filler.shutdown()
 
-    def _prepare(self, step: HostSampledStep) -> Future[None] | None:
-        """Fills in what the tokens so far say of the rows, and starts filling bitmasks."""
+    def _prepare(self, step: HostSampledStep) -> None:
+        """Fills in what the tokens so far say of the rows."""
         for row in step.rows:
             self._prepare_row(step.program, row)
-        return self._fill_masks(step)
 
     def _prepare_row(self, program: Program, row: HostSampledRow) -> None:
         params, edits, host, i = (
@@ -154,39 +162,48 @@ class HostSamplingSteps:
         mask = host.mask(row.entry.past, vocabulary_of(program))
         program.sampled = []  # the records get values of this row
         params["biases"][i], params["dry_penalties"][i] = len(biases), len(dry_penalties)
-        params["masked"][i] = mask is not None or host.request.constraint is not None
+        row.masked, row.edits = mask is not None or host.request.constraint is not None, len(listed)
+        params["masked"][i] = row.masked
         params["report"][i], params["mirostat_mu"][i] = host.reports, host.mu
-        program.fields["token_bitmask"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask
+        if row.masked:
+            program.fields["token_bitmask"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask
 
-    def _fill_masks(self, step: HostSampledStep) -> Future[None] | None:
-        """Starts filling the constraints' token bitmasks in a thread beside the forward pass."""
-        asked = [row for row in step.rows if row.host_sampling.request.constraint is not None]
-        if not asked:
-            return None
-        if self._filler is None:
-            self._filler = ThreadPoolExecutor(1, "satchel-masks")
+    def _constrained(self, step: HostSampledStep) -> list[HostSampledRow]:
+        return [row for row in step.rows if row.host_sampling.request.constraint is not None]
+
+    def _fill_masks(self, step: HostSampledStep, rows: Sequence[HostSampledRow]) -> None:
+        """Has the constraints of these rows fill their token bitmasks."""
         size = bitmask_size(vocabulary_of(step.program))
+        for row in rows:
+            row.bitmask = np.zeros(size, np.uint32)
+            with row.guarded("the constraint"):
+                row.host_sampling.fill(row.bitmask)
 
-        def fill() -> None:
-            for row in asked:
-                row.bitmask = np.zeros(size, np.uint32)
-                with row.guarded("the constraint"):
-                    row.host_sampling.fill(row.bitmask)
-
-        return self._filler.submit(fill)
-
-    def _between(self, step: HostSampledStep, masks: Future[None] | None) -> None:
-        """After the forward pass: copies bitmasks and changed logits to the device."""
+    def _between(self, step: HostSampledStep, masks: Future[None] | None) -> int:
+        """After the forward pass: puts bitmasks into the step block, and changed logits to the device. Gives
+        the bytes of the step block that the sampling reads. masks: what fills the bitmasks, if they are not
+        filled yet.
+        """
         if masks is not None:
             masks.result()
+        masked = edited = 0  # rows up to the last one that has a bitmask, or edits
         for row in step.rows:
-            bitmask = step.program.fields["token_bitmask"][row.number].view(np.uint32)
-            if row.bitmask is not None and not row.failed:
-                bitmask &= row.bitmask
-            if step.program.fields["params"]["masked"][row.number] and not bitmask.any():
-                row.fail("masks and the constraint together allow no token")
+            if row.masked:
+                masked = row.number + 1
+                self._mask(step.program, row)
+            if row.edits:
+                edited = row.number + 1
             if row.host_sampling.request.logits_processors and not row.failed:
                 self._process(step.program, row)
+        return step.program.end_of(*(("edits", edited) if edited else ("token_bitmask", masked)))
+
+    def _mask(self, program: Program, row: HostSampledRow) -> None:
+        """Puts what the row's constraint allows into its token bitmask."""
+        bitmask = program.fields["token_bitmask"][row.number].view(np.uint32)
+        if row.bitmask is not None and not row.failed:
+            bitmask &= row.bitmask
+        if not bitmask.any():
+            row.fail("masks and the constraint together allow no token")
 
     def _process(self, program: Program, row: HostSampledRow) -> None:
         """Runs the request's processors on its logits (V)."""

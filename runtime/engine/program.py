@@ -27,7 +27,7 @@ from satchel.runtime.device.device import (
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.graph import Array, Dim
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan
+from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan, Segment
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights.residency import StepWeights
 
@@ -67,9 +67,11 @@ class Program:
     seconds: time per device in the last run, spent by the host on it and waiting for it; only with several
     devices.
     busy: a step was launched and its output is not read yet.
+    rows: the `mark` of the StepRows that its fields hold; None: none yet.
     sampled: the sampling records that the field params holds; [] if it holds others.
     beside: a program of the same plan whose buffers this one shares, except for outputs. One may run while
-    the other's output is unread. This one must be closed first.
+    the other's output is unread.
+    second: the program beside this one, if there is one; closed with it.
     """
 
     def __init__(
@@ -80,6 +82,9 @@ class Program:
         beside: Program | None = None,
     ) -> None:
         self.plan, self.busy, self._weights = plan, False, weights
+        self.rows: object = None
+        self.beside = beside
+        self.second: Program | None = None
         self.sampled: list[Sampling] = []
         self._layers = [(weights.pagers.get(s.device), s.steps[0].label) for s in plan.segments]
         self._hands = {i: memory[plan.segments[i].device].hand for i in _beside(plan, memory)}
@@ -101,6 +106,7 @@ class Program:
         self._bounce = np.empty(largest, np.uint8)
         self._early = {t: np.empty(t.rows * t.stride, np.uint8) for t in crossing if t.before >= 0}
         firsts = [segment.steps[0].op for segment in plan.segments]
+        self._sizes = [_read_bytes(plan, segment) for segment in plan.segments]
         self._gate = next((i for i, op in enumerate(firsts) if OPS[op].waits), -1)
         self._single = self._execs[0][0] if len(self._execs) == 1 else None
         self._out = self._own[plan.output.device, plan.output.buffer]
@@ -133,18 +139,16 @@ class Program:
             self._own[device, name] = buffer
         return self._own[device, name]
 
-    def run(self, between: Callable[[], None] | None = None) -> None:
+    def run(self, between: Callable[[], int] | None = None) -> None:
         """Runs one step on the current fields. between: called before the segment that waits for the host; it
-        may write fields and outputs.
+        may write fields and outputs, and gives run_sampling()'s `size`.
         """
         if self._single is not None:
             self._single.run(self._pointer, len(self.block))
             return
         with self._settled():
             self.run_forward()
-            if between is not None and self._gate >= 0:
-                between()
-            self.run_sampling()
+            self.run_sampling(between() if between is not None and self._gate >= 0 else 0)
 
     def run_forward(self) -> None:
         """Runs the segments before the one that waits for the host; run_sampling() runs the others. Between
@@ -153,10 +157,19 @@ class Program:
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         self._run_segments(range(self._gate if self._gate >= 0 else len(self._execs)))
 
-    def run_sampling(self) -> None:
-        """Runs the segment that waits for the host, and those after it."""
+    def run_sampling(self, size: int = 0) -> None:
+        """Runs the segment that waits for the host, and those after it. size: bytes of the step block that
+        they read; 0: as many as they may.
+        """
         if self._gate >= 0:
+            for i in range(self._gate, len(self._execs)):
+                self._sizes[i] = size or self.plan.block_bytes
             self._run_segments(range(self._gate, len(self._execs)))
+
+    def end_of(self, name: str, rows: int) -> int:
+        """Bytes of the step block up to the end of so many rows of a field."""
+        field = next(f for f in self.plan.fields if f.name == name)
+        return field.offset + rows * stride_of(field.type)
 
     def _run_segments(self, numbers: range) -> None:
         # Segments are asynchronous: a reader of their results waits for them.
@@ -195,7 +208,7 @@ class Program:
         with self._timed(device):
             if pager is not None:
                 pager(label)
-            exec.run(self._pointer, len(self.block))
+            exec.run(self._pointer, self._sizes[i])
 
     def _done(self, device: str) -> None:
         """Waits for the worker thread of this device and raises its error here."""
@@ -277,11 +290,21 @@ class Program:
         )
 
     def close(self) -> None:
+        if self.second is not None:
+            self.second.close()
         wait([*self._begun.values()])
         for exec, _, _ in self._execs:
             exec.close()
         for buffer in self._own.values():
             buffer.close()
+
+
+def _read_bytes(plan: Plan, segment: Segment) -> int:
+    """Bytes of the step block up to the end of the last field that the segment reads."""
+    block = next(i for i, b in enumerate(segment.buffers) if b.name == "step")
+    views = segment.view_table[segment.view_table["buffer"] == block]["offset"]
+    read = [f for f in plan.fields if ((views >= f.offset) & (views < f.offset + f.size)).any()]
+    return max((f.offset + f.size for f in read), default=COUNTS_BYTES)
 
 
 def _beside(plan: Plan, memory: Mapping[str, DeviceMemory]) -> Iterator[int]:

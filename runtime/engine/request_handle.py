@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import abc
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -62,6 +61,11 @@ class RequestHandle:
     def put(self, item: int | Sampled | End) -> None:
         """Called by the engine thread."""
         self._tokens.put(item)
+        # A reader puts down that it waits, then looks for items once more; so one of the two sees the other.
+        if self._waits is not None or self._wake is not None:
+            self._notify()
+
+    def _notify(self) -> None:
         with self._lock:
             wake, waits, self._waits = self._wake, self._waits, None
             notifier = self._notifier
@@ -82,12 +86,9 @@ class RequestHandle:
         return self._take(item)
 
     def drain(self) -> list[int | Sampled | End]:
-        """Takes all available items without waiting."""
-        found: list[int | Sampled | End] = []
-        with suppress(Empty):
-            while True:
-                found.append(self._tokens.get_nowait())
-        return found
+        """Takes all available items without waiting. Only one thread takes them."""
+        take = self._tokens.get_nowait
+        return [take() for _ in range(self._tokens.qsize())]
 
     def __iter__(self) -> abc.Iterator[int]:
         while (token := self.get()) is not None:

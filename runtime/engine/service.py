@@ -23,7 +23,8 @@ from satchel.runtime.engine.engine import Engine, Launched
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.request_handle import End, RequestHandle
-from satchel.runtime.engine.stats import EngineStats, KVTraffic, Part, StatsCollector, StepFacts
+from satchel.runtime.engine.stats import EngineStats, Part, StatsCollector, StepFacts
+from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import Beats, Pulse, Watchdog, ticking
 from satchel.runtime.log import LOG
 from satchel.runtime.scheduler import Batch, Scheduler, SchedulerLimits, Sequence
@@ -402,7 +403,8 @@ class Service:
     def _launch(self, batch: Batch) -> None:
         if self.watch is not None:
             self.watch(batch.keys())
-        launched = self.engine.launch(tuple(batch.values())) if self.engine.overlaps else None
+        entries, alone = tuple(batch.values()), bool(self.speculator)  # drafts need the tokens before
+        launched = self.engine.launch(entries, alone=alone) if self.engine.overlaps else None
         self._under.append(Underway(batch, launched))
 
     def _launch_sampling(self, step: Underway) -> None:
@@ -428,37 +430,58 @@ class Service:
             batch = {seq: entry for seq, entry in batch.items() if not seq.finish}
         if not batch:
             return
-        parts: list[Part] = [
-            (seq, len(entry.ids), seq.num_computed_tokens, seq.decoding) for seq, entry in batch.items()
-        ]
-        self.stats_collector.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
+        decoding = [seq for seq, entry in batch.items() if entry.decodes]
+        parts: list[Part] = []
+        if len(decoding) < len(batch):
+            parts = [
+                (seq, len(entry.ids), seq.num_computed_tokens, seq.decoding)
+                for seq, entry in batch.items()
+                if not entry.decodes
+            ]
+        cached = [seq.num_computed_tokens for seq in decoding]
+        facts = self._facts(seconds, timing.weight_bytes - read)
+        self.stats_collector.step(decoding, cached, parts, facts)
         if self.speculator:
             self.speculator.timed(batch, timing.total - total, self.scheduler)
         known = [len(seq.ids) for seq in batch]
         ended = self.scheduler.done(batch, tokens, now, seconds)
-        items = iter(tokens)
-        for (seq, entry), n in zip(batch.items(), known, strict=True):
-            if entry.rows:
-                own = [next(items) for _ in range(entry.rows)]
-                self._give(seq, own[: len(seq.ids) - n], now, ended)
+        given, failed = self._give(batch, tokens, known)
+        self.stats_collector.tokens(given, now)
+        for seq, error in failed:
+            if seq in ended:
+                ended.remove(seq)
+            self._end(seq, End("error", error))
         for seq in ended:
             self._close(seq, End(seq.finish))
 
     def _give(
-        self, seq: Sequence, items: abc.Sequence[int | Sampled], now: float, ended: list[Sequence]
-    ) -> None:
-        """Gives the sampled tokens to the request's handle. A request whose own code failed, or whose logits
-        are lost, ends with the error; the others go on.
+        self, batch: Batch, tokens: abc.Sequence[int | Sampled], known: abc.Sequence[int]
+    ) -> tuple[list[tuple[Sequence, int]], list[tuple[Sequence, SatchelError]]]:
+        """Gives the sampled tokens to the handles. Returns how many tokens each sequence got, and those that
+        must end: a request whose own code failed, or whose logits are lost. The others go on. known: tokens
+        that each sequence had before.
         """
-        failed = next((i.error for i in items if isinstance(i, Sampled) and i.error is not None), None)
-        if failed is not None:
-            if seq in ended:
-                ended.remove(seq)
-            self._end(seq, End("error", failed))
-            return
-        self.stats_collector.token(seq, now, len(items))
-        for item in items:
-            self._handles[seq].put(item)
+        given: list[tuple[Sequence, int]] = []
+        failed: list[tuple[Sequence, SatchelError]] = []
+        handles, items = self._handles, iter(tokens)
+        for (seq, entry), n in zip(batch.items(), known, strict=True):
+            if entry.decodes:
+                item = next(items)
+                if isinstance(item, int):
+                    handles[seq].put(item)
+                    given.append((seq, 1))
+                    continue
+                own: list[int | Sampled] = [item]
+            else:
+                own = [next(items) for _ in range(entry.rows)][: len(seq.ids) - n]
+            error = next((i.error for i in own if isinstance(i, Sampled) and i.error is not None), None)
+            if error is not None:
+                failed.append((seq, error))
+            elif own:
+                given.append((seq, len(own)))
+                for item in own:
+                    handles[seq].put(item)
+        return given, failed
 
     def _facts(self, seconds: float, weight_bytes: int) -> StepFacts:
         pool = self.engine.pages.pool

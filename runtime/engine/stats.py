@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
+from satchel.runtime.engine.tally import KVTraffic, Usage, UsageTally
+
 SECONDS = tuple(10.0 ** (e / 4) for e in range(-20, 13))  # 10 us to 1000 s, four to a decade
 ROWS = tuple(float(1 << e) for e in range(13))
 SHARES = tuple(i / 20 for i in range(21))
@@ -72,28 +74,12 @@ class Histogram:
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def add(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     def value(self) -> Distribution:
         return Distribution(self.bounds, tuple(self.counts), self.total)
-
-
-@dataclass(slots=True)
-class Usage:
-    """Resources that a request has used."""
-
-    steps: int = 0
-    weight_bytes: float = 0.0  # weights read in its steps, its share by tokens
-    kv_bytes: float = 0.0  # read from its own cache
-    decode_bytes: float = 0.0  # of the whole steps that gave it a token
-    decode_seconds: float = 0.0  # of the same steps
-    last: float = -1.0  # clock time of its last token
-    restarted: int = 0  # times that the request was restarted because its worker process was lost
-    drafted: int = 0  # draft tokens that were verified
-    accepted: int = 0  # draft tokens that were accepted
-    devices: dict[str, float] = field(default_factory=dict)  # seconds by device, its share of each step
 
 
 class Counted(Protocol):
@@ -183,46 +169,33 @@ GAUGES = tuple(one.name for one in fields(EngineStats) if one.metadata)
 TOTALS = tuple(one.name for one in fields(EngineStats) if one.type == "int" and not one.metadata)
 
 
-class KVTraffic:
-    """Bytes of the KV cache that a step reads. windows: bytes of a position by window (0: all positions)."""
-
-    def __init__(self, attention: Iterable[tuple[int, int]]) -> None:
-        sizes: Counter[int] = Counter()
-        for window, size in attention:
-            sizes[window] += size
-        self._all = sizes.pop(0, 0)
-        self._windows = list(sizes.items())
-
-    def kv(self, before: int, count: int) -> int:
-        """Bytes read to compute `count` tokens after `before` others."""
-        end = before + count
-        read = self._all * end
-        for window, size in self._windows:
-            read += size * min(end, window + count)
-        return read
-
-
 class StatsCollector:
     """Counters of the engine thread, from which EngineStats are made."""
 
     def __init__(self, traffic: KVTraffic) -> None:
-        self.traffic = traffic
+        self.traffic, self._tally = traffic, UsageTally(traffic)
         self.histograms = {name: Histogram(bounds) for name, bounds in BOUNDS.items()}
         self.requests: Counter[str] = Counter()
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = self.steps = self.preemptions = 0
 
-    def step(self, parts: Sequence[Part], facts: StepFacts, now: float) -> None:
-        """Counts a step that ended at clock time `now`."""
-        h, total, seconds = self.histograms, sum(p[1] for p in parts), facts.seconds
+    def step(
+        self, decoding: Sequence[Counted], before: Sequence[int], parts: Sequence[Part], facts: StepFacts
+    ) -> None:
+        """Counts a step. decoding: sequences that compute their last token alone, before: tokens that each
+        had in the cache; parts: the others.
+        """
+        h, total, seconds = self.histograms, len(decoding) + sum(p[1] for p in parts), facts.seconds
         self.steps += 1
         h["step_seconds"].add(seconds)
-        h["step_sequences"].add(len(parts))
+        h["step_sequences"].add(len(decoding) + len(parts))
         h["step_tokens"].add(total)
         h["kv_use_share"].add(facts.kv_use)
         kv = self.traffic.kv
-        read = [kv(before, count) for _, count, before, _ in parts]
-        moved, each = facts.weight_bytes + sum(read), facts.weight_bytes / total
+        read = [kv(cached, count) for _, count, cached, _ in parts]
+        each = facts.weight_bytes / total
+        moved = facts.weight_bytes + sum(read) + self.traffic.step(before)
         devices = [(name, spent / total) for name, spent in facts.devices.items()]
+        self._tally.step(decoding, before, (each, moved, seconds), devices)
         for (seq, count, _, decodes), own in zip(parts, read, strict=True):
             used = seq.used
             used.steps += 1
@@ -234,18 +207,23 @@ class StatsCollector:
                 used.decode_bytes += moved
                 used.decode_seconds += seconds
 
-    def token(self, seq: Counted, now: float, count: int = 1) -> None:
-        """Counts tokens of the sequence that a step sampled."""
-        self.generated_tokens += count
-        used = seq.used
-        last = used.last
-        if last >= 0:
-            self.histograms["inter_token_seconds"].add((now - last) / count)
-        used.last = now
+    def tokens(self, given: Iterable[tuple[Counted, int]], now: float) -> None:
+        """Counts the tokens that a step sampled for each sequence."""
+        seconds: dict[float, int] = {}  # how often each time since the last token: few differ
+        for seq, count in given:
+            self.generated_tokens += count
+            used = seq.used
+            last, used.last = used.last, now
+            if last >= 0:
+                each = (now - last) / count
+                seconds[each] = seconds.get(each, 0) + 1
+        for each, times in seconds.items():
+            self.histograms["inter_token_seconds"].add(each, times)
 
     def ended(self, seq: Counted, now: float) -> None:
         """Counts the end of a sequence."""
         h = self.histograms
+        self._tally.settle(seq)
         self.requests[seq.finish] += 1
         self.preemptions += seq.preempted
         if seq.started < 0:

@@ -47,6 +47,10 @@ class BlockGroup:
         """For each missing table entry of the slot up to `length` positions, whether it gets a block."""
         return [True] * self.missing(slot, length)
 
+    def settled(self, slot: int, start: int, end: int) -> bool:
+        """Whether the slot's blocks stay as they are when positions start .. end - 1 are computed."""
+        return end <= self.end[slot] * self.block and self.needed(max(0, start - REWIND)) <= self.first[slot]
+
     def note_computed(self, slot: int, length: int) -> None:
         """Called before positions up to `length` of the slot are computed."""
 

@@ -7,7 +7,7 @@ Layers are grouped by their window; each group has blocks of its own (group.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from satchel.errors import RequestError
@@ -38,6 +38,7 @@ class Pages:
         self.groups = tuple(StateGroup(cache) if w == RECURRENT else BlockGroup(cache, w) for w in windows)
         self.tree = PrefixTree([g.pool for g in self.groups], windows, cache.block)
         self._whole = self.groups[0].window == 0
+        self.moving = tuple(g for g in self.groups if g.window)  # groups of which blocks come and go
 
     @property
     def table(self) -> Array:
@@ -74,6 +75,15 @@ class Pages:
         """
         return self.groups[0].missing(slot, length) if self._whole else 0
 
+    def short(self, slots: Iterable[int], lengths: Iterable[int]) -> list[tuple[int, int]]:
+        """Those of these slots that lack blocks, or context, for so many positions, with their lengths."""
+        most, block, have = self.cache.context, self.cache.block, self.groups[0].end
+        if not self._whole:
+            return [(slot, n) for slot, n in zip(slots, lengths, strict=True) if n > most]
+        return [
+            (slot, n) for slot, n in zip(slots, lengths, strict=True) if n > have[slot] * block or n > most
+        ]
+
     def reserve(self, slot: int, length: int) -> None:
         """Allocates room for `length` positions of the slot, evicting unused blocks of the tree if the pool
         is empty. Takes all or nothing. Groups with a window get their blocks in advance().
@@ -98,8 +108,8 @@ class Pages:
         """Called before positions start .. end - 1 are computed. In groups with a window, frees blocks that
         these and later positions do not attend to, and allocates new ones. reserve() handles the rest.
         """
-        for group in self.groups:
-            if group.window:
+        for group in self.moving:
+            if not group.settled(slot, start, end):
                 group.give_back(slot, start)
                 self._append(group, slot, group.wanted(slot, end))
                 group.note_computed(slot, end)

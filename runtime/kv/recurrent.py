@@ -32,6 +32,9 @@ class StateGroup(BlockGroup):
         """
         self._marks[slot] = frozenset(borders)
 
+    def settled(self, slot: int, start: int, end: int) -> bool:
+        return False
+
     def note_computed(self, slot: int, length: int) -> None:
         self._computed[slot] = length
 

@@ -78,6 +78,7 @@ class Scheduler:
             self.shares.forget((*self.waiting, *self.running))
             self._names = max(NAMES, 2 * self.shares.names)
         self.shares.arrive(seq)
+        seq.full = min(self._longest + 1, seq.prompt + seq.request.max_tokens)
         self.waiting.append(seq)
 
     def expired(self, now: float) -> list[Sequence]:
@@ -85,7 +86,7 @@ class Scheduler:
         return [
             s
             for s in (*self.waiting, *self.running)
-            if s.request.deadline is not None and now > s.request.deadline
+            if (deadline := s.request.deadline) is not None and now > deadline
         ]
 
     def plan(self, now: float) -> Batch:
@@ -93,9 +94,12 @@ class Scheduler:
         self._make_way(now)
         every = [s for s in self.running if s.decoding]
         decoding = self._in_turn(every)
-        for seq in decoding:
-            if seq.slot >= 0:  # an earlier one may have preempted it
-                self._make_room(seq, now)
+        slots, lengths = [seq.slot for seq in decoding], [len(seq.ids) for seq in decoding]
+        if short := self.engine.pages.short(slots, lengths):
+            of = dict(zip(slots, decoding, strict=True))
+            for seq in [of[slot] for slot, _ in short]:
+                if seq.slot >= 0:  # an earlier one may have preempted it
+                    self._make_room(seq, now)
         batch = self._decoded(decoding)
         prompts = len(self.running) > len(every)
         if not (prompts or (self.waiting and self._free)):
@@ -114,14 +118,20 @@ class Scheduler:
             return {}
         if self._yielding(now) is not None:
             return {}
-        if any(entry.rows != 1 or seq.finish for seq, entry in batch.items()):
-            return {}
-        if any(self._ends(seq, 1) for seq in batch) or self.expired(now):
+        for seq, entry in batch.items():
+            if not entry.decodes and entry.rows != 1:
+                return {}
+            if seq.finish or len(seq.ids) + 1 >= seq.full:
+                return {}
+        if self.expired(now):
             return {}
         pages = self.engine.pages
-        missing = sum(
-            pages.missing(seq.slot, seq.num_computed_tokens + len(e.ids) + 1) for seq, e in batch.items()
-        )
+        slots = [entry.slot for entry in batch.values()]
+        ends = [
+            seq.num_computed_tokens + (2 if entry.decodes else len(entry.ids) + 1)
+            for seq, entry in batch.items()
+        ]
+        missing = sum(pages.missing(slot, end) for slot, end in pages.short(slots, ends))
         if missing and missing > pages.free_blocks:
             return {}
         return {seq: seq.next_entry() for seq in self.running}
@@ -223,9 +233,11 @@ class Scheduler:
         """The rows of these sequences, those that have a slot and fit into one step."""
         batch, room = Batch(), self.engine.batch
         for seq in seqs:
-            if seq.slot >= 0 and seq.remaining <= room:
-                batch[seq] = seq.entry(seq.remaining)
-                room -= seq.remaining
+            remaining = len(seq.ids) - seq.num_computed_tokens
+            if seq.slot >= 0 and remaining <= room:
+                plain = seq.on_device and remaining == 1
+                batch[seq] = seq.next_entry() if plain else seq.entry(remaining)
+                room -= remaining
         return batch
 
     def _decode_seconds(self, decoding: abc.Sequence[Sequence]) -> float:
@@ -292,25 +304,43 @@ class Scheduler:
         """Notes what a step did, and gives the sequences that ended. tokens: those that it sampled, in the
         order of the batch.
         """
-        self.time.learn(load(batch), seconds)
-        costs = self.time.parts([load({seq: entry}) for seq, entry in batch.items()], seconds)
+        if all(entry.decodes for entry in batch.values()):  # as loads_of() and parts(), with less to add up
+            read = [seq.num_computed_tokens for seq in batch]
+            self.time.learn(Load(len(read), 0, sum(read)), seconds)
+            costs = self.time.decode_parts(read, seconds)
+        else:
+            loads = loads_of(batch)
+            self.time.learn(total(loads), seconds)
+            costs = self.time.parts(loads, seconds)
+        self.shares.charge(batch, costs)
         sampled, ended = iter(tokens), []
-        for (seq, entry), cost in zip(batch.items(), costs, strict=True):
-            seq.num_computed_tokens, seq.num_replayed_tokens = seq.num_computed_tokens + entry.num_tokens, 0
-            if not entry.rows:
-                self.engine.publish(seq.slot, seq.ids, seq.salt)
-            self.shares.charge(seq, cost)
-            if entry.rows:
-                self._take(seq, entry, [token_of(next(sampled)) for _ in range(entry.rows)])
-                if seq.first < 0:
-                    seq.first = now
-                    self.engine.publish(seq.slot, seq.request.ids, seq.salt)
+        for seq, entry in batch.items():
+            if entry.decodes:
+                token = token_of(next(sampled))
+                seq.num_computed_tokens += 1
+                seq.ids.append(token)
+                if token in seq.request.stop_ids or len(seq.ids) >= seq.full or seq.host_sampling:
+                    seq.finish = self._finish(seq)
+            else:
+                self._note(seq, entry, [token_of(next(sampled)) for _ in range(entry.rows)], now)
             if seq.finish:
                 self.lengths.learn(seq)
                 ended.append(seq)
         for seq in ended:
             self.remove(seq)
         return ended
+
+    def _note(self, seq: Sequence, entry: BatchEntry, sampled: abc.Sequence[int], now: float) -> None:
+        """Notes the rows of a sequence: what was computed, what it sampled after it."""
+        seq.num_computed_tokens, seq.num_replayed_tokens = seq.num_computed_tokens + entry.num_tokens, 0
+        if not entry.rows:
+            self.engine.publish(seq.slot, seq.ids, seq.salt)
+            return
+        self._take(seq, entry, sampled)
+        seq.on_device = True
+        if seq.first < 0:
+            seq.first = now
+            self.engine.publish(seq.slot, seq.request.ids, seq.salt)
 
     def _take(self, seq: Sequence, entry: BatchEntry, sampled: abc.Sequence[int]) -> None:
         """Appends sampled tokens to the sequence. Each was drawn after the draft tokens before it, so tokens
@@ -363,12 +393,7 @@ class Scheduler:
             seq.host_sampling is not None and seq.host_sampling.finished
         ):
             return "stop"
-        return "length" if self._ends(seq) else ""
-
-    def _ends(self, seq: Sequence, more: int = 0) -> bool:
-        """Whether the sequence ends by its length once it has `more` tokens."""
-        length = len(seq.ids) + more
-        return length > self._longest or length - len(seq.request.ids) >= seq.request.max_tokens
+        return "length" if len(seq.ids) >= seq.full else ""
 
     def _prompt_room(self, decoding: abc.Sequence[Sequence], beginning: abc.Sequence[Sequence]) -> int:
         """Prompt tokens for which the step has room. Without decoding sequences, as many as fit. Otherwise
@@ -443,7 +468,7 @@ class Scheduler:
         self.engine.publish(seq.slot, seq.ids[: seq.num_computed_tokens], seq.salt)
         self.engine.rewind(seq.slot, 0)
         self._free.append(seq.slot)
-        seq.slot, seq.num_computed_tokens, seq.num_replayed_tokens = -1, 0, 0
+        seq.slot, seq.num_computed_tokens, seq.num_replayed_tokens, seq.on_device = -1, 0, 0, False
 
 
 def check(
@@ -474,8 +499,23 @@ def check(
 
 def load(batch: Batch) -> Load:
     """What a step computes."""
-    decoded = sum(seq.decoding for seq in batch)
-    replayed = sum(seq.num_replayed_tokens for seq in batch)
-    prompt = sum(entry.num_tokens for entry in batch.values()) - decoded - replayed
-    drafted = replayed + sum(len(entry.draft_tokens) for entry in batch.values())
-    return Load(decoded, prompt, sum(seq.num_computed_tokens for seq in batch), drafted)
+    return total(loads_of(batch))
+
+
+def loads_of(batch: Batch) -> list[Load]:
+    """What each sequence of a step computes."""
+    return [
+        Load(1, 0, seq.num_computed_tokens) if entry.decodes else _load_of(seq, entry)
+        for seq, entry in batch.items()
+    ]
+
+
+def _load_of(seq: Sequence, entry: BatchEntry) -> Load:
+    decoded, replayed = int(seq.decoding), seq.num_replayed_tokens
+    prompt = entry.num_tokens - decoded - replayed
+    return Load(decoded, prompt, seq.num_computed_tokens, replayed + len(entry.draft_tokens))
+
+
+def total(loads: abc.Sequence[Load]) -> Load:
+    """What they compute together."""
+    return Load(*map(sum, zip(*loads, strict=True))) if loads else Load(0, 0, 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import HostSampling, host_sampling_of
-from satchel.runtime.engine.stats import Usage
+from satchel.runtime.engine.tally import Usage
 from satchel.runtime.kv import Miss
 from satchel.runtime.layers.arch import AdapterScales
 
@@ -44,19 +44,21 @@ class Sequence:
     used: Usage = field(default_factory=Usage)
     host_sampling: HostSampling | None = None  # None: the device samples alone
     client: str = ""  # whose share of the machine it uses
+    prompt: int = 0  # tokens of the prompt
+    full: int = 1 << 62  # how many of ids it ends with at the latest
+    on_device: bool = False  # the last of ids was sampled in its slot, so LAST stands for it
+    account: tuple[str, str, float] = ("", "", 1.0)  # client, user and weight, by which it is charged
+    _next: BatchEntry | None = None  # its rows in each step that decodes it in its slot
 
     def __post_init__(self) -> None:
         r = self.request
-        self.client = r.client or r.user
+        self.client, self.prompt = r.client or r.user, len(r.ids)
+        self.account = self.client, r.user, r.weight
         self.ids = [*r.ids, *r.given]
         self.host_sampling = host_sampling_of(r)
         if self.host_sampling is not None:
             for token, bits in zip(r.given, r.nll_bits, strict=True):
                 self.host_sampling.took(token, bits)
-
-    @property
-    def prompt(self) -> int:
-        return len(self.request.ids)
 
     @property
     def salt(self) -> str:
@@ -65,7 +67,7 @@ class Sequence:
 
     @property
     def generated(self) -> int:
-        return len(self.ids) - len(self.request.ids)
+        return len(self.ids) - self.prompt
 
     @property
     def remaining(self) -> int:
@@ -74,7 +76,8 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        return self.generated > 0 and self.remaining == 1 + self.num_replayed_tokens
+        left = len(self.ids) - self.num_computed_tokens - self.num_replayed_tokens
+        return left == 1 and len(self.ids) > self.prompt
 
     def entry(self, num_tokens: int, draft_tokens: abc.Sequence[int] = ()) -> BatchEntry:
         """Its rows in a step that computes `num_tokens` more of its tokens, then draft tokens. Where none of
@@ -87,13 +90,26 @@ class Sequence:
         return self._sampled(ids, 1 + len(draft_tokens))
 
     def next_entry(self) -> BatchEntry:
-        """Its rows in the step after one that is under way: the token that it samples there."""
-        return self._sampled((LAST,), 1)
+        """Its rows in a step that computes what its slot sampled last: the last of its tokens where it is
+        `on_device`, or the token that a step under way samples. As long as it has its slot, this is one
+        object, by which the engine knows that its rows are those of the step before.
+        """
+        if self._next is None or self._next.slot != self.slot:
+            self._next = self._sampled((LAST,), 1, decodes=True)
+        return self._next
 
-    def _sampled(self, ids: abc.Sequence[int], samples: int) -> BatchEntry:
+    def _sampled(self, ids: abc.Sequence[int], samples: int, *, decodes: bool = False) -> BatchEntry:
         r, host = self.request, self.host_sampling
         return BatchEntry(
-            self.slot, ids, r.sampling, samples, host, self.ids, r.adapter_scales, speculated=samples > 1
+            self.slot,
+            ids,
+            r.sampling,
+            samples,
+            host,
+            self.ids,
+            r.adapter_scales,
+            speculated=samples > 1,
+            decodes=decodes,
         )
 
 

@@ -39,10 +39,18 @@ class Shares:
         self.clients.arrive(seq.client)
         self._users.setdefault(seq.client, Fair()).arrive(seq.request.user)
 
-    def charge(self, seq: Sequence, seconds: float) -> None:
-        """Charges the sequence's client and user for seconds of the machine."""
-        self.clients.charge(seq.client, seconds, seq.request.weight)
-        self._users.setdefault(seq.client, Fair()).charge(seq.request.user, seconds, seq.request.weight)
+    def charge(self, seqs: abc.Iterable[Sequence], seconds: abc.Iterable[float]) -> None:
+        """Charges the sequences' clients and users for what each sequence had of a step."""
+        sums: dict[tuple[str, str, float], float] = {}
+        accounts = [seq.account for seq in seqs]
+        if accounts and accounts.count(accounts[0]) == len(accounts):
+            sums[accounts[0]] = sum(seconds)
+        else:
+            for account, spent in zip(accounts, seconds, strict=True):
+                sums[account] = sums.get(account, 0.0) + spent
+        for (client, user, weight), spent in sums.items():
+            self.clients.charge(client, spent, weight)
+            self._users.setdefault(client, Fair()).charge(user, spent, weight)
 
     def weight(self, client: str) -> float:
         """The weight of the client: that of its newest request."""

@@ -5,7 +5,7 @@ A Kalman filter with four drifting parameters (Kalman, 1960) needs only a few do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,8 @@ LEARNED = 16  # steps after which the parameters can be trusted
 NOISE = 0.1  # relative measurement noise
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a step computes."""
+class Load(NamedTuple):
+    """What a step, or one sequence of it, computes."""
 
     decoded: int  # sequences that get one token
     prompt: int  # prompt tokens
@@ -41,8 +40,19 @@ class StepTime:
 
     def parts(self, loads: Sequence[Load], seconds: float) -> list[float]:
         """A step's seconds divided among its loads; the fixed part evenly."""
-        costs = [float(self.weights @ (load.row() / (len(loads), 1, 1, 1))) + 1e-9 for load in loads]
-        return [seconds * cost / sum(costs) for cost in costs]
+        start, row, prompt, read = self.weights.tolist()
+        start = start / len(loads) + 1e-9
+        costs = [start + row * (d + v) + prompt * p + read * r for d, p, r, v in loads]
+        scale = seconds / sum(costs)
+        return [scale * cost for cost in costs]
+
+    def decode_parts(self, read: Sequence[int], seconds: float) -> list[float]:
+        """parts() of sequences that decode a token each. read: context tokens of each."""
+        start, row, _, reading = self.weights.tolist()
+        least = start / len(read) + 1e-9 + row
+        scale = seconds / (least * len(read) + reading * sum(read))
+        least, reading = scale * least, scale * reading
+        return [least + reading * n for n in read]
 
     def reading(self, tokens: int) -> float:
         """Seconds to read this many context tokens."""

@@ -248,17 +248,20 @@ class Worker:
 
     def _hand_over(self, handles: abc.Sequence[tuple[int, RequestHandle]]) -> None:
         """Sends the results of these requests: all their tokens in one message, then their ends."""
-        came = [(number, handle, handle.drain()) for number, handle in handles]
-        tokens = [(n, [i for i in items if not isinstance(i, End)]) for n, _, items in came]
-        rows = [(n, items[at : at + ITEMS]) for n, items in tokens for at in range(0, len(items), ITEMS)]
-        while rows:  # in messages of bounded size, however many tokens have accumulated
-            some = count_of(rows)
-            self.send({"tokens": [[n, encode(items)] for n, items in rows[:some]]})
-            del rows[:some]
-        for number, handle, items in came:
-            for end in (i for i in items if isinstance(i, End)):
-                del self._handles[number], self._numbers[handle.seq]
-                self._end(number, end, facts(handle.seq))
+        came, over = [], list[tuple[int, RequestHandle, End]]()
+        for number, handle in handles:
+            items = handle.drain()
+            if items and isinstance(last := items[-1], End):
+                over.append((number, handle, last))
+                del items[-1]
+            came += [(number, items[at : at + ITEMS]) for at in range(0, len(items), ITEMS)]
+        while came:  # in messages of bounded size, however many tokens have accumulated
+            some = count_of(came)
+            self.send({"tokens": [[n, encode(items)] for n, items in came[:some]]})
+            del came[:some]
+        for number, handle, end in over:
+            del self._handles[number], self._numbers[handle.seq]
+            self._end(number, end, facts(handle.seq))
 
     def _end(self, number: int, end: End, known: Message | None = None) -> None:
         error = encode_error(end.error) if end.error else None

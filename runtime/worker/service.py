@@ -22,7 +22,8 @@ from satchel.runtime.engine.cancel_scope import current_scope
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled, token_of
 from satchel.runtime.engine.request_handle import End, RequestHandle
-from satchel.runtime.engine.stats import EngineStats, KVTraffic, StatsCollector
+from satchel.runtime.engine.stats import EngineStats, StatsCollector
+from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, Beat, Watchdog, ticking
 from satchel.runtime.kv import Miss
 from satchel.runtime.layers.arch import Cache
@@ -371,12 +372,15 @@ class WorkerService:
         live = self._live.get(number)
         if live is None:
             return
-        seq = live.handle.seq
-        for item in map(decode, tokens):
-            seq.first = seq.first if seq.first >= 0 else time.monotonic()
-            live.nll_bits.append(item.nll_bits if isinstance(item, Sampled) else 0.0)
+        handle, bits = live.handle, live.nll_bits
+        seq = handle.seq
+        if tokens and seq.first < 0:
+            seq.first = time.monotonic()
+        for told in tokens:
+            item = told if type(told) is int else decode(told)
+            bits.append(item.nll_bits if isinstance(item, Sampled) else 0.0)
             seq.ids.append(token_of(item))
-            live.handle.put(item)
+            handle.put(item)
 
     def _take_end(self, message: Message) -> None:
         number, finish, error = message["end"], message["finish"], message["error"]

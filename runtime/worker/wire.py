@@ -25,7 +25,8 @@ from satchel.runtime.engine.beam import Beam
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.resume import Restored
-from satchel.runtime.engine.stats import Distribution, EngineStats, Usage
+from satchel.runtime.engine.stats import Distribution, EngineStats
+from satchel.runtime.engine.tally import Usage
 from satchel.runtime.grammar.spec import (
     AnyJson,
     Choice,

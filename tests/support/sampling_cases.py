@@ -169,15 +169,20 @@ def masked_cases(rng: np.random.Generator) -> Iterator[Case]:
             ),
             axis=-1,
         )
-        given = {**options, "masked": i % 2, "biases": i % 4, "dry_penalties": i % 3}
-        inputs = (
-            (logits(rng, vocabulary), "f32"),
-            *places(rng, vocabulary),
-            (params(rng, chain, **given), "i8"),
-            (bitmask, "i32"),
-            (edits, "i32"),
-        )
-        yield Case(f"{i}-{'-'.join(chain)}", inputs, (ROWS, 2), "i32", bound=0)
+        every = params(rng, chain, **options, masked=i % 2, biases=i % 4, dry_penalties=i % 3)
+        # As in a step with one constrained request: rows with nothing, with a bitmask, with both.
+        some = params(rng, chain, **options)
+        some[1::3] = params(rng, chain, **options, masked=1)[1::3]
+        some[2::3] = params(rng, chain, **options, masked=1, biases=3)[2::3]
+        for name, records in (("every", every), ("some", some)):
+            inputs = (
+                (logits(rng, vocabulary), "f32"),
+                *places(rng, vocabulary),
+                (records, "i8"),
+                (bitmask, "i32"),
+                (edits, "i32"),
+            )
+            yield Case(f"{i}-{'-'.join(chain)}-{name}", inputs, (ROWS, 2), "i32", bound=0)
 
 
 def report_cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -60,7 +60,7 @@ FN void stage_penalties(self m, set *s, row_facts *r) {
 
 static void run_row(const cpu_call *c, int64_t row, uint8_t *scratch) {
     const cpu_view *ring = c->v + 2, *logits = c->v + 1;
-    int masked = c->n_in == 7;
+    int masked = c->n_in == 7, asked;
     int32_t slot = cpu_i32(c->v + 3, row), *out = (int32_t *)(void *)cpu_row(c->v, row), token = NO_TOKEN;
     set s = set_of(cpu_f32(logits, row), logits->shape[1], ring->shape[1], scratch);
     row_facts r = {.params = (const char *)cpu_row(c->v + 5, row),
@@ -70,7 +70,8 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *scratch) {
     float nll_bits = 0;
     if (slot >= 0 && slot < ring->shape[0] && r.pos >= 0)
         r.ring = (const int32_t *)(const void *)cpu_row(ring, slot);
-    if (masked)
+    asked = masked && (is_edited(r.params) || is_masked(r.params));
+    if (asked)
         r.edits = (const int32_t *)(const void *)cpu_row(c->v + 7, row);
     else
         find_best(&s);

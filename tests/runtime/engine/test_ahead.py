@@ -14,16 +14,19 @@ import tiny
 from waiting import until
 
 from satchel.errors import DeviceError
+from satchel.runtime.device.device import Buffer, Device, Exec
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
 )
 from satchel.runtime.engine.generate_request import GenerateRequest
-from satchel.runtime.engine.host_sampling import Sampled, host_sampling_of
+from satchel.runtime.engine.host_sampling import Sampled, drawn, host_sampling_of
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
+from satchel.runtime.plan import Segment
 from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.speculative import Speculation, Speculator
 from satchel.runtime.tasks.bench import decode, prefill
 
 APART = {f.name for f in libraries() if not f.reason}
@@ -64,11 +67,11 @@ class Counted:
         self._launch, self._collect = engine.launch, engine.collect
 
     def __enter__(self) -> Counted:
-        def launch(entries: Sequence[BatchEntry]) -> object:
+        def launch(entries: Sequence[BatchEntry], *, alone: bool = False) -> object:
             self.ahead += self.under
             self.under += 1
             assert self.under <= 2
-            return self._launch(entries)
+            return self._launch(entries, alone=alone)
 
         def collect(step: object) -> list[int]:
             self.under -= 1
@@ -216,10 +219,10 @@ def test_a_launch_that_fails_leaves_nothing_under_way(engine: Engine) -> None:
     with Counted(engine):
         inner, calls = engine.launch, iter(range(100))
 
-        def fail(entries: Sequence[BatchEntry]) -> object:
+        def fail(entries: Sequence[BatchEntry], *, alone: bool = False) -> object:
             if next(calls) == 4:
                 raise DeviceError("the card fell off")
-            return inner(entries)
+            return inner(entries, alone=alone)
 
         engine.launch = fail  # type: ignore[method-assign, assignment]
         service = Service(engine)
@@ -239,6 +242,79 @@ def test_windows_and_mixtures_overlap_too() -> None:
         alone = [answers(engine, [r], overlaps=False)[0] for r in wanted]
         assert answers(engine, wanted, overlaps=True) == alone
         engine.close()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every plan that a device compiles, which is when a GPU captures it."""
+    found, inner = list[object](), Device.compile
+
+    def compile(device: Device, segment: Segment, buffers: Sequence[Buffer]) -> Exec:
+        found.append(segment)
+        return inner(device, segment, buffers)
+
+    monkeypatch.setattr(Device, "compile", compile)
+    return found
+
+
+def entries_of(tokens: Sequence[int | Sampled], logprobs: int = -1) -> list[BatchEntry]:
+    host = host_sampling_of(GenerateRequest((1, 2), 1, logprobs=logprobs))
+    return [BatchEntry(i, [int(t)], GREEDY, host_sampling=host) for i, t in enumerate(drawn(tokens))]
+
+
+@pytest.mark.parametrize("logprobs", [-1, 2])
+@pytest.mark.parametrize("backend", ["remote", "emulated", REAL])
+def test_no_step_but_a_buckets_first_compiles(backend: str, logprobs: int, compiled: list[object]) -> None:
+    engine = open_engine(backend)
+    for count in (1, 2):  # sequences, each count a bucket
+        before = len(compiled)
+        first = engine.launch(entries_of([5] * count, logprobs))
+        engine.launch_sampling(first)
+        after = len(compiled)
+        assert after - before == 2 * len(first.program.plan.segments)
+        tokens = engine.collect(first)
+        for _ in range(3):
+            under = engine.launch(entries_of(tokens, logprobs))
+            engine.launch_sampling(under)
+            behind = engine.launch(entries_of([LAST] * count, logprobs))
+            engine.collect(under)
+            engine.launch_sampling(behind)
+            tokens = engine.collect(behind)
+        assert len(compiled) == after
+    engine.close()
+
+
+@pytest.mark.parametrize(("backend", "overlaps"), [("remote", True), ("cpu", False)])
+def test_steps_that_none_follows_have_one_program(
+    backend: str, overlaps: bool, compiled: list[object]
+) -> None:
+    engine = open_engine(backend)
+    assert engine.overlaps is overlaps
+    counts = []
+    for run in (
+        lambda: engine.step([BatchEntry(0, [5], GREEDY)]),
+        lambda: engine.collect(engine.launch([BatchEntry(0, [5, 6, 7], GREEDY)])),  # a prompt's
+        lambda: engine.collect(engine.launch([BatchEntry(0, [5], GREEDY)])),  # it may be followed
+    ):
+        before = len(compiled)
+        run()
+        counts.append(len(compiled) - before)
+    engine.close()
+    assert counts == [1, 1, 1 if overlaps else 0]
+
+
+def test_drafts_take_steps_that_none_follows(compiled: list[object]) -> None:
+    engine = open_engine("remote")
+    speculator = Speculator(Speculation(lookup=True))
+    with Counted(engine) as counted:
+        service = Service(engine, speculator=speculator)
+        try:
+            given = list(service.submit(GenerateRequest([1, 2, 3, 1, 2, 3, 1, 2], 12)))
+        finally:
+            service.close()
+    assert (len(given), counted.ahead) == (12, 0)
+    assert len(compiled) == len({id(segment) for segment in compiled}), "no plan has a second program"
+    engine.close()
 
 
 @pytest.mark.parametrize("backend", ["remote", "emulated", REAL])

@@ -5,6 +5,7 @@ request.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 import tiny
 
 from satchel.errors import DeviceError, RequestError
+from satchel.runtime.device.device import Exec
 from satchel.runtime.device.libraries import find_backend, libraries
-from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
     Launched,
@@ -84,17 +86,22 @@ class Odd:
 
 
 class Steps:
-    """Records the launches: the entries of each step, and in `events` each half of one."""
+    """Records the launches: the entries of each step, and in `events` each half of one. ahead: those of
+    steps launched before the tokens of the previous one were read.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.events, self.launched = engine, list[str](), list[Sequence[BatchEntry]]()
+        self.ahead: list[Sequence[BatchEntry]] = []
         self._launch, self._sampling = engine.launch, engine.launch_sampling
 
     def __enter__(self) -> Steps:
-        def launch(entries: Sequence[BatchEntry]) -> Launched:
+        def launch(entries: Sequence[BatchEntry], *, alone: bool = False) -> Launched:
             self.launched.append(entries)
+            if not self.engine.idle():
+                self.ahead.append(entries)
             self.events.append("launch")
-            return self._launch(entries)
+            return self._launch(entries, alone=alone)
 
         def sampling(step: Launched, ended: Sequence[int] = ()) -> None:
             if step.host_sampled is not None and not step.host_sampled.sampled:
@@ -106,11 +113,6 @@ class Steps:
 
     def __exit__(self, *_: object) -> None:
         del self.engine.launch, self.engine.launch_sampling
-
-    @property
-    def ahead(self) -> list[Sequence[BatchEntry]]:
-        """Steps launched before the tokens of the previous one were read."""
-        return [step for step in self.launched if any(LAST in e.ids for e in step)]
 
 
 def together(service: Service, wanted: Sequence[GenerateRequest]) -> list[RequestHandle]:
@@ -241,7 +243,7 @@ def test_after_its_end_nothing_is_asked_and_others_go_the_plain_way(engine: Engi
     assert steps.events.count("fill") == steps.events.count("accept") == 6
     waiting = [any(e.host_sampling for e in step) for step in steps.launched]
     assert waiting == [True] * 7 + [False] * (len(waiting) - 7)
-    assert all(LAST in e.ids for step in steps.launched[10:] for e in step), "ahead again"
+    assert steps.launched[10:] == steps.ahead[-len(steps.launched[10:]) :], "ahead again"
 
 
 @pytest.mark.parametrize("how", ["cancel", "stop", "accept", "processor"])
@@ -307,10 +309,10 @@ def test_a_device_that_fails_in_either_half_ends_everybody_once(engine: Engine, 
     """No request stays running, and the next ones succeed."""
     calls, inner = iter(range(1000)), getattr(engine, half)
 
-    def fail(*args: object) -> object:
+    def fail(*args: object, **how: object) -> object:
         failing = next(calls) == 4
         # Of a step that fails while it is waited for, nothing is under way any more.
-        found = inner(*args) if half == "collect" or not failing else None
+        found = inner(*args, **how) if half == "collect" or not failing else None
         if failing:
             raise DeviceError("the card is gone")
         return found
@@ -345,3 +347,56 @@ def test_drafts_of_rows_with_biases_are_verified_as_ever(engine: Engine) -> None
         assert list(service.submit(replace(asked, draft=4))) == alone
     assert not steps.ahead and "sampling" in steps.events
     service.close()
+
+
+def test_each_half_of_a_step_sends_what_it_reads(
+    engine: Engine, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forward pass sends neither bitmasks nor edits, which are most of the step block. The sampling sends
+    the bitmasks up to the last row that has one, and edits where a row has some.
+    """
+    sent: list[int] = []
+    run = Exec.run
+    monkeypatch.setattr(Exec, "run", lambda self, block, size: (sent.append(size), run(self, block, size))[1])
+    program = engine.program(2, 2, "host_sampling")
+    sizes = {f.name: (f.offset, f.size) for f in program.plan.fields}
+    start, size = sizes["token_bitmask"]
+    assert max(sizes.values()) == sizes["edits"] and sizes["edits"][0] >= start + size
+
+    for others in (0, 1):
+        sent.clear()
+        bitmask_end = start + size // 2 * (others + 1)
+        *_, held = together(service, [*plain(others), constrained(Odd(LONG))])
+        assert len(list(held)) == LONG
+        one = engine.program(1 + others, 1 + others, "host_sampling")
+        ends = {f.name: f.offset + f.size for f in one.plan.fields}
+        wanted = {ends["table"], bitmask_end if others else ends["token_bitmask"]}
+        assert set(sent[-2 * LONG + 4 :]) == wanted
+    sent.clear()
+    biased = GenerateRequest([99, 3, 4], LONG, replace(GREEDY, logit_bias={5: 1.0}))
+    assert len(list(service.submit(biased))) == LONG
+    one = engine.program(1, 1, "host_sampling")
+    assert one.plan.block_bytes - max(sent) < one.plan.fields[-1].size
+    assert one.end_of("edits", 1) in sent
+
+
+def test_masks_are_filled_by_the_thread_that_launched_the_forward_pass(
+    engine: Engine, service: Service
+) -> None:
+    """The device computes meanwhile, so another thread would gain nothing and cost its wake-up."""
+    threads: list[str] = []
+
+    class Told(Odd):
+        def fill(self, bitmask: Array) -> None:
+            threads.append(threading.current_thread().name)
+            super().fill(bitmask)
+
+    with Steps(engine) as steps:
+        held = service.submit(constrained(Told(LONG, steps.events)))
+        assert len(list(held)) == LONG
+    assert set(threads) == {"satchel-engine"}
+    # Step k + 1's forward pass is launched before step k's token is accepted, its mask filled after that.
+    fills = [at for at, event in enumerate(steps.events) if event == "fill"]
+    launches = [at for at, event in enumerate(steps.events) if event == "launch"]
+    assert len(fills) == LONG and all(launch < fill for launch, fill in zip(launches, fills, strict=True))
+    assert all(steps.events[at - 1] == "accept" for at in fills[1:])

@@ -66,6 +66,34 @@ def test_what_was_used_longest_ago_is_given_up_first_and_only_from_its_end() -> 
     assert p.adopt(0, [*second, 1]) == (8, Miss.EVICTED)
 
 
+@pytest.mark.parametrize("windows", [(0,), (0, 8), (8,)])
+def test_a_new_block_of_a_full_cache_is_found_without_looking_at_every_kept_one(
+    monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...]
+) -> None:
+    p = Pages(Cache(context=32, slots=3, block=BLOCK, blocks=12), windows)
+
+    def write(slot: int, first: int) -> None:
+        """A request as long as the context, written token by token, that leaves what it had."""
+        ids = list(range(first, first + 32))
+        p.adopt(slot, ids[:1])
+        for end in range(1, 33):
+            assert p.missing(slot, end) <= p.free_blocks
+            p.reserve(slot, end)
+            p.advance(slot, end - 1, end)
+        p.publish(slot, ids)
+        p.release(slot)
+
+    write(0, 0)
+    write(1, 100)
+    p.check()
+    with monkeypatch.context() as patched:
+        patched.delattr(type(p.tree), "_nodes")
+        for n in range(2, 9):
+            write(n % 3, 100 * n)
+    p.check()
+    assert p.pool.free < 12 and p.tree.size
+
+
 def test_salts_do_not_see_each_other() -> None:
     p = pages()
     finish(p, 0, list(range(9)), salt="a")
