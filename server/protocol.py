@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from satchel.server.addresses import Proxies, client_of, is_forwarded
@@ -26,6 +27,7 @@ from satchel.server.flavour import flavour_of
 from satchel.server.guard import refuse
 from satchel.server.problem import Problem
 from satchel.server.settings import ServerSettings
+from satchel.server.stream import PIECE
 
 SLICE = 1 << 14  # bytes that h11 parses per turn of the event loop: small HTTP chunks cost 7 us each
 MOST_HEADERS = 128
@@ -193,6 +195,8 @@ class Deadlines(H11Protocol):
             return
         self._running = True
         self._requests += 1
+        if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
+            scope.setdefault("extensions", {})[PIECE] = partial(self._piece, self.cycle)
         try:
             problem = self._enter(scope, seat)
             if problem is None and not seat.spare:
@@ -208,10 +212,23 @@ class Deadlines(H11Protocol):
             if not self._lost or (task is not None and task.cancelling()):
                 raise
         finally:
+            scope.get("extensions", {}).pop(PIECE, None)  # it leads back to the scope
             self._running = False
             self._connections.leave(seat)
             if self._lost:
                 self._let_go()
+
+    def _piece(self, cycle: RequestResponseCycle | None, data: bytes) -> bool:
+        """Writes data as an HTTP chunk of a response under way whose length is not known, without the layers
+        between, which cost more than the write. False: it must take the way through `send`, which waits for a
+        client that reads slowly.
+        """
+        if cycle is None or cycle.disconnected or not cycle.response_started or cycle.response_complete:
+            return False
+        if self.flow.write_paused or self.conn.our_state is not h11.SEND_BODY or not data:
+            return False
+        self._wire.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def _enter(self, scope: Scope, seat: Seat) -> Problem | None:
         """Sets the request's client address. Returns a Problem where the request must be refused."""

@@ -26,6 +26,7 @@ T = TypeVar("T")
 PING_SECONDS = 15.0
 PATIENCE = 10.0  # seconds in which a failure still gets an HTTP error status; after that the stream begins
 LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+PIECE = "satchel.piece"  # extension of a request's scope: writes a later chunk of a stream at once
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 
 
@@ -68,7 +69,7 @@ class Stream(Response):
         self._at, self._silence = time.monotonic(), ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tasks = [asyncio.create_task(self._send(scope["path"], send)), asyncio.create_task(hung_up(receive))]
+        tasks = [asyncio.create_task(self._send(scope, send)), asyncio.create_task(hung_up(receive))]
         if self._ping:
             tasks.append(asyncio.create_task(self._keep_alive(send)))
         try:
@@ -80,11 +81,14 @@ class Stream(Response):
                 await tasks[0]
             await self._close()
 
-    async def _send(self, path: str, send: Send) -> None:
+    async def _send(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for bit in self._late(path):
+        write: Callable[[bytes], bool] = none_written  # middleware sees the first chunk
+        async for bit in self._late(scope["path"]):
             self._at = time.monotonic()
-            await send({"type": "http.response.body", "body": bit, "more_body": True})
+            if not write(bit):
+                await send({"type": "http.response.body", "body": bit, "more_body": True})
+                write = scope.get("extensions", {}).get(PIECE, none_written)
         self._ping = b""
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -104,6 +108,11 @@ class Stream(Response):
             if not isinstance(error, SatchelError):
                 LOG.exception("a stream failed")
             yield flavour_of(path).late(problem_of(error))
+
+
+def none_written(data: bytes) -> bool:
+    """Stands in for PIECE where the server has none."""
+    return False
 
 
 async def hung_up(receive: Receive) -> None:

@@ -89,16 +89,27 @@ class AsyncReply:
 
     async def burst(self) -> str:
         """The next piece, joined with all that has come meanwhile; "" at the end."""
-        piece, reply = await anext(self, ""), self.reply
-        while not reply.over and reply.handle is not None and reply.handle.ready:
-            piece += await self._feed(reply.handle.get())
+        piece, reply = "", self.reply
+        while not reply.over:
+            handle = reply.handle
+            if handle is not None and handle.ready:
+                token = handle.get()
+            elif piece:
+                break
+            else:
+                token = await self._token()
+            piece += reply.feed(token)
+            if reply.unjudged:
+                await self._run(reply.conclude)
         return piece
 
     async def _token(self) -> int | None:
         reply = self.reply
-        if reply.starts_slowly:
-            await self._run(reply.start)
-        handle = reply.start()
+        handle = reply.handle
+        if handle is None:
+            if reply.starts_slowly:
+                await self._run(reply.start)
+            handle = reply.start()
         if handle is None:
             return None
         try:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ import httpx
 import pytest
 import uvicorn
 from chat_model import write_chat_model
+from starlette.types import Message
 from waiting import SECONDS, until
 
 from satchel.errors import DeviceError
@@ -26,8 +27,10 @@ from satchel.server.catalog import catalog_of
 from satchel.server.models import Models
 from satchel.server.openai.response_output import ResponseOutput
 from satchel.server.openai.thinking import Placed
+from satchel.server.protocol import Deadlines
 from satchel.server.run import listen
 from satchel.server.settings import ServerSettings
+from satchel.server.stream import PIECE, Stream
 from satchel.store.resolve import default_model
 
 HI = [{"role": "user", "content": "hi"}]
@@ -219,3 +222,67 @@ def test_thinking_is_put_where_it_is_wanted(where: Any, content: str, reasoning:
     assert "".join(e.text for e in events if isinstance(e, Reasoning)) == reasoning
     assert placed.whole("ab", "hm.") == (content, reasoning)
     assert not any(isinstance(e, Reasoning) for e in Placed(where, False).events(given))
+
+
+@pytest.mark.parametrize("taken", [0, 2, 9])
+def test_later_chunks_go_straight_to_the_connection_as_long_as_it_takes_them(taken: int) -> None:
+    """The first goes through the middleware, which counts it; `taken` more are written at once, and what the
+    connection does not take goes the long way, in order.
+    """
+    bits = [b"%d" % n for n in range(6)]
+    came, straight, closed = list[bytes](), list[bytes](), list[bool]()
+
+    async def made() -> AsyncIterator[bytes]:
+        for bit in bits:
+            yield bit
+
+    async def send(message: Message) -> None:
+        if body := message.get("body"):
+            came.append(body)
+
+    async def receive() -> Message:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def close() -> None:
+        closed.append(True)
+
+    def piece(data: bytes) -> bool:
+        if len(straight) == taken:
+            return False
+        straight.append(data)
+        came.append(data)
+        return True
+
+    scope = {"type": "http", "path": "/v1/completions", "extensions": {PIECE: piece}}
+    asyncio.run(Stream(made(), close)(scope, receive, send))
+    assert came == bits and straight == bits[1 : 1 + taken] and closed
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_stream_is_framed_as_its_version_of_http_wants(
+    server: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces, write = list[Any](), Deadlines._piece
+
+    def counted(self: Deadlines, *args: Any) -> bool:
+        pieces.append(args)
+        return write(self, *args)
+
+    monkeypatch.setattr(Deadlines, "_piece", counted)
+    body = json.dumps({"prompt": "One two", "stream": True, "max_tokens": 12, "ignore_eos": True}).encode()
+    at = urlsplit(server)
+    with socket.create_connection((at.hostname, at.port), timeout=60) as talk:
+        asked = f"POST /v1/completions HTTP/{version}\r\nhost: {at.netloc}\r\ncontent-type: application/json"
+        talk.sendall(f"{asked}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        came = b"".join(iter(lambda: talk.recv(1 << 16), b""))
+    head, _, rest = came.partition(b"\r\n\r\n")
+    assert (b"transfer-encoding: chunked" in head.lower()) == (version == "1.1") == bool(pieces)
+    text = b""
+    while version == "1.1" and rest:
+        size, _, rest = rest.partition(b"\r\n")
+        text, rest = text + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    events = (text or rest).decode().split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    said = [json.loads(e.removeprefix("data: ")) for e in events[:-2]]
+    assert said[-1]["choices"][0]["finish_reason"] == "length" and len(said) > 3

@@ -194,6 +194,8 @@ def test_a_model_goes_and_comes_as_asked(thoughtful: Any) -> None:
 def test_a_model_that_was_stopped_stays_once_another_request_has_loaded_it(
     thinker: str, thoughtful: Any, ask: dict[str, Any]
 ) -> None:
+    # Loaded first: a stop during the load of an earlier test's request would hold for that load.
+    assert thoughtful.generate(model="thinker").done_reason == "load"
     assert thoughtful.generate(model="thinker", keep_alive=0, **ask).done
     until(lambda: thoughtful.ps().models == [], "the model is unloaded")
     for _ in range(2):
