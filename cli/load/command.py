@@ -1,24 +1,32 @@
-"""`satchel bench --url`: its options and its run."""
+"""`satchel bench --url`: its options and its rows.
+
+Without --rate and --load the rows are a sweep (sweep.py): so many clients at once, then random arrivals.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
 from satchel.cli.console import err, note
 from satchel.cli.groups import option, wrong
-from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
-from satchel.cli.load.requests import LoadRequest, LoadShape, made_up, recorded, with_leavers
+from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive
+from satchel.cli.load.processes import MadeUpLoad, processes_for, run_load
+from satchel.cli.load.reach import reached
+from satchel.cli.load.requests import LoadRequest, LoadShape, recorded, with_leavers
 from satchel.cli.load.stream import Outcome
 from satchel.cli.load.summary import COLUMNS, summary
+from satchel.cli.load.sweep import SHARE, LoadRow, sweep
 from satchel.cli.tables import writer
 from satchel.errors import RequestError
 
-REQUESTS, CONCURRENCY = 64, 8  # defaults
+CLIENTS = (1, 16, 64)  # at once, row by row
+REQUESTS = 64  # of a row whose requests have times of their own
 MEANING = """\
 first: from when a request was due to the first piece of its answer; next: from one piece to the next
 left: clients that went away (--disconnect); refused: 429 or 503; at once: most requests under way together"""
@@ -33,10 +41,21 @@ class UrlOptions:
         float, option("--rate", min=0, help="With --url: mean requests a second, coming at random.")
     ] = 0.0
     concurrency: Annotated[
-        int, option("--concurrency", min=0, help="With --url: most requests at once; 0: any number.")
-    ] = 0
-    requests: Annotated[int, option("--requests", min=0, help="With --url: end after so many.")] = 0
-    seconds: Annotated[float, option("--seconds", min=0, help="With --url: begin none after so long.")] = 0.0
+        str, option("--concurrency", help="With --url: clients at once, a row each. Comma-separated.")
+    ] = ""
+    arrivals: Annotated[
+        float,
+        option(
+            "--arrivals",
+            min=0,
+            max=1,
+            help="With --url: a last row at random, this share of the best rate; 0: none.",
+        ),
+    ] = SHARE
+    requests: Annotated[int, option("--requests", min=0, help="With --url: end a row after so many.")] = 0
+    seconds: Annotated[
+        float, option("--seconds", min=0, help="With --url: begin none of a row after so long.")
+    ] = 0.0
     load: Annotated[
         Path | None,
         option("--load", metavar="FILE.jsonl", help="With --url: recorded requests."),
@@ -44,6 +63,9 @@ class UrlOptions:
     text: Annotated[bool, option("--text", help="With --url: ask /completions, not /chat/completions.")] = (
         False
     )
+    ignore_eos: Annotated[
+        bool, option("--ignore-eos", help="With --url: ask for answers of full length.")
+    ] = False
     disconnect: Annotated[
         float, option("--disconnect", min=0, max=1, help="With --url: share of clients that go away early.")
     ] = 0.0
@@ -54,13 +76,16 @@ class UrlOptions:
         if not self.url:
             given = (f.name for f in fields(self) if f.name != "key" and getattr(self, f.name) != f.default)
             if name := next(given, None):
-                raise wrong(f"--{name}", "it goes with --url")
+                raise wrong(f"--{name.replace('_', '-')}", "it goes with --url")
         elif not self.url.startswith(("http://", "https://")):
             raise wrong("--url", f"expected http://HOST:PORT or https://..., got {self.url!r}")
         if self.load and self.rate:
             raise wrong("--rate", "the recorded requests of --load have times of their own")
-        if self.load and self.text:
-            raise wrong("--text", "the recorded requests of --load say themselves what they ask")
+        for name, asked in (("--text", self.text), ("--ignore-eos", self.ignore_eos)):
+            if self.load and asked:
+                raise wrong(name, "the recorded requests of --load say themselves what they ask")
+        if self.url and len(self.clients) > 1 and self.paced:
+            raise wrong("--concurrency", "expected one number with --rate or --load")
 
     @property
     def paced(self) -> bool:
@@ -68,49 +93,90 @@ class UrlOptions:
         return bool(self.rate or self.load)
 
     @property
-    def bounds(self) -> Bounds:
-        endless = not (self.load or self.requests or self.seconds)
-        together = self.concurrency or (0 if self.paced else CONCURRENCY)
-        return Bounds(self.requests or (REQUESTS if endless else 0), self.seconds, together)
+    def clients(self) -> tuple[int, ...]:
+        """Numbers of clients; of a paced load the most at once, 0 for any number."""
+        if not self.concurrency:
+            return (0,) if self.paced else CLIENTS
+        try:
+            found = tuple(int(word) for word in self.concurrency.split(","))
+        except ValueError:
+            text = f"expected comma-separated integers, got {self.concurrency!r}"
+            raise wrong("--concurrency", text) from None
+        if min(found) < 1:
+            raise wrong("--concurrency", f"expected 1 or more, got {min(found)}")
+        return found
 
     @property
-    def name(self) -> str:
-        if self.load:
-            return self.load.name
-        return f"{self.rate:g} req/s" if self.rate else f"{self.bounds.concurrency} clients"
+    def own(self) -> LoadRow:
+        """The one row of a paced load."""
+        assert self.paced
+        name = self.load.name if self.load else f"{self.rate:g} req/s"
+        endless = not (self.load or self.requests or self.seconds)
+        bounds = Bounds(self.requests or (REQUESTS if endless else 0), self.seconds, self.clients[0])
+        return LoadRow(name, bounds, self.rate)
 
 
-def measure(options: UrlOptions, model: str, prompts: list[int], answers: list[int], output: str) -> int:
-    """Runs the load and prints its summary. Returns 1 where no request succeeded."""
+def measure(
+    options: UrlOptions,
+    model: str,
+    prompts: list[int],
+    answers: list[int],
+    output: str,
+    warm_up: bool = True,
+) -> int:
+    """Runs the loads and prints a row for each. Returns 1 where no request succeeded."""
     try:
         import httpx  # noqa: F401
     except ImportError:
         raise RequestError("--url takes the package httpx: pip install 'satchel[conformance]'") from None
-    server = LoadTarget(options.url, model, options.key)
-    if not model:
-        server = LoadTarget(options.url, first_model(server), options.key)
-    if options.load:
-        requests = iter(recorded(options.load))
-    else:
-        requests = made_up(LoadShape(prompts, answers, options.rate, options.text), options.seed)
-    driven = run(server, with_leavers(requests, options.disconnect, options.seed), options.bounds)
-    found = summary(driven)
-    write = writer(output, COLUMNS)
-    write.row({"url": options.url, "model": server.model, "load": options.name, **found})
+    shape = LoadShape(prompts, answers, options.rate, options.text, options.ignore_eos)
+    records = recorded(options.load) if options.load else []
+    server = reached(LoadTarget(options.url, model, options.key), shape, ask=not records)
+    write, answered = writer(output, COLUMNS), False
+    for load, driven in rows(options, server, shape, records, warm_up):
+        found = summary(driven)
+        clients, rate = load.bounds.concurrency, load.rate
+        write.row({"url": options.url, "model": server.model, "load": load.name, "clients": clients,
+                   "rate": rate, **found})  # fmt: skip
+        for text, count in found["errors"].items():
+            note(f"satchel: {load.name}: {count} x {text}")
+        answered = answered or bool(found["completed"] or found["disconnected"])
     write.end()
-    for text, count in found["errors"].items():
-        note(f"satchel: {count} x {text}")
     for line in MEANING.splitlines() if output == "md" else ():
         note(f"satchel: {line}")
-    return 0 if found["completed"] or found["disconnected"] else 1
+    return 0 if answered else 1
 
 
-def run(server: LoadTarget, requests: Iterator[LoadRequest], bounds: Bounds) -> Driven:
-    """Runs the load with a progress line on the terminal."""
+def rows(
+    options: UrlOptions, server: LoadTarget, shape: LoadShape, records: list[LoadRequest], warm_up: bool
+) -> Iterator[tuple[LoadRow, Driven]]:
+    """Each load with its result."""
+    if records:
+        requests = with_leavers(iter(records), options.disconnect, options.seed)
+        with progress(server) as notify:
+            yield options.own, asyncio.run(drive(server, requests, options.own.bounds, notify))
+        return
+
+    def run(load: MadeUpLoad, clients: int) -> Driven:
+        with progress(server) as notify:
+            load = replace(load, leave=options.disconnect)
+            return run_load(server, load, processes_for(clients), notify)
+
+    if options.paced:
+        bounds = options.own.bounds
+        yield options.own, run(MadeUpLoad(shape, options.seed, bounds), bounds.concurrency)
+        return
+    limits = Bounds(options.requests, options.seconds)
+    yield from sweep(run, shape, options.clients, limits, options.arrivals, options.seed, warm_up)
+
+
+@contextmanager
+def progress(server: LoadTarget) -> Iterator[Callable[[Outcome], None]]:
+    """A progress line on the terminal; gives what counts an answer."""
     with err().status(f"satchel: {server.url}: {server.model}") as status:
         counted = itertools.count(1)
 
         def notify(outcome: Outcome) -> None:
             status.update(f"satchel: {server.url}: {server.model}: {next(counted)} answers")
 
-        return asyncio.run(drive(server, requests, bounds, notify))
+        yield notify

@@ -158,14 +158,20 @@ class _Load:
 
 def first_model(server: LoadTarget) -> str:
     """The first model that the server lists. RequestError where it lists none."""
+    return model_names(server)[0]
+
+
+def model_names(server: LoadTarget) -> list[str]:
+    """The models that the server lists, one or more. RequestError where it lists none."""
     import httpx
 
     try:
         with httpx.Client(trust_env=False, timeout=30.0) as client:
             listed = client.get(f"{server.base}/models", headers=server.headers)
-        names = [m["id"] for m in listed.raise_for_status().json()["data"]]
+        names = [str(m["id"]) for m in listed.raise_for_status().json()["data"]]
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
-        raise RequestError(f"{server.base}/models: no list of models: {error}; name one with -m") from None
+        more = "start it, or correct --url" if isinstance(error, httpx.ConnectError) else "name one with -m"
+        raise RequestError(f"{server.base}/models: no list of models: {error}; {more}") from None
     if not names:
         raise RequestError(f"{server.base}/models lists no model: name one with -m")
-    return str(names[0])
+    return names

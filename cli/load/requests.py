@@ -43,6 +43,7 @@ class LoadShape:
     answers: Sequence[int]  # sizes in tokens, from which each request draws one
     rate: float = 0.0  # mean arrivals per second of a Poisson process; 0: requests have no times
     text: bool = False
+    whole: bool = False  # answers go on behind an end-of-sequence token (ignore_eos)
 
 
 def made_up(shape: LoadShape, seed: int) -> Iterator[LoadRequest]:
@@ -52,6 +53,8 @@ def made_up(shape: LoadShape, seed: int) -> Iterator[LoadRequest]:
         due += draw.expovariate(shape.rate) if shape.rate else 0.0
         words = " ".join(draw.choices(WORDS, k=draw.choice(shape.prompts)))
         body: dict[str, Any] = {"max_tokens": draw.choice(shape.answers)}
+        if shape.whole:
+            body["ignore_eos"] = True
         if shape.text:
             yield LoadRequest(TEXT, body | {"prompt": words}, due)
         else:

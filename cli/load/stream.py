@@ -71,7 +71,8 @@ async def ask(client: httpx.AsyncClient, request: LoadRequest, due: float) -> Ou
     except httpx.TimeoutException as error:
         outcome.error = f"timeout: {type(error).__name__}"
     except httpx.HTTPError as error:
-        outcome.error = f"connection: {type(error).__name__}"
+        what = "the stream broke" if outcome.status == 200 else "connection"
+        outcome.error = f"{what}: {type(error).__name__}"
     outcome.ended = time.perf_counter()
     outcome.tokens = outcome.tokens or len(outcome.pieces)
     return outcome

@@ -35,6 +35,7 @@ def summary(driven: Driven) -> dict[str, Any]:
         "seconds": driven.seconds,
         "most_at_once": driven.most,
         "requests_per_second": len(outcomes) / driven.seconds,
+        "steady_requests_per_second": steady_rate(outcomes),
         "prompt_tokens": sum(o.prompt_tokens for o in outcomes),
         "cached_tokens": sum(o.cached_tokens for o in outcomes),
         "tokens": tokens,
@@ -44,6 +45,18 @@ def summary(driven: Driven) -> dict[str, Any]:
         "inter_token_ms": spread(b - a for o in outcomes for a, b in pairwise(o.pieces)),
         "request_ms": spread(o.ended - o.due for o in outcomes if o.whole),
     }
+
+
+def steady_rate(outcomes: Sequence[Outcome]) -> float:
+    """Whole answers per second while every client had a request: until the last one was sent. Over the whole
+    load, where no answer had ended by then; 0 without any.
+    """
+    whole = [o for o in outcomes if o.whole]
+    if not whole:
+        return 0.0
+    begin, last = min(o.sent for o in outcomes), max(o.sent for o in outcomes)
+    early = sum(o.ended <= last for o in whole)
+    return early / (last - begin) if early else len(whole) / (max(o.ended for o in whole) - begin)
 
 
 def _ratio(outcomes: Sequence[Outcome]) -> float | None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from canned_server import KEY, Reply, canned
 from waiting import happened
 
 from satchel.cli.load.drive import Bounds, Clock, Driven, LoadTarget, drive
+from satchel.cli.load.processes import MadeUpLoad, joined, parts_of, processes_for, run_load
 from satchel.cli.load.requests import CHAT, TEXT, LoadRequest, LoadShape, made_up, recorded, with_leavers
-from satchel.cli.load.stream import events, message
-from satchel.cli.load.summary import quantile, spread, summary
+from satchel.cli.load.stream import Outcome, events, message
+from satchel.cli.load.summary import quantile, spread, steady_rate, summary
+from satchel.cli.load.sweep import RANDOM, sweep
 from satchel.cli.main import main
 from satchel.errors import RequestError
 
@@ -215,7 +218,7 @@ def test_percentiles_are_nearest_ranks() -> None:
 def test_the_command_prints_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     with canned() as url:
         ask = ["bench", "--url", url, "--api-key", KEY, "-p", "5", "-n", "6", "--requests", "9"]
-        assert main([*ask, "--concurrency", "2"]) == 0
+        assert main([*ask, "--concurrency", "2", "--arrivals", "0"]) == 0
         table = capsys.readouterr()
         assert main([*ask, "--rate", "200", "--disconnect", "1", "-o", "json", "-m", "m"]) == 0
         (row,) = json.loads(capsys.readouterr().out)
@@ -227,6 +230,164 @@ def test_the_command_prints_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert (row["load"], row["disconnected"], row["failed"]) == ("200 req/s", 9, 0)
 
 
+def test_the_command_sweeps_clients_and_then_random_arrivals(capsys: pytest.CaptureFixture[str]) -> None:
+    with canned() as url:
+        asked = ["bench", "--url", url, "--api-key", KEY, "-p", "5", "-n", "6", "--requests", "20"]
+        assert main([*asked, "-o", "json"]) == 0
+    shown = capsys.readouterr()
+    *closed, last = json.loads(shown.out)
+    assert [(r["load"], r["clients"], r["completed"]) for r in closed] == [
+        ("1 client", 1, 20),
+        ("16 clients", 16, 20),
+        ("64 clients", 64, 20),
+    ]
+    best = max(r["steady_requests_per_second"] for r in closed)
+    assert (last["clients"], last["completed"]) == (0, 20)
+    assert last["rate"] == pytest.approx(0.8 * best) and last["load"].endswith(" req/s")
+    assert f"at most {best:.2f} req/s" in shown.err and "at 80% of that" in shown.err
+    for row in (*closed, last):
+        assert row["tokens"] == 120 and row["failed"] == 0
+        assert 0 < row["ttft_ms"]["p50"] <= row["ttft_ms"]["p99"]
+        assert 0 < row["inter_token_ms"]["p50"] <= row["inter_token_ms"]["p99"]
+
+
+@dataclass
+class Played:
+    """Runs loads without a server: each request takes a second, and as many at once as there are clients."""
+
+    rates: dict[int, float]  # requests per second, by clients
+    seen: list[tuple[list[LoadRequest], Bounds]] = field(default_factory=list)
+
+    def __call__(self, load: MadeUpLoad, clients: int) -> Driven:
+        bounds = load.bounds
+        sent = list(itertools.islice(made_up(load.shape, load.seed), bounds.requests))
+        self.seen.append((sent, bounds))
+        rate = self.rates.get(bounds.concurrency, 1.0)
+        outcomes = [
+            Outcome(r, i / rate, sent=i / rate, ended=(i + 1) / rate, finish="stop" if rate else "")
+            for i, r in enumerate(sent)
+        ]
+        return Driven(outcomes, 1.0, bounds.concurrency)
+
+
+def test_a_sweep_ends_with_a_share_of_the_highest_rate() -> None:
+    run, shape = Played({2: 4.0, 8: 20.0, 16: 10.0}), LoadShape([7], [30, 2])
+    rows = list(sweep(run, shape, [2, 8, 16], Bounds(), 0.8, seed=3))
+    assert [load.name for load, _ in rows] == ["2 clients", "8 clients", "16 clients", "16 req/s"]
+    assert [load.bounds for load, _ in rows] == [
+        Bounds(32, 0.0, 2),
+        Bounds(32, 0.0, 8),
+        Bounds(64, 0.0, 16),
+        Bounds(64, 0.0, 0),
+    ]
+    warm = run.seen[0:6:2]
+    assert [(len(sent), b.concurrency) for sent, b in warm] == [(2, 2), (8, 8), (16, 16)]
+    assert {r.body["max_tokens"] for sent, _ in warm for r in sent} <= {4, 2}
+    texts = [r.body["messages"][0]["content"] for sent, _ in run.seen for r in sent]
+    assert len(set(texts)) == len(texts), "no row finds another's prompts in a cache"
+    arrivals = [r.due for r in run.seen[-1][0]]
+    assert arrivals == sorted(arrivals) and arrivals[0] > 0
+    assert arrivals == [r.due for r in itertools.islice(made_up(replace(shape, rate=16.0), 3 + RANDOM), 64)]
+
+
+def test_a_sweep_without_arrivals_warm_ups_or_answers() -> None:
+    run = Played({2: 4.0})
+    shape = LoadShape([7], [30])
+    assert [load.name for load, _ in sweep(run, shape, [1, 2], Bounds(5), 0.0, 0, warm_up=False)] == [
+        "1 client",
+        "2 clients",
+    ]
+    assert [len(sent) for sent, _ in run.seen] == [5, 5]
+
+    def silent(load: MadeUpLoad, clients: int) -> Driven:
+        return Driven([Outcome(ASKED, 0.0, error="HTTP 500: no")], 1.0, 1)
+
+    assert len(list(sweep(silent, shape, [1], Bounds(), 0.8, 0))) == 1
+
+
+def test_a_load_is_shared_by_processes() -> None:
+    load = MadeUpLoad(LoadShape([7], [30], rate=9.0), 5, Bounds(11, 2.5, 7), 0.5)
+    parts = parts_of(load, 3)
+    assert [p.bounds for p in parts] == [Bounds(4, 2.5, 3), Bounds(4, 2.5, 2), Bounds(3, 2.5, 2)]
+    assert {p.shape.rate for p in parts} == {3.0} and {p.leave for p in parts} == {0.5}
+    assert len({next(made_up(p.shape, p.seed)).body["messages"][0]["content"] for p in parts}) == 3
+    endless = parts_of(replace(load, bounds=Bounds()), 2)
+    assert [p.bounds for p in endless] == [Bounds()] * 2
+    assert len(parts_of(replace(load, bounds=Bounds(2, 0.0, 9)), 4)) == 2, (
+        "a part without a request has no end"
+    )
+    assert parts_of(load, 1) == [load]
+
+
+def test_only_many_clients_take_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    assert [processes_for(n) for n in (0, 1, 16, 64, 500)] == [1, 1, 1, 4, 8]
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert processes_for(64) == 1
+
+
+def test_the_parts_of_a_load_are_joined() -> None:
+    parts = [
+        Driven([Outcome(ASKED, 0.0, sent=2.0, ended=5.0)], 3.0, 2, 1),
+        Driven([Outcome(ASKED, 0.0, sent=1.0, ended=3.0)], 2.0, 3, 0),
+    ]
+    found = joined(parts)
+    assert ([o.sent for o in found.outcomes], found.seconds) == ([1.0, 2.0], 4.0)
+    assert (found.most, found.given_up) == (5, 1)
+    assert joined([Driven([], 3.0, 0, 2), Driven([], 2.0, 0, 1)]) == Driven([], 3.0, 0, 3)
+
+
+def test_processes_ask_a_real_server() -> None:
+    load = MadeUpLoad(LoadShape([5], [6]), 1, Bounds(9, 0.0, 4))
+    with canned() as url:
+        found = run_load(LoadTarget(url, "m", KEY), load, 2)
+    assert len(found.outcomes) == 9 and all(o.whole and o.tokens == 6 for o in found.outcomes)
+    assert [o.sent for o in found.outcomes] == sorted(o.sent for o in found.outcomes)
+
+
+def test_the_steady_rate_leaves_out_the_last_answers() -> None:
+    def outcome(sent: float, ended: float, error: str = "") -> Outcome:
+        return Outcome(ASKED, sent, sent=sent, ended=ended, error=error)
+
+    found = [outcome(0, 1), outcome(0, 2), outcome(1, 3), outcome(2, 9), outcome(0, 1, "x")]
+    assert steady_rate(found) == 2 / 2
+    assert steady_rate(found[:2]) == 2 / 2, "all were sent at once"
+    assert steady_rate(found[-1:]) == 0 == steady_rate([])
+
+
+def unnamed(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    if asked.endswith("/models"):
+        reply.body = {"data": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spoil", "text"),
+    [
+        (["-m", "n"], None, "refuses the model 'n': HTTP 404: no such model; the server lists m: name one"),
+        (["--api-key", "x", "-m", "m"], None, "refuses a first request to 'm': HTTP 401: no valid key"),
+        (["-p", "2000"], None, "refuses a first request to 'm': HTTP 400: too long"),
+        ([], cut, "the first answer is not whole: cut off: the stream ended without a finish_reason"),
+        ([], broken, "the first answer is not whole: in the stream: context full"),
+        ([], unnamed, "/v1/models lists no model: name one with -m"),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_one_line(
+    arguments: list[str], spoil: Any, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with canned(spoil) as url:
+        key = [] if "--api-key" in arguments else ["--api-key", KEY]
+        sizes = [] if "-p" in arguments else ["-p", "5"]
+        assert main(["bench", "--url", url, "-n", "9", *sizes, *key, *arguments]) == 1
+    said = capsys.readouterr()
+    assert text in said.err and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_answers_of_full_length_are_asked_for() -> None:
+    shape = LoadShape([3], [5], whole=True)
+    assert next(made_up(shape, 0)).body["ignore_eos"] is True
+    assert "ignore_eos" not in next(made_up(replace(shape, whole=False), 0)).body
+
+
 def test_a_recording_is_replayed_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "night.jsonl"
     path.write_text('{"prompt": "a", "max_tokens": 3}\n{"at": 0.1, "prompt": "b", "model": "other"}\n')
@@ -235,7 +396,7 @@ def test_a_recording_is_replayed_by_the_command(tmp_path: Path, capsys: pytest.C
     shown = capsys.readouterr()
     row = json.loads(shown.out)
     assert (row["load"], row["completed"], row["failed"]) == ("night.jsonl", 1, 1)
-    assert "satchel: 1 x HTTP 404: no such model" in shown.err
+    assert "satchel: night.jsonl: 1 x HTTP 404: no such model" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -247,7 +408,22 @@ def test_a_recording_is_replayed_by_the_command(tmp_path: Path, capsys: pytest.C
         (["--url", "http://x", "-p", "0"], 2, "-p: expected 1 or more, got 0"),
         (["--url", "http://x", "-m", "a", "-m", "b"], 2, "-m: expected one model with --url, got 2"),
         (["--url", "http://x", "--load", "f", "--rate", "2"], 2, "--rate: the recorded requests"),
+        (["--url", "http://x", "--load", "f", "--ignore-eos"], 2, "--ignore-eos: the recorded requests"),
+        (
+            ["--url", "http://x", "--rate", "2", "--concurrency", "1,2"],
+            2,
+            "--concurrency: expected one number",
+        ),
+        (
+            ["--url", "http://x", "--concurrency", "1,x"],
+            2,
+            "--concurrency: expected comma-separated integers",
+        ),
+        (["--url", "http://x", "--concurrency", "0"], 2, "--concurrency: expected 1 or more, got 0"),
+        (["--ignore-eos"], 2, "--ignore-eos: it goes with --url"),
         (["--url", "http://127.0.0.1:9"], 1, "http://127.0.0.1:9/v1/models: no list of models"),
+        (["--url", "http://127.0.0.1:9"], 1, "start it, or correct --url"),
+        (["--url", "http://127.0.0.1:9", "-m", "m"], 1, "no server answers there (connection: ConnectError)"),
         (["--url", "http://127.0.0.1:9", "-m", "m", "--load", "/none.jsonl"], 1, "/none.jsonl: No such file"),
     ],
 )
@@ -261,5 +437,7 @@ def test_wrong_use_is_one_line(
 
 def test_no_answer_at_all_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     with canned(busy) as url:
-        assert main(["bench", "--url", url, "-m", "m", "--requests", "2"]) == 1
-    assert "satchel: 2 x HTTP 429: come later" in capsys.readouterr().err
+        assert main(["bench", "--url", url, "-m", "m", "--requests", "2", "--concurrency", "1,3"]) == 1
+    said = capsys.readouterr().err
+    assert "satchel: 1 client: 2 x HTTP 429: come later" in said and "3 clients: 2 x HTTP 429" in said
+    assert "req/s, of" not in said, "no rate is known, so nothing comes at a share of it"
