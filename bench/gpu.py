@@ -2,10 +2,12 @@
 
     python bench/gpu.py MODEL.gguf... [--device cuda] [--llama-bench PATH] [--llama-batched-bench PATH]
                         [--pp 512,4096] [--tg 128] [--depths 0,4096,16384] [--batches 1,4,16,64,128]
+                        [--service 64,128] [--http 128]
                         [--repeats 5] [--step 0] [--markdown FILE] [--json FILE]
 
 Each runtime is a process of its own, one after another, on the same files. Random weights in a known model's
-shape (bench/make_shape.py) serve as well as real ones.
+shape (bench/make_shape.py) serve as well as real ones. A second table has many streams through Satchel's
+service and over HTTP (gpu_streams.py) beside the loop of `satchel bench` with the same sizes; 0: none.
 """
 
 from __future__ import annotations
@@ -15,14 +17,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 PROMPT_OF_BATCH, ANSWER_OF_BATCH = 128, 64
+PROMPT_OF_STREAM, ANSWER_OF_STREAM = 128, 256  # as in gpu_streams.py
 DEPTH_ANSWER = 32
 NOTHING = "-"
+STREAM_HEAD = (
+    "",
+    "| model | streams | bench's loop, t/s | service, t/s | ratio | HTTP, t/s | ratio |",
+    "|---|--:|--:|--:|--:|--:|--:|",
+)
+STREAMS = Path(__file__).with_name("gpu_streams.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,26 @@ class Speed:
         ratio = f"{self.ours / self.theirs:.2f}" if self.theirs and self.ours else NOTHING
         theirs = f"{self.theirs:,.0f}" if self.theirs else NOTHING
         return f"| {self.model} | {self.test} | {self.ours:,.0f} | {theirs} | {ratio} |"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpeed:
+    """Tokens per second of so many sequences that decode at once; 0: not measured."""
+
+    model: str
+    streams: int
+    loop: float  # of `satchel bench`
+    service: float
+    http: float
+
+    @property
+    def row(self) -> str:
+        def cells(speed: float) -> str:
+            ratio = f"{speed / self.loop:.2f}" if speed and self.loop else NOTHING
+            return f"{speed:,.0f} | {ratio}" if speed else f"{NOTHING} | {ratio}"
+
+        loop = f"{self.loop:,.0f}" if self.loop else NOTHING
+        return f"| {self.model} | {self.streams} | {loop} | {cells(self.service)} | {cells(self.http)} |"
 
 
 def answer_of(command: Sequence[str], what: str) -> Any:
@@ -115,6 +144,23 @@ def batched(model: Path, runtimes: Runtimes, batches: Sequence[int]) -> Iterator
         yield Speed(model.stem, f"tg{ANSWER_OF_BATCH} x{n}", found.get(n, 0), known.get(n, 0))
 
 
+def streamed(
+    model: Path, runtimes: Runtimes, service: Sequence[int], http: Sequence[int]
+) -> Iterator[StreamSpeed]:
+    """Speeds of many streams through the service and over HTTP, beside the bench's loop."""
+    lists = ["--service", ",".join(map(str, service)) or "0", "--http", ",".join(map(str, http)) or "0"]
+    how = ["--device", runtimes.device, "--repeats", str(runtimes.repeats), "--step", str(runtimes.step)]
+    found = answer_of([sys.executable, str(STREAMS), str(model), *how, *lists], f"streams of {model.name}")
+    known = {(r["way"], r["streams"]): r["tokens_per_second"] for r in found or []}
+    counts = sorted({*service, *http})
+    words = ["-npp", str(PROMPT_OF_STREAM), "-ntg", str(ANSWER_OF_STREAM), "-npl", ",".join(map(str, counts))]
+    loop = {row["pl"]: row["speed_tg"] for row in ours(model, runtimes, *words) or []}
+    for n in counts:
+        yield StreamSpeed(
+            model.stem, n, loop.get(n, 0), known.get(("service", n), 0), known.get(("HTTP", n), 0)
+        )
+
+
 def heading(runtimes: Runtimes) -> str:
     """Device, driver and commit, as far as they are known."""
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -143,6 +189,8 @@ def main() -> None:
     parser.add_argument("--tg", type=numbers, default=[128])
     parser.add_argument("--depths", type=numbers, default=[4096, 16384])
     parser.add_argument("--batches", type=numbers, default=[1, 4, 16, 64, 128])
+    parser.add_argument("--service", type=numbers, default=[64, 128])
+    parser.add_argument("--http", type=numbers, default=[128])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--step", type=int, default=0)
     parser.add_argument("--markdown", type=Path)
@@ -156,11 +204,20 @@ def main() -> None:
         for speed in rows_of(model, runtimes, asked):
             print(speed.row, flush=True)
             found.append(speed)
+    lines, streams = [*head, *(speed.row for speed in found)], list[StreamSpeed]()
+    if asked.service or asked.http:
+        print("\n".join(STREAM_HEAD), flush=True)
+        for model in asked.models:
+            for one in streamed(model, runtimes, asked.service, asked.http):
+                print(one.row, flush=True)
+                streams.append(one)
+        lines += [*STREAM_HEAD, *(one.row for one in streams)]
     if asked.markdown:
-        asked.markdown.write_text("\n".join([*head, *(speed.row for speed in found), ""]))
+        asked.markdown.write_text("\n".join([*lines, ""]))
     if asked.json:
         rows = [{"model": s.model, "test": s.test, "satchel": s.ours, "llama.cpp": s.theirs} for s in found]
-        asked.json.write_text(json.dumps({"heading": head[0], "rows": rows}, indent=1))
+        more = [asdict(one) for one in streams]
+        asked.json.write_text(json.dumps({"heading": head[0], "rows": rows, "streams": more}, indent=1))
 
 
 def rows_of(model: Path, runtimes: Runtimes, asked: argparse.Namespace) -> Iterator[Speed]:

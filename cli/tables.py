@@ -69,9 +69,9 @@ BATCHED: tuple[Column, ...] = (
     ("B", 4, lambda r: str(r["pl"])),
     ("N_KV", 6, lambda r: str(r["n_kv"])),
     ("T_PP s", 8, lambda r: f"{r['t_pp']:.3f}"),
-    ("S_PP t/s", 8, lambda r: f"{r['speed_pp']:.2f}"),
+    ("S_PP t/s", 18, lambda r: f"{r['speed_pp']:.2f} ± {r['deviation_pp']:.2f}"),
     ("T_TG s", 8, lambda r: f"{r['t_tg']:.3f}"),
-    ("S_TG t/s", 8, lambda r: f"{r['speed_tg']:.2f}"),
+    ("S_TG t/s", 18, lambda r: f"{r['speed_tg']:.2f} ± {r['deviation_tg']:.2f}"),
     ("T s", 8, lambda r: f"{r['t']:.3f}"),
     ("S t/s", 8, lambda r: f"{r['speed']:.2f}"),
 )

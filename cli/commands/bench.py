@@ -1,7 +1,8 @@
 """`satchel bench`: tokens per second, measured as llama-bench does, and their share of the machine's limit.
 
 The table goes to stdout, everything else to stderr. Columns and default tests are llama-bench's; with -npl
-they are llama-batched-bench's. --url measures a server over HTTP (cli/load/).
+they are llama-batched-bench's. Each row is the median of repeats (-r) behind three steps that are not timed,
+with the standard deviation of the speeds. --url measures a server over HTTP (cli/load/).
 """
 
 from __future__ import annotations
@@ -99,24 +100,26 @@ def bench(
     ] = None,
     test: TestOptions,
     threads: Annotated[str, option("-t", "--threads", help=f"CPU threads; 0: all. {MANY}")] = "0",
-    repeats: Annotated[int, option("-r", "--repetitions", min=1, help="Runs of each test.")] = 5,
+    repeats: Annotated[
+        int, option("-r", "--repetitions", min=1, help="Timed runs; a row has their median.")
+    ] = 5,
     load: Annotated[ModelOptions, Taking(without=("model", "hub", "hub_file", "url", "context", "threads"))],
     batch: BatchedOptions,
     server: UrlOptions,
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
-    no_warmup: Annotated[bool, option("--no-warmup", help="Measure the first run too.")] = False,
+    no_warmup: Annotated[bool, option("--no-warmup", help="Measure without what runs before.")] = False,
     profile: Annotated[bool, option("--profile", help="Print the time of each op.")] = False,
 ) -> int:
     """Measure tokens per second, and the share of what the machine's memory and instructions allow.
 
     Examples:
         satchel bench -m model.gguf -p 512 -n 128
-        satchel bench --url http://localhost:8080 --concurrency 8
+        satchel bench --url http://localhost:8080
     """
     if output not in OUTPUTS:
         raise wrong("-o", f"expected {', '.join(OUTPUTS)}, got {output}")
     if server.url:
-        return on_server(server, model or [], test, batch, output)
+        return on_server(server, model or [], test, batch, output, not no_warmup)
     runs = [
         load.with_load(threads=count).at(path)
         for path in (map(model_file, model) if model else [default_model()])
@@ -125,7 +128,7 @@ def bench(
     if batch.npl and profile:
         raise wrong("--profile", "expected -p, -n or -pg beside it, got -npl")
     if batch.npl:
-        batched(runs, batch.counts(), output)
+        batched(runs, batch.counts(), repeats, output, not no_warmup)
     elif profile:
         profiled(runs, test.tests(), repeats, output)
     else:
@@ -134,7 +137,12 @@ def bench(
 
 
 def on_server(
-    server: UrlOptions, models: list[str], test: TestOptions, batch: BatchedOptions, output: str
+    server: UrlOptions,
+    models: list[str],
+    test: TestOptions,
+    batch: BatchedOptions,
+    output: str,
+    warm_up: bool,
 ) -> int:
     """Measures a server. Each request draws its sizes from -p and -n; -m is the model's served name."""
     for name, given in (("-pg", test.both), ("-d", test.depth != "0"), ("-npl", batch.npl)):
@@ -143,7 +151,7 @@ def on_server(
     if len(models) > 1:
         raise wrong("-m", f"expected one model with --url, got {len(models)}")
     prompts, answers = numbers("-p", test.prompt, 1), numbers("-n", test.generate, 1)
-    return measure(server, "".join(models), prompts, answers, output)
+    return measure(server, "".join(models), prompts, answers, output, warm_up)
 
 
 def numbers(name: str, text: str, low: int) -> list[int]:
@@ -309,8 +317,10 @@ def facts(found: BenchResult, limit: float | None, limits: DevicePeaks) -> dict[
     }
 
 
-def batched(runs: list[ModelOptions], counts: Sequence[list[int]], output: str) -> None:
-    """Prints llama-batched-bench's table."""
+def batched(
+    runs: list[ModelOptions], counts: Sequence[list[int]], repeats: int, output: str, warm_up: bool
+) -> None:
+    """Prints llama-batched-bench's table, with the medians of the repeats."""
     from satchel.runtime.tasks.bench import Runner, run_batched
 
     prompts, generated, parallel = counts
@@ -321,6 +331,7 @@ def batched(runs: list[ModelOptions], counts: Sequence[list[int]], output: str) 
             about = describe(model)
             note(f"satchel: {about['model']} on {about['threads']} threads")
             runner = Runner(model.engine, model.arch.vocab)
-            for line in awaited(run_batched(runner, prompts, generated, parallel), "the next batch"):
+            lines = run_batched(runner, prompts, generated, parallel, repeats, warm_up)
+            for line in awaited(lines, "the next batch"):
                 write.row({**about, **line.columns()})
     write.end()

@@ -1,7 +1,8 @@
 """Times the step loop of real requests with random prompts and greedy answers, as llama-bench and
 llama-batched-bench do.
 
-The first run of a plan compiles it, so each test runs once before it is timed.
+A bucket's programs are compiled at its first step, and a machine's clocks and caches take a few more to
+settle, so WARM_UP steps of each kind run before a test is timed. Repeats give a median and a deviation.
 """
 
 from __future__ import annotations
@@ -24,8 +25,14 @@ from satchel.runtime.engine.engine import Engine, Launched
 from satchel.runtime.engine.host_sampling import drawn
 from satchel.runtime.sampling import GREEDY
 
+WARM_UP = 3  # steps of a prompt, and of decoding, before a test is timed
 STEPS_ALONE = 24  # steps that are launched back to back to time the device alone
 COUNTING = 1.0  # seconds of an energy measurement: counters update a few dozen times per second
+
+
+def deviation(samples: Sequence[float]) -> float:
+    """Standard deviation; 0 of one sample."""
+    return statistics.stdev(samples) if len(samples) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class BenchResult:
 
     @property
     def deviation(self) -> float:
-        return statistics.stdev(self.samples) if len(self.samples) > 1 else 0.0
+        return deviation(self.samples)
 
     @property
     def bytes_per_token(self) -> float:
@@ -128,6 +135,11 @@ def chunks(count: int, most: int) -> Iterator[int]:
         yield min(most, count - at)
 
 
+def warm_ups(prompt: int, generate: int, batch: int) -> int:
+    """Runs of so many tokens that make WARM_UP steps of a prompt and as many of decoding."""
+    return -(-WARM_UP // min(n for n in (-(-prompt // batch), generate) if n))
+
+
 def prefill(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
     """Computes a prompt in each of the first slots, with full steps; gives each slot's next token."""
     found: list[int] = []
@@ -148,21 +160,18 @@ def prefill(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
 
 def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
     """Runs `count` decode steps over all slots. Like a service, it launches a step before it reads the tokens
-    of the one before, if the engine can.
+    of the one before, if the engine can, and its entries stay the same from the second step on.
     """
+    entries = [BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)]
+    following = [BatchEntry(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
     if not engine.overlaps:
         for _ in range(count):
-            tokens = drawn(
-                engine.step([BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)])
-            )
+            tokens, entries = drawn(engine.step(entries)), following
         return tokens
-    entries, under = (
-        [BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)],
-        deque[Launched](),
-    )
+    under = deque[Launched]()
     for _ in range(count):
         under.append(engine.launch(entries))
-        entries = [BatchEntry(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
+        entries = following
         if len(under) > 1:
             tokens = drawn(engine.collect(under.popleft()))
     return drawn(engine.collect(under.popleft())) if under else tokens
@@ -197,6 +206,12 @@ class Runner:
         first = prefill(self.engine, ids) if test.prompt else ids[0]
         decode(self.engine, first, test.generate)
         return time.perf_counter() - started, self.engine.timing.inside - inside
+
+    def warm_up(self, test: Test) -> None:
+        """Runs the test's steps, with its answer cut short, until there were WARM_UP of each kind."""
+        short = Test(test.prompt, min(WARM_UP, test.generate), min(1, test.depth))
+        for _ in range(warm_ups(test.prompt, short.generate, self.engine.batch)):
+            self.once(short)
 
     def check(self, test: Test) -> None:
         """Raises RequestError for a test that has no token or does not fit the context."""
@@ -240,7 +255,7 @@ class Runner:
         """
         self.check(test)
         if warm_up:
-            self.once(Test(test.prompt, min(1, test.generate), min(1, test.depth)))
+            self.warm_up(test)
         runs = [self.once(test) for _ in range(repeats)]
         seconds, inside = (sum(r[i] for r in runs) for i in (0, 1))
         samples = tuple(test.tokens / s for s, _ in runs)
@@ -255,29 +270,37 @@ class Runner:
 @dataclass(frozen=True, slots=True)
 class Batched:
     """One line of llama-batched-bench: `pl` sequences of `pp` prompt tokens and `tg` generated ones, with the
-    seconds of each part.
+    seconds of each part in each repeat.
     """
 
     pp: int
     tg: int
     pl: int
-    t_pp: float
-    t_tg: float
+    t_pp: tuple[float, ...]
+    t_tg: tuple[float, ...]
 
-    def columns(self) -> dict[str, float]:
-        """Its columns, with llama-batched-bench's names."""
-        tokens, seconds = self.pl * (self.pp + self.tg), self.t_pp + self.t_tg
+    def columns(self) -> dict[str, float | list[float]]:
+        """Its columns, with llama-batched-bench's names: medians over the repeats. deviation_*, samples_*: of
+        the speeds of all repeats.
+        """
+        t_pp, t_tg = statistics.median(self.t_pp), statistics.median(self.t_tg)
+        tokens, prompts, answers = self.pl * (self.pp + self.tg), self.pl * self.pp, self.pl * self.tg
+        whole = statistics.median(a + b for a, b in zip(self.t_pp, self.t_tg, strict=True))
         return {
             "pp": self.pp,
             "tg": self.tg,
             "pl": self.pl,
             "n_kv": tokens,
-            "t_pp": self.t_pp,
-            "speed_pp": self.pl * self.pp / self.t_pp,
-            "t_tg": self.t_tg,
-            "speed_tg": self.pl * self.tg / self.t_tg,
-            "t": seconds,
-            "speed": tokens / seconds,
+            "t_pp": t_pp,
+            "speed_pp": prompts / t_pp,
+            "deviation_pp": deviation([prompts / t for t in self.t_pp]),
+            "t_tg": t_tg,
+            "speed_tg": answers / t_tg,
+            "deviation_tg": deviation([answers / t for t in self.t_tg]),
+            "t": whole,
+            "speed": tokens / whole,
+            "samples_pp": [prompts / t for t in self.t_pp],
+            "samples_tg": [answers / t for t in self.t_tg],
         }
 
 
@@ -286,20 +309,26 @@ def run_batched(
     prompts: Sequence[int],
     generated: Sequence[int],
     parallel: Sequence[int],
+    repeats: int,
+    warm_up: bool = True,
 ) -> Iterator[Batched]:
-    """Times every combination, each after a short run that compiles its plans."""
+    """Times every combination so many times, after WARM_UP steps of each kind."""
     for pp in prompts:
         for tg in generated:
             for pl in parallel:
-                _batch(runner, pp, 1, pl)
-                yield _batch(runner, pp, tg, pl)
+                short = min(WARM_UP, tg)
+                for _ in range(warm_ups(pl * pp, short, runner.engine.batch) if warm_up else 0):
+                    _batch(runner, pp, short, pl)
+                times = [_batch(runner, pp, tg, pl) for _ in range(repeats)]
+                yield Batched(pp, tg, pl, *zip(*times, strict=True))
 
 
-def _batch(runner: Runner, pp: int, tg: int, pl: int) -> Batched:
+def _batch(runner: Runner, pp: int, tg: int, pl: int) -> tuple[float, float]:
+    """Seconds of the prompts and of the answers."""
     runner.fresh()
     ids = [runner.random(pp) for _ in range(pl)]
     started = time.perf_counter()
     tokens = prefill(runner.engine, ids)
     middle = time.perf_counter()
     decode(runner.engine, tokens, tg)
-    return Batched(pp, tg, pl, middle - started, time.perf_counter() - middle)
+    return middle - started, time.perf_counter() - middle

@@ -1,6 +1,4 @@
-"""Tests of what bench/compare.py measures with: files of random weights, and the two engines on one of
-them.
-"""
+"""Tests of what bench/compare.py measures with: the two engines on a file of random weights."""
 
 from __future__ import annotations
 
@@ -12,14 +10,10 @@ from pathlib import Path
 import compare
 import compare_table as table
 import make_shape
-import numpy as np
 import pytest
 from compare_engines import WEIGHTS, LlamaCpp, Row, SatchelEngine, command, settings
 from compare_seats import Child, EngineError
 
-from satchel.errors import RequestError
-from satchel.formats.gguf import open_gguf
-from satchel.quant import FORMATS
 from satchel.runtime.device.libraries import libraries
 
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -27,49 +21,6 @@ needs_peer = pytest.mark.skipif(
     importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed"
 )
 needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")
-
-
-@pytest.mark.parametrize(
-    ("shape", "type", "narrow"), [("tiny", "Q4_K_M", ""), ("tiny", "q8_0", ""), ("tiny", "BF16", "")]
-)
-def test_made_files_are_whole_and_the_same_each_time(
-    tmp_path: Path, shape: str, type: str, narrow: str
-) -> None:
-    first = make_shape.make(shape, type, tmp_path / "a.gguf", narrow)
-    again = make_shape.make(shape, type, tmp_path / "b.gguf", narrow)
-    assert first.read_bytes() == again.read_bytes()
-    with open_gguf(first) as gguf:
-        assert gguf.metadata.get_str("general.architecture") == "llama"
-        assert {i.format for i in gguf.tensors.values()} <= {"q4_k", "q6_k", "q8_0", "bf16", "f32"}
-
-
-@pytest.mark.parametrize("format", [*make_shape.SCALES, "f16", "bf16"])
-def test_random_blocks_decode_to_numbers_of_a_weights_size(format: str) -> None:
-    blocks = make_shape.random_blocks(np.random.default_rng(1), format, 1 << 16)
-    x = FORMATS[format].decode(blocks.view(FORMATS[format].dtype))
-    assert x.size == 1 << 16 and np.isfinite(x).all()
-    assert make_shape.DEVIATION / 4 < x.std() < make_shape.DEVIATION * 4
-
-
-def test_narrow_rows_take_the_format_that_was_asked_for() -> None:
-    shape = make_shape.SHAPES["qwen2.5-0.5b"]
-    wide = make_shape.tensor_formats(shape, "Q4_K_M", "q8_0")
-    assert (wide["blk.0.attn_q.weight"], wide["token_embd.weight"]) == ("q8_0", "q8_0")
-    assert {wide[f"blk.{i}.ffn_down.weight"] for i in range(24)} == {"q4_k", "q6_k"}
-    assert make_shape.tensor_formats(shape, "Q4_K_M")["blk.0.attn_q.weight"] == "q5_0"
-    assert make_shape.tensor_formats(shape, "BF16", "q8_0")["blk.0.attn_q.weight"] == "bf16"
-
-
-def test_unknown_shapes_types_and_formats_are_errors(tmp_path: Path) -> None:
-    for shape, type, narrow in (
-        ("tiny2", "Q8_0", ""),
-        ("tiny", "Q9", ""),
-        ("tiny", "Q8_0", "q3"),
-        ("tiny", "Q5_1", ""),
-    ):
-        with pytest.raises(RequestError):
-            make_shape.make(shape, type, tmp_path / "x.gguf", narrow)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from satchel.runtime.device.bandwidth import read_bandwidth
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.layers.arch import Cache
-from satchel.runtime.tasks.bench import Batched, Runner, Test, cost_of, prefill, steps_of
+from satchel.runtime.tasks.bench import Batched, Runner, Test, cost_of, prefill, run_batched, steps_of
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 KEYS = {
@@ -96,9 +96,44 @@ def test_names_are_llama_bench_s(test: Test, name: str) -> None:
 
 
 def test_columns_of_a_batch() -> None:
-    found = Batched(128, 32, 4, 2.0, 0.5).columns()
+    found = Batched(128, 32, 4, (2.0,), (0.5,)).columns()
     assert (found["n_kv"], found["speed_pp"], found["speed_tg"]) == (640, 256, 256)
-    assert (found["t"], found["speed"]) == (2.5, 256)
+    assert (found["t"], found["speed"], found["deviation_tg"]) == (2.5, 256, 0)
+
+
+def test_columns_of_a_batch_are_medians_beside_their_spread() -> None:
+    found = Batched(128, 32, 4, (2.0, 1.0, 4.0), (0.5, 8.0, 1.0)).columns()
+    assert (found["t_pp"], found["t_tg"], found["t"]) == (2.0, 1.0, 5.0)
+    assert (found["speed_pp"], found["speed_tg"], found["speed"]) == (256, 128, 128)
+    assert (found["samples_pp"], found["samples_tg"]) == ([256, 512, 128], [256, 16, 128])
+    assert found["deviation_tg"] == pytest.approx(statistics.stdev([256, 16, 128]))
+
+
+@pytest.mark.parametrize(
+    ("test", "steps"),
+    [
+        (Test(10, 0), [8, 2] * 2),  # two steps a prompt: twice
+        (Test(5, 0), [5] * 3),
+        (Test(0, 9), [1] * 3),
+        (Test(0, 2), [1] * 4),
+        (Test(20, 9), [8, 8, 4, 1, 1, 1]),
+        (Test(0, 9, 6), [1, 1, 1, 1]),  # behind one token in the cache
+    ],
+)
+def test_three_steps_of_each_kind_warm_up(test: Test, steps: list[int]) -> None:
+    engine = Counter(8)
+    runner = Runner(engine, 10)  # type: ignore[arg-type]
+    runner.warm_up(test)
+    assert [sum(n for _, n, _ in step) for step in engine.steps] == steps
+
+
+@pytest.mark.parametrize("warm_up", [False, True])
+def test_batches_are_repeated_behind_three_steps(warm_up: bool) -> None:
+    engine = Counter(8)
+    (found,) = run_batched(Runner(engine, 10), [6], [4], [2], 2, warm_up)  # type: ignore[arg-type]
+    run = [8, 4, *[2] * 4]
+    assert [sum(n for _, n, _ in step) for step in engine.steps] == [8, 4, 2, 2, 2] * 2 * warm_up + run * 2
+    assert len(found.t_pp) == len(found.t_tg) == 2
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,,2", "1;2", "0x10", "1.5"])
@@ -197,13 +232,15 @@ def test_csv_and_json_lines(model: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @needs_cpu
 def test_batched(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ("-m", model, "-npl", "1,3", "-npp", 16, "-ntg", 4)
+    args = ("-m", model, "-npl", "1,3", "-npp", 16, "-ntg", 4, "-r", 3)
     lines = run(capsys, *args).splitlines()
     heads = ["PP", "TG", "B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s", "T s", "S t/s"]
     assert [cell.strip() for cell in lines[0].strip("|").split("|")] == heads
     assert [line.split("|")[3:5] for line in lines[2:]] == [["    1 ", "     20 "], ["    3 ", "     60 "]]
     rows = json.loads(run(capsys, *args, "-o", "json"))
     assert [(r["pl"], r["n_kv"]) for r in rows] == [(1, 20), (3, 60)]
+    assert all(len(r["samples_pp"]) == len(r["samples_tg"]) == 3 for r in rows)
+    assert "±" in lines[2].split("|")[6] and "±" in lines[2].split("|")[8]
     assert all(r["speed_tg"] == pytest.approx(4 * r["pl"] / r["t_tg"]) for r in rows)
 
 
