@@ -154,6 +154,44 @@ static const char *get_rows(const call *c) {
                : "ids must be i32 (T) and the output f32 (T, D)";
 }
 
+static const char *get_rows_part(const call *c) {
+    return ((const arg_get_rows_part *)c->arg)->first < 0 ? "first must not be negative" : get_rows(c);
+}
+
+static const char *pad(const call *c) {
+    const hal_view *y = c->v, *x = c->v + 1;
+    const arg_pad *a = c->arg;
+    uint32_t last = y->ndim - 1;
+    if (c->n != 1 || y->ndim < 2 || !is(x, F32, y->ndim) || y->format != F32 ||
+        memcmp(x->shape, y->shape, last * sizeof *x->shape) != 0)
+        return "x and output must be f32 and differ in their last dimension alone";
+    return a->before >= 0 && a->after >= 0 && (int64_t)a->before + x->shape[last] + a->after == y->shape[last] &&
+                   x->shape[last] > 0
+               ? NULL
+               : "the output must be as wide as x with its zeros";
+}
+
+/* --- collectives */
+
+static const char *reduce_add(const call *c) {
+    const hal_view *y = c->v, *x = c->v + 1, *rest = c->v + 2;
+    if (c->n < 1 || c->n > 2 || !is(y, F32, 2) || !is(x, F32, 2) || !same_shape(x, y))
+        return "it takes y f32 (T, N), and may take a residual, and gives f32 (T, N)";
+    if (c->n == 1 || (is(rest, F32, 2) && same_shape(rest, y)) || is_dense_list(rest, F32, y->shape[1]))
+        return NULL;
+    return "the residual must be f32 (T, N) or (N)";
+}
+
+static const char *gather_columns(const call *c) {
+    const hal_view *y = c->v, *x = c->v + 1;
+    const arg_gather_columns *a = c->arg;
+    if (c->n != 1 || !is(y, F32, 2) || !is(x, F32, 2) || x->shape[0] != y->shape[0])
+        return "it takes y f32 (T, N) and gives f32 of as many rows";
+    return a->start >= 0 && a->total == y->shape[1] && a->start <= a->total - x->shape[1]
+               ? NULL
+               : "its columns must lie within the output's, which are total";
+}
+
 static const char *gather_rows(const call *c) {
     const hal_view *y = c->v, *x = c->v + 1;
     if (c->n != 2)
@@ -685,7 +723,11 @@ static const char *logprobs(const call *c) {
 
 static const char *(*const rules[HAL_N_OPS])(const call *) = {
     [HAL_OP_GET_ROWS] = get_rows,
+    [HAL_OP_GET_ROWS_PART] = get_rows_part,
     [HAL_OP_GATHER_ROWS] = gather_rows,
+    [HAL_OP_PAD] = pad,
+    [HAL_OP_REDUCE_ADD] = reduce_add,
+    [HAL_OP_GATHER_COLUMNS] = gather_columns,
     [HAL_OP_GATHER] = gather,
     [HAL_OP_LINEAR] = linear,
     [HAL_OP_LINEAR_ADD] = linear_add,

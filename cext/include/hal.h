@@ -16,6 +16,7 @@
 typedef struct hal_device hal_device;
 typedef struct hal_buffer hal_buffer;
 typedef struct hal_exec hal_exec;
+typedef struct hal_group hal_group;
 
 enum {
     HAL_E_UNSUPPORTED = -1,
@@ -116,6 +117,18 @@ typedef struct {
     uint32_t threads, flags;
 } hal_info;
 
+/* A group of devices (tensor parallelism): each runs a plan of its own, and they meet at the plans' collectives. */
+enum { HAL_MEMBERS = 16 };
+typedef struct {
+    uint32_t timeout_ms; /* the longest that a member waits for the others at a collective */
+} hal_group_options;
+typedef struct {
+    uint32_t members;
+    int32_t missing;            /* the member for which the group broke: it failed, or did not come in time; -1: none */
+    uint64_t meetings;          /* collectives since join() */
+    double waited[HAL_MEMBERS]; /* seconds that each member waited for others */
+} hal_group_info;
+
 typedef struct {
     uint64_t hash; /* HAL_ABI_HASH of the hal.h that the library was built with */
     const char *name;
@@ -157,6 +170,19 @@ typedef struct {
     /* optional: loads a custom kernel. `image` is zero-terminated code in the form that docs/user-kernels.md gives for the
      * backend; `entry` is the function's name. *kernel becomes its number (> 0), valid until the device is closed. */
     int (*add_kernel)(hal_device *, const char *image, const char *entry, uint32_t *kernel);
+    /* optional, all or none: groups. The members of join() are different open devices of this backend; they stay the caller's,
+     * who calls part() before it closes them, and after it released the group's execs. A group breaks when a member fails in
+     * run_group() or does not come to a collective within timeout_ms: then every wait of the group ends with an error that names
+     * the member, and so does every later run. */
+    int (*join)(hal_device *const *members, uint32_t n, const hal_group_options *, hal_group **);
+    void (*part)(hal_group *);
+    void (*group_info)(hal_group *, hal_group_info *);
+    /* One plan and one list of buffers for each member, in their order; gives as many execs. None is made where one is refused
+     * or where their collectives differ. */
+    int (*compile_group)(hal_group *, const hal_plan *const *plans, hal_buffer *const *const *buffers,
+                         hal_exec **execs);
+    /* As run() for every member. wait() of each exec and read() of a member's buffer tell the group's fault. */
+    int (*run_group)(hal_group *, hal_exec *const *execs, const void *step_block, uint64_t size);
 } hal_backend;
 
 const hal_backend *hal_backend_entry(void);
@@ -246,6 +272,10 @@ enum {
     HAL_OP_EXPERT_GATE_LIMITED,
     HAL_OP_ROPE_QKV_WRITE,
     HAL_OP_ROPE_QKV_ATTENTION,
+    HAL_OP_REDUCE_ADD,
+    HAL_OP_GATHER_COLUMNS,
+    HAL_OP_GET_ROWS_PART,
+    HAL_OP_PAD,
     HAL_N_OPS
 };
 
@@ -385,3 +415,13 @@ typedef struct {
     float scale;
     int32_t value;
 } arg_sparse_attention;
+/* Collectives: reduce_add has no arguments. The columns of this member begin at `start` of `total`. */
+typedef struct {
+    int32_t start, total;
+} arg_gather_columns;
+typedef struct {
+    int32_t first; /* id of the table's first row */
+} arg_get_rows_part;
+typedef struct {
+    int32_t before, after; /* zeros around the last dimension */
+} arg_pad;

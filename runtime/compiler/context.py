@@ -8,6 +8,7 @@ from typing import Protocol
 
 from satchel.runtime.graph import Node
 from satchel.runtime.plan import ONE, Bucket
+from satchel.runtime.shard.sharding import Sharding
 
 
 class CompileTarget(Protocol):
@@ -41,6 +42,9 @@ class Context:
     long: int = 0  # tokens from which on a prompt takes the expanded form of MLA; 0: never
     # Number of experts that a second device caches, by layer label.
     expert_cache: Mapping[str, int] = field(default_factory=dict)
+    # How the model is divided among the devices of a group, and which of them this graph is for.
+    sharding: Sharding | None = None
+    rank: int = 0
 
     def target(self, name: str) -> CompileTarget:
         return next(t for t in self.targets if t.name == name)

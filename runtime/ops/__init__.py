@@ -16,6 +16,8 @@ import numpy as np
 
 from satchel.quant import FORMATS
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
+from satchel.runtime.ops import split
+from satchel.runtime.ops.collective import gather_columns, get_rows_part, pad, reduce_add
 from satchel.runtime.ops.latent import (
     absorbed_attention,
     expanded_attention,
@@ -64,13 +66,17 @@ __all__ = [
     "expanded_attention",
     "gated_scan",
     "gather",
+    "gather_columns",
     "gather_rows",
+    "get_rows_part",
     "hadamard",
     "index_positions",
     "kv_write",
     "logprobs",
     "ordered_after",
+    "pad",
     "position_scale",
+    "reduce_add",
     "rope",
     "rope_kv_write",
     "rope_table",
@@ -98,7 +104,13 @@ def _columns(x: Type, *weights: Type) -> Type:
 # --- views: neither a step nor a copy
 
 
-@op(lambda x, *, shape: Type((x.shape[0], *shape), x.format), view=True, row_wise=True, follows=True)
+@op(
+    lambda x, *, shape: Type((x.shape[0], *shape), x.format),
+    view=True,
+    row_wise=True,
+    follows=True,
+    split=split.reshaped,
+)
 def reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
     """x (T, ...) with the dimensions after the first reshaped: (T, *shape)."""
     return x.reshape(-1, *shape)
@@ -113,7 +125,13 @@ def cols(x: Array, *, start: int, size: int) -> Array:
 # --- slices and concatenation of heads
 
 
-@op(lambda x, *, start, size: Type((*x.shape[:-1], size)), row_wise=True, follows=True, exact=True)
+@op(
+    lambda x, *, start, size: Type((*x.shape[:-1], size)),
+    row_wise=True,
+    follows=True,
+    exact=True,
+    split=split.head_or_expert,
+)
 def take(x: Array, *, start: int, size: int) -> Array:
     """Elements start .. start + size - 1 of each head of x (T, H, D), copied: (T, H, size)."""
     return np.ascontiguousarray(x[..., start : start + size])
@@ -130,7 +148,7 @@ def _joined(a: Type, b: Type) -> Type:
     return Type((*a.shape[:2], a.shape[2] + b.shape[2]))  # type: ignore[operator]
 
 
-@op(_joined, row_wise=True, exact=True)
+@op(_joined, row_wise=True, exact=True, split=split.joined)
 def concat(a: Array, b: Array) -> Array:
     """a (T, H, A) and b (T, H, B) concatenated per head: (T, H, A + B). b (T, 1, B) is broadcast over the
     heads.
@@ -149,7 +167,7 @@ def _broadcast(a: Type, b: Type) -> Type:
     return a
 
 
-@op(_broadcast, row_wise=True)
+@op(_broadcast, row_wise=True, split=split.summed)
 def add(a: Array, b: Array) -> Array:
     """a + b; b broadcasts to a's shape as in numpy: their last dimensions meet, and each size of b is a's or
     1.
@@ -158,7 +176,7 @@ def add(a: Array, b: Array) -> Array:
         return np.asarray(a + b, np.float32)
 
 
-@op(_broadcast, row_wise=True, follows=True)
+@op(_broadcast, row_wise=True, follows=True, split=split.scaled)
 def mul(a: Array, b: Array) -> Array:
     """a * b; b broadcasts to a's shape as in add."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -168,13 +186,19 @@ def mul(a: Array, b: Array) -> Array:
 # --- products
 
 
-@op(lambda w, ids: Type((ids.shape[0], w.shape[-1])), exact=True, weights=slice(1), indexes=(0, 0))
+@op(
+    lambda w, ids: Type((ids.shape[0], w.shape[-1])),
+    exact=True,
+    weights=slice(1),
+    indexes=(0, 0),
+    split=split.embedding,
+)
 def get_rows(w: Array, ids: Array) -> Array:
     """Embedding lookup: rows ids (T) of w (V, D), dequantized: (T, D)."""
     return np.stack([_rows(w[i]) for i in ids])
 
 
-@op(_columns, row_wise=True, product=True, weights=slice(1, None))
+@op(_columns, row_wise=True, product=True, weights=slice(1, None), split=split.product)
 def linear(x: Array, *weights: Array) -> Array:
     """x @ w.T for each weight w (N, K), concatenated: (T, sum of N). x (T, K) is float32 or quantized."""
     a = _rows(x)
@@ -205,7 +229,7 @@ def quantize(x: Array, *, format: str) -> Array:
 # --- norms, activations
 
 
-@op(_same, row_wise=True)
+@op(_same, row_wise=True, split=split.by_head)
 def rms_norm(x: Array, w: Array, *, eps: float) -> Array:
     """x / sqrt(mean(x^2) + eps) * w over the last dimension; x (T, D) with w (D), or (T, H, D) per head."""
     with np.errstate(over="ignore"):
@@ -219,7 +243,7 @@ def rms_norm_add(x: Array, w: Array, r: Array, *, eps: float) -> Array:
     return add.define(rms_norm.define(x, w, eps=eps), r)
 
 
-@op(_same, row_wise=True)
+@op(_same, row_wise=True, split=split.by_head)
 def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
     """(x - mean(x)) / sqrt(var(x) + eps) * w + bias over the last dimension. The bias is optional; x (T, D)
     with w (D), or (T, H, D) per head. Source: Ba et al., arXiv 1607.06450.
@@ -240,7 +264,7 @@ def norm_quantize(x: Array, w: Array, *, eps: float, format: str) -> Array:
     return quantize.define(rms_norm.define(x, w, eps=eps), format=format)
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_same, row_wise=True, follows=True, split=split.along_zeros)
 def swiglu(gate: Array, up: Array) -> Array:
     """gate * sigmoid(gate) * up, elementwise (T, N)."""
     with np.errstate(over="ignore"):
@@ -403,7 +427,7 @@ def linear_swiglu_quantize(x: Array, gate: Array, up: Array, *, format: str) -> 
     return quantize.define(linear_swiglu.define(x, gate, up), format=format)
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_same, row_wise=True, follows=True, split=split.along_zeros)
 def gelu(x: Array, *, style: int) -> Array:
     """x * Phi(x), elementwise, with Phi the normal distribution function; style 0: the tanh approximation,
     style 1: erf. Source: Hendrycks & Gimpel, arXiv 1606.08415.
@@ -514,7 +538,15 @@ def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:
     return Type((*ids.shape, weights[0].shape[1]))
 
 
-@op(_expert_rows, row_wise=True, product=True, experts=True, weights=slice(1, 2), indexes=(1, 0))
+@op(
+    _expert_rows,
+    row_wise=True,
+    product=True,
+    experts=True,
+    weights=slice(1, 2),
+    indexes=(1, 0),
+    split=split.product,
+)
 def expert_linear(x: Array, w: Array, ids: Array) -> Array:
     """x @ w[e].T for each expert e in ids (T, k), with weights w (E, N, K): (T, k, N).
 
@@ -543,13 +575,13 @@ def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
     return swiglu.define(expert_linear.define(x, gate, ids), expert_linear.define(x, up, ids))
 
 
-@op(_same, row_wise=True, experts=True, indexes=(1, 0))
+@op(_same, row_wise=True, experts=True, indexes=(1, 0), split=split.expert_biased)
 def expert_add(y: Array, bias: Array, ids: Array) -> Array:
     """y (T, k, N) + bias[ids], with bias (E, N) and ids (T, k). Rows with a negative id are unchanged."""
     return np.where(ids[..., None] < 0, y, y + bias[np.maximum(ids, 0)]).astype(np.float32)
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_same, row_wise=True, follows=True, split=split.along_zeros)
 def swiglu_limited(gate: Array, up: Array, *, limit: float, alpha: float) -> Array:
     """g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = clip(up, -limit, limit). Source:
     gpt-oss.
@@ -581,7 +613,7 @@ def _by_head(x: Type, w: Type) -> Type:
     return Type((x.shape[0], w.shape[0], w.shape[1]))
 
 
-@op(_by_head, row_wise=True, product=True, weights=slice(1, 2))
+@op(_by_head, row_wise=True, product=True, weights=slice(1, 2), split=split.head_product)
 def head_linear(x: Array, w: Array) -> Array:
     """x[:, h] @ w[h].T for each head h, with x (T, H, K) and w (H, N, K): (T, H, N)."""
     return np.stack([a @ _rows(m).T for a, m in zip(np.swapaxes(_rows(x), 0, 1), w, strict=True)], 1).astype(
@@ -589,7 +621,9 @@ def head_linear(x: Array, w: Array) -> Array:
     )
 
 
-@op(lambda y, weights: Type((y.shape[0], y.shape[2])), row_wise=True, follows=True)
+@op(
+    lambda y, weights: Type((y.shape[0], y.shape[2])), row_wise=True, follows=True, split=split.experts_summed
+)
 def expert_sum(y: Array, weights: Array) -> Array:
     """Sum over k of y (T, k, N) * weights (T, k): (T, N)."""
     out: Array = np.einsum("tkn,tk->tn", y, weights)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from satchel.runtime.graph import Array, Type
+from satchel.runtime.ops import split
 from satchel.runtime.ops.op import op
 from satchel.runtime.ops.op import rows_of as _rows
 from satchel.runtime.ops.paged import attention
@@ -109,7 +110,12 @@ def index_positions(
     return out
 
 
-@op(lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)), cache=slice(1, 3), attends=True)
+@op(
+    lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)),
+    cache=slice(1, 3),
+    attends=True,
+    split=split.attended,
+)
 def sparse_attention(
     q: Array,
     k: Array,

@@ -4,7 +4,7 @@ planner and checks know an op by its traits alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import Parameter, signature
@@ -14,6 +14,7 @@ import numpy as np
 
 from satchel.quant import FORMATS
 from satchel.runtime.graph import Arg, Array, Node, Type
+from satchel.runtime.ops.split import SplitRule
 
 NONE = slice(0)  # no source has the trait
 
@@ -59,6 +60,12 @@ class Op:
     cache: slice = field(default_factory=lambda: NONE)
     # The op counts as its layer's attention in cost estimates.
     attends: bool = False
+
+    # Tensor parallelism: what the result is where sources are divided among ranks. None: the op takes whole
+    # sources. Ops that the passes before `shard` can leave in a graph have one.
+    split: SplitRule | None = None
+    # A collective: the definition of its result, the same on all ranks, from each rank's sources.
+    meets: Callable[[Sequence[tuple[Array, ...]]], Array] | None = None
 
     @cached_property
     def sources(self) -> tuple[str, ...]:

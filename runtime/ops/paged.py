@@ -7,6 +7,7 @@ import numpy as np
 from satchel.quant import FORMATS
 from satchel.quant.cache import encode_cache
 from satchel.runtime.graph import Array, Type
+from satchel.runtime.ops import split
 from satchel.runtime.ops.op import format_of as _format_of
 from satchel.runtime.ops.op import op
 from satchel.runtime.ops.op import rows_of as _rows
@@ -29,7 +30,7 @@ def position_scale(pos: Array, *, step: int, slope: float) -> Array:
     return np.asarray(1 + np.float32(slope) * np.log1p(part), np.float32)
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_same, row_wise=True, follows=True, split=split.by_head)
 def rope(x: Array, cos_sin: Array, *, style: int) -> Array:
     """RoPE: rotates the first n_rot elements of each head of x (T, H, D) by cos_sin (T, n_rot), a rope_table.
 
@@ -48,7 +49,7 @@ def rope(x: Array, cos_sin: Array, *, style: int) -> Array:
     return y
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_same, row_wise=True, follows=True, split=split.by_head)
 def hadamard(x: Array) -> Array:
     """Hadamard rotation: each head of x (T, H, D) times the Walsh-Hadamard matrix / sqrt(n), in blocks of n
     elements, n being the largest power of two that divides D. It is its own inverse.
@@ -64,7 +65,7 @@ def hadamard(x: Array) -> Array:
     return np.asarray(rotated.reshape(x.shape), np.float32)
 
 
-@op(_same, alias=True, exact=True, cache=slice(1))
+@op(_same, alias=True, exact=True, cache=slice(1), split=split.written)
 def kv_write(cache: Array, x: Array, slot: Array, pos: Array, table: Array) -> Array:
     """Writes x (T, H, D) at positions pos (T) into the paged cache (blocks, H, block, D) through the block
     table (S, B), encoded as in quant/cache.py.
@@ -89,7 +90,7 @@ def rope_kv_write(
     return kv_write.define(cache, rope.define(x, cos_sin, style=style), slot, pos, table)
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_same, row_wise=True, follows=True, split=split.along)
 def soft_cap(x: Array, *, cap: float) -> Array:
     """cap * tanh(x / cap), elementwise: keeps values within +-cap. Source: Gemma 2, arXiv 2408.00118."""
     with np.errstate(over="ignore"):
@@ -100,6 +101,7 @@ def soft_cap(x: Array, *, cap: float) -> Array:
     lambda q, k, v, *_, value=0, **__: Type((q.shape[0], q.shape[1] * (value or v.shape[3]))),
     cache=slice(1, 3),
     attends=True,
+    split=split.attended,
 )
 def attention(
     q: Array,

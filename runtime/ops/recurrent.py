@@ -13,18 +13,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from satchel.runtime.graph import Array, Type
+from satchel.runtime.ops import split
 from satchel.runtime.ops.op import op
 from satchel.runtime.ops.op import same as _same
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_same, row_wise=True, follows=True, split=split.along)
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), elementwise."""
     with np.errstate(over="ignore"):
         return np.asarray(1 / (1 + np.exp(-x, dtype=np.float32)), np.float32)
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_same, row_wise=True, follows=True, split=split.along)
 def softplus(x: Array) -> Array:
     """ln(1 + exp(x)), elementwise."""
     return np.logaddexp(x.astype(np.float64), 0).astype(np.float32)

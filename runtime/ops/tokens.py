@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from satchel.runtime.graph import Array, Type
+from satchel.runtime.ops import split
 from satchel.runtime.ops.op import op
 from satchel.runtime.ops.op import same as _same
 
 
-@op(lambda x, rows: Type((rows.shape[0], *x.shape[1:]), x.format), exact=True, indexes=(0, 0))
+@op(
+    lambda x, rows: Type((rows.shape[0], *x.shape[1:]), x.format),
+    exact=True,
+    indexes=(0, 0),
+    split=split.rows_gathered,
+)
 def gather_rows(x: Array, rows: Array) -> Array:
     """x[rows] of x (T, ...) and indices rows (R): (R, ...)."""
     return np.asarray(x[rows])
@@ -38,7 +44,7 @@ def tokens_get(ring: Array, slot: Array, pos: Array) -> Array:
     return np.asarray(ring[slot, pos % ring.shape[1]])
 
 
-@op(lambda logits, *_: Type((logits.shape[0],), "i32"), exact=True)
+@op(lambda logits, *_: Type((logits.shape[0],), "i32"), exact=True, split=split.logits_gathered)
 def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -> Array:
     """Sampled token id per row of logits (R, V), with the row's hal_sampling; -1 if no token can be sampled.
     Defined in runtime/sampling/chain.py.
@@ -49,7 +55,7 @@ def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -
     return np.array([sample_row(*row)[0] for row in rows], np.int32)
 
 
-@op(lambda logits, *_: Type((logits.shape[0], 2), "i32"), waits=True)
+@op(lambda logits, *_: Type((logits.shape[0], 2), "i32"), waits=True, split=split.logits_gathered)
 def sample_masked(
     logits: Array, ring: Array, slot: Array, pos: Array, params: Array, bitmask: Array, edits: Array
 ) -> Array:
@@ -64,7 +70,7 @@ def sample_masked(
     return np.stack((np.array([token for token, _ in found], np.int32), nll_bits), axis=-1)
 
 
-@op(lambda logits, ids, *_, k: Type((logits.shape[0], 2 + 2 * k)))
+@op(lambda logits, ids, *_, k: Type((logits.shape[0], 2 + 2 * k)), split=split.logits_gathered)
 def logprobs(logits: Array, ids: Array, *params: Array, k: int) -> Array:
     """Log-probabilities of ids (R) under logits (R, V), as (R, 2 + 2 k): the id's log-probability, its rank,
     the k largest log-probabilities, their token ids.

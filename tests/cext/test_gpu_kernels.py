@@ -15,7 +15,7 @@ import pytest
 from devices import skip_without
 from expert_cases import headed, products
 from gpus import GPUS
-from kernel_cases import CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
+from kernel_cases import CPU_ALONE, CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
 from one_step import (
     CASES,
     Case,
@@ -103,7 +103,7 @@ def work(one: Case) -> int:
     return int(np.prod(one.shape[1:])) * one.inputs[0][0].shape[-1]
 
 
-@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | CUDA_ALONE])
+@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | CUDA_ALONE | CPU_ALONE])
 def test_op_equals_its_definition(device: Device, op: str) -> None:
     calls = [call for call in calls_of(op, device.name == "cuda") if not refused(device, op, call[0])]
     meant = len(calls_of(op, device.name == "cuda"))

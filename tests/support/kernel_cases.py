@@ -41,13 +41,15 @@ CASES.update(fused_cases.CASES)
 CASES.update(latent_cases.CASES)
 CASES.update(recurrent_cases.CASES)
 
-OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy"]
+# Collectives need a group of devices; tests/runtime/engine/test_group.py runs them.
+OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy" and op.meets is None]
 # Fused ops that the CPU lacks, which has no launches to save; CUDA alone has those that are for few tokens.
 CUDA_ALONE = {
     *(f"{norm}_linear{gate}" for norm in ("norm", "post_norm") for gate in ("", "_swiglu", "_geglu")),
     "rope_qkv_attention",
 }
 FUSED_STEPS = CUDA_ALONE | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
+CPU_ALONE = {"get_rows_part", "pad"}  # of groups, which GPUs do not form yet
 CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]
 
 
@@ -56,6 +58,22 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in (*WEIGHTS, *MORE_WEIGHTS):
         w = random_blocks(rng, format, 9, 512)
         yield Case(format, ((w, format), i32(3, 0, 8, 3)), (4, 512), bound=0)
+
+
+@case("get_rows_part")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in ("f32", "q8_0", "q4_k"):
+        w = random_blocks(rng, format, 9, 512)
+        yield Case(format, ((w, format), i32(9, 4, 5, 13, 14, 0)), (6, 512), bound=0, args={"first": 5})
+
+
+@case("pad")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for before, after in ((0, 128), (128, 0), (3, 5)):
+        args = {"before": before, "after": after}
+        yield Case(f"{before} {after}", (f32(rng, 4, 384),), (4, 384 + before + after), bound=0, args=args)
+        heads = (4, 3, 40 + before + after)
+        yield Case(f"{before} {after} heads", (f32(rng, 4, 3, 40),), heads, bound=0, args=args)
 
 
 @case("gather")
@@ -249,6 +267,7 @@ def wrong(op: str, index: int, values: list[int] | list[list[int]]) -> Case:
 WRONG: list[tuple[str, int, list[int] | list[list[int]]]] = [
     ("get_rows", 1, [3, 9, 0, 0]),
     ("get_rows", 1, [-1, 0, 0, 0]),
+    ("get_rows_part", 1, [-1, 0, 0, 0, 0, 0]),
     ("gather", 0, [[0, 8]]),
     ("gather", 0, [[-1, 0]]),
     ("gather_rows", 1, [6, 0]),

@@ -1,4 +1,4 @@
-/* heads.c: slices (take) and concatenates (concat) float32 heads (T, H, D) along D. Rows may have any stride; heads are dense
+/* heads.c: slices (take), concatenates (concat) and widens (pad) float32 heads (T, H, D) along D. Rows may have any stride; heads are dense
  * within a row.
  */
 #include <string.h>
@@ -28,3 +28,18 @@ static void run_concat(const cpu_call *c, int64_t from, int64_t to, int thread) 
 
 CPU_KERNEL(take) = {NULL, NULL, cpu_by_row, run_take};
 CPU_KERNEL(concat) = {NULL, NULL, cpu_by_row, run_concat};
+
+static void run_pad(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    const arg_pad *a = c->arg;
+    const cpu_view *y = c->v, *x = c->v + 1;
+    size_t n = (size_t)x->shape[x->ndim - 1], wide = (size_t)y->shape[y->ndim - 1];
+    (void)thread;
+    for (; from < to; from++)
+        for (size_t h = 0; h < x->width / n; h++) {
+            float *out = cpu_f32(y, from) + h * wide;
+            memset(out, 0, sizeof(float) * wide);
+            memcpy(out + a->before, cpu_f32(x, from) + h * n, sizeof(float) * n);
+        }
+}
+
+CPU_KERNEL(pad) = {NULL, NULL, cpu_by_row, run_pad};

@@ -1,4 +1,4 @@
-/* rows.c: get_rows dequantizes rows of a weight in any format; gather_rows copies rows of an activation unchanged. Both check
+/* rows.c: get_rows dequantizes rows of a weight in any format, and get_rows_part those of a table that others share; gather_rows copies rows of an activation unchanged. Both check
  * the row indices: an index out of range gives a row of zeros and faults the run.
  */
 #include <string.h>
@@ -53,6 +53,22 @@ static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {
     }
 }
 
+/* Rows of ids outside of this part of the table are zeros. */
+static void run_get_part(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    const cpu_view *y = c->v, *w = c->v + 1;
+    int64_t first = ((const arg_get_rows_part *)c->arg)->first;
+    cpu_unpack *unpack = cpu_unpack_of(c->set, w->format);
+    for (; from < to; from++) {
+        int32_t id = cpu_i32(c->v + 2, from);
+        if (id >= first && id - first < w->shape[0])
+            unpack(row_of(w, (int32_t)(id - first), cpu_scratch(c, thread)), cpu_f32(y, from), w->shape[1]);
+        else
+            memset(cpu_row(y, from), 0, sizeof(float) * y->width);
+        if (id < 0)
+            cpu_fault(c);
+    }
+}
+
 static void run_gather(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *x = c->v + 1;
     const block_format *f = block_format_find(x->format);
@@ -70,6 +86,7 @@ static void run_gather(const cpu_call *c, int64_t from, int64_t to, int thread) 
 }
 
 CPU_KERNEL(get_rows) = {check_get, scratch_get, cpu_by_row, run_get, .takes_packed = 1};
+CPU_KERNEL(get_rows_part) = {check_get, scratch_get, cpu_by_row, run_get_part, .takes_packed = 1};
 static void run_numbers(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const uint32_t *table = (const uint32_t *)cpu_row(c->v + 2, 0);
     int k = c->v[0].shape[1], n = c->v[2].shape[0];

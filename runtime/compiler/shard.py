@@ -1,0 +1,32 @@
+"""Pass: tensor parallelism. The graph becomes that of one rank of a group of devices, see runtime/shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler.fold import fold
+from satchel.runtime.compiler.push_down import push_down
+from satchel.runtime.compiler.rotate import rotate
+from satchel.runtime.graph import Roots
+from satchel.runtime.shard.rank import rank_graph
+from satchel.runtime.shard.sharding import Sharding, decide
+from satchel.runtime.shard.windows import separate
+
+BEFORE = (rotate, fold, push_down)  # the passes before this one
+
+
+def shard(roots: Roots, context: Context) -> Roots:
+    if context.sharding is None:
+        return roots
+    return rank_graph(separate(roots), context.sharding, context.rank)
+
+
+def sharding_of(outputs: Iterable[Roots], shares: Sequence[float]) -> Sharding:
+    """How a model is divided among ranks. outputs: the roots of each graph that will run."""
+    found: list[Roots] = []
+    for roots in outputs:
+        for step in BEFORE:
+            roots = step(roots, Context((), lambda node: ""))
+        found.append(separate(roots))
+    return decide(tuple(root for roots in found for root in roots), shares)
