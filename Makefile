@@ -6,7 +6,9 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The build's tools are installed in .venv, not in pip's temporary build environment: their paths stay the same, and so compiled
 # objects are reused.
 BUILD_TOOLS = 'scikit-build-core>=0.11' 'cffi>=1.17' 'cmake>=3.20' ninja
-BUILD = PATH="$(CURDIR)/$(BIN):$$PATH" SATCHEL_SETS="$(or $(SATCHEL_SETS),native)" $(PIP) install --no-build-isolation -e .
+# Without a C compiler numba computes.
+BUILD = PATH="$(CURDIR)/$(BIN):$$PATH" SATCHEL_SETS="$(or $(SATCHEL_SETS),native)" $(PIP) install --no-build-isolation -e '.$(if $(COMPILER),,[slow])'
+COMPILER = $(shell command -v cc || command -v gcc || command -v clang)
 # SATCHEL_SETS=... make: builds other CPU instruction sets (cext/cpu/CMakeLists.txt).
 FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cmake.define.SATCHEL_TEST_BACKENDS=ON
 # Two processes, each with its own threads. The tests of a file run in one process, because they share models. A crashed process
@@ -121,7 +123,7 @@ clean:
 # Satchel with this processor's best kernels; after the tests were set up, with every kernel set that it supports. Objects stay in
 # build/, so nothing is compiled twice.
 .venv/ready: .venv/made $(NATIVE)
-	@command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || echo "make: no C compiler, so Satchel will be slow: apt-get install gcc, then make clean" >&2
+	@test -n "$(COMPILER)" || echo "make: no C compiler, so Satchel will be slow: apt-get install gcc, then make clean" >&2
 	@$(BUILD) $(if $(wildcard .venv/ready-to-test),$(FOR_TESTS))
 	@touch $@
 

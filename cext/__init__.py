@@ -1,5 +1,5 @@
-"""The native side as Python sees it: cffi's reading of hal.h, numpy dtypes derived from it, and the libraries
-by name.
+"""The native side as Python sees it: cffi's reading of hal.h and search.h, numpy dtypes derived from hal.h,
+and the libraries by name.
 
 Nothing is restated here: structs, op names and the ABI hash come from include/hal.h through the generated
 module _hal.
@@ -21,7 +21,9 @@ from satchel.cext import _hal
 ffi = _hal.ffi
 ABI_HASH: int = _hal.ABI_HASH
 OPS: tuple[str, ...] = _hal.OPS
+SEARCH_HASH: int = _hal.SEARCH_HASH
 
+SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")  # of libraries
 _SCALARS = {
     "float": "<f4", "double": "<f8", "char": "S1",
     "int8_t": "i1", "uint8_t": "u1", "int16_t": "<i2", "uint16_t": "<u2",
@@ -97,10 +99,15 @@ def libraries() -> list[Path]:
     """Backend libraries: in the folders of SATCHEL_BACKENDS first, then those installed with the package. The
     paths are absolute: for a name without a slash, the loader would search its own folders.
     """
-    suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     # A folder that is named twice counts once.
     folders = dict.fromkeys([*chosen_folders(), Path(_hal.__file__).parent])
-    return [p for folder in folders for p in sorted(folder.glob(f"libsatchel_*{suffix}"))]
+    return [p for folder in folders for p in sorted(folder.glob(f"libsatchel_*{SUFFIX}"))]
+
+
+def search_library() -> Path | None:
+    """The library of the quantizer's searches; None where it was not built."""
+    path = Path(_hal.__file__).parent / f"satchel_search{SUFFIX}"
+    return path if path.exists() else None
 
 
 def include() -> Path:

@@ -2,7 +2,8 @@
 
     build_ffi.py HAL_H QUANT_DIR OUT_PY OUT_INC_DIR
 
-hal_abi.h: HAL_ABI_HASH, of hal.h's tables and the sampling stages of kernels/sample_stages.k.h. hal_ops.inc:
+The module has the declarations of ../search/search.h too. hal_abi.h: HAL_ABI_HASH, of hal.h's tables and the
+sampling stages of kernels/sample_stages.k.h. search_hash.h: SEARCH_HASH, of search.h. hal_ops.inc:
 HAL_OP(NAME, name, argument bytes) per op. formats.h: includes every header of quant/. types.inc:
 CPU_WEIGHT(stem, number, block, activations) and CPU_ONLY_ACT(stem, number, block) as the headers'
 SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same numbers as an enum.
@@ -139,15 +140,19 @@ def main(header: Path, quant: Path, module: Path, include: Path) -> None:
     names = ops(text)
     stages = sampling_stages((header.parents[1] / "kernels" / "sample_stages.k.h").read_text())
     found = abi_hash(text, stages)
+    search = (quant.parent / "search" / "search.h").read_text()
+    searches = abi_hash(search, [])
     ffi = cffi.FFI()
-    ffi.cdef(text)
+    ffi.cdef(text + search)
     ffi.set_source("satchel.cext._hal", None)
     module.parent.mkdir(parents=True, exist_ok=True)
     ffi.emit_python_code(str(module))
-    extra = f"\nABI_HASH = 0x{found}\nOPS = {tuple(name.lower() for name in names)!r}\n"
+    extra = f"\nABI_HASH = 0x{found}\nSEARCH_HASH = 0x{searches}\n"
+    extra += f"OPS = {tuple(name.lower() for name in names)!r}\n"
     write(module, "# mypy: ignore-errors\n" + module.read_text() + extra)
     include.mkdir(parents=True, exist_ok=True)
     write(include / "hal_abi.h", f"#define HAL_ABI_HASH 0x{found}ull\n")
+    write(include / "search_hash.h", f"#define SEARCH_HASH 0x{searches}ull\n")
     sizes = {n: f"sizeof(arg_{n.lower()})" if f"arg_{n.lower()};" in text else "0" for n in names}
     write(include / "hal_ops.inc", "".join(f"HAL_OP({n}, {n.lower()}, {sizes[n]})\n" for n in names))
     stems = sorted(p.stem for p in quant.glob("*.h") if p.stem != "half")

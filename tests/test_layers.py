@@ -24,6 +24,7 @@ BELOW = {
     "cext": {"cext"},
 }
 SEES_CEXT = {"runtime/device/device.py", "runtime/device/libraries.py", "runtime/compiler/lower.py"}
+SEES_CEXT |= {"quant/native/library.py"}
 SEES_STORE = {"runtime/api/model_file.py"}
 # What a model's file may import: the parts of layers, and no device, plan or engine.
 MODEL_SEES = {"satchel.runtime.graph", "satchel.runtime.ops"}

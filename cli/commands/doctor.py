@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from satchel.runtime.device.device import BackendLibrary
 
 PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
+MISSING = "missing"
 ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # errors without a GPU
 LOW = 2 << 30  # bytes of free memory below which a small model may not fit
 PACKAGES = ("numpy", "numba", "cffi", "tokenizers", "sentencepiece", "jinja2")
+EXTRAS = ("numba",)  # of PACKAGES, what no model needs: named only where it is installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def doctor(
     system, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in system.items()))
-    for check in awaited(chain(backends(), gpus(), model(), sandbox()), "the next check"):
+    for check in awaited(chain(backends(), [searches()], gpus(), model(), sandbox()), "the next check"):
         checks.append(check)
         if not as_json:
             show(check)
@@ -124,9 +126,10 @@ def show(check: CheckResult) -> None:
 
 def machine() -> dict[str, str]:
     """The system's facts by name: versions, processor, memory."""
-    from satchel.runtime.backends.numba import cores
+    from satchel.runtime.device.processors import cores
 
-    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    found = {name: version(name) for name in PACKAGES}
+    packages = ", ".join(f"{n} {v}" for n, v in found.items() if v != MISSING or n not in EXTRAS)
     total, free = memory()
     low = "; that is little" if 0 < free < LOW else ""
     return {
@@ -142,7 +145,7 @@ def version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "missing"
+        return MISSING
 
 
 def memory() -> tuple[int, int]:
@@ -165,7 +168,7 @@ def backends() -> Iterator[CheckResult]:
 
     found = offered()
     if not any(f.name == "cpu" for f in found):
-        text = "not built: there was no C compiler when Satchel was installed, so models run slowly on numba"
+        text = "not built: there was no C compiler when Satchel was installed, so models run slowly, on numba"
         sudo = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
         yield CheckResult("backend", "cpu", FAIL, text, f"{sudo}apt-get install -y gcc && {reinstall()}")
     for library in found:
@@ -200,14 +203,36 @@ def tried(library: BackendLibrary) -> CheckResult:
 
 
 def numba() -> CheckResult:
+    """Checks the backend for machines without a C compiler; where another one runs, it may be absent."""
     from satchel.errors import DeviceError
-    from satchel.runtime.device.libraries import find_backend
+    from satchel.runtime.device.libraries import find_backend, numba_installed, offered
 
-    mend = f"{shlex.quote(sys.executable)} -m pip install --upgrade numba"
+    if not numba_installed() and any(f.name == "cpu" and not f.reason for f in offered()):
+        text = "not installed; it is for machines without a wheel or a C compiler"
+        return CheckResult("backend", "numba", NONE, text)
     try:
-        return computed("numba", find_backend("numba"), mend)
+        return computed("numba", find_backend("numba"), slow())
     except DeviceError as error:
-        return CheckResult("backend", "numba", FAIL, str(error), mend)
+        return CheckResult("backend", "numba", FAIL, str(error), slow())
+
+
+def slow() -> str:
+    """The command that installs numba."""
+    return f"{shlex.quote(sys.executable)} -m pip install --upgrade 'satchel[slow]'"
+
+
+def searches() -> CheckResult:
+    """Checks what `satchel quantize` searches with."""
+    from satchel.quant.native.compiled import means
+    from satchel.quant.native.library import search_library
+
+    library, found = search_library(), means()
+    if not library.reason:
+        return CheckResult("quantizer", "quantize", PASS, f"searches in {found}")
+    text = f"searches in {found}; the C library of searches: {library.reason}"
+    if found == "numba":
+        return CheckResult("quantizer", "quantize", PASS, text)
+    return CheckResult("quantizer", "quantize", FAIL, text, slow())
 
 
 def computed(name: str, backend: Any, mend: str) -> CheckResult:

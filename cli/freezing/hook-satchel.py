@@ -2,8 +2,7 @@
 names at the root of the package), the chat templates, the backends' libraries, and the bundled model.
 
 A program with a model of its own leaves the bundled one out: its .spec file has hooksconfig={"satchel":
-{"bundled_model": False}}. numba and its LLVM come with `satchel.formats.quantize` alone, or where no backend
-was built.
+{"bundled_model": False}}. numba and its LLVM come where no backend was built.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from satchel.quant.calibration.gptq_fit import RUN, descend, dots, fit_blocks, f
 from satchel.quant.calibration.gptq_grids import GRIDS, GptqGrid, Parts, blocks_of, parts
 from satchel.quant.calibration.gptq_loops import feed_run
 from satchel.quant.format import F32, Blocks, Format
-from satchel.quant.jit.compiled import compiled
+from satchel.quant.native.compiled import compiled
 from satchel.quant.pack import quietly
 
 DAMPING = 0.01  # of the mean of the diagonal: inputs that calibration did not show still count

@@ -11,7 +11,7 @@ import numpy as np
 from satchel.quant.calibration import gptq_loops
 from satchel.quant.calibration.gptq_grids import GptqGrid, Parts
 from satchel.quant.format import F32
-from satchel.quant.jit.compiled import compiled
+from satchel.quant.native.compiled import compiled
 from satchel.quant.pack import to_f16
 
 RUN = 64  # columns that are moved one by one between two products

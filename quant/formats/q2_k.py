@@ -11,7 +11,7 @@ import numpy as np
 from satchel.quant.codebook import join_pairs, split_pairs
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
-from satchel.quant.search.low import affine_low
+from satchel.quant.search.least_squares import affine_low
 
 DTYPE = np.dtype([("scales", "u1", (16,)), ("qs", "u1", (64,)), ("d", "<f2"), ("dmin", "<f2")])
 

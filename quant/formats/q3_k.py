@@ -13,7 +13,7 @@ import numpy as np
 from satchel.quant.codebook import fields, flattened, join, join_pairs, split_pairs
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import U8, flat, join_nibbles, quietly, split_nibbles, wide
-from satchel.quant.search.low import symmetric_low
+from satchel.quant.search.least_squares import symmetric_low
 
 DTYPE = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from satchel.errors import RequestError
 from satchel.quant import codebook
 from satchel.quant.format import F32
-from satchel.quant.jit.compiled import compiled
+from satchel.quant.native.compiled import compiled
 from satchel.quant.pack import F16, U8, quietly, rows, to_f16
 from satchel.quant.search import grid_loops
 from satchel.quant.search.scales import floored, weights

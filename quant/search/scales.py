@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satchel.quant.format import F32
-from satchel.quant.pack import rows, to_f16
+from satchel.quant.pack import F16, rows, to_f16
 
 F64 = npt.NDArray[np.float64]
 
@@ -85,3 +85,8 @@ def better(old: tuple[F64, ...], new: tuple[F64, ...]) -> tuple[F64, ...]:
         return new
     wins = ~(old[0] <= new[0])
     return tuple(np.where(wins.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in zip(old, new, strict=True))
+
+
+def as_f16(x: F64, lead: tuple[int, ...]) -> F16:
+    """Scales of blocks as f16. A NaN gets one form, since its bits depend on the order of operands."""
+    return to_f16(np.where(np.isnan(x), np.nan, x).astype(np.float32)).reshape(lead)

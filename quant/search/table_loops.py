@@ -1,5 +1,5 @@
-"""Searches over tables of values (iq4_nl and the four-bit floats) as scalar loops for numba; arrays are
-float64, w weighs squared errors.
+"""Searches over tables of values (iq4_nl and the four-bit floats) as scalar loops for numba, which C
+has too; arrays are float64, w weighs squared errors. Results go into arrays of the caller.
 
 `nearest` is a table of 512: entry k + 256 is the value that is nearest to all numbers from k / 2 up to (k +
 1) / 2. The innermost loops run over candidates, so that they become vector code. A NaN takes the first entry:
@@ -14,12 +14,13 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 
-def table_scales(x: F64, w: F64, targets: F64, nearest: F64) -> F64:
-    """Best scale s of x = s * value for groups (n, size): the least squares of the codes that each start in
-    `targets` gives, where a start is what the largest number of the group falls on.
+def table_scales(x: F64, w: F64, targets: F64, nearest: F64, scales: F64) -> None:
+    """Best scale s of x = s * value for groups (n, size), into scales (n,), which are 0: the least squares of
+    the codes that each start in `targets` gives, where a start is what the largest number of the group falls
+    on.
     """
     count = targets.shape[0]
-    scales, inverses, sxv, svv = np.zeros(x.shape[0]), np.empty(count), np.empty(count), np.empty(count)
+    inverses, sxv, svv = np.empty(count), np.empty(count), np.empty(count)
     for n in range(x.shape[0]):
         extreme = 0.0
         for i in range(x.shape[1]):
@@ -41,16 +42,16 @@ def table_scales(x: F64, w: F64, targets: F64, nearest: F64) -> F64:
             if svv[c] > 0.0 and sxv[c] * sxv[c] > best * svv[c]:
                 best = sxv[c] * sxv[c] / svv[c]
                 scales[n] = sxv[c] / svv[c]
-    return scales
 
 
-def table_choices(x: F64, w: F64, scales: F64, nearest: F64, choices: F64) -> F64:
+def table_choices(x: F64, w: F64, scales: F64, nearest: F64, choices: F64, totals: F64) -> None:
     """For each group of x (blocks, groups, size) which of its block's scales (blocks, candidates) errs least,
-    into choices (blocks, groups); the weighted errors (blocks,).
+    into choices (blocks, groups); the weighted errors into totals (blocks,).
     """
     count = scales.shape[1]
-    totals, errors, inverses = np.zeros(x.shape[0]), np.empty(count), np.empty(count)
+    errors, inverses = np.empty(count), np.empty(count)
     for n in range(x.shape[0]):
+        totals[n] = 0.0
         for c in range(count):
             inverses[c] = 2.0 / scales[n, c] if scales[n, c] != 0.0 else 0.0
         for g in range(x.shape[1]):
@@ -65,12 +66,10 @@ def table_choices(x: F64, w: F64, scales: F64, nearest: F64, choices: F64) -> F6
             found = np.argmin(errors)
             choices[n, g] = found
             totals[n] += errors[found]
-    return totals
 
 
-def table_fit(x: F64, w: F64, d: F64, units: F64, nearest: F64) -> F64:
-    """The d (blocks,) that suits the nearest codes under d * units (blocks, groups) best."""
-    better = d.copy()
+def table_fit(x: F64, w: F64, d: F64, units: F64, nearest: F64, better: F64) -> None:
+    """The d (blocks,) that suits the nearest codes under d * units (blocks, groups) best, into better."""
     for n in range(x.shape[0]):
         sxa, saa = 0.0, 0.0
         for g in range(x.shape[1]):
@@ -82,6 +81,4 @@ def table_fit(x: F64, w: F64, d: F64, units: F64, nearest: F64) -> F64:
                 a = units[n, g] * nearest[int(place) + 256]
                 sxa += w[n, g, i] * x[n, g, i] * a
                 saa += w[n, g, i] * a * a
-        if saa > 0.0:
-            better[n] = sxa / saa
-    return better
+        better[n] = sxa / saa if saa > 0.0 else d[n]

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from satchel.errors import RequestError
 from satchel.quant.codebook import E2M1, NONLINEAR
 from satchel.quant.format import F32
-from satchel.quant.jit.compiled import compiled
+from satchel.quant.native.compiled import compiled
 from satchel.quant.pack import F16, U8, quietly, rows, to_f16
 from satchel.quant.search import table_loops
-from satchel.quant.search.scales import F64, better, floored, groups, half, unit, weights
+from satchel.quant.search.scales import F64, as_f16, better, floored, groups, half, unit, weights
 
 ROUNDS = 3
 _PLACES = (np.arange(512) - 255.5) / 2  # a number within each interval of the table of nearest values
@@ -42,21 +42,41 @@ def _codes(x: F64, steps: F64, name: str) -> U8:
     return found
 
 
+def _scales(x: F64, w: F64) -> F64:
+    """Best scales (n,) of groups (n, size) for the values of iq4_nl."""
+    found = np.zeros(len(x))
+    compiled(table_loops.table_scales)(x, w, TARGETS, _tables("nonlinear")[1], found)
+    return found
+
+
+def _choose(x: F64, w: F64, scales: F64, nearest: F64, choices: F64) -> F64:
+    """The scale that errs least for each group, into choices; the weighted errors of the blocks."""
+    totals = np.empty(len(x))
+    compiled(table_loops.table_choices)(x, w, scales, nearest, choices, totals)
+    return totals
+
+
+def _fitted(x: F64, w: F64, d: F64, units: F64) -> F64:
+    """The d of each block that suits its codes best."""
+    found = np.empty_like(d)
+    compiled(table_loops.table_fit)(x, w, d, units, _tables("nonlinear")[1], found)
+    return found
+
+
 @quietly
 def nonlinear(x: F32, importance: F32 | None) -> tuple[F16, U8]:
     """x = d * table[q] in blocks of 32: d (...) and q (..., 32) (iq4_nl)."""
     lead, values, w = groups(x, importance, 32, 32)
     nearest = _tables("nonlinear")[1]
-    d = half(compiled(table_loops.table_scales)(values[:, 0], w[:, 0], TARGETS, nearest))
+    d = half(_scales(values[:, 0], w[:, 0]))
     ones = np.ones((len(values), 1))
     best: tuple[F64, ...] = ()
     for _ in range(ROUNDS):
-        error = compiled(table_loops.table_choices)(values, w, d[:, None], nearest, np.empty_like(ones))
-        best = better(best, (error, d))
-        d = half(compiled(table_loops.table_fit)(values, w, d, ones, nearest))
+        best = better(best, (_choose(values, w, d[:, None], nearest, np.empty_like(ones)), d))
+        d = half(_fitted(values, w, d, ones))
     d = best[1]
     q = _codes(values[:, 0], d, "nonlinear")
-    return to_f16(d.astype(np.float32)).reshape(lead), q.reshape(*lead, 32)
+    return as_f16(d, lead), q.reshape(*lead, 32)
 
 
 @quietly
@@ -65,25 +85,21 @@ def nonlinear_super(x: F32, importance: F32 | None) -> tuple[F16, npt.NDArray[np
     (iq4_xs).
     """
     lead, values, w = groups(x, importance, 256, 32)
-    nearest, flat = _tables("nonlinear")[1], (values.reshape(-1, 32), w.reshape(-1, 32))
-    scale = compiled(table_loops.table_scales)(*flat, TARGETS, nearest).reshape(-1, 8)
+    nearest = _tables("nonlinear")[1]
+    scale = _scales(values.reshape(-1, 32), w.reshape(-1, 32)).reshape(-1, 8)
     extreme = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)[:, 0]
     d, units = unit(extreme / -32), np.empty(scale.shape)
     best: tuple[F64, ...] = ()
     for _ in range(ROUNDS):
         scales = d[:, None] * np.arange(-32.0, 32.0)
-        error = compiled(table_loops.table_choices)(values, w, scales, nearest, units)
+        error = _choose(values, w, scales, nearest, units)
         units -= 32
         best = better(best, (error, d, units.copy()))
-        d = half(compiled(table_loops.table_fit)(values, w, d, units, nearest))
+        d = half(_fitted(values, w, d, units))
     if best:
         _, d, units = best
     q = _codes(values, d[:, None] * units, "nonlinear")
-    return (
-        to_f16(d.astype(np.float32)).reshape(lead),
-        units.astype(np.int8).reshape(*lead, 8),
-        q.reshape(*lead, 256),
-    )
+    return as_f16(d, lead), units.astype(np.int8).reshape(*lead, 8), q.reshape(*lead, 256)
 
 
 @quietly
@@ -100,7 +116,7 @@ def floats(
     lead, values, w = groups(x, importance, block, group)
     choices = np.empty(values.shape[:2])
     scales = np.ascontiguousarray(np.broadcast_to(scales, (len(values), scales.shape[1])), np.float64)
-    compiled(table_loops.table_choices)(values, w, scales, _tables("e2m1")[1], choices)
+    _choose(values, w, scales, _tables("e2m1")[1], choices)
     chosen = choices.astype(np.int64)
     q = _codes(values, np.take_along_axis(scales, chosen, axis=1), "e2m1")
     return chosen.astype(np.uint8).reshape(*lead, block // group), q.reshape(*lead, block)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from satchel.runtime.backends.numba_steps import NumbaMemory, Operands, Work, Workers, view_of, work_of
+from satchel.runtime.device.processors import cores
 from satchel.runtime.graph import Array
 
 UNSUPPORTED, NO_MEMORY, INVALID, FAILED = -1, -2, -3, -4
@@ -61,11 +62,6 @@ def memory_of_machine() -> tuple[int, int]:
         return 0, 0
     page = os.sysconf("SC_PAGE_SIZE")
     return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class NumbaBackend:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from satchel.quant.jit.numba_import import import_numba
+from satchel.quant.native.numba_import import import_numba
 
 F32 = npt.NDArray[np.float32]
 PANEL = 64  # columns of a weight panel: a row of it fills four vector registers of 64 bytes

@@ -1,10 +1,11 @@
-"""Finds backend libraries at run time, by file name; numba fills the same struct from Python. There is no
-silent fallback here.
+"""Finds backend libraries at run time, by file name; numba, where it is installed, fills the same struct from
+Python. There is no silent fallback here.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 from pathlib import Path
 
@@ -40,8 +41,14 @@ def _numba() -> BackendLibrary:
 
         table = make_backend(cext.ffi)
     except ImportError as error:
-        return BackendLibrary("numba", "numba", f"numba cannot be imported: {error}", 0)
+        reason = f"numba cannot be imported ({error}): pip install 'satchel[slow]'"
+        return BackendLibrary("numba", "numba", reason, 0)
     return BackendLibrary("numba", "numba", "", 1, (None, table))
+
+
+def numba_installed() -> bool:
+    """Whether numba could be imported; it is not."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def library_files() -> tuple[Path, ...]:
@@ -85,7 +92,8 @@ def find_backend(name: str = "auto") -> Backend:
     if wanted:
         return open_backend(max(wanted, key=lambda f: f.score))
     broken = [f.reason for f in libraries() if f.name == name and f.reason]
-    have = ", ".join(sorted({f.name for f in offered() if not f.reason} | {"numba"}))
+    slow = {"numba"} if numba_installed() else set[str]()
+    have = ", ".join(sorted({f.name for f in offered() if not f.reason} | slow)) or "none"
     raise DeviceError(
         f"device {name!r}: {broken[0] if broken else 'no such backend is installed'}; there is {have}"
     )

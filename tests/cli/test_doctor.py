@@ -13,6 +13,7 @@ from satchel.cli.commands import doctor
 from satchel.cli.completing.candidates import candidates
 from satchel.cli.main import main
 from satchel.errors import DeviceError
+from satchel.quant.native.library import SearchLibrary
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import BackendLibrary
 from satchel.runtime.device.libraries import TEST_BACKENDS, find_backend, libraries, offered
@@ -113,7 +114,28 @@ def test_nothing_can_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     found = checks(capsys, code=1)
     assert {n: found[n]["result"] for n in ("cpu", "numba")} == {"cpu": "FAIL", "numba": "FAIL"}
     assert "--force-reinstall" in found["cpu"]["mend"]
-    assert "install --upgrade numba" in found["numba"]["mend"]
+    assert "-m pip install --upgrade 'satchel[slow]'" in found["numba"]["mend"]
+
+
+def test_numba_may_be_absent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if not any(f.name == "cpu" and not f.reason for f in libraries()):
+        pytest.skip("no compiled CPU backend is installed")
+    monkeypatch.setattr("satchel.runtime.device.libraries.numba_installed", lambda: False)
+    found = checks(capsys)["numba"]
+    assert (found["result"], found["mend"]) == ("NONE", "")
+    with pytest.raises(DeviceError, match="there is cpu"):
+        find_backend("nonsense")
+
+
+def test_what_the_quantizer_searches_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = SearchLibrary("", "it was not built")
+    for found, result in (("C, avx2", "PASS"), ("numba", "PASS"), ("numpy, slowly", "FAIL")):
+        library = SearchLibrary("avx2") if found[0] == "C" else absent
+        monkeypatch.setattr("satchel.quant.native.library.search_library", lambda library=library: library)
+        monkeypatch.setattr("satchel.quant.native.compiled.means", lambda found=found: found)
+        check = doctor.searches()
+        assert check.result == result and check.text.startswith(f"searches in {found}")
+        assert ("satchel[slow]" in check.mend) is (result == "FAIL")
 
 
 def test_a_backend_that_computes_wrong_fails(

@@ -22,7 +22,6 @@ from satchel.quant.calibration.gptq import (
 )
 from satchel.quant.calibration.gptq_grids import GRIDS, blocks_of, parts
 
-pytest.importorskip("numba", reason="GPTQ is compiled by numba")
 K = 512
 
 

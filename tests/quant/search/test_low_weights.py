@@ -4,7 +4,6 @@ and refusals.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ from trained import relative_error, trained_like
 
 from satchel.errors import RequestError
 from satchel.quant import FORMATS, codebook
-from satchel.quant.jit.compiled import compiled
+from satchel.quant.native.compiled import compiled
 from satchel.quant.recipes import NEEDS_IMPORTANCE
-from satchel.quant.search import grid_loops, low_loops, step_loops, table_loops
+from satchel.quant.search import grid_loops, table_loops
 
 F32 = npt.NDArray[np.float32]
 # Weighted root mean square error over root mean square that ggml's own quantizer (0.25.3, with the same
@@ -217,7 +216,8 @@ def test_a_search_reads_nothing_outside_of_its_table(poison: float) -> None:
     nearest[:] = np.linspace(-127, 113, 512)
     x, one = np.ones((1, 1, 32)), np.ones((1, 1))
     x[0, 0, 3] = poison
-    found = compiled(table_loops.table_fit)(x, np.ones_like(x), np.zeros(1), one, nearest)
+    found = np.empty(1)
+    compiled(table_loops.table_fit)(x, np.ones_like(x), np.zeros(1), one, nearest, found)
     assert not np.isfinite(found[0])  # 0, which it was given, where the table's values were no numbers
 
 
@@ -225,35 +225,6 @@ def test_a_search_reads_nothing_outside_of_its_table(poison: float) -> None:
 def test_a_row_that_is_no_whole_number_of_blocks_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="multiple"):
         encode(name, np.zeros((2, 256 + 16), np.float32))
-
-
-def test_without_numba_the_searches_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)  # an import of it fails
-    with pytest.raises(RequestError, match="install numba"):
-        compiled(lambda: None)
-
-
-def test_loops_give_what_plain_python_gives() -> None:
-    """The compiled loops are the same functions, with the same rounding."""
-    rng = np.random.default_rng(2)
-    x, w = rng.standard_normal((2, 16, 16)), rng.lognormal(0, 1, (2, 16, 16))
-    d, start = np.array([0.02, -0.03]), rng.integers(0, 16, (2, 16)).astype(float)
-    tile = rng.standard_normal((2, 16, step_loops.LANES)).astype(np.float32)
-    flat = rng.integers(0, 16, (2, step_loops.LANES)).astype(np.float32)
-    small = np.full_like(flat, 0.02)
-    results = []
-    for wrap in (lambda f: f, compiled):
-        units, lows = flat.copy(), flat[::-1].copy()
-        wrap(low_loops.affine_units)(tile, np.abs(tile), small, small, units, lows, 2)
-        choices = np.zeros((2, 2))
-        nearest = np.clip(np.arange(512) - 256, -12, 12).astype(float)
-        totals = wrap(table_loops.table_choices)(x[:, :2], w[:, :2], np.outer(d, [1, 2, 3]), nearest, choices)
-        better = wrap(table_loops.table_fit)(x[:, :2], w[:, :2], d, start[:, :2], nearest)
-        signed = np.zeros_like(flat)
-        wrap(low_loops.symmetric_units)(tile, np.abs(tile), -small, signed)
-        results.append((units, lows, choices, totals, better, signed))
-    for plain, fast in zip(*results, strict=True):
-        assert np.array_equal(plain, fast)
 
 
 def test_nearest_points_are_the_nearest() -> None:

@@ -107,7 +107,7 @@ def test_the_doctor(trap: Path) -> None:
 
 LOADING = """
 import sys
-from satchel.quant.jit.numba_import import import_numba
+from satchel.quant.native.numba_import import import_numba
 numba = import_numba()
 assert numba.config.CACHE_DIR == "" and not numba.config.DEBUG_CACHE, numba.config.CACHE_DIR
 numba.core.config.reload_config()

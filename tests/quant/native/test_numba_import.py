@@ -11,7 +11,7 @@ pytest.importorskip("numba")
 
 PROGRAM = """
 import threading
-from satchel.quant.jit.numba_import import import_numba
+from satchel.quant.native.numba_import import import_numba
 
 begin, found = threading.Barrier(4), []
 

@@ -1,1 +1,0 @@
-"""Loops compiled by numba, and the vectors that they are made of."""

@@ -1,1 +1,0 @@
-"""The vectors that the scale searches are made of, in plain Python and compiled."""

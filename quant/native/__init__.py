@@ -1,0 +1,1 @@
+"""Loops as machine code: from the C library, or compiled by numba."""

@@ -1,0 +1,10 @@
+"""What this process may use of the machine's processors."""
+
+from __future__ import annotations
+
+import os
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
