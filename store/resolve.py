@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from satchel.errors import ModelError, RequestError
-from satchel.store.bundled import bundled_file
+from satchel.store.bundled import PACKAGE, bundled_file
 from satchel.store.lock import Hashing
 from satchel.store.store import Store
 
@@ -23,8 +23,11 @@ def model_path(text: str, progress: Hashing | None = None) -> Path:
 
 
 def default_model() -> Path:
-    """The bundled model's file."""
+    """The bundled model's file. RequestError where its package is not installed."""
     found = bundled_file()
     if found is None:
-        raise RequestError("no model is bundled with this install: give a file or a name of `satchel list`")
+        raise RequestError(
+            f"the bundled model is not installed: run `pip install {PACKAGE}`, or give a file or a name of "
+            "`satchel list`"
+        )
     return found

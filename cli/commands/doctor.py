@@ -263,12 +263,19 @@ def computed(name: str, backend: Any, mend: str) -> CheckResult:
 
 def model() -> Iterator[CheckResult]:
     """Checks that the bundled model exists and answers."""
+    from satchel.errors import RequestError
     from satchel.runtime.api.model import Model
     from satchel.runtime.sampling import GREEDY
+    from satchel.store.bundled import PACKAGE
     from satchel.store.resolve import default_model
 
     try:
         path = default_model()
+    except RequestError as error:
+        mend = f"{shlex.quote(sys.executable)} -m pip install {PACKAGE}"
+        yield CheckResult("model", "model", FAIL, str(error), mend)
+        return
+    try:
         with Model.load(path, context=64) as loaded:
             question = [{"role": "user", "content": "Hello!"}]
             reply = "".join(loaded.chat(question, max_tokens=4, sampling=GREEDY))

@@ -20,6 +20,13 @@ static const struct {
 #undef CPU_SET
 };
 
+/* An error says it, and packaging/check.py reads it from the library's bytes, for systems that it cannot run. */
+const char cpu_set_list[] = "sets of this library:"
+#define CPU_SET(name) " " #name
+#include "cpu_sets.inc"
+#undef CPU_SET
+    ;
+
 const cpu_set *cpu_set_best(const char *forced) {
     for (size_t i = sizeof sets / sizeof *sets; i-- > 0;)
         if ((!forced || strcmp(forced, sets[i].set->name) == 0) && sets[i].runs())

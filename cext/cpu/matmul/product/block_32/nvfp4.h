@@ -33,7 +33,7 @@ VI_INLINE void nvfp4_block(const uint8_t *words, const uint8_t *tail, const uint
         UNROLL_FOR (int c = 0; c < n; c++) {
             const block_a8_32 *a = (const block_a8_32 *)(x + x_stride * (uint64_t)c) + i;
             vi first = vi_set(0);
-            UNROLL_FOR (int j = 0; j < 4 && SIGNED_BIAS; j++)
+            UNROLL_FOR (int j = 0; j < (SIGNED_BIAS ? 4 : 0); j++)
                 first = dot4(first, vi_set(0x01010101), vi_set_at(a->qs + 4 * j));
             vf both = vf_fma(nvfp4_sum(q + 4, a, 1, first), scale[1], nvfp4_sum(q, a, 0, first) * scale[0]);
             sum[c] = vf_fused(both, vf_set(a->d), sum[c]); /* the products in `both` are exact, fused or not */

@@ -1,0 +1,329 @@
+"""Inspects wheels that packaging/wheels.py made: `python packaging/check.py [--same FOLDER] [WHEEL ...]`, by
+default those of dist/. Nothing of a wheel is run, so a wheel for another system is checked like one for this.
+
+A wheel's name and its WHEEL file promise systems, and what is in it has to hold to that: processor, versions
+of the C library and of the system, libraries that every such system has, the kernel sets of its target.
+RECORD has to list exactly what is there. Each finding is a line; with any, the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path, PurePosixPath
+
+import wheels
+from wheels import ROOT, TARGETS, Target
+
+MOST = {"satchel": 12_000_000, "satchel_model_40m": 40_000_000}  # bytes of a wheel
+TOOLS = {"auditwheel": "auditwheel", "lief": "lief", "twine": "twine"}  # module: package
+LIBRARY = re.compile(r"satchel/cext/libsatchel_(\w+)\.(so|dylib|dll)")
+SETS = re.compile(rb"sets of this library:((?: \w+)+)\0")  # cext/cpu/sets/isa.c
+# A path of the machine that built it, such as __FILE__ and messages of a compiler leave.
+ABSOLUTE = re.compile(rb"\0(/[\x20-\x7e]+\.(?:c|h|s|zig))\0")
+ENTRY = "hal_backend_entry"
+# Libraries that every system of a kind has.
+GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+MUSL = {"libc.so"}
+MACOS = {"/usr/lib/libSystem.B.dylib"}
+WINDOWS = re.compile(r"(?:kernel32|ntdll|advapi32|api-ms-win-crt-[\w-]+)\.dll", re.I)
+# How LIEF names a processor, and how tags do.
+X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
+PROCESSORS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """What is in a wheel's file. tags: the platforms of its name."""
+
+    path: Path
+    name: str
+    version: str
+    tags: tuple[str, ...]
+    files: dict[str, bytes]
+
+    @property
+    def folder(self) -> str:
+        return f"{self.name}-{self.version}.dist-info"
+
+    @property
+    def target(self) -> Target | None:
+        """The target whose tag the name has; None for the model's wheel."""
+        return next((one for one in TARGETS.values() if one.tag == ".".join(self.tags)), None)
+
+    def paper(self, name: str) -> Message:
+        """A file of the dist-info that has mail headers; empty where it is absent."""
+        return message_from_bytes(self.files.get(f"{self.folder}/{name}", b""))
+
+
+class Refused(Exception):
+    """A file that is no wheel that could be checked."""
+
+
+def main(words: list[str]) -> int:
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
+    parser.add_argument("--same", type=Path, metavar="FOLDER", help="another build, which has to be equal")
+    parser.add_argument("wheels", nargs="*", type=Path, metavar="WHEEL", help="default: those of dist/")
+    given = parser.parse_args(words)
+    missing = sorted(TOOLS[name] for name in TOOLS if importlib.util.find_spec(name) is None)
+    if missing:
+        raise SystemExit(f"check: {', '.join(missing)}: not installed; run pip install '.[packaging]'")
+    paths = given.wheels or sorted((ROOT / "dist").glob("*.whl"))
+    if not paths:
+        raise SystemExit(f"check: {ROOT / 'dist'}: no wheel; run python packaging/wheels.py, or name wheels")
+    found, read = [], []
+    for path in paths:
+        try:
+            wheel = opened(path)
+        except Refused as error:
+            found.append(f"{path.name}: {error}")
+            continue
+        read.append(wheel)
+        here = [*inside(wheel), *tools(wheel), *(same(path, given.same) if given.same else ())]
+        found += [f"{path.name}: {finding}" for finding in here]
+        print(row(wheel, len(here)), flush=True)
+    found += alike(read)
+    print("".join(f"{finding}\n" for finding in found), end="", file=sys.stderr)
+    return 1 if found else 0
+
+
+def row(wheel: Wheel, findings: int) -> str:
+    sets = " ".join(kernel_sets(wheel)) or "-"
+    return f"{len(wheel.path.read_bytes()):10,}  {wheel.path.name}  {sets}  {findings or 'no'} findings"
+
+
+# --- names, papers, sizes
+
+
+def opened(path: Path) -> Wheel:
+    """Reads a wheel. Refused where its name or its archive is damaged."""
+    match = re.fullmatch(r"(\w+)-([\w.!+]+)-([\w.]+)-([\w.]+)-([\w.]+)\.whl", path.name)
+    if match is None:
+        raise Refused("a wheel's name is NAME-VERSION-PYTHON-ABI-PLATFORM.whl")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            files = {name: archive.read(name) for name in names}
+    except (OSError, zipfile.BadZipFile) as error:
+        raise Refused(f"not read: {error}") from None
+    doubles = sorted({name for name in names if names.count(name) > 1})
+    if doubles:
+        raise Refused(f"entries of one name: {', '.join(doubles)}")
+    if match[3] != "py3" or match[4] != "none":
+        raise Refused(f"its name says {match[3]}-{match[4]}; expected py3-none, for every Python 3")
+    return Wheel(path, match[1], match[2], tuple(match[5].split(".")), files)
+
+
+def inside(wheel: Wheel) -> Iterator[str]:
+    """All that can be seen without other tools than LIEF."""
+    yield from papers(wheel)
+    yield from record(wheel)
+    most, size = MOST.get(wheel.name, 0), wheel.path.stat().st_size
+    if size > most:
+        yield f"{size:,} bytes; a wheel of {wheel.name} has {most:,} at most"
+    yield from places(wheel)
+    if wheel.tags != ("any",):
+        yield from contents(wheel)
+
+
+def papers(wheel: Wheel) -> Iterator[str]:
+    told = wheel.paper("WHEEL")
+    tags = {f"py3-none-{tag}" for tag in wheel.tags}
+    if set(told.get_all("Tag", [])) != tags:
+        yield f"WHEEL has the tags {told.get_all('Tag', [])}; the name says {sorted(tags)}"
+    if told.get("Root-Is-Purelib") != str(wheel.tags == ("any",)).lower():
+        yield f"WHEEL says Root-Is-Purelib: {told.get('Root-Is-Purelib')}, for {wheel.tags}"
+    metadata = wheel.paper("METADATA")
+    name = str(metadata.get("Name")).replace("-", "_")
+    if (name, metadata.get("Version")) != (wheel.name, wheel.version):
+        yield f"METADATA is that of {metadata.get('Name')} {metadata.get('Version')}"
+    model, _ = wheels.named(ROOT / wheels.MODELS)
+    needed = any(need.startswith(model) for need in metadata.get_all("Requires-Dist", []))
+    if needed != (wheel.name == "satchel"):
+        yield f"METADATA {'requires' if needed else 'does not require'} {model}"
+
+
+def record(wheel: Wheel) -> Iterator[str]:
+    own = f"{wheel.folder}/RECORD"
+    lines = wheel.files.get(own, b"").decode(errors="replace").splitlines()
+    rows = dict(line.partition(",")[::2] for line in lines)
+    if len(rows) != len(lines):
+        yield "RECORD lists a file twice"
+    for name in sorted(rows.keys() ^ wheel.files.keys()):
+        yield f"{name}: {'in RECORD alone' if name in rows else 'not in RECORD'}"
+    for name in sorted(rows.keys() & wheel.files.keys()):
+        content = wheel.files[name]
+        right = "," if name == own else f"sha256={wheels.digest(content)},{len(content)}"
+        if rows[name] != right:
+            yield f"{name}: RECORD says {rows[name]}; it is {right}"
+
+
+def places(wheel: Wheel) -> Iterator[str]:
+    """Entries that would be written elsewhere than in the package's folder."""
+    for name in wheel.files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name:
+            yield f"{name}: leads out of the folder"
+        elif path.parts[0] not in (wheel.name, wheel.folder):
+            yield f"{name}: expected below {wheel.name}/ or {wheel.folder}/"
+
+
+# --- libraries
+
+
+def library_names(wheel: Wheel) -> dict[str, str]:
+    """The entries of backends' libraries, by the backend's name."""
+    return {match[1]: name for name in wheel.files if (match := LIBRARY.fullmatch(name))}
+
+
+def kernel_sets(wheel: Wheel) -> tuple[str, ...]:
+    """The sets that the CPU's library says it has."""
+    name = library_names(wheel).get("cpu")
+    match = SETS.search(wheel.files[name]) if name else None
+    return tuple(match[1].decode().split()) if match else ()
+
+
+def contents(wheel: Wheel) -> Iterator[str]:
+    """What belongs to the target of the wheel's tag, and what does not."""
+    target, found = wheel.target, library_names(wheel)
+    if target is None:
+        yield f"no target of packaging/wheels.py has the tag {'.'.join(wheel.tags)}"
+        return
+    if set(found) != set(target.backends):
+        yield f"libraries of {sorted(found)}; expected {sorted(target.backends)}"
+    if kernel_sets(wheel) != target.sets:
+        yield f"kernel sets {' '.join(kernel_sets(wheel)) or 'none'}; expected {' '.join(target.sets)}"
+    for name in wheel.files:
+        if PurePosixPath(name).suffix in (".gguf", ".c", ".pyc", ".pdb", ".lib", ".a"):
+            yield f"{name}: does not belong into a wheel"
+    for backend, name in found.items():
+        for match in ABSOLUTE.finditer(wheel.files[name]):
+            yield f"{name}: has a path of the machine that built it: {match[1].decode()}"
+        yield from (f"{name}: {finding}" for finding in library(backend, wheel.files[name], wheel.tags[0]))
+
+
+def library(backend: str, content: bytes, tag: str) -> Iterator[str]:
+    """A library against a platform's tag. Needs LIEF."""
+    import lief
+
+    binary = lief.parse(list(content)) if content else None
+    if isinstance(binary, lief.ELF.Binary):
+        kind, machine, rules = "linux", binary.header.machine_type, elf(binary, tag)
+    elif isinstance(binary, lief.MachO.Binary):
+        kind, machine, rules = "macosx", binary.header.cpu_type, macho(binary, tag)
+    elif isinstance(binary, lief.PE.Binary):
+        kind, machine, rules = "win", binary.header.machine, pe(binary)
+    else:
+        yield "neither ELF nor Mach-O nor PE"
+        return
+    if kind not in tag:
+        yield f"a library of {kind}, in a wheel for {tag}"
+        return
+    if not tag.endswith(PROCESSORS.get(machine.name.lower(), ())):
+        yield f"compiled for {machine.name}, in a wheel for {tag}"
+    exported = {symbol.name.removeprefix("_") for symbol in binary.exported_functions}
+    if ENTRY not in exported:
+        yield f"does not export {ENTRY}"
+    yield from rules
+
+
+def elf(binary, tag: str) -> Iterator[str]:  # type: ignore[no-untyped-def] # LIEF's types are not everywhere
+    usual = MUSL if tag.startswith("musl") else GLIBC
+    foreign = {name for name in binary.libraries if name not in usual and not name.startswith("ld-linux-")}
+    if foreign:
+        yield f"needs {', '.join(sorted(foreign))}, which not every Linux has"
+    for name in ("RPATH", "RUNPATH"):
+        if any(entry.tag.name == name for entry in binary.dynamic_entries):
+            yield f"has an {name}"
+    oldest = re.match(r"manylinux_(\d+)_(\d+)_", tag)
+    for needed in binary.symbols_version_requirement:
+        for name in (version.name for version in needed.get_auxiliary_symbols()):
+            number = tuple(int(part) for part in re.findall(r"\d+", name))
+            if not oldest or not name.startswith("GLIBC_") or number > (int(oldest[1]), int(oldest[2])):
+                yield f"needs {name} of {needed.name}, which {tag} does not promise"
+
+
+def macho(binary, tag: str) -> Iterator[str]:  # type: ignore[no-untyped-def]
+    match = re.match(r"macosx_(\d+)_(\d+)_", tag)
+    promised = (int(match[1]), int(match[2])) if match else (0, 0)
+    least = tuple(binary.build_version.minos[:2]) if binary.has_build_version else None
+    if binary.has_version_min:  # the older command
+        least = tuple(binary.version_min.version[:2])
+    if least != promised:
+        yield f"built for macOS {least}, and the tag says {promised}"
+    foreign = {one.name for one in binary.libraries} - MACOS - {getattr(binary, "name", "")}
+    own = {one.name for one in binary.commands if one.command.name == "ID_DYLIB"}
+    if foreign - own:
+        yield f"needs {', '.join(sorted(foreign - own))}, which not every Mac has"
+    if tag.endswith("arm64") and not binary.has_code_signature:
+        yield "not signed: a Mac with an Arm processor loads no such library"
+
+
+def pe(binary) -> Iterator[str]:  # type: ignore[no-untyped-def]
+    foreign = {one.name for one in binary.imports if not WINDOWS.fullmatch(one.name)}
+    if foreign:
+        yield f"needs {', '.join(sorted(foreign))}, which not every Windows has"
+
+
+# --- other programs, other wheels
+
+
+def tools(wheel: Wheel) -> Iterator[str]:
+    """What twine and, of wheels for Linux, auditwheel find."""
+    yield from said("twine", "check", "--strict", str(wheel.path))
+    if wheel.tags[0].startswith(("manylinux", "musllinux")):
+        shown = subprocess.run(
+            [sys.executable, "-m", "auditwheel", "show", str(wheel.path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        text = " ".join((shown.stdout + shown.stderr).split())
+        if f'platform tag: "{wheel.tags[0]}"' not in text:
+            yield f"auditwheel does not find it consistent with {wheel.tags[0]}: {text[-400:]}"
+
+
+def said(module: str, *words: str) -> Iterator[str]:
+    """What a program prints where it fails."""
+    done = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        yield f"{module}: {' '.join((done.stdout + done.stderr).split())}"
+
+
+def same(path: Path, folder: Path) -> Iterator[str]:
+    """Whether another build's wheel of that name has the same bytes."""
+    other = folder / path.name
+    if not other.is_file():
+        yield f"{folder} has no such wheel to compare with"
+    elif sha256(other) != sha256(path):
+        yield f"differs from the one in {folder}: SHA-256 {sha256(path)} and {sha256(other)}"
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def alike(read: Iterable[Wheel]) -> Iterator[str]:
+    """Files that differ between systems but are no library and no paper."""
+    first: dict[tuple[str, str], Wheel] = {}
+    for wheel in read:
+        for name, content in wheel.files.items():
+            if LIBRARY.fullmatch(name) or name.startswith(f"{wheel.folder}/"):
+                continue
+            before = first.setdefault((wheel.name, name), wheel)
+            if before.files[name] != content:
+                yield f"{wheel.path.name}: {name} differs from that of {before.path.name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
