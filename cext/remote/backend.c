@@ -7,12 +7,13 @@
  * states. The next wait on an exec reports a run's failure. The device owns its thread and a CPU device; handles here own
  * the CPU's handles.
  *
- * Runs are numbered from 1 on: number n is done when `done` of its device is n or more.
+ * Runs are numbered from 1 on: number n is done when `done` of its device is n or more. Groups are in group.c.
  *
  * SATCHEL_REMOTE_DEVICES: number of devices, default 1. SATCHEL_REMOTE_LATE_US: delay before each run in microseconds, default
  * 100. SATCHEL_REMOTE_LOG: a file; each run appends a line when it begins and one when it ends. SATCHEL_REMOTE_HOLD: a path;
  * while the file PATH.N exists, each run of device N waits for the file PATH.N.go and removes it, so that a test controls when
- * a run ends.
+ * a run ends. SATCHEL_REMOTE_LOST: "N:R": device N is lost at its run R, and fails each later one. SATCHEL_REMOTE_REFUSES: the
+ * number of a device that refuses every plan.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,60 +23,21 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend.h"
+#include "remote.h"
 
 const hal_backend *remote_backend(void);
-const hal_backend *cpu_backend(void);
 
-enum { LATE_US = 100, MOST = 8, DEEP = 4, POISON = 0xFF, PIECE = 1 << 16 };
+enum { LATE_US = 100, MOST = 8, POISON = 0xFF };
 
 #define EVERY UINT64_MAX /* number of the last run of the device */
 
-struct hal_device {
-    hal_device *cpu;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    hal_exec *queue[DEEP]; /* run n at n % DEEP */
-    uint64_t last, done;   /* numbers of runs */
-    int stop, index, late_us;
-    int log; /* -1: none */
-    char hold[512];
-    uint8_t poison[PIECE];
-};
-
-struct hal_buffer {
-    hal_device *device;
-    hal_buffer *cpu;
-    uint64_t size, run; /* the last run with it; 0: none, or they are not noted */
-};
-
-struct hal_exec {
-    hal_device *device;
-    hal_exec *cpu;
-    uint64_t size, room; /* bytes of the queued step block, and its capacity */
-    uint64_t run;        /* its last one; 0: none */
-    int code;            /* result of the last run */
-    char why[512];
-    uint32_t n_poisoned;
-    hal_buffer **poisoned;
-    uint8_t *block;
-};
-
-static _Thread_local char message[512];
-
 static int fail(int code, const char *text) {
-    snprintf(message, sizeof message, "%s", text);
-    return code;
+    return hal_fail(code, "%s", text);
 }
 
 /* Passes on the CPU backend's error code and text. */
 static int passed(int code) {
     return code ? fail(code, cpu_backend()->error()) : 0;
-}
-
-static const char *last_error(void) {
-    return message;
 }
 
 static int one(void) {
@@ -91,6 +53,12 @@ static int number_of(const char *name, int usual) {
 static int count(void) {
     int n = number_of("SATCHEL_REMOTE_DEVICES", 1);
     return n < 0 ? 0 : n < MOST ? n : MOST;
+}
+
+/* Number of the run at which a device is lost; 0: never. */
+static uint64_t lost_at(int index) {
+    const char *text = getenv("SATCHEL_REMOTE_LOST"), *run = text ? strchr(text, ':') : NULL;
+    return run && atoi(text) == index ? strtoull(run + 1, NULL, 10) : 0;
 }
 
 /* One write() per line, so that lines of several devices don't mix. */
@@ -131,9 +99,12 @@ static void execute(hal_exec *e) {
     nanosleep(&late, NULL);
     for (uint32_t i = 0; i < e->n_poisoned; i++)
         poison(e->poisoned[i]);
-    e->code = cpu_backend()->run(e->cpu, e->block, e->size);
-    if (e->code)
-        snprintf(e->why, sizeof e->why, "%s", cpu_backend()->error());
+    if (e->device->lost && e->device->done + 1 >= e->device->lost) {
+        e->code = HAL_E_LOST;
+        snprintf(e->why, sizeof e->why, "remote:%d was lost, as SATCHEL_REMOTE_LOST says", e->device->index);
+        leave_group(e);
+    } else
+        e->code = run_parts(e);
     note(e->device, "end");
 }
 
@@ -211,6 +182,8 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
         return code;
     }
     d->index = index;
+    d->lost = lost_at(index);
+    d->refuses = number_of("SATCHEL_REMOTE_REFUSES", -1) == index;
     d->late_us = number_of("SATCHEL_REMOTE_LATE_US", LATE_US);
     snprintf(d->hold, sizeof d->hold, "%s", hold ? hold : "");
     d->log = log ? open(log, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
@@ -285,25 +258,27 @@ static int copy_buffer(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uin
 }
 
 static int supports(hal_device *d, const hal_plan *plan, uint32_t step) {
+    int collective = step < plan->n_steps ? supports_meeting(plan, step) : 0;
+    if (collective)
+        return collective > 0;
     if (cpu_backend()->supports(d->cpu, plan, step))
         return 1;
     fail(HAL_E_UNSUPPORTED, cpu_backend()->error());
     return 0;
 }
 
-static void release(hal_exec *e) {
+void release_exec(hal_exec *e) {
     if (!e)
         return;
-    if (e->cpu) {
+    if (e->device && e->run)
         wait_idle(e->device);
-        cpu_backend()->release(e->cpu);
-    }
+    free_parts(e);
     free(e->poisoned);
     free(e->block);
     free(e);
 }
 
-static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec *e) {
+int build_exec(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec *e) {
     hal_buffer **inner = calloc((size_t)plan->n_buffers + 1, sizeof *inner);
     int code;
     e->device = d;
@@ -317,7 +292,8 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         if (buffers[i] && (plan->buffers[i].usage == HAL_ARENA || plan->buffers[i].usage == HAL_OUT))
             e->poisoned[e->n_poisoned++] = buffers[i];
     }
-    code = passed(cpu_backend()->compile(d->cpu, plan, inner, &e->cpu));
+    code = d->refuses ? fail(HAL_E_UNSUPPORTED, "plans are refused, as SATCHEL_REMOTE_REFUSES says")
+                      : build_parts(e, plan, inner);
     free(inner);
     if (code)
         return code;
@@ -328,24 +304,27 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
 
 static int compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec **out) {
     hal_exec *e = calloc(1, sizeof *e);
-    int code = e ? build(d, plan, buffers, e) : fail(HAL_E_MEMORY, "no memory for a plan");
+    int code = e ? build_exec(d, plan, buffers, e) : fail(HAL_E_MEMORY, "no memory for a plan");
     if (code) {
-        release(e);
+        release_exec(e);
         return code;
     }
     *out = e;
     return 0;
 }
 
-static int run(hal_exec *e, const void *block, uint64_t size) {
+int queue_run(hal_exec *e, const void *block, uint64_t size, uint64_t first, uint32_t timeout_ms) {
     hal_device *d = e->device;
-    if (size > e->room)
-        return fail(HAL_E_INVALID, "the step block is larger than the step buffer");
-    lock_done(d, e->run, UINT32_MAX);
+    int code = lock_done(d, e->run, timeout_ms);
+    if (code) {
+        pthread_mutex_unlock(&d->lock);
+        return code;
+    }
     while (d->last - d->done == DEEP)
         pthread_cond_wait(&d->changed, &d->lock);
     memcpy(e->block, block, size);
     e->size = size;
+    e->first = first;
     e->run = ++d->last;
     d->queue[e->run % DEEP] = e;
     for (uint32_t i = 0; i < e->n_poisoned; i++)
@@ -353,6 +332,12 @@ static int run(hal_exec *e, const void *block, uint64_t size) {
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
     return 0;
+}
+
+static int run(hal_exec *e, const void *block, uint64_t size) {
+    if (size > e->room)
+        return fail(HAL_E_INVALID, "the step block is larger than the step buffer");
+    return queue_run(e, block, size, 0, UINT32_MAX);
 }
 
 static int wait_done(hal_exec *e, uint32_t timeout_ms) {
@@ -380,10 +365,15 @@ static const hal_backend backend = {
     .compile = compile,
     .run = run,
     .wait = wait_done,
-    .release = release,
-    .error = last_error,
+    .release = release_exec,
+    .error = hal_last_error,
     .packed = packed,
     .pack = pack,
+    .join = join_group,
+    .part = part_group,
+    .group_info = group_info,
+    .compile_group = compile_group,
+    .run_group = run_group,
 };
 
 const hal_backend *remote_backend(void) {
