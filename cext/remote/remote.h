@@ -1,4 +1,4 @@
-/* remote.h: the handles of the test backend, shared by backend.c and group.c. */
+/* remote.h: the handles of the test backend, shared by its sources. */
 #ifndef SATCHEL_REMOTE_H
 #define SATCHEL_REMOTE_H
 
@@ -39,6 +39,14 @@ typedef struct {
     uint64_t columns;
 } meeting_view;
 
+struct hal_group {
+    uint32_t members, timeout_ms;
+    hal_device *devices[HAL_MEMBERS];
+    meet *meet;
+    uint64_t meetings; /* of all queued runs */
+    pthread_mutex_t lock;
+};
+
 /* What a member brings to a collective. */
 typedef struct {
     float *rows;
@@ -76,9 +84,7 @@ struct hal_exec {
     uint64_t first; /* number of the queued run's first meeting */
 };
 
-/* Whether an op is a collective. */
-int is_collective(int op);
-/* 1 if a step is a collective that this backend can compute, 0 if it is no collective, else a HAL_E_ code. */
+/* Of parts.c. 1 if a step is a collective that this backend can compute, 0 if it is no collective, else a HAL_E_ code. */
 int supports_meeting(const hal_plan *, uint32_t step);
 /* Fills the exec's parts. cpu: the buffers of the CPU backend. */
 int build_parts(hal_exec *, const hal_plan *, hal_buffer **cpu);
@@ -88,16 +94,23 @@ int run_parts(hal_exec *);
 /* Breaks the exec's group, if it is in one, because its device is lost. */
 void leave_group(hal_exec *);
 
-/* Of backend.c, for groups. */
+/* Of exec.c. */
+#define EVERY UINT64_MAX         /* number of the last run of the device */
+void *remote_work(void *device); /* a device's thread */
+/* Waits until a run is done; the device's lock is held on return. 0, or HAL_E_TIMEOUT. */
+int lock_done(hal_device *, uint64_t run, uint32_t timeout_ms);
+void wait_idle(hal_device *);
+void fill_poison(hal_buffer *);
 int build_exec(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec *);
 void release_exec(hal_exec *);
 /* Queues a run; the group's timeout bounds the wait for the run before it. */
 int queue_run(hal_exec *, const void *block, uint64_t size, uint64_t first, uint32_t timeout_ms);
 
-int join_group(hal_device *const *, uint32_t n, const hal_group_options *, hal_group **);
-void part_group(hal_group *);
-void group_info(hal_group *, hal_group_info *);
-int compile_group(hal_group *, const hal_plan *const *, hal_buffer *const *const *, hal_exec **);
-int run_group(hal_group *, hal_exec *const *, const void *block, uint64_t size);
+/* Of group.c. */
+int remote_join(hal_device *const *, uint32_t n, const hal_group_options *, hal_group **);
+void remote_part(hal_group *);
+void remote_info(hal_group *, hal_group_info *);
+int remote_compile(hal_group *, const hal_plan *const *, hal_buffer *const *const *, hal_exec **);
+int remote_run(hal_group *, hal_exec *const *, const void *block, uint64_t size);
 
 #endif
