@@ -112,6 +112,14 @@ class Segment:
     op_table: Array
     args: bytes
     buffers: tuple[BufferSpec, ...]  # in the order in which the views number them
+    # Of a group of devices: the segment of each member, of which the tables above are the first's; (): it is
+    # a segment of one device.
+    members: tuple[Segment, ...] = ()
+
+    @property
+    def all(self) -> tuple[Segment, ...]:
+        """The segments of single devices that it stands for."""
+        return self.members or (self,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +153,8 @@ class Plan:
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one full step reads."""
-        return sum(step.weight_bytes for segment in self.segments for step in segment.steps)
+        alone = (own for segment in self.segments for own in segment.all)
+        return sum(step.weight_bytes for segment in alone for step in segment.steps)
 
     @property
     def n_steps(self) -> int:

@@ -23,8 +23,13 @@ BELOW = {
     "cli": {"errors", "quant", "formats", "runtime", "store", "server", "cli"},
     "cext": {"cext"},
 }
-SEES_CEXT = {"runtime/device/device.py", "runtime/device/libraries.py", "runtime/compiler/lower.py"}
-SEES_CEXT |= {"quant/native/library.py"}
+SEES_CEXT = {
+    "runtime/device/device.py",
+    "runtime/device/group.py",
+    "runtime/device/libraries.py",
+    "runtime/compiler/lower.py",
+    "quant/native/library.py",
+}
 SEES_STORE = {"runtime/api/model_file.py"}
 # What a model's file may import: the parts of layers, and no device, plan or engine.
 MODEL_SEES = {"satchel.runtime.graph", "satchel.runtime.ops"}

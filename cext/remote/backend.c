@@ -7,12 +7,13 @@
  * states. The next wait on an exec reports a run's failure. The device owns its thread and a CPU device; handles here own
  * the CPU's handles.
  *
- * Runs are numbered from 1 on: number n is done when `done` of its device is n or more.
+ * Runs are numbered from 1 on: number n is done when `done` of its device is n or more. Groups are in group.c.
  *
  * SATCHEL_REMOTE_DEVICES: number of devices, default 1. SATCHEL_REMOTE_LATE_US: delay before each run in microseconds, default
  * 100. SATCHEL_REMOTE_LOG: a file; each run appends a line when it begins and one when it ends. SATCHEL_REMOTE_HOLD: a path;
  * while the file PATH.N exists, each run of device N waits for the file PATH.N.go and removes it, so that a test controls when
- * a run ends.
+ * a run ends. SATCHEL_REMOTE_LOST: "N:R": device N is lost at its run R, and fails each later one. SATCHEL_REMOTE_REFUSES: the
+ * number of a device that refuses every plan.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,60 +23,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend.h"
+#include "remote.h"
 
 const hal_backend *remote_backend(void);
-const hal_backend *cpu_backend(void);
 
-enum { LATE_US = 100, MOST = 8, DEEP = 4, POISON = 0xFF, PIECE = 1 << 16 };
-
-#define EVERY UINT64_MAX /* number of the last run of the device */
-
-struct hal_device {
-    hal_device *cpu;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    hal_exec *queue[DEEP]; /* run n at n % DEEP */
-    uint64_t last, done;   /* numbers of runs */
-    int stop, index, late_us;
-    int log; /* -1: none */
-    char hold[512];
-    uint8_t poison[PIECE];
-};
-
-struct hal_buffer {
-    hal_device *device;
-    hal_buffer *cpu;
-    uint64_t size, run; /* the last run with it; 0: none, or they are not noted */
-};
-
-struct hal_exec {
-    hal_device *device;
-    hal_exec *cpu;
-    uint64_t size, room; /* bytes of the queued step block, and its capacity */
-    uint64_t run;        /* its last one; 0: none */
-    int code;            /* result of the last run */
-    char why[512];
-    uint32_t n_poisoned;
-    hal_buffer **poisoned;
-    uint8_t *block;
-};
-
-static _Thread_local char message[512];
+enum { LATE_US = 100, MOST = 8, POISON = 0xFF };
 
 static int fail(int code, const char *text) {
-    snprintf(message, sizeof message, "%s", text);
-    return code;
+    return hal_fail(code, "%s", text);
 }
 
 /* Passes on the CPU backend's error code and text. */
 static int passed(int code) {
     return code ? fail(code, cpu_backend()->error()) : 0;
-}
-
-static const char *last_error(void) {
-    return message;
 }
 
 static int one(void) {
@@ -93,95 +53,10 @@ static int count(void) {
     return n < 0 ? 0 : n < MOST ? n : MOST;
 }
 
-/* One write() per line, so that lines of several devices don't mix. */
-static void note(const hal_device *d, const char *what) {
-    char line[80];
-    struct timespec now;
-    int n;
-    if (d->log < 0)
-        return;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    n = snprintf(line, sizeof line, "%s remote:%d %lld\n", what, d->index,
-                 (long long)now.tv_sec * 1000000000 + now.tv_nsec);
-    if (write(d->log, line, (size_t)n) != n)
-        fprintf(stderr, "remote: a line of the log was lost\n");
-}
-
-static void poison(hal_buffer *b) {
-    for (uint64_t at = 0; at < b->size; at += PIECE)
-        cpu_backend()->write(b->cpu, at, b->device->poison, b->size - at < PIECE ? b->size - at : PIECE);
-}
-
-static void wait_for_leave(const hal_device *d) {
-    char held[sizeof d->hold + 16], go[sizeof d->hold + 20];
-    struct timespec step = {0, 1000000};
-    if (!d->hold[0])
-        return;
-    snprintf(held, sizeof held, "%s.%d", d->hold, d->index);
-    snprintf(go, sizeof go, "%s.%d.go", d->hold, d->index);
-    while (access(held, F_OK) == 0 && unlink(go) != 0)
-        nanosleep(&step, NULL);
-}
-
-static void execute(hal_exec *e) {
-    int us = e->device->late_us;
-    struct timespec late = {us / 1000000, (long)(us % 1000000) * 1000};
-    note(e->device, "begin");
-    wait_for_leave(e->device);
-    nanosleep(&late, NULL);
-    for (uint32_t i = 0; i < e->n_poisoned; i++)
-        poison(e->poisoned[i]);
-    e->code = cpu_backend()->run(e->cpu, e->block, e->size);
-    if (e->code)
-        snprintf(e->why, sizeof e->why, "%s", cpu_backend()->error());
-    note(e->device, "end");
-}
-
-static void *work(void *argument) {
-    hal_device *d = argument;
-    pthread_mutex_lock(&d->lock);
-    while (!d->stop) {
-        if (d->done == d->last) {
-            pthread_cond_wait(&d->changed, &d->lock);
-            continue;
-        }
-        hal_exec *e = d->queue[(d->done + 1) % DEEP];
-        pthread_mutex_unlock(&d->lock);
-        execute(e);
-        pthread_mutex_lock(&d->lock);
-        d->done++;
-        pthread_cond_broadcast(&d->changed);
-    }
-    pthread_mutex_unlock(&d->lock);
-    return NULL;
-}
-
-static int is_done(const hal_device *d, uint64_t run) {
-    return d->done >= (run == EVERY ? d->last : run);
-}
-
-/* Waits until a run is done; the lock is held on return. 0, or HAL_E_TIMEOUT. */
-static int lock_done(hal_device *d, uint64_t run, uint32_t timeout_ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_mutex_lock(&d->lock);
-    while (!is_done(d, run))
-        if (timeout_ms == UINT32_MAX)
-            pthread_cond_wait(&d->changed, &d->lock);
-        else if (pthread_cond_timedwait(&d->changed, &d->lock, &until) != 0 && !is_done(d, run))
-            return fail(HAL_E_TIMEOUT, "the last run is not done yet");
-    return 0;
-}
-
-static void wait_idle(hal_device *d) {
-    lock_done(d, EVERY, UINT32_MAX);
-    pthread_mutex_unlock(&d->lock);
+/* Number of the run at which a device is lost; 0: never. */
+static uint64_t lost_at(int index) {
+    const char *text = getenv("SATCHEL_REMOTE_LOST"), *run = text ? strchr(text, ':') : NULL;
+    return run && atoi(text) == index ? strtoull(run + 1, NULL, 10) : 0;
 }
 
 static void close_device(hal_device *d) {
@@ -211,13 +86,15 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
         return code;
     }
     d->index = index;
+    d->lost = lost_at(index);
+    d->refuses = number_of("SATCHEL_REMOTE_REFUSES", -1) == index;
     d->late_us = number_of("SATCHEL_REMOTE_LATE_US", LATE_US);
     snprintf(d->hold, sizeof d->hold, "%s", hold ? hold : "");
     d->log = log ? open(log, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
     memset(d->poison, POISON, PIECE);
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
-    if (pthread_create(&d->thread, NULL, work, d) != 0) {
+    if (pthread_create(&d->thread, NULL, remote_work, d) != 0) {
         cpu_backend()->close(d->cpu);
         if (d->log >= 0)
             close(d->log);
@@ -244,7 +121,7 @@ static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out
     b->device = d;
     b->size = desc->size;
     if (desc->usage != HAL_WEIGHT && desc->usage != HAL_STATE)
-        poison(b);
+        fill_poison(b);
     *out = b;
     return 0;
 }
@@ -285,52 +162,20 @@ static int copy_buffer(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uin
 }
 
 static int supports(hal_device *d, const hal_plan *plan, uint32_t step) {
+    int collective = step < plan->n_steps ? supports_meeting(plan, step) : 0;
+    if (collective)
+        return collective > 0;
     if (cpu_backend()->supports(d->cpu, plan, step))
         return 1;
     fail(HAL_E_UNSUPPORTED, cpu_backend()->error());
     return 0;
 }
 
-static void release(hal_exec *e) {
-    if (!e)
-        return;
-    if (e->cpu) {
-        wait_idle(e->device);
-        cpu_backend()->release(e->cpu);
-    }
-    free(e->poisoned);
-    free(e->block);
-    free(e);
-}
-
-static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec *e) {
-    hal_buffer **inner = calloc((size_t)plan->n_buffers + 1, sizeof *inner);
-    int code;
-    e->device = d;
-    e->poisoned = calloc((size_t)plan->n_buffers + 1, sizeof *e->poisoned);
-    if (!inner || !e->poisoned) {
-        free(inner);
-        return fail(HAL_E_MEMORY, "no memory for a plan");
-    }
-    for (uint32_t i = 0; i < plan->n_buffers; i++) {
-        inner[i] = buffers[i] ? buffers[i]->cpu : NULL;
-        if (buffers[i] && (plan->buffers[i].usage == HAL_ARENA || plan->buffers[i].usage == HAL_OUT))
-            e->poisoned[e->n_poisoned++] = buffers[i];
-    }
-    code = passed(cpu_backend()->compile(d->cpu, plan, inner, &e->cpu));
-    free(inner);
-    if (code)
-        return code;
-    e->room = buffers[plan->step_buffer]->size;
-    e->block = malloc(e->room);
-    return e->block ? 0 : fail(HAL_E_MEMORY, "no memory for a step block");
-}
-
 static int compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec **out) {
     hal_exec *e = calloc(1, sizeof *e);
-    int code = e ? build(d, plan, buffers, e) : fail(HAL_E_MEMORY, "no memory for a plan");
+    int code = e ? build_exec(d, plan, buffers, e) : fail(HAL_E_MEMORY, "no memory for a plan");
     if (code) {
-        release(e);
+        release_exec(e);
         return code;
     }
     *out = e;
@@ -338,21 +183,9 @@ static int compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffe
 }
 
 static int run(hal_exec *e, const void *block, uint64_t size) {
-    hal_device *d = e->device;
     if (size > e->room)
         return fail(HAL_E_INVALID, "the step block is larger than the step buffer");
-    lock_done(d, e->run, UINT32_MAX);
-    while (d->last - d->done == DEEP)
-        pthread_cond_wait(&d->changed, &d->lock);
-    memcpy(e->block, block, size);
-    e->size = size;
-    e->run = ++d->last;
-    d->queue[e->run % DEEP] = e;
-    for (uint32_t i = 0; i < e->n_poisoned; i++)
-        e->poisoned[i]->run = e->run;
-    pthread_cond_broadcast(&d->changed);
-    pthread_mutex_unlock(&d->lock);
-    return 0;
+    return queue_run(e, block, size, 0, UINT32_MAX);
 }
 
 static int wait_done(hal_exec *e, uint32_t timeout_ms) {
@@ -380,10 +213,15 @@ static const hal_backend backend = {
     .compile = compile,
     .run = run,
     .wait = wait_done,
-    .release = release,
-    .error = last_error,
+    .release = release_exec,
+    .error = hal_last_error,
     .packed = packed,
     .pack = pack,
+    .join = remote_join,
+    .part = remote_part,
+    .group_info = remote_info,
+    .compile_group = remote_compile,
+    .run_group = remote_run,
 };
 
 const hal_backend *remote_backend(void) {

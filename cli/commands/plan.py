@@ -108,6 +108,7 @@ def collect(run: DryRun, bucket: int, passes: bool) -> dict[str, Any]:
         "fits": all(share.fits for share in shares),
         "moved": list(run.optimized.assignment.moved),
         **placement_facts(run),
+        **group_facts(run),
     }
     if bucket:
         made = run.plan(bucket)
@@ -158,6 +159,29 @@ def placement_facts(run: DryRun) -> dict[str, Any]:
     }
 
 
+def group_facts(run: DryRun) -> dict[str, Any]:
+    """How a group of devices divides the model; {} where there is none."""
+    from satchel.runtime.shard.report import report
+
+    if run.sharding is None:
+        return {}
+    found = report(run.optimized, run.sharding)
+    return {"group": found._asdict()}
+
+
+def show_group(group: dict[str, Any]) -> None:
+    """The members of a group, what they meet for in a step, and which matrices each of them has whole."""
+    lines = [
+        f"{group['name']}: {group['members']} members divide each layer",
+        f"a step: {group['reduces']} all-reduces, {group['reduce_bytes']:,} bytes a token in all; gathers of "
+        f"{group['gather_bytes']:,} bytes a sampled token",
+        f"{group['divided']:.1f} % of the matrices' bytes are divided",
+    ]
+    lines += [f"whole on each member: {name}: {why}" for name, why in group["whole"].items()]
+    for line in lines:
+        out().print(plain(line), markup=False)
+
+
 def show_placement(facts: dict[str, Any]) -> None:
     """The layers of each device, and the predicted speed."""
     console, placed = out(), facts["placement"]
@@ -203,7 +227,10 @@ def show(facts: dict[str, Any]) -> None:
         name = f"{d['device']} ({d['name']}, {d['variant']}, {d['threads']} threads)"
         table.add_row(plain(name), *amounts, "yes" if d["fits"] else "no")
     console.print(table)
-    show_placement(facts)
+    if "group" in facts:
+        show_group(facts["group"])
+    else:
+        show_placement(facts)
     for d in facts["devices"]:
         if d["packed_bytes"]:
             own = (

@@ -17,7 +17,9 @@ from satchel.runtime.api.defaults import check_defaults, read_object
 from satchel.runtime.api.overrides import read_overrides, read_template
 from satchel.runtime.option import PARALLEL, SERVER, WORKER, check_options, documented, option_field
 from satchel.runtime.placement.options import (
+    GROUP,
     PREFETCHES,
+    SPLIT_MODES,
     STREAMS,
     PlacementOptions,
     read_devices,
@@ -27,6 +29,7 @@ from satchel.runtime.placement.options import (
     read_rules,
     read_size,
     read_split,
+    read_split_mode,
 )
 from satchel.runtime.scheduler_limits import DEFAULT_LIMITS, SchedulerLimits
 from satchel.runtime.speculation import Speculation
@@ -145,7 +148,7 @@ class Options:
     )
     device: str = option_field(
         "auto",
-        "Backends to use, a,b,c, each NAME or NAME:INDEX; none: the CPU alone; auto: all.",
+        "Backends to use, a,b,c, each NAME or NAME:INDEX; a+b: a group; none: the CPU alone; auto: all.",
         "-dev",
         "--device",
         check_value=read_devices,
@@ -162,12 +165,20 @@ class Options:
     )
     tensor_split: str = option_field(
         "",
-        "Each device's share of the layers, such as 3,1, in the order of `device`.",
+        "Each device's share of the layers, or of each layer, such as 3,1, in the order of `device`.",
         "-ts",
         "--tensor-split",
-        help="Each device's share of the layers, such as 3,1, in the order of -dev.",
+        help="Each device's share of the layers, or of each layer, such as 3,1, in the order of -dev.",
         metavar="N,N,...",
         check_value=read_split,
+    )
+    split_mode: str = option_field(
+        "layer",
+        "How several devices share the model: layer, tensor (each layer is divided among them), or none.",
+        "-sm",
+        "--split-mode",
+        help="layer: whole layers on each device; tensor: a part of each layer; none: the first alone.",
+        choices=SPLIT_MODES,
     )
     gpu_memory: int = option_field(
         0,
@@ -293,17 +304,44 @@ class Options:
             given = getattr(self, name)  # one may stand alone
             object.__setattr__(self, name, (given,) if isinstance(given, Loadable) else tuple(given))
         check_options(self)
-        devices, split = read_devices(self.device), read_split(self.tensor_split)
-        if split and devices and len(split) != len(devices):
+        devices, split = self._devices, read_split(self.tensor_split)
+        if split and devices and len(split) != sum(len(name.split(GROUP)) for name in devices):
+            count = sum(len(name.split(GROUP)) for name in devices)
             raise RequestError(
-                f"tensor_split has {len(split)} numbers for {len(devices)} devices: give one for each"
+                f"tensor_split has {len(split)} numbers for {count} devices: give one for each"
+            )
+        if any(GROUP in name for name in devices):
+            self._check_group()
+
+    @property
+    def _devices(self) -> tuple[str, ...]:
+        """Names of the devices, under the split mode."""
+        return read_split_mode(self.split_mode, read_devices(self.device))
+
+    def _check_group(self) -> None:
+        """Raises RequestError for options that a group of devices cannot have."""
+        refused = {
+            "override_tensor": bool(self.override_tensor),
+            "gpu_layers": read_layers(self.gpu_layers) not in (None, -1),
+            "kv_offload": not self.kv_offload,
+            "stream_weights": self.stream_weights == "on",
+            "prefetch_weights": self.prefetch_weights == "on",
+            "expert_cache": str(self.expert_cache) not in ("auto", "off"),
+            "adapters": bool(self.adapters),
+            "control_vectors": bool(self.control_vectors),
+            "profile": self.profile,
+        }
+        if wrong := [name for name, given in refused.items() if given]:
+            raise RequestError(
+                f"{wrong[0]}: not supported with a group of devices, which holds the whole model "
+                "(split_mode='tensor'); leave it out, or take split_mode='layer'"
             )
 
     @property
     def placement_options(self) -> PlacementOptions:
         """The options that concern the placement, parsed."""
         return PlacementOptions(
-            read_devices(self.device),
+            self._devices,
             read_layers(self.gpu_layers),
             tuple(rule for text in self.override_tensor for rule in read_rules(text)),
             self.gpu_memory,
@@ -344,6 +382,7 @@ class LoadKwargs(TypedDict, total=False):
     device: str
     override_tensor: str | Sequence[str]
     tensor_split: str
+    split_mode: str
     gpu_memory: int
     kv_offload: bool
     stream_weights: str

@@ -6,7 +6,8 @@ bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.expand import expand
@@ -14,6 +15,7 @@ from satchel.runtime.compiler.expert_cache import split
 from satchel.runtime.compiler.fold import fold
 from satchel.runtime.compiler.fuse import fuse
 from satchel.runtime.compiler.fuse_steps import fuse_steps
+from satchel.runtime.compiler.joined import joined
 from satchel.runtime.compiler.layout import layout
 from satchel.runtime.compiler.lower import lower
 from satchel.runtime.compiler.memory import assign, hoist
@@ -23,12 +25,13 @@ from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import place
 from satchel.runtime.compiler.push_down import push_down
 from satchel.runtime.compiler.rotate import rotate
+from satchel.runtime.compiler.shard import shard
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.plan import Bucket, Plan, WeightPlaces
 
 Pass = Callable[[Roots, Context], Roots]
-PIPELINE: tuple[Pass, ...] = (rotate, fold, push_down, split, expand, merge, layout, fuse)
+PIPELINE: tuple[Pass, ...] = (rotate, fold, push_down, shard, split, expand, merge, layout, fuse)
 Trace = Callable[[str, Roots], None]
 
 
@@ -47,6 +50,14 @@ def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Opti
     return Optimized(assignment.roots, assignment, context.targets)
 
 
+def optimize_group(
+    group: str, roots: Roots, contexts: Sequence[Context], trace: Trace | None = None
+) -> Optimized:
+    """optimize() for each member of a group of devices; `trace` sees the first one's graph."""
+    members = tuple(optimize(roots, c, trace if not c.rank else None) for c in contexts)
+    return replace(members[0], group=group, members=members)
+
+
 def _order_of(optimized: Optimized) -> Ordered:
     """The order of steps in a plan of this graph."""
     device = optimized.assignment.device
@@ -63,6 +74,8 @@ def compile(
     """The plan of one bucket. weights: the tensors of each device; states: offsets of its states,
     by device.
     """
+    if optimized.members:
+        return joined(optimized.group, [compile(m, bucket, weights, states) for m in optimized.members])
     optimized = fuse_steps(optimized, bucket)
     verify_graph(optimized.roots)
     ordered = _order_of(optimized)

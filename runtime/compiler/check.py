@@ -73,6 +73,10 @@ def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
     """
     devices = {device.name: device for device in model.devices}
     engine = model.engine
+    if engine.group is not None:
+        raise RequestError(
+            f"the check runs single steps, which {engine.group.name}, a group, cannot: take one device"
+        )
 
     def raw(name: str) -> Array:
         own = engine.residency.value(name)

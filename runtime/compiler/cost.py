@@ -116,8 +116,9 @@ class CostModel:
     def plan(self, plan: Plan, span: TokenSpan) -> Iterator[tuple[str, PlanCost]]:
         """Device and cost of each step of a plan."""
         for segment in plan.segments:
-            for cost in self.steps(segment, plan.bucket, span):
-                yield segment.device, cost
+            for own in segment.all:
+                for cost in self.steps(own, plan.bucket, span):
+                    yield segment.device, cost
 
 
 def _weight_bytes(step: PlanStep, views: Array, count: int, most: int) -> float:

@@ -27,3 +27,11 @@ class Optimized:
     roots: Roots
     assignment: DeviceAssignment
     targets: tuple[CompileTarget, ...]
+    # Of a group of devices: its name, and the graph of each member, of which the one above is the first's.
+    group: str = ""
+    members: tuple[Optimized, ...] = ()
+
+    @property
+    def all(self) -> tuple[Optimized, ...]:
+        """The graphs of single devices that it stands for."""
+        return self.members or (self,)

@@ -13,17 +13,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler import compile, optimize, optimize_group
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import HOST_MEMORY, Device
+from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.finite import check_logits
 from satchel.runtime.engine.host_sampling import Sampled, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
 from satchel.runtime.engine.program import DeviceMemory, Program
+from satchel.runtime.engine.sharded import GroupStates, shard_model
 from satchel.runtime.engine.states import States
 from satchel.runtime.engine.step_rows import StepRows
 from satchel.runtime.engine.watchdog import Pulse
@@ -34,8 +36,9 @@ from satchel.runtime.layers.arch import SEGMENT_IDS, WITH_ADAPTERS, Cache, Forwa
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.sampling import NONE
 from satchel.runtime.sampling.record import record
+from satchel.runtime.shard.sharding import Sharding
 from satchel.runtime.weights.packing import of_device, packable
-from satchel.runtime.weights.residency import Residency
+from satchel.runtime.weights.residency import Residency, Targets
 
 MAX_TOKENS = 512
 LONG = 384  # tokens of one sequence in a step from which on keys and values are made of latents
@@ -111,38 +114,63 @@ class Engine:
         source: str = "the model",
     ) -> None:
         self.forward, self.cache, self.batch, self.residency = forward, cache, batch, residency
+        self.sharding: Sharding | None = None  # of a group of devices
         self.timing, self.pulse, self.source = Timing(), Pulse(), source
         self._lengths = [0] * cache.slots
         self._rows = StepRows.of(())  # those of the last step
-        targets = residency.targets(devices, packable(forward))
-        self._context = Context(
-            tuple(targets.values()),
-            wanted or (lambda node: devices[0].name),
-            activations or forward.activations,
-            demanded=activations > 0,
-        )
+        self.group = devices[0] if isinstance(devices[0], GroupDevice) else None
+        targets, self._contexts = self._targets(devices, wanted, activations)
         self._optimized: dict[tuple[str, int, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
         deterministic = any(d.deterministic for d in devices)
         self._long = LONG if not deterministic and expandable(forward.roots("tokens")) else 0
         self._host_sampling = HostSamplingSteps(self)
         tokens = self.optimized("tokens")
-        self._context = replace(self._context, homes=tokens.assignment.homes)
+        self._contexts = tuple(
+            replace(c, homes=m.assignment.homes) for c, m in zip(self._contexts, tokens.all, strict=True)
+        )
         self.pages = Pages(cache, windows_of(forward.roots("tokens")))
         if self.pages.groups[-1].window and batch > cache.batch:
             raise RequestError(f"a step of {batch} tokens is more than the cache was made for: {cache.batch}")
         self._states = state_layout(tokens)
-        on = tokens.assignment.device
-        used = [d for d in devices if d.name in on.values()]
-        self.packed = {d.name: of_device(targets[d.name].packed, on, d.name) for d in used}
+        on = {name: m.assignment.device for m in tokens.all for name in m.assignment.device.values()}
+        used = [d for device in devices for d in members_of(device) if d.name in on]
+        self.packed = {d.name: of_device(targets[d.name].packed, on[d.name], d.name) for d in used}
         self._weights = residency.load(used, self.packed)
         self._memory = {d.name: DeviceMemory(d, self._states[d.name][""]) for d in used}
         self._programs: dict[tuple[Bucket, str], Program] = {}
-        self.overlaps = _works_apart(used)
-        held = {name: m.state for name, m in self._memory.items()}
-        self.states = States(held, tokens.roots, self._states, cache)
+        self.overlaps = _works_apart(used if self.group is None else [self.group])
+        self.states = self._all_states(tokens)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.assignment.moved
+
+    def _targets(
+        self, devices: Sequence[Device], wanted: Callable[[Node], str] | None, activations: int
+    ) -> tuple[Targets, tuple[Context, ...]]:
+        """The devices as the compiler sees them, and what the passes know: for each member of a group."""
+        if self.group is not None:
+            made = shard_model(self.group, self.forward, self.residency, activations, self.group.shares)
+            self.sharding = made.sharding
+            return made.targets, made.contexts
+        targets = self.residency.targets(devices, packable(self.forward))
+        context = Context(
+            tuple(targets.values()),
+            wanted or (lambda node: devices[0].name),
+            activations or self.forward.activations,
+            demanded=activations > 0,
+        )
+        return targets, (context,)
+
+    def _all_states(self, tokens: Optimized) -> States:
+        held = {name: m.state for name, m in self._memory.items()}
+        if self.group is None or self.sharding is None:
+            return States(held, tokens.roots, self._states, self.cache)
+        ranks = [
+            States(held, m.roots, {d.name: self._states[d.name]}, self.cache)
+            for d, m in zip(self.group.members, tokens.members, strict=True)
+        ]
+        roots = [m.roots for m in tokens.members]
+        return GroupStates(ranks, roots, self.forward.roots("tokens"), self.sharding, self.cache)
 
     def optimized(self, output: str, tokens: int = 1) -> Optimized:
         """The graph of an output of Forward.roots() after the passes, for buckets of so many tokens;
@@ -151,8 +179,13 @@ class Engine:
         long = self._long if 0 < self._long <= tokens else 0  # it may hold a long stretch of a prompt
         key = output, self.residency.variant(tokens), long > 0
         if key not in self._optimized:
-            context = replace(self.residency.context(self._context, tokens), long=long)
-            self._optimized[key] = optimize(self.forward.roots(output), context)
+            contexts = [replace(self.residency.context(c, tokens), long=long) for c in self._contexts]
+            roots = self.forward.roots(output)
+            self._optimized[key] = (
+                optimize(roots, contexts[0])
+                if self.group is None
+                else optimize_group(self.group.name, roots, contexts)
+            )
         return self._optimized[key]
 
     def plan(self, bucket: Bucket, output: str = "tokens") -> Plan:
@@ -190,15 +223,17 @@ class Engine:
     def make_program(self, plan: Plan, first: Program | None = None) -> Program:
         """A program that runs a plan of this engine; the caller closes it. first: its other program."""
         weights = self.residency.steps(plan.bucket.tokens, self._weights)
-        return Program(plan, self._memory, weights, first)
+        return Program(plan, self._memory, weights, first, self.group)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that have a part of the model."""
-        return tuple(self._memory)
+        return tuple(self._memory) if self.group is None else (self.group.name,)
 
     def device_of(self, name: str) -> Device:
         """The device of that name; KeyError where it has no part of the model."""
+        if self.group is not None and name == self.group.name:
+            return self.group
         return self._memory[name].device
 
     @property
@@ -410,6 +445,8 @@ class Engine:
     def close(self) -> None:
         """Frees programs, buffers and devices."""
         self.release()
+        if self.group is not None:
+            self.group.close()
         for memory in self._memory.values():
             memory.close()
         self._memory.clear()

@@ -24,6 +24,7 @@ from satchel.runtime.device.device import (
     Exec,
     pointer,
 )
+from satchel.runtime.device.group import GroupDevice, GroupExec
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.graph import Array, Dim
 from satchel.runtime.ops import OPS
@@ -80,6 +81,7 @@ class Program:
         memory: Mapping[str, DeviceMemory],
         weights: StepWeights,
         beside: Program | None = None,
+        group: GroupDevice | None = None,
     ) -> None:
         self.plan, self.busy, self._weights = plan, False, weights
         self.rows: object = None
@@ -95,11 +97,10 @@ class Program:
         self.fields = {f.name: self._field(f.name) for f in plan.fields}
         self._own: dict[tuple[str, str], Buffer] = {}
         self._shared = {} if beside is None else beside.inner
-        self._execs: list[tuple[Exec, tuple[DeviceTransfer, ...], str]] = []
+        self._execs: list[tuple[Exec | GroupExec, tuple[DeviceTransfer, ...], str]] = []
         for segment in plan.segments:
-            device = memory[segment.device]
-            buffers = [self._buffer(device, segment.device, b.name, b.usage, b.size) for b in segment.buffers]
-            self._execs.append((device.device.compile(segment, buffers), segment.transfers, segment.device))
+            exec = self._compiled(segment, memory, group)
+            self._execs.append((exec, segment.transfers, segment.device))
         self.device, self.seconds = self._execs[0][2], dict[str, float]()
         crossing = [t for s in plan.segments for t in s.transfers]
         largest = max((t.rows * t.stride for t in crossing if t.before < 0), default=0)
@@ -110,7 +111,21 @@ class Program:
         self._gate = next((i for i, op in enumerate(firsts) if OPS[op].waits), -1)
         self._single = self._execs[0][0] if len(self._execs) == 1 else None
         self._out = self._own[plan.output.device, plan.output.buffer]
+        # All members of a group hold an output, and the host writes it on each.
+        members = tuple(m.device for m in plan.segments[0].members)
+        self._holders = {o.device: members or (o.device,) for o in plan.outputs}
         self.weight_bytes, self.n_steps = plan.weight_bytes, plan.n_steps
+
+    def _compiled(
+        self, segment: Segment, memory: Mapping[str, DeviceMemory], group: GroupDevice | None
+    ) -> Exec | GroupExec:
+        buffers = [
+            [self._buffer(memory[own.device], own.device, b.name, b.usage, b.size) for b in own.buffers]
+            for own in segment.all
+        ]
+        if segment.members and group is not None:
+            return group.compile_group(segment.members, buffers)
+        return memory[segment.device].device.compile(segment, buffers[0])
 
     @property
     def inner(self) -> Mapping[tuple[str, str], Buffer]:
@@ -268,13 +283,15 @@ class Program:
     def output(self, index: int, row: int, out: Array, *, write: bool = False) -> Array:
         """Reads rows from `row` on of one of the plan's outputs into `out`, or writes `out` there."""
         found = self.plan.outputs[index]
-        at, place = found.offset + row * stride_of(found.type), (found.device, found.buffer)
-        buffer = self._own[place] if place in self._own else self._shared[place]
+        at = found.offset + row * stride_of(found.type)
         self._done(found.device)
-        if write:
-            buffer.write(at, out)
-        else:
-            buffer.read_into(at, out)
+        for device in self._holders[found.device] if write else (found.device,):
+            place = (device, found.buffer)
+            buffer = self._own[place] if place in self._own else self._shared[place]
+            if write:
+                buffer.write(at, out)
+            else:
+                buffer.read_into(at, out)
         return out
 
     def times(self) -> tuple[list[int], ...]:

@@ -15,8 +15,9 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.resource import Resource
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import HOST_MEMORY, TEST_ONLY, Backend, Device, device_name, open_device
+from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.device.libraries import find_backend, libraries
-from satchel.runtime.placement.options import PlacementOptions
+from satchel.runtime.placement.options import GROUP, PlacementOptions
 
 Open = Callable[[Backend, int], Device]
 DRIVER = 256 << 20  # bytes that a driver takes: 237 to 290 MB on an H200, for any model
@@ -76,7 +77,7 @@ def open_devices(placement_options: PlacementOptions, open: Open) -> Opened:
         elif placement_options.layers != 0:
             _open_found(open, made, notes, placement_options.lost)
             notes += _without_gpu(made, placement_options)
-        if made and all(apart(device) for device in made):
+        if made and all(apart(device) for device in made) and not placement_options.grouped:
             made.append(_open("cpu", open))
         if not made:
             made.append(_open("auto", open))
@@ -92,11 +93,24 @@ def _open_named(
 ) -> None:
     """Opens a requested device. It is left out on failure if another device was lost before."""
     try:
-        made.append(_open(name, open))
+        made.append(_open_group(name, placement_options, open) if GROUP in name else _open(name, open))
     except DeviceError as error:
         if not placement_options.lost:
             raise
         notes.append(f"device {name} is left out: {error}")
+
+
+def _open_group(name: str, placement_options: PlacementOptions, open: Open) -> GroupDevice:
+    """A group of devices. Those that were opened are closed if one cannot be."""
+    members: list[Device] = []
+    try:
+        for member in name.split(GROUP):
+            members.append(_open(member, open))
+        return GroupDevice(members, placement_options.split)
+    except BaseException:
+        for device in members:
+            device.close()
+        raise
 
 
 def _open_found(open: Open, made: list[Device], notes: list[str], lost: Collection[str]) -> None:

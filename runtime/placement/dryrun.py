@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
-from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler import compile, optimize, optimize_group
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.device.device import Device, Info
+from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.engine.engine import bucket_of
+from satchel.runtime.engine.sharded import shard_model
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.layers.arch import Arch
 from satchel.runtime.placement.devices import driver_bytes, free_bytes
@@ -28,9 +30,12 @@ from satchel.runtime.placement.settle import Measure, Settled, dry_places, scrat
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.plan import Bucket, Plan
+from satchel.runtime.shard.pieces import Piece
+from satchel.runtime.shard.sharding import Sharding
 from satchel.runtime.weights.packing import of_device, packable
 from satchel.runtime.weights.residency import Residency, Targets
 from satchel.runtime.weights.resident import Resident
+from satchel.runtime.weights.sharded import piece_bytes
 
 USUAL = Options()
 
@@ -75,6 +80,7 @@ class DryRun:
     variants: Mapping[int, Optimized]  # by Residency.variant()
     passes: tuple[tuple[str, int], ...]  # name of each pass, and the number of nodes after it
     measure: Measure
+    sharding: Sharding | None = None  # of a group of devices
 
     @property
     def arch(self) -> Arch:
@@ -86,7 +92,9 @@ class DryRun:
         return self.variants[self.residency.variant(1)]
 
     def predicted(self) -> Prediction | None:
-        """Predicted speed; None if a device cannot be measured."""
+        """Predicted speed; None if a device cannot be measured, as a group cannot."""
+        if self.optimized.members:
+            return None
         with suppress(DeviceError, RequestError, ModelError):
             return self.settled.predicted(self.devices, self.measure)
         return None
@@ -101,10 +109,14 @@ class DryRun:
     def shares(self) -> Iterator[Share]:
         """The share of each device that has a part of the plan."""
         plans = [self.plan(n) for n in sorted({1, min(self.batch, self.arch.cache.context)})]
-        device = self.optimized.assignment.device
+        # Graphs of a group's members have different nodes.
+        device = {n: name for own in self.optimized.all for n, name in own.assignment.device.items()}
         read: dict[str, set[str]] = {}
         leaves = {
-            s for node in device for s in node.src if s.op == "weight" and s.name not in self.gguf.tensors
+            s
+            for node in device
+            for s in node.src
+            if s.op == "weight" and Piece.of(s.name).tensor not in self.gguf.tensors
         }
         added = {s.name: nbytes(s.type, Bucket(1, 1)) for s in leaves}
         state: dict[str, dict[str, int]] = {}
@@ -112,12 +124,13 @@ class DryRun:
             read.setdefault(name, set()).update(s.name for s in node.src if s.op == "weight")
             held = {s.name: nbytes(s.type, Bucket(1, 1)) for s in node.src if s.op == "state"}
             state.setdefault(name, {}).update(held)
-        for d in (d for d in self.devices if d.name in read):
+        for d in (d for whole in self.devices for d in members_of(whole) if d.name in read):
             tokens = state[d.name].pop("tokens", 0)
             packed = of_device(self.targets[d.name].packed, device, d.name)
             own = sum(found.size for found in packed.values())
             plain = read[d.name] - packed.keys()
-            weights = own + sum(self.gguf.tensors[n].nbytes for n in plain if n in self.gguf.tensors)
+            pieces = [Piece.of(n) for n in plain]
+            weights = own + sum(piece_bytes(self.gguf, p) for p in pieces if p.tensor in self.gguf.tensors)
             weights += sum(size for name, size in added.items() if name in plain)
             compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans)
             compute += self.residency.nbytes(d.name) + driver_bytes(d)
@@ -144,9 +157,16 @@ def dry_run(
         passes.append((name, len(toposort(after))))
 
     residency = settled.residency(gguf, Resident(gguf, options.repack), devices)
-    targets, bits = residency.targets(devices, packable(forward)), options.activations or forward.activations
-    context = Context(tuple(targets.values()), settled.placement, bits, options.activations > 0)
-    optimized = optimize(roots, residency.context(context, 1), trace)
+    sharding: Sharding | None = None
+    if isinstance(devices[0], GroupDevice):
+        group = devices[0]
+        made = shard_model(group, forward, residency, options.activations, group.shares)
+        sharding, targets, context = made.sharding, made.targets, made.contexts[0]
+        optimized = optimize_group(group.name, roots, made.contexts, trace)
+    else:
+        targets, bits = residency.targets(devices, packable(forward)), options.activations
+        context = Context(tuple(targets.values()), settled.placement, bits or forward.activations, bits > 0)
+        optimized = optimize(roots, residency.context(context, 1), trace)
     variants, longest = {residency.variant(1): optimized}, residency.variant(batch)
     if longest not in variants:
         context = replace(context, homes=optimized.assignment.homes)
@@ -162,4 +182,5 @@ def dry_run(
         variants,
         tuple(passes),
         measure,
+        sharding,
     )

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from satchel.errors import RequestError
 
 AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
+GROUP = "+"  # between the names of a group's devices
+SPLIT_MODES = ("layer", "tensor", "none")
 ONE_CONTEXT = "context"  # a KV budget of one full conversation
 STREAMS = PREFETCHES = ("auto", "on", "off")
 PEER = re.compile(
@@ -47,6 +49,11 @@ class PlacementOptions:
     expert_cache: str = AUTO  # experts cached beside the CPU's: "auto", "off", a number per layer, or a size
 
     @property
+    def grouped(self) -> bool:
+        """Whether the devices are one group (tensor parallelism)."""
+        return any(GROUP in name for name in self.devices)
+
+    @property
     def named(self) -> bool:
         """Whether devices were named and the CPU was not: they then get as many layers as fit."""
         return bool(self.devices) and "cpu" not in self.devices
@@ -59,10 +66,15 @@ class PlacementOptions:
         """The options after this device is lost: the remaining devices, with an automatic number of layers;
         the CPU if none is left.
         """
-        left = tuple(name for name in self.devices if name != device)
+        left = tuple(name for whole in self.devices if (name := _left(whole, device)))
         rules = tuple(rule for rule in self.rules if rule.device != device)
         named = left or (("cpu",) if self.devices else ())
         return replace(self, devices=named, layers=None, rules=rules, lost=(*self.lost, device), split=())
+
+
+def _left(name: str, lost: str) -> str:
+    """A device, or a group of them, without one that is lost; "": nothing is left."""
+    return "" if name == lost else GROUP.join(member for member in name.split(GROUP) if member != lost)
 
 
 class ExpertCacheSize(NamedTuple):
@@ -134,13 +146,40 @@ def read_split(text: str) -> tuple[float, ...]:
 
 
 def read_devices(text: str) -> tuple[str, ...]:
-    """Parses a comma-separated list of NAME or NAME:INDEX; () for auto."""
+    """Parses a comma-separated list of NAME or NAME:INDEX; () for auto. NAME:0+NAME:1 is a group of devices,
+    which divide each layer.
+    """
     if text in (AUTO, ""):
         return ()
-    names = tuple(_known(part.strip()) for part in text.split(","))
+    groups = [[_known(member.strip()) for member in part.split(GROUP)] for part in text.split(",")]
+    names = [name for group in groups for name in group]
     if "" in names or AUTO in names or len(set(names)) < len(names):
-        raise RequestError(f"device {text!r}: expected auto, or different names with commas between them")
-    return tuple("cpu" if name == NONE else name for name in names)
+        raise RequestError(
+            f"device {text!r}: expected auto, or different names with commas between them, or with + between "
+            "those of a group"
+        )
+    if len(groups) > 1 and len(names) > len(groups):
+        raise RequestError(
+            f"device {text!r}: a group of devices takes the whole model: other devices beside one are not "
+            "supported"
+        )
+    if NONE in names and len(names) > len(groups):
+        raise RequestError(f"device {text!r}: {NONE} cannot be in a group")
+    return tuple("cpu" if group == [NONE] else GROUP.join(group) for group in groups)
+
+
+def read_split_mode(text: str, devices: tuple[str, ...]) -> tuple[str, ...]:
+    """The devices under a split mode: layer: as they are; tensor: one group of them; none: the first."""
+    if text == "none":
+        return devices[:1]
+    if text != "tensor" or any(GROUP in name for name in devices):
+        return devices
+    if len(devices) < 2 or "cpu" in devices:
+        raise RequestError(
+            "split_mode is 'tensor': name the devices of the group, at least two and not the CPU, as in "
+            "-dev cuda:0,cuda:1"
+        )
+    return (GROUP.join(devices),)
 
 
 def _known(name: str) -> str:

@@ -33,6 +33,7 @@ from satchel.runtime.weights.packing import Places, file_places, in_place, of_de
 from satchel.runtime.weights.prefetch import PrefetchPlan, WeightPrefetcher
 from satchel.runtime.weights.residency import Residency, Targets
 from satchel.runtime.weights.resident import Resident
+from satchel.runtime.weights.sharded import has_pieces, piece_places
 from satchel.runtime.weights.streamed import Streamed
 
 TRIES = 4
@@ -263,9 +264,14 @@ def _left(candidate: PlacementCandidate, sizes: Sizes, wanted: PlacementOptions,
 def dry_places(gguf: GGUF, residency: Residency, targets: Targets, optimized: Optimized) -> dict[str, Places]:
     """Where the weights of each device will lie."""
     found = {}
+    device = {node: name for own in optimized.all for node, name in own.assignment.device.items()}
     for name, target in targets.items():
-        packed = of_device(target.packed, optimized.assignment.device, name)
-        found[name] = file_places(gguf, in_place(gguf, target.device), packed)
+        packed = of_device(target.packed, device, name)
+        found[name] = (
+            piece_places(gguf, packed)
+            if has_pieces(gguf, packed)
+            else file_places(gguf, in_place(gguf, target.device), packed)
+        )
         residency.add_places(name, packed, found[name])
     return found
 
@@ -273,7 +279,7 @@ def dry_places(gguf: GGUF, residency: Residency, targets: Targets, optimized: Op
 def scratch(plan: Plan) -> Mapping[str, int]:
     """Bytes of the buffers that a plan does not share, by device."""
     found: dict[str, dict[str, int]] = {}
-    for segment in plan.segments:
+    for segment in (own for whole in plan.segments for own in whole.all):
         mine = {b.name: b.size for b in segment.buffers if b.name in SCRATCH}
         found.setdefault(segment.device, {}).update(mine)
     return {device: sum(sizes.values()) for device, sizes in found.items()}

@@ -10,6 +10,7 @@ from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.runtime.device.device import Device
+from satchel.runtime.device.group import members_of
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.layers.arch import Cache, HParams
 from satchel.runtime.placement.sizing import size
@@ -19,11 +20,18 @@ from satchel.runtime.weights.resident import Resident
 
 
 def open_draft(
-    path: str | Path, tokenizer: Tokenizer, vocab: int, cache: Cache, device: Device, *, repack: bool = True
+    path: str | Path,
+    tokenizer: Tokenizer,
+    vocab: int,
+    cache: Cache,
+    device: Device,
+    *,
+    repack: bool = True,
 ) -> tuple[GGUF, DraftModel]:
     """Opens a draft model. tokenizer, vocab, cache: the target model's. The caller closes the file, after the
     device. Raises RequestError if the vocabularies differ.
     """
+    device = members_of(device)[0]  # a draft model is small: one member of a group runs it
     gguf = open_gguf(path)
     try:
         check_vocabulary(tokenizer, build_tokenizer(gguf.metadata, source=str(path)), str(path))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from satchel.formats.gguf import GGUF
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
-from satchel.runtime.graph import LEAVES, Dim, Node, Type, toposort
+from satchel.runtime.graph import LEAVES, Dim, Node, Roots, Type, toposort
 from satchel.runtime.layers.arch import Forward
 from satchel.runtime.ops.op import op_of
 from satchel.runtime.plan import WeightPlace, align_up
@@ -59,15 +59,22 @@ class Places:
     def place(self, name: str) -> WeightPlace:
         return self.places[name]
 
+    def place_at(self, name: str, buffer: str, offset: int, packed: int = 0) -> None:
+        self.places[name] = WeightPlace(buffer, offset, packed)
+
     def sizes(self) -> dict[str, int]:
         return dict(self.buffers)
 
 
 def packable(forward: Forward) -> dict[str, Type]:
     """Weight matrices, and stacks of them, that are used only as the `weights` sources of ops."""
+    return packable_in((*forward.roots("tokens"), *forward.roots("logits")))
+
+
+def packable_in(roots: Roots) -> dict[str, Type]:
+    """packable() of one graph."""
     found: dict[str, Type] = {}
     barred: set[str] = set()
-    roots = (*forward.roots("tokens"), *forward.roots("logits"))
     for node in toposort(roots):
         made_by = op_of(node)
         matrices = () if made_by is None else node.src[made_by.weights]

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from satchel.formats.gguf import GGUF
 from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Array
+from satchel.runtime.shard.pieces import Piece
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, WeightsOn
-from satchel.runtime.weights.weights import Progress, bind_beside, upload
+from satchel.runtime.weights.sharded import bind_pieces, has_pieces
+from satchel.runtime.weights.weights import Progress, bind, bind_beside, upload
 
 
 class Resident(Residency):
@@ -30,7 +32,16 @@ class Resident(Residency):
         how = self._progress, self._meanwhile or (lambda: None)
         # Both may be the model's own methods, and the engine must not keep its model alive.
         self._progress = self._meanwhile = None
-        return {d.name: bind_beside(self.gguf, d, packed[d.name], *how) for d in devices}
+        return {
+            d.name: bind_beside(
+                self.gguf,
+                d,
+                packed[d.name],
+                *how,
+                bind=bind_pieces if has_pieces(self.gguf, packed[d.name]) else bind,
+            )
+            for d in devices
+        }
 
 
 class Uploaded(Residency):
@@ -41,7 +52,12 @@ class Uploaded(Residency):
         self.values = values
 
     def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
-        return {d.name: upload(d, self.values, packed[d.name]) for d in devices}
+        return {d.name: upload(d, self._of(packed[d.name].names), packed[d.name]) for d in devices}
+
+    def _of(self, names: frozenset[str] | None) -> Mapping[str, Array]:
+        """All values, and the pieces that a member of a group reads."""
+        pieces = [Piece.of(name) for name in names or () if name not in self.values]
+        return {**self.values, **{p.name: p.blocks(self.values[p.tensor]) for p in pieces}}
 
 
 class LoadedOnce(Over):

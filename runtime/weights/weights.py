@@ -120,14 +120,20 @@ def bind(
     return weights
 
 
+Bind = Callable[[GGUF, Device, PackedWeights, Progress | None], DeviceWeights]
+
+
 def bind_beside(
     gguf: GGUF,
     device: Device,
     packed: PackedWeights,
     progress: Progress | None,
     meanwhile: Callable[[], None],
+    bind: Bind = bind,
 ) -> DeviceWeights:
-    """bind() in a thread. This thread calls `meanwhile`, then `progress`; an error of either ends both."""
+    """bind(), or another one, in a thread. This thread calls `meanwhile`, then `progress`; an error of either
+    ends both.
+    """
     said: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
     given_up = Event()
 

@@ -98,7 +98,9 @@ VLLM = (
     Row("--cpu-offload-gb", "-ngl", "layers on the GPU; the others stay on the CPU"),
     Row("--kv-cache-dtype", "-ctk", "keys; `-ctv` for values: f16, bf16, f32, q8_0, fp8, q4_0"),
     Row(
-        "--tensor-parallel-size", "", "layers are split among devices with `-dev` and `-ts`, tensors are not"
+        "--tensor-parallel-size",
+        "-sm tensor",
+        "among the devices of `-dev`; [no GPU has it yet](parallel.md#what-runs-today)",
     ),
     Row("--pipeline-parallel-size", "-dev", "`-dev cuda,cuda:1`; `-ts` gives the shares"),
     Row("--dtype", "", "the file has its formats; `satchel convert` has `--outtype`"),

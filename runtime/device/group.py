@@ -1,0 +1,193 @@
+"""A group of devices as one device (tensor parallelism): each member has its part of the weights and of the
+states and runs a plan of its own; they meet at the plans' collectives. A step of the group is one C call.
+
+Memory belongs to the members. The group has execs, and ends before its members do.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from satchel import cext
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.device.device import (
+    LOST,
+    Buffer,
+    Device,
+    Exec,
+    Info,
+    KernelOverride,
+    error_text,
+    no_overrides,
+    plan_struct,
+)
+from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.plan import Segment
+
+TIMEOUT = 10_000  # milliseconds that a member waits for the others at a collective
+TIMEOUT_NAME = "SATCHEL_GROUP_TIMEOUT_MS"
+
+
+class GroupInfo(NamedTuple):
+    """What a group did so far."""
+
+    meetings: int  # collectives
+    waited: tuple[float, ...]  # seconds that each member waited for others
+    missing: str  # the member for which the group broke; "": it is whole
+
+
+class GroupDevice(Device):
+    """Open devices of one backend as one device. It owns them. Memory is made on the members."""
+
+    def __init__(self, members: Sequence[Device], shares: Sequence[float] = ()) -> None:
+        """shares: how much of the model each member gets; (): as much as the others."""
+        self.members, self.shares = tuple(members), tuple(shares)
+        self.backend = members[0].backend
+        self.name = "+".join(member.name for member in members)
+        self.profiled = any(member.profiled for member in members)
+        self.deterministic = any(member.deterministic for member in members)
+        if any(member.backend.path != self.backend.path for member in members):
+            raise RequestError(f"device {self.name}: the members of a group are devices of one backend")
+        table = self.backend.table
+        if not table.join:
+            raise DeviceError(
+                f"device {self.name}: {self.backend.name} has no groups of devices (tensor parallelism): "
+                "give whole layers to each, -sm layer"
+            )
+        self.overrides_of = no_overrides(self)
+        self._execs: weakref.WeakSet[GroupExec] = weakref.WeakSet()
+        handles = cext.ffi.new("hal_device *[]", [member.handle for member in members])
+        asked = cext.ffi.new(
+            "hal_group_options *", {"timeout_ms": int(os.environ.get(TIMEOUT_NAME, TIMEOUT))}
+        )
+        out = cext.ffi.new("hal_group **")
+        self.backend.check(table.join(handles, len(members), asked, out), f"{self.name} cannot be joined")
+        self.handle: Any = out[0]
+
+    def check(self, code: int, what: str) -> None:
+        """Raises DeviceError for a code other than 0; DeviceLost, of the member that is missing, if the group
+        broke.
+        """
+        if code == LOST:
+            missing = self.group_info().missing or self.name
+            raise DeviceLost(missing, f"{what}: {self.name}: {error_text(self.backend.table)}")
+        self.backend.check(code, f"{self.name}: {what}")
+
+    def group_info(self) -> GroupInfo:
+        raw = cext.ffi.new("hal_group_info *")
+        self.backend.table.group_info(self.handle, raw)
+        missing = self.members[raw.missing].name if raw.missing >= 0 else ""
+        return GroupInfo(int(raw.meetings), tuple(raw.waited[0 : len(self.members)]), missing)
+
+    def info(self) -> Info:
+        """The first member's, with the memory of all, of which each can use as much as the smallest has."""
+        found, count = [member.info() for member in self.members], len(self.members)
+        return found[0]._replace(
+            memory_total=count * min(info.memory_total for info in found),
+            memory_free=count * min(info.memory_free for info in found),
+            allocations=sum(info.allocations for info in found),
+        )
+
+    @property
+    def can_wrap(self) -> bool:
+        """A piece of a tensor by columns lies in no one stretch of the file."""
+        return False
+
+    @property
+    def has_choices(self) -> bool:
+        return False
+
+    def measure(self, what: str, size: int = 0) -> float | None:
+        """The sum over the members, one after another."""
+        found = [member.measure(what, size) for member in self.members]
+        known = [rate for rate in found if rate is not None]
+        return sum(known) if len(known) == len(found) else None
+
+    @property
+    def measures(self) -> bool:
+        return all(member.measures for member in self.members)
+
+    def alloc(self, size: int, usage: int) -> Buffer:
+        raise self._members_alone("memory is allocated")
+
+    def wrap(self, memory: Any) -> Buffer:
+        raise self._members_alone("memory is wrapped")
+
+    def add_kernel(self, image: bytes, entry: str) -> int:
+        raise self._members_alone("kernels are loaded")
+
+    def refusal(self, segment: Segment) -> str:
+        return self.members[0].refusal(segment)
+
+    def compile(
+        self, segment: Segment, buffers: Sequence[Buffer], overrides: Sequence[KernelOverride] | None = None
+    ) -> Exec:
+        raise self._members_alone("a plan of one device is compiled")
+
+    def _members_alone(self, what: str) -> DeviceError:
+        return DeviceError(f"{self.name}: {what} on the members of a group, one by one")
+
+    def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
+        """As of a member, for a whole weight: the passes ask members about their pieces."""
+        return self.members[0].packed(format, stack, rows, columns)
+
+    def compile_group(self, segments: Sequence[Segment], buffers: Sequence[Sequence[Buffer]]) -> GroupExec:
+        """One segment and its buffers for each member. None is made where one is refused."""
+        made = []
+        for segment, member in zip(segments, self.members, strict=True):
+            step = next(i for i, b in enumerate(segment.buffers) if b.name == "step")
+            made.append(plan_struct(segment, step, member.overrides_of(segment)))
+        plans = cext.ffi.new("hal_plan *[]", [plan for plan, _ in made])
+        lists = [cext.ffi.new("hal_buffer *[]", [b.handle for b in own]) for own in buffers]
+        each = cext.ffi.new("hal_buffer **[]", lists)
+        out = cext.ffi.new("hal_exec *[]", len(self.members))
+        code = self.backend.table.compile_group(self.handle, plans, each, out)
+        self.check(code, "the plan was refused")
+        found = GroupExec(self, out, tuple(b for own in buffers for b in own))
+        self._execs.add(found)
+        return found
+
+    def close(self) -> None:
+        if self.handle is None:
+            return
+        for exec in list(self._execs):
+            exec.close()
+        self.backend.table.part(self.handle)
+        self.handle = None
+        for member in self.members:
+            member.close()
+
+
+class GroupExec:
+    """A segment ready to run on all members. It keeps their buffers alive."""
+
+    def __init__(self, group: GroupDevice, handles: Any, buffers: tuple[Buffer, ...]) -> None:
+        self.device, self.handles, self.buffers = group, handles, buffers
+        self._run = group.backend.table.run_group
+
+    def run(self, block: Any, size: int) -> None:
+        """block: the step block as a cffi pointer. Each member begins; none does if one cannot."""
+        code = self._run(self.device.handle, self.handles, block, size)
+        if code:
+            self.device.check(code, "a step failed")
+
+    def wait(self, timeout_ms: int = 0xFFFFFFFF) -> None:
+        for handle in self.handles:
+            self.device.check(self.device.backend.table.wait(handle, timeout_ms), "waiting for a step")
+
+    def times(self) -> list[int]:
+        raise DeviceError(f"{self.device.name} does not count the time of steps: a group cannot")
+
+    def close(self) -> None:
+        if self.handles is not None:
+            for handle in self.handles:
+                self.device.backend.table.release(handle)
+            self.handles, self.buffers = None, ()
+
+
+def members_of(device: Device) -> tuple[Device, ...]:
+    """The members of a group; a device that is none by itself."""
+    return device.members if isinstance(device, GroupDevice) else (device,)

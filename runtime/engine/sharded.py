@@ -1,0 +1,156 @@
+"""A model on a group of devices: how it is divided, what the passes know of each member, and its states as
+those of one model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler.memory import nbytes
+from satchel.runtime.compiler.shard import BEFORE, shard, sharding_of
+from satchel.runtime.device.group import GroupDevice
+from satchel.runtime.engine.states import Paged, States, grouped, paged_formats
+from satchel.runtime.graph import Array, Roots
+from satchel.runtime.layers.arch import WITH_ADAPTERS, Cache, Forward
+from satchel.runtime.ops.split import Split
+from satchel.runtime.plan import Bucket
+from satchel.runtime.shard.pieces import Range
+from satchel.runtime.shard.sharding import Sharding
+from satchel.runtime.shard.windows import separate
+from satchel.runtime.weights.packing import packable_in
+from satchel.runtime.weights.residency import Residency, Targets
+
+
+class ShardedModel(NamedTuple):
+    """How a model is divided among the members of a group."""
+
+    sharding: Sharding
+    targets: Targets  # the members as the compiler sees them
+    contexts: tuple[Context, ...]  # of each member
+
+
+def outputs_of(forward: Forward) -> Iterator[Roots]:
+    """The roots of all outputs that may run."""
+    names = ("tokens", "logits", "host_sampling", "scores", "hidden")
+    for name in names if forward.causal else ("tokens", "logits", "hidden"):
+        yield forward.roots(name)
+        if forward.with_adapters is not None:
+            yield forward.roots(WITH_ADAPTERS + name)
+
+
+def shard_model(
+    group: GroupDevice, forward: Forward, residency: Residency, activations: int, shares: Sequence[float] = ()
+) -> ShardedModel:
+    """activations: as of Context; 0: the model's own. shares: of the members; (): equal ones."""
+    sharding = sharding_of(outputs_of(forward), shares or (1.0,) * len(group.members))
+    targets: Targets = {}
+    contexts: list[Context] = []
+    for rank, member in enumerate(group.members):
+        roots = [r for name in ("tokens", "logits") for r in _rank_roots(forward.roots(name), sharding, rank)]
+        targets |= residency.targets([member], packable_in(tuple(roots)))
+        contexts.append(
+            Context(
+                (targets[member.name],),
+                lambda node, name=member.name: name,  # type: ignore[misc]
+                activations or forward.activations,
+                demanded=activations > 0,
+                sharding=sharding,
+                rank=rank,
+            )
+        )
+    return ShardedModel(sharding, targets, tuple(contexts))
+
+
+def _rank_roots(roots: Roots, sharding: Sharding, rank: int) -> Roots:
+    context = Context((), lambda node: "", sharding=sharding, rank=rank)
+    for step in (*BEFORE, shard):
+        roots = step(roots, context)
+    return roots
+
+
+def state_ranges(roots: Roots, sharding: Sharding) -> Mapping[str, tuple[Range, ...]]:
+    """The heads of each divided cache that every rank has, by the state's name."""
+    for step in BEFORE:
+        roots = step(roots, Context((), lambda node: ""))
+    found = sharding.infer(separate(roots))
+    divided = {name: spec for name, spec in found.states.items() if isinstance(spec, Split)}
+    return {name: sharding.cuts[spec.cut].ranges for name, spec in divided.items()}
+
+
+class HeadsPart(NamedTuple):
+    """The part of a block that one rank has: bytes of the block as one device has it, and their place."""
+
+    rank: int
+    at: Paged
+    start: int
+    stop: int
+    first: bool  # the first rank with these bytes, which is asked for them
+
+
+class GroupStates(States):
+    """States of all ranks. A block is read and written as one device has it, heads in the model's order, so
+    that saved states do not depend on the group.
+    """
+
+    def __init__(
+        self, ranks: Sequence[States], roots: Sequence[Roots], whole: Roots, sharding: Sharding, cache: Cache
+    ) -> None:
+        self.ranks, self.cache = tuple(ranks), cache
+        self.formats = paged_formats(whole)
+        names = [[[name for name, _ in group] for group in grouped(own)] for own in roots]
+        places = [_by_name(group_names, own.paged) for group_names, own in zip(names, ranks, strict=True)]
+        ranges = state_ranges(whole, sharding)
+        self._parts: list[list[HeadsPart]] = []
+        sizes, paged = list[int](), list[tuple[Paged, ...]]()
+        for group in grouped(whole):
+            parts, whole_parts, at = list[HeadsPart](), list[Paged](), 0
+            for name, type in group:
+                blocks, heads = type.shape[0], type.shape[1]
+                assert isinstance(blocks, int)
+                size, done = nbytes(type, Bucket(1, 1)) // blocks, 0
+                for rank, place in enumerate(places):
+                    each = size // heads if name in ranges and isinstance(heads, int) else size
+                    mine = ranges[name][rank] if name in ranges else Range(0, 1)
+                    parts.append(
+                        HeadsPart(
+                            rank, place[name], at + mine.start * each, at + mine.stop * each, mine.stop > done
+                        )
+                    )
+                    done = max(done, mine.stop)
+                whole_parts.append(Paged("", at, size))  # as a block is read: no device holds it so
+                at += size
+            self._parts.append(parts)
+            paged.append(tuple(whole_parts))
+            sizes.append(at)
+        self.paged, self.block_bytes = tuple(paged), tuple(sizes)
+
+    def copy_block(self, old: int, new: int, group: int = 0) -> None:
+        for rank in self.ranks:
+            rank.copy_block(old, new, group)
+
+    def read_block(self, block: int, out: Array, group: int = 0) -> None:
+        for part in self._parts[group]:
+            if part.first:
+                device, start, size = part.at
+                self.ranks[part.rank].buffers[device].read_into(
+                    start + size * block, out[part.start : part.stop]
+                )
+
+    def write_block(self, block: int, data: Array, group: int = 0) -> None:
+        for part in self._parts[group]:
+            device, start, size = part.at
+            self.ranks[part.rank].buffers[device].write(start + size * block, data[part.start : part.stop])
+
+    def write_tokens(self, slot: int, ids: Sequence[int]) -> None:
+        for rank in self.ranks:
+            rank.write_tokens(slot, ids)
+
+
+def _by_name(names: Sequence[Sequence[str]], paged: Sequence[Sequence[Paged]]) -> dict[str, Paged]:
+    return {
+        name: place
+        for group, places in zip(names, paged, strict=True)
+        for name, place in zip(group, places, strict=True)
+    }

@@ -1,0 +1,212 @@
+"""Tensor parallelism end to end, on groups of the test device: the answers of one device, the same bits on
+every member, one C call a step, and states that do not depend on the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import tiny_file
+from devices import needs
+
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import Options
+from satchel.runtime.device.group import GroupDevice
+from satchel.runtime.device.libraries import find_backend
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.grammar import Regex
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.speculation import Speculation
+
+pytestmark = needs("remote")
+IDS = [3, 1, 4, 1, 5]
+PROMPT = "Once upon a time"
+GROUPS = {n: "+".join(f"remote:{i}" for i in range(n)) for n in (1, 2, 3, 4)}
+# Products of 8-bit activations round by blocks, which a division moves; 16 bits leave greedy text as it is.
+EXACT = {"threads": 1, "context": 256, "activations": 16, "worker": "thread"}
+
+
+@pytest.fixture(autouse=True)
+def four_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATCHEL_REMOTE_DEVICES", "4")
+    monkeypatch.setenv("SATCHEL_REMOTE_LATE_US", "0")
+
+
+def group_of(n: int, shares: tuple[float, ...] = ()) -> GroupDevice:
+    backend = find_backend("remote")
+    return GroupDevice([backend.open(i, threads=1) for i in range(n)], shares)
+
+
+def tiny_logits(arch: str, format: str, group: GroupDevice | None) -> np.ndarray:
+    cache = Cache(64, 2, block=16)
+    device = find_backend("remote").open(threads=1) if group is None else group
+    engine = tiny.engine(arch, tiny.weights(arch, format), cache, device)
+    try:
+        first = engine.logits([BatchEntry(1, IDS)])
+        return np.concatenate((first, engine.logits([BatchEntry(1, [9])])))
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("arch", "format", "n", "bound"),
+    [
+        ("llama", "f32", 2, 1e-7),
+        ("qwen3moe", "q4_k", 2, 1e-2),  # divided by experts
+        ("deepseek2", "f32", 2, 1e-5),  # its cache has one head, which every member keeps
+        ("command_r", "f32", 4, 1e-7),  # members share KV heads, and a layer has one all-reduce
+    ],
+)
+def test_logits_are_those_of_one_device(arch: str, format: str, n: int, bound: float) -> None:
+    one, group = tiny_logits(arch, format, None), tiny_logits(arch, format, group_of(n))
+    assert np.square(group - one).sum() / np.square(one).sum() <= bound
+
+
+def test_every_member_has_the_same_bits_and_a_step_is_one_call() -> None:
+    group = group_of(3)
+    engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), Cache(64, 2, block=16), group)
+    try:
+        for _ in range(3):
+            engine.step([BatchEntry(0, [5])])
+        program = engine.program(1, 1)
+        plan, places = program.plan, program.inner
+        meetings = sum("reduce_add" in s.op or "gather" in s.op for s in plan.segments[0].steps)
+        meetings -= sum(s.op in ("gather_rows", "gather") for s in plan.segments[0].steps)
+        assert len(plan.segments) == 1
+        assert group.group_info().meetings == 3 * meetings
+        size = program.inner[plan.output.device, plan.output.buffer].size
+        found = [places[m.name, plan.output.buffer] for m in group.members]
+        bits = {_read(buffer, size) for buffer in found}
+        assert len(bits) == 1
+    finally:
+        engine.close()
+
+
+def _read(buffer: object, size: int) -> bytes:
+    out = np.empty(size, np.uint8)
+    buffer.read_into(0, out)  # type: ignore[attr-defined]
+    return out.tobytes()
+
+
+def test_uneven_shares() -> None:
+    one, group = tiny_logits("llama", "f32", None), tiny_logits("llama", "f32", group_of(2, (3, 1)))
+    assert np.allclose(one, group, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[str]:
+    with Model.load(device="cpu", **EXACT) as model:  # type: ignore[arg-type]
+        yield model.generate(PROMPT, max_tokens=10, temperature=0.0).read()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_greedy_text_is_that_of_one_device(alone: str, n: int) -> None:
+    with Model.load(device=GROUPS[n], **EXACT) as model:  # type: ignore[arg-type]
+        assert model.generate(PROMPT, max_tokens=10, temperature=0.0).read() == alone
+
+
+def test_drafts_grammars_and_biases_are_those_of_one_device(tmp_path: Path) -> None:
+    path = tiny_file.write_model(tmp_path / "m.gguf", "qwen3", "f32")
+    texts = []
+    for device in ("remote", GROUPS[2]):
+        drafts = Speculation(lookup=True)
+        with Model.load(path, device=device, threads=1, speculation=drafts, worker="thread") as model:
+            for how in ({}, {"grammar": Regex("(ab|ba)+"), "logit_bias": {5: 2.0}}):
+                asked = {"max_tokens": 8, "temperature": 0.0, **how}
+                texts.append(model.generate("a b a b a", **asked).read())  # type: ignore[arg-type]
+    assert texts[:2] == texts[2:]
+
+
+@pytest.mark.parametrize(("saved", "restored"), [(2, 1), (1, 2), (3, 2)])
+def test_a_saved_state_does_not_depend_on_the_group(tmp_path: Path, saved: int, restored: int) -> None:
+    path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
+    state, prompt = tmp_path / "state", "the cat sat on the mat and " * 3
+    with Model.load(path, device=GROUPS[saved], threads=1, worker="thread") as model:
+        text = model.generate(prompt, max_tokens=8, temperature=0.0).read()
+        kept = model.save_state(state, prompt)
+    with Model.load(path, device=GROUPS[restored], threads=1, worker="thread") as model:
+        assert model.restore_state(state).tokens == kept
+        reply = model.generate(prompt, max_tokens=8, temperature=0.0)
+        assert reply.read() == text
+        assert reply.report.cached_tokens > 0
+
+
+@pytest.mark.parametrize("type", ["q8_0", "q4_0", "f32"])
+def test_types_of_cache(tmp_path: Path, type: str) -> None:
+    path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
+    found = []
+    for device in ("remote", GROUPS[2]):
+        with Model.load(path, device=device, cache_type=type, threads=1) as model:
+            found.append(model.logits(IDS))
+    assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= 1e-5
+
+
+def test_split_mode_makes_a_group_of_the_devices(tmp_path: Path) -> None:
+    path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "q8_0")
+    with Model.load(path, device="remote:0,remote:1", split_mode="tensor", threads=1) as model:
+        assert model.device.name == "remote+remote:1"
+        assert isinstance(model.engine.device_of("remote+remote:1"), GroupDevice)
+    assert Options(device="remote:0,remote:1", split_mode="none").placement_options.devices == ("remote",)
+    assert Options(device="cuda:0,cuda:1").placement_options.devices == ("cuda", "cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"device": "cuda:0", "split_mode": "tensor"}, "name the devices of the group, at least two"),
+        ({"device": "cuda:0,cpu", "split_mode": "tensor"}, "at least two and not the CPU"),
+        ({"device": "cuda:0+cuda:1,cuda:2"}, "a group of devices takes the whole model"),
+        ({"device": "cuda:0+cuda:0"}, "different names"),
+        ({"device": "cuda:0+none"}, "none cannot be in a group"),
+        ({"device": "cuda:0+cuda:1", "tensor_split": "1"}, "1 numbers for 2 devices"),
+        ({"device": "cuda:0+cuda:1", "gpu_layers": 3}, "gpu_layers: not supported with a group"),
+        ({"device": "cuda:0+cuda:1", "override_tensor": "a=cpu"}, "override_tensor: not supported"),
+        ({"device": "cuda:0+cuda:1", "adapters": ["a.gguf"]}, "adapters: not supported with a group"),
+        ({"split_mode": "row"}, "split_mode"),
+    ],
+)
+def test_what_a_group_cannot_have_is_refused(options: dict[str, object], text: str) -> None:
+    with pytest.raises(RequestError, match=text):
+        Options(**options)  # type: ignore[arg-type]
+
+
+def test_a_backend_without_groups_is_refused() -> None:
+    with pytest.raises(DeviceError, match="cpu has no groups of devices"):
+        GroupDevice([find_backend("cpu").open(threads=1)])
+
+
+def test_members_are_of_one_backend() -> None:
+    members = [find_backend(name).open(threads=1) for name in ("remote", "cpu")]
+    try:
+        with pytest.raises(RequestError, match="devices of one backend"):
+            GroupDevice(members)
+    finally:
+        for member in members:
+            member.close()
+
+
+def test_a_collective_outside_of_a_group_is_refused() -> None:
+    """A member's plan cannot be compiled for the member alone."""
+    group = group_of(2)
+    engine: Engine = tiny.engine("llama", tiny.weights("llama", "f32"), Cache(64, 2, block=16), group)
+    try:
+        engine.step([BatchEntry(0, [5])])
+        program = engine.program(1, 1)
+        segment = program.plan.segments[0].members[0]
+        known = {**{n: b for (d, n), b in program.inner.items() if d == segment.device}}
+        weights = engine.residency.steps(1, engine._weights).devices[segment.device].buffers
+        buffers = [
+            {**known, **weights, "state": engine.states.ranks[0].buffers[segment.device]}[b.name]
+            for b in segment.buffers
+        ]  # type: ignore[attr-defined]
+        with pytest.raises(DeviceError, match="a collective needs a group of devices"):
+            group.members[0].compile(segment, buffers)
+    finally:
+        engine.close()

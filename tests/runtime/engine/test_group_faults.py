@@ -1,0 +1,137 @@
+"""Faults of a group: a member that is late, lost or refuses its plan is an error within the deadline, which
+names it; nothing hangs, and the next load works.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import tiny_file
+from devices import needs
+from waiting import until
+
+from satchel.errors import DeviceError
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.group import TIMEOUT_NAME, GroupDevice
+from satchel.runtime.device.libraries import find_backend
+from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.layers.arch import Cache
+
+pytestmark = needs("remote")
+GROUP = "remote:0+remote:1"
+
+
+@pytest.fixture(autouse=True)
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATCHEL_REMOTE_DEVICES", "2")
+    monkeypatch.setenv("SATCHEL_REMOTE_LATE_US", "0")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tiny_file.write_model(tmp_path / "m.gguf", "llama", "q8_0")
+
+
+def tiny_engine() -> Engine:
+    backend = find_backend("remote")
+    group = GroupDevice([backend.open(i, threads=1) for i in range(2)])
+    return tiny.engine("llama", tiny.weights("llama", "f32"), Cache(64, 2, block=16), group)
+
+
+def step(engine: Engine) -> None:
+    engine.step([BatchEntry(0, [5])])
+
+
+def test_a_member_that_does_not_come_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = tmp_path / "hold"
+    monkeypatch.setenv("SATCHEL_REMOTE_HOLD", str(hold))
+    monkeypatch.setenv(TIMEOUT_NAME, "200")
+    engine = tiny_engine()
+    step(engine)
+    held = tmp_path / "hold.1"
+    held.touch()
+    try:
+        with pytest.raises(DeviceLost, match="member 1 did not come to reduce_add of step") as caught:
+            step(engine)
+        assert caught.value.device == "remote:1"
+        with pytest.raises(DeviceLost, match="member 1 did not come"):
+            step(engine)  # the group stays broken, and no member waits again
+    finally:
+        held.unlink()
+        engine.close()
+    again = tiny_engine()
+    step(again)
+    again.close()
+
+
+def test_a_member_that_is_lost_ends_the_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is far: the others leave because the member says that it is lost."""
+    monkeypatch.setenv("SATCHEL_REMOTE_LOST", "1:3")
+    engine = tiny_engine()
+    step(engine)
+    step(engine)
+    try:
+        with pytest.raises(DeviceLost, match="remote:1 was lost") as caught:
+            step(engine)
+        assert caught.value.device == "remote:1"
+        assert engine.group is not None
+        assert engine.group.group_info().missing == "remote:1"
+    finally:
+        engine.close()
+    monkeypatch.delenv("SATCHEL_REMOTE_LOST")
+    again = tiny_engine()
+    for _ in range(4):
+        step(again)
+    again.close()
+
+
+def test_a_model_goes_on_without_a_lost_member(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Model.load(path, device="remote", threads=1, worker="thread") as model:
+        wanted = model.generate("a b", max_tokens=6, temperature=0.0).read()
+    monkeypatch.setenv("SATCHEL_REMOTE_LOST", "1:4")
+    with Model.load(path, device=GROUP, threads=1, worker="thread") as model:
+        with pytest.raises(DeviceError, match=r"remote:1 was lost.*ask again"):
+            model.generate("a b", max_tokens=6, temperature=0.0).read()
+        assert model.generate("a b", max_tokens=6, temperature=0.0).read() == wanted
+        until(lambda: model.device.name == "remote", "the model is on the member that is left")
+
+
+def test_a_member_that_refuses_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATCHEL_REMOTE_REFUSES", "1")
+    engine = tiny_engine()
+    with pytest.raises(DeviceError, match=r"the plan was refused: .*member 1: plans are refused"):
+        step(engine)
+    engine.close()
+    monkeypatch.delenv("SATCHEL_REMOTE_REFUSES")
+    again = tiny_engine()
+    step(again)
+    again.close()
+
+
+def test_a_step_that_fails_on_every_member_leaves_the_group_whole() -> None:
+    engine = tiny_engine()
+    program = engine.fill([BatchEntry(0, [5])], 1, "tokens", every=False)
+    program.fields["slot"][0] = 99
+    program.run()
+    with pytest.raises(DeviceError, match="out of range"):
+        program.read(np.empty(1, np.int32))
+    assert engine.group is not None
+    assert engine.group.group_info().missing == ""
+    step(engine)
+    engine.close()
+
+
+def test_threads_of_a_group_end_with_it() -> None:
+    tasks = Path("/proc/self/task")
+    if not tasks.exists():
+        pytest.skip("the system does not list threads in /proc")
+    before = len(list(tasks.iterdir()))
+    engine = tiny_engine()
+    step(engine)
+    engine.close()
+    until(lambda: len(list(tasks.iterdir())) <= before, "the members' threads have ended")
