@@ -9,7 +9,7 @@ import numpy as np
 from satchel.quant.codebook import NONLINEAR
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, join_nibbles, quietly, split_nibbles, wide
-from satchel.quant.search.tables import nonlinear
+from satchel.quant.search.tables import nonlinear, some_at_a_time
 
 DTYPE = np.dtype([("d", "<f2"), ("codes", "u1", (16,))])
 
@@ -19,6 +19,7 @@ def decode(blocks: Blocks) -> F32:
     return flat(wide(blocks["d"]) * NONLINEAR[split_nibbles(blocks["codes"], 16)].astype(np.float32))
 
 
+@some_at_a_time
 def encode(x: F32, importance: F32 | None = None) -> Blocks:
     d, q = nonlinear(x, importance)
     out = np.empty(d.shape, DTYPE)

@@ -12,7 +12,7 @@ import numpy as np
 from satchel.quant.codebook import NONLINEAR, fields, flattened, join
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import U8, flat, join_nibbles, quietly, split_nibbles, wide
-from satchel.quant.search.tables import nonlinear_super
+from satchel.quant.search.tables import nonlinear_super, some_at_a_time
 
 DTYPE = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", (4,)), ("qs", "u1", (128,))])
 
@@ -32,6 +32,7 @@ def decode(blocks: Blocks) -> F32:
     return flat(x.reshape(table.shape))
 
 
+@some_at_a_time
 def encode(x: F32, importance: F32 | None = None) -> Blocks:
     d, scale, q = nonlinear_super(x, importance)
     stored = (scale + 32).astype(np.uint8)

@@ -11,7 +11,7 @@ import numpy as np
 from satchel.quant.codebook import E2M1
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import U8, flat, join_nibbles, quietly, rows, split_nibbles
-from satchel.quant.search.tables import floats
+from satchel.quant.search.tables import floats, some_at_a_time
 
 DTYPE = np.dtype([("e", "u1"), ("qs", "u1", (16,))])
 LARGEST = 2.0**126 * 3  # greater ones would be nearest to 2^128, which is none of float32
@@ -29,6 +29,7 @@ def decode(blocks: Blocks) -> F32:
     return flat(scale_of(blocks["e"])[..., None] * E2M1[split_nibbles(blocks["qs"], 16)].astype(np.float32))
 
 
+@some_at_a_time
 @quietly
 def encode(x: F32, importance: F32 | None = None) -> Blocks:
     """The exponent of least weighted error, of the four that fit the largest number."""

@@ -12,7 +12,7 @@ import numpy as np
 from satchel.quant.codebook import E2M1
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import U8, flat, join_nibbles, quietly, split_nibbles
-from satchel.quant.search.tables import floats
+from satchel.quant.search.tables import floats, some_at_a_time
 
 DTYPE = np.dtype([("scales", "u1", (4,)), ("qs", "u1", (32,))])
 LARGEST = 448 / 2 * 12.0
@@ -34,6 +34,7 @@ def decode(blocks: Blocks) -> F32:
     return flat(x.reshape(table.shape))
 
 
+@some_at_a_time
 def encode(x: F32, importance: F32 | None = None) -> Blocks:
     """Every scale is tried. Those below 2^-6 are coarse: a tensor of small numbers loses to mxfp4 here."""
     scales = scale_of(np.arange(0x7F, dtype=np.uint8)).astype(np.float64)[None]

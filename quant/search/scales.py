@@ -50,8 +50,12 @@ def groups(x: F32, importance: F32 | None, block: int, group: int) -> tuple[tupl
     """Leading shape with the block count, then x and its floored weights as (blocks, groups, group)."""
     blocks = rows(x, block)
     shape = (blocks.size // block, block // group, group)
-    w = weights(blocks, importance).reshape(shape)
-    return blocks.shape[:-1], blocks.reshape(shape).astype(np.float64), floored(w)
+    values = blocks.reshape(shape).astype(np.float64)
+    if importance is None:
+        return blocks.shape[:-1], values, np.ones(shape)
+    row = floored(np.asarray(importance, np.float64).reshape(-1, *shape[1:]))  # every row's
+    every = np.broadcast_to(row, (len(values) // len(row), *row.shape))
+    return blocks.shape[:-1], values, every.reshape(shape)
 
 
 def half(x: F64) -> F64:

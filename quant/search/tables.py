@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from satchel.errors import RequestError
 from satchel.quant.codebook import E2M1, NONLINEAR
-from satchel.quant.format import F32
+from satchel.quant.format import F32, Blocks
 from satchel.quant.native.compiled import compiled
 from satchel.quant.pack import F16, U8, quietly, rows, to_f16
 from satchel.quant.search import table_loops
@@ -19,6 +20,26 @@ ROUNDS = 3
 _PLACES = (np.arange(512) - 255.5) / 2  # a number within each interval of the table of nearest values
 # What the largest number of a group is put on: the table's ends, and less or more of both signs.
 TARGETS = np.concatenate([np.linspace(-150, -84, 34), np.linspace(76, 134, 30)])
+
+
+SOME = 1 << 16  # numbers that are searched at a time
+
+
+def some_at_a_time(encode: Callable[[F32, F32 | None], Blocks]) -> Callable[..., Blocks]:
+    """The encoder, on some rows after the others: fresh memory for float64 arrays of many costs as much as a
+    search.
+    """
+
+    @functools.wraps(encode)
+    def encoded(x: F32, importance: F32 | None = None) -> Blocks:
+        every = x.reshape(-1, x.shape[-1])
+        count = max(1, SOME // x.shape[-1])
+        if len(every) <= count:
+            return encode(x, importance)
+        parts = [encode(every[i : i + count], importance) for i in range(0, len(every), count)]
+        return np.concatenate(parts).reshape(*x.shape[:-1], -1)
+
+    return encoded
 
 
 def _codes_of(table: npt.NDArray[np.int8]) -> U8:

@@ -159,8 +159,10 @@ int main(int argc, char **argv) {
         test_limits();
     }
 #endif
-    for (size_t i = 0; i < sizeof sets / sizeof *sets && !quick; i++)
+    for (size_t i = 0; i < sizeof sets / sizeof *sets && !quick; i++) {
+        test_searches(sets[i]);
         test_target(cpu_backend(), sets[i], i % 2 ? 2 : 1, quick, share);
+    }
     test_target(cpu_backend(), "", 3, quick, share); /* more threads than most test machines have CPUs to spare */
     test_target(remote_backend(), "", 2, quick, share);
     test_target(null_backend(), "", 1, quick, share);

@@ -89,6 +89,7 @@ void test_damaged_plans(const target *, int rounds);
 void test_many_runs(const target *, int runs);
 void test_pool(int rounds);
 void test_cuts(void);
+void test_searches(const char *set);
 void test_fork(const hal_backend *);
 void test_limits(void);
 
