@@ -214,7 +214,7 @@ def libraries(target: Target, tree: Path, work: Path, jobs: int) -> Iterator[tup
 def test_program(target: Target, tree: Path, work: Path, output: Path, jobs: int) -> None:
     """Builds the C test program of the CPU kernels in the target's build folder, which has the kernels."""
     build, name = work / "build", "satchel_cext_test"
-    # Arm's then runs where no musl is installed. On x86 the C library's own fmaf is wanted: zig's rounds twice.
+    # Arm's then runs where no musl is installed. On x86 the C library's fmaf is wanted: zig's rounds twice.
     static = "-static" if target.zig == "aarch64-linux-musl" else ""
     configure(target, tree, build, "SATCHEL_TESTS=ON", f"CMAKE_EXE_LINKER_FLAGS={static}")
     run(["cmake", "--build", str(build), "--target", name, "--parallel", str(jobs)], tree)
@@ -244,8 +244,8 @@ def toolchain(target: Target, tree: Path, folder: Path) -> Path:
     import ziglang
 
     zig = Path(ziglang.__file__).with_name("zig")
-    # Paths of this machine are not to be in a library. The undefined-behaviour sanitizer and debug information
-    # are zig's default.
+    # Paths of this machine are not to be in a library; debug information and the sanitizer of undefined
+    # behaviour are zig's default.
     plain = f'"-ffile-prefix-map={tree}=." "-ffile-prefix-map={folder}=." -fno-sanitize=undefined -g0'
     for name, words in (("cc", f"cc -target {target.zig} {plain}"), ("ar", "ar"), ("ranlib", "ranlib")):
         program = folder / name
