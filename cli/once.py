@@ -147,7 +147,8 @@ def _from_stdin() -> str:
         kind = 0  # a stream without a file descriptor
     if stat.S_ISCHR(kind):
         return ""
-    if stat.S_ISFIFO(kind) and not select.select([sys.stdin], [], [], PATIENCE)[0]:
+    # Windows selects among sockets alone.
+    if stat.S_ISFIFO(kind) and os.name != "nt" and not select.select([sys.stdin], [], [], PATIENCE)[0]:
         print("satchel: note: waiting for text on stdin (`< /dev/null` gives none)", file=sys.stderr)
     return decoded(sys.stdin.buffer.read(), "stdin")
 

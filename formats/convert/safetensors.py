@@ -19,6 +19,7 @@ from satchel.errors import ModelError
 from satchel.formats.convert.stored import DTYPES, Array, Stored
 from satchel.formats.gguf.check import NUMBER_LIMIT, quote
 from satchel.formats.gguf.opened import OPEN_FLAGS
+from satchel.formats.gguf.read_at import read_at
 
 HEADER_LIMIT = 100_000_000  # bytes: the limit of the format
 DIMS_LIMIT = 8
@@ -130,7 +131,7 @@ class SafetensorsFile:
         view, done = memoryview(out), 0
         while done < count:
             try:
-                got = os.preadv(self._fd, [view[done : done + (1 << 30)]], at + done)
+                got = read_at(self._fd, view[done:], at + done)
             except OSError as error:
                 raise ModelError(
                     f"{self.path}: byte {at + done}: can't be read: {error.strerror}; check the disk"

@@ -7,7 +7,6 @@ header.
 
 from __future__ import annotations
 
-import os
 from array import array
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from satchel.formats.gguf.check import (
     fault,
     quote,
 )
+from satchel.formats.gguf.read_at import read_at
 from satchel.formats.gguf.types import U32, U64
 
 FIRST_READ = 1 << 16
@@ -113,8 +113,9 @@ class Cursor:
         data = self.data
         goal = min(self.size, HEADER_LIMIT, max(end, 2 * len(data), FIRST_READ))
         while len(data) < goal:
-            chunk = os.pread(self.fd, goal - len(data), len(data))
-            if not chunk:
+            chunk = bytearray(goal - len(data))
+            count = read_at(self.fd, memoryview(chunk), len(data))
+            if not count:
                 reason = f"expected {self.size} bytes in the file, got its end: it was cut while being read"
                 raise fault(self.path, what, len(data), reason, TRUNCATED)
-            data += chunk
+            data += memoryview(chunk)[:count]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from satchel.errors import ModelError
 
-# Do not wait for a FIFO's writer, do not acquire a controlling terminal, do not leak to child processes.
-OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Do not wait for a FIFO's writer, do not acquire a controlling terminal, do not leak to child processes; on
+# Windows, do not translate line ends. Each flag is 0 where a system lacks it.
+NAMES = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
+OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in NAMES)
 
 
 class OpenFile:

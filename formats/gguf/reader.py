@@ -23,6 +23,7 @@ from satchel.formats.gguf.cursor import TRUNCATED
 from satchel.formats.gguf.header import Header, TensorInfo, parse_header
 from satchel.formats.gguf.metadata import Metadata
 from satchel.formats.gguf.opened import OpenFile, open_file, unreadable
+from satchel.formats.gguf.read_at import read_at
 from satchel.formats.gguf.splits import list_parts, merge_headers, warn_of_name
 from satchel.formats.gguf.types import PLAIN_DTYPES, TENSOR_TYPES
 from satchel.formats.resource import Resource
@@ -110,7 +111,7 @@ class Part:
         done = 0
         while done < len(out):
             try:
-                count = os.preadv(self._fd, [out[done : done + (1 << 30)]], offset + done)
+                count = read_at(self._fd, out[done:], offset + done)
             except OSError as error:
                 at = f"{self.path}: byte {offset + done}"
                 raise ModelError(f"{at}: can't be read: {error.strerror}; check the disk") from None

@@ -282,7 +282,7 @@ class Model(Recovering, Readings, Resource):
     def _try_tokenizer(self) -> None:
         with suppress(ModelError):
             self._tokenizer = self._build_tokenizer()
-        with suppress(OSError, AttributeError):
+        with suppress(OSError, AttributeError, TypeError):  # TypeError: Windows has no library without a name
             # Building a large vocabulary leaves tens of MB of free memory, which glibc would keep.
             ctypes.CDLL(None).malloc_trim(0)
 
@@ -713,7 +713,8 @@ class WorkerModel(Model):
 
         def fill(file: IO[bytes]) -> None:
             nonlocal saved
-            os.fchmod(file.fileno(), 0o600)  # it contains a user's text
+            if hasattr(os, "fchmod"):  # Windows had none before Python 3.13
+                os.fchmod(file.fileno(), 0o600)  # it contains a user's text
             saved = self.worker.ask("save_state", OpenFile(target, file.fileno()), prompt, salt=salt)
 
         replace_files([(target, fill)])

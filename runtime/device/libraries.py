@@ -13,6 +13,7 @@ from satchel import cext
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import Backend, BackendLibrary, error_text
 
+RTLD = getattr(os, "RTLD_NOW", 0) | getattr(os, "RTLD_NODELETE", 0)  # neither on Windows
 TEST_BACKENDS = frozenset({"dry", "emulated", "null", "remote"})
 
 
@@ -20,7 +21,7 @@ def _open_library(path: Path) -> BackendLibrary:
     name = path.stem.removeprefix("libsatchel_")
     try:
         # Never unloaded: an unclosed device runs threads in it until the process ends.
-        library = cext.ffi.dlopen(str(path), os.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
+        library = cext.ffi.dlopen(str(path), RTLD)
         table = library.hal_backend_entry()
     except (OSError, AttributeError) as error:
         return BackendLibrary(name, str(path), f"{path.name} cannot be opened: {error}", -1)

@@ -261,8 +261,10 @@ double nmse(const float *got, const double *want, int n) {
 
 /* --- the counted allocators */
 
-static atomic_long counted;
 long allocations;
+
+#if !defined(COUNTS_NO_CALLS)
+static atomic_long counted;
 
 void *__real_malloc(size_t);
 void *__real_calloc(size_t, size_t);
@@ -297,6 +299,7 @@ void *__wrap_aligned_alloc(size_t align, size_t n) {
     count_one();
     return __real_aligned_alloc(align, n);
 }
+#endif
 #endif
 
 /* An allocation that is too large must fail, as it does without a sanitizer, not end the program. */
