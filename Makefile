@@ -1,7 +1,7 @@
 # Commands for users and developers. Each first sets up .venv where needed, without questions and without writing elsewhere.
 PYTHON ?= python3
 BIN := .venv/bin
-NATIVE := pyproject.toml CMakeLists.txt runtime/package.py $(shell find cext -name '*.[ch]' -o -name '*.inc' -o -name '*.txt' -o -name build_ffi.py)
+NATIVE := pyproject.toml CMakeLists.txt runtime/package.py $(shell find cext -name '*.[ch]' -o -name '*.inc' -o -name '*.txt' -o -name '*.cmake' -o -name build_ffi.py)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The build's tools are installed in .venv, not in pip's temporary build environment: their paths stay the same, and so compiled
 # objects are reused.

@@ -5,6 +5,7 @@ repair it, and the tuning in use.
 from __future__ import annotations
 
 import ctypes
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from satchel.runtime.children import find_program
 NVIDIA, DISPLAY = "0x10de", "0x03"  # PCI vendor id, and the device class of GPUs
 DEVICES = Path("/sys/bus/pci/devices")
 VERSION = Path("/proc/driver/nvidia/version")
+DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+INSTALL = "install NVIDIA's driver{}, on Ubuntu by: sudo ubuntu-drivers install"
+LEAST_CAPABILITY = 75  # ten times what the kernels are written for
 
 
 class GpuRequirement(NamedTuple):
@@ -55,7 +59,7 @@ def parts(built: bool, reinstall: str) -> Iterator[GpuRequirement]:
     """The requirements of CUDA. built: Satchel's CUDA library exists. reinstall: the command
     that builds it.
     """
-    n, driver = cards(), opens("libcuda.so.1")
+    n, driver = cards(), opens(*DRIVERS)
     if not n and not driver:
         yield GpuRequirement(
             "gpu", False, False, "no NVIDIA GPU is on this machine's bus, and no driver is installed"
@@ -65,8 +69,12 @@ def parts(built: bool, reinstall: str) -> Iterator[GpuRequirement]:
     if built:
         yield GpuRequirement("kernels", True, True, "Satchel was built with kernels for CUDA")
     else:
-        nvcc = "nvcc is there now" if find_program("nvcc") else "install the CUDA toolkit first"
-        text = f"Satchel was built without nvcc, and has no kernels for CUDA: {nvcc}"
+        nvcc = (
+            "nvcc is there now"
+            if find_program("nvcc")
+            else "take a wheel that has them, or install nvcc first"
+        )
+        text = f"this build of Satchel has no kernels for CUDA: {nvcc}"
         yield GpuRequirement("kernels", False, True, text, reinstall)
     yield _nvrtc()
     if opens("libnvidia-ml.so.1"):
@@ -82,9 +90,22 @@ def _driver(n: int, driver: bool) -> GpuRequirement:
         version = next((w for w in words if w[:1].isdigit() and w.count(".") >= 1), "")
         return GpuRequirement("driver", True, True, f"NVIDIA's driver {version}".strip())
     text = f"{n} NVIDIA GPU{'s' * (n > 1)}, but libcuda.so.1 cannot be opened: the driver is not installed"
-    return GpuRequirement(
-        "driver", False, True, text, "install NVIDIA's driver, on Ubuntu by: sudo ubuntu-drivers install"
-    )
+    return GpuRequirement("driver", False, True, text, INSTALL.format(""))
+
+
+def mend_image(error: str, reinstall: str) -> str:
+    """What mends a GPU that could not be opened: a newer driver, or kernels for it. reinstall: what mends all
+    else.
+    """
+    if found := re.search(r"NVIDIA's driver must be (\d+) or newer", error):
+        return INSTALL.format(f" {found[1]} or newer")
+    found = re.search(r"no kernels were built for this device \(compute capability (\d+)\.(\d)\)", error)
+    if not found or "the driver gave error 2:" in error:
+        return reinstall
+    arch = int(found[1] + found[2])
+    if arch < LEAST_CAPABILITY:
+        return "--device cpu: the kernels are written for compute capability 7.5 and newer"
+    return f"with nvcc: CMAKE_ARGS=-DSATCHEL_CUDA_ARCHITECTURES={arch} {reinstall} --no-binary satchel"
 
 
 def _nvrtc() -> GpuRequirement:

@@ -8,8 +8,6 @@
 #ifndef SATCHEL_CUDA_ATTENTION_H
 #define SATCHEL_CUDA_ATTENTION_H
 
-#include <math_constants.h>
-
 #include "attention_shape.h"
 #include "hopper.h"
 
@@ -25,15 +23,7 @@ template <int FORMAT> struct cache_row {
 };
 
 template <bool HALF> static __device__ __forceinline__ uint32_t two_halves(float a, float b) {
-    uint32_t out;
-    if (HALF) {
-        __half2 x = __floats2half2_rn(a, b);
-        memcpy(&out, &x, 4);
-    } else {
-        __nv_bfloat162 x = __floats2bfloat162_rn(a, b);
-        memcpy(&out, &x, 4);
-    }
-    return out;
+    return HALF ? halves_of_floats(a, b) : bfloats_of_floats(a, b);
 }
 
 static __device__ __forceinline__ uint4 halves_of_fp8(uint2 raw) {
@@ -56,7 +46,7 @@ template <int FORMAT> static __device__ __forceinline__ uint4 cache_eight(const 
     } else {
         const uint8_t *block = row + (i / 4) * (FORMAT == CACHE_Q8_0 ? 34 : 18);
         const uint16_t *words = (const uint16_t *)block + 1 + (FORMAT == CACHE_Q8_0 ? i % 4 * 4 : i % 2 * 4);
-        const float d = __half2float(*(const __half *)block);
+        const float d = float_of_half(*(const uint16_t *)block);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int a = words[j] & 255, b = words[j] >> 8;
@@ -192,7 +182,7 @@ struct shaping {
 };
 
 static __device__ __forceinline__ shaping shaping_by(float cap, bool slopes) {
-    return {cap * CUDART_L2E_F, cap > 0 ? 2 / cap : 0, cap > 0 || slopes, slopes};
+    return {cap * LOG2_E, cap > 0 ? 2 / cap : 0, cap > 0 || slopes, slopes};
 }
 
 static __device__ __forceinline__ shaping shaping_of(const gpu_call &c) {
@@ -210,18 +200,18 @@ static __device__ __forceinline__ float capped(const shaping &f, float score, fl
 /* A head's sink, times log2(e). */
 static __device__ __forceinline__ float sink_of(const gpu_call &c, int head) {
     const arg_attention *a = (const arg_attention *)c.arg;
-    return (int)c.n_in - a->alibi == 7 ? ((const float *)c.v[7].data)[head] * CUDART_L2E_F : -CUDART_INF_F;
+    return (int)c.n_in - a->alibi == 7 ? ((const float *)c.v[7].data)[head] * LOG2_E : -INFINITY;
 }
 
 static __device__ __forceinline__ float slope_of(const gpu_call &c, int head) {
-    return ((const arg_attention *)c.arg)->alibi ? ((const float *)c.v[c.n_in].data)[head] * CUDART_L2E_F : 0;
+    return ((const arg_attention *)c.arg)->alibi ? ((const float *)c.v[c.n_in].data)[head] * LOG2_E : 0;
 }
 
 /* The factor of a head's sums of values, of which `most` is the largest score and `total` the sum of weights, 1 at least beside the
  * sink. */
 static __device__ __forceinline__ float share_of(float most, float total, float sink) {
-    const float top = fmaxf(most, sink), keep = top == -CUDART_INF_F ? 0 : power_of_two(most - top);
-    total = total * keep + (sink == -CUDART_INF_F ? 0 : power_of_two(sink - top));
+    const float top = fmaxf(most, sink), keep = top == -INFINITY ? 0 : power_of_two(most - top);
+    total = total * keep + (sink == -INFINITY ? 0 : power_of_two(sink - top));
     return total == 0 ? 0 : __fdividef(keep, total);
 }
 

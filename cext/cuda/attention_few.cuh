@@ -72,8 +72,8 @@ static __device__ __forceinline__ void load_query(const float *query, int group,
                     two_halves<cache_row<FORMAT>::HALF>(v[8 * m + 2 * e] * down, v[8 * m + 2 * e + 1] * down);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            w.scale[n][e] = __shfl_sync(0xFFFFFFFFu, up, 4 * (2 * i + e)) * scale * CUDART_L2E_F;
-            w.most[n][e] = -CUDART_INF_F;
+            w.scale[n][e] = __shfl_sync(0xFFFFFFFFu, up, 4 * (2 * i + e)) * scale * LOG2_E;
+            w.most[n][e] = -INFINITY;
             w.total[n][e] = 0;
         }
 #pragma unroll
@@ -258,7 +258,7 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
 #pragma unroll
     for (int h = 0; h < 2; h++)
         if (key + g + 8 * h < from || key + g + 8 * h >= to)
-            s[2 * h] = s[2 * h + 1] = -CUDART_INF_F;
+            s[2 * h] = s[2 * h + 1] = -INFINITY;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         float most = fmaxf(s[e], s[2 + e]);
@@ -266,7 +266,7 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
         for (int j = 4; j < 32; j *= 2)
             most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
         most = fmaxf(most, w.most[n][e]);
-        base[e] = most == -CUDART_INF_F ? 0 : most * w.scale[n][e];
+        base[e] = most == -INFINITY ? 0 : most * w.scale[n][e];
         keep[e] = power_of_two(fmaf(w.most[n][e], w.scale[n][e], -base[e]));
         w.most[n][e] = most;
     }
@@ -357,7 +357,7 @@ static __device__ __forceinline__ void leave(const warp_state<COLUMNS, N> &w, co
                 continue;
             float *to = r.of(warp / PARTS, head);
             if (g == 0)
-                to[0] = w.most[n][e] == -CUDART_INF_F ? -CUDART_INF_F : w.most[n][e] * w.scale[n][e], to[1] = total;
+                to[0] = w.most[n][e] == -INFINITY ? -INFINITY : w.most[n][e] * w.scale[n][e], to[1] = total;
 #pragma unroll
             for (int k = 0; k < COLUMNS / 16; k++) {
                 float *column = to + 2 + warp % PARTS * COLUMNS + k / 4 * 64 + 8 * g + 2 * (k % 4);
@@ -371,14 +371,14 @@ static __device__ __forceinline__ void leave(const warp_state<COLUMNS, N> &w, co
 template <class F>
 static __device__ __forceinline__ float merged(int parts, int number, F part, float *most, float *total) {
     const int lane = threadIdx.x % 32;
-    float own = -CUDART_INF_F, weight = 0, sum = 0;
+    float own = -INFINITY, weight = 0, sum = 0;
     if (lane < parts)
         own = part(lane)[0], weight = part(lane)[1];
     *most = own;
 #pragma unroll
     for (int j = 1; j < 32; j *= 2)
         *most = fmaxf(*most, __shfl_xor_sync(0xFFFFFFFFu, *most, j));
-    const float share = power_of_two(own - (*most == -CUDART_INF_F ? 0 : *most));
+    const float share = power_of_two(own - (*most == -INFINITY ? 0 : *most));
     *total = weight * share;
 #pragma unroll
     for (int j = 1; j < 32; j *= 2)
@@ -401,7 +401,7 @@ template <int FORMAT, int D, class F> static __device__ __forceinline__ void cod
     if (thread < 0 || thread >= D / UNIT)
         return;
     if constexpr (FORMAT == CACHE_F16) {
-        ((__half *)to)[thread] = __float2half_rn(number(thread));
+        ((uint16_t *)to)[thread] = half_of_float(number(thread));
     } else if constexpr (UNIT == 1) {
         kv_store_one(FORMAT, number(thread), to, thread);
     } else {

@@ -25,7 +25,7 @@ typedef scoring<1, true, 1> head_scores;
 static __device__ __forceinline__ float head_sink(const gpu_call &c, int head) {
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
     const int own = 9 + 3 * a->biases + 2 * a->norms;
-    return (int)c.n_in > own ? ((const float *)c.v[c.n_in].data)[head] * CUDART_L2E_F : -CUDART_INF_F;
+    return (int)c.n_in > own ? ((const float *)c.v[c.n_in].data)[head] * LOG2_E : -INFINITY;
 }
 
 /* A split of the past of one KV head. */

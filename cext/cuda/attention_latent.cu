@@ -10,8 +10,6 @@
  * compute scores, of two steps in turn.) A row's bits depend on its own position and on the call's bucket alone: steps are at
  * fixed positions, and a masked key leaves a row unchanged.
  */
-#include <math_constants.h>
-
 #include "attention.h"
 #include "latent_shape.h"
 #include "port.h"
@@ -103,7 +101,7 @@ template <bool HALF> static __device__ __forceinline__ void load_queries(const l
                                     two_halves<HALF>(n[k][6] * down, n[k][7] * down)));
         }
         if (lane == 0)
-            g.scales[r] = g.x.scale * CUDART_L2E_F * up;
+            g.scales[r] = g.x.scale * LOG2_E * up;
     }
 }
 
@@ -227,7 +225,7 @@ static __device__ __forceinline__ void latent_softmax(latent_state &w, float (&s
                 for (int e = 0; e < 2; e++) {
                     const int at = key + 8 * j + 2 * c + e;
                     if (at < from || at >= w.to[h])
-                        s[4 * j + 2 * h + e] = -CUDART_INF_F;
+                        s[4 * j + 2 * h + e] = -INFINITY;
                 }
         }
 #pragma unroll
@@ -235,7 +233,7 @@ static __device__ __forceinline__ void latent_softmax(latent_state &w, float (&s
             most = fmaxf(most, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
-        const float base = most == -CUDART_INF_F ? 0 : most * scale;
+        const float base = most == -INFINITY ? 0 : most * scale;
         w.keep[h] = exp2f(fmaf(w.most[h], scale, -base));
         w.most[h] = most;
 #pragma unroll
@@ -474,7 +472,7 @@ static __device__ __forceinline__ void each_run(const latent_group &g, const lat
 template <bool HALF, int KIND>
 static __device__ __forceinline__ void left_half(const latent_group &g, const gpu_call &c, const latent_keys &own,
                                                  int splits, int split, int used) {
-    latent_state w = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}, {1, 1}, {0, 0}};
+    latent_state w = {{-INFINITY, -INFINITY}, {0, 0}, {1, 1}, {0, 0}};
     latent_step step;
     uint32_t turn = 0;
     int bad;
@@ -494,7 +492,7 @@ static __device__ __forceinline__ void left_half(const latent_group &g, const gp
     for (int h = 0; h < 2; h++) {
         w.total[h] += __shfl_xor_sync(0xFFFFFFFFu, w.total[h], 1);
         w.total[h] += __shfl_xor_sync(0xFFFFFFFFu, w.total[h], 2);
-        scaled[h] = w.most[h] == -CUDART_INF_F ? -CUDART_INF_F : w.most[h] * g.scales[latent_row(h)];
+        scaled[h] = w.most[h] == -INFINITY ? -INFINITY : w.most[h] * g.scales[latent_row(h)];
     }
     barrier_wait(g.weights_empty(), (turn & 1) ^ 1); /* warpgroup 1 has read the last factors */
     __syncwarp();
@@ -590,13 +588,13 @@ template <bool LIST> static __device__ __forceinline__ void latent_join(const gp
     if (used < 2)
         return;
     const float *parts = latent_result(c, token, head, splits, 0);
-    float most = -CUDART_INF_F, total = 0;
+    float most = -INFINITY, total = 0;
     for (int i = lane; i < used; i += 32)
         most = fmaxf(most, parts[(int64_t)i * LATENT_RESULT + LATENT_V]);
 #pragma unroll
     for (int j = 16; j; j /= 2)
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
-    const float base = most == -CUDART_INF_F ? 0 : most;
+    const float base = most == -INFINITY ? 0 : most;
     float4 sum = make_float4(0, 0, 0, 0);
     const int each = (used + 3) / 4, end = (warp + 1) * each < used ? (warp + 1) * each : used;
 #pragma unroll 4

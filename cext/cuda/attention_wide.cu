@@ -114,7 +114,7 @@ template <int FORMAT, int D, bool ANY> struct wide_attention {
                 store_16(queries + piece_at(r, i + m * LANES, ROWS), make_uint4(h[0], h[1], h[2], h[3]));
             }
             if (i == 0)
-                scales[r] = x.scale * CUDART_L2E_F * up;
+                scales[r] = x.scale * LOG2_E * up;
         }
     }
 
@@ -225,7 +225,7 @@ static __device__ __forceinline__ void softmax_step(const A &a, row_state<COLUMN
                 for (int e = 0; e < 2; e++) {
                     const int at = key + 8 * j + 2 * c + e;
                     if (at < from || at >= to)
-                        s[4 * j + 2 * h + e] = -CUDART_INF_F;
+                        s[4 * j + 2 * h + e] = -INFINITY;
                 }
         }
 #pragma unroll
@@ -233,7 +233,7 @@ static __device__ __forceinline__ void softmax_step(const A &a, row_state<COLUMN
             most = fmaxf(most, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
-        const float base = most == -CUDART_INF_F ? 0 : most * scale;
+        const float base = most == -INFINITY ? 0 : most * scale;
         keep[h] = power_of_two(fmaf(w.most[h], scale, -base));
         w.most[h] = most;
 #pragma unroll
@@ -346,7 +346,7 @@ static __device__ __forceinline__ void write_rows(const gpu_call &c, const A &a,
         float total = w.total[h];
         total += __shfl_xor_sync(0xFFFFFFFFu, total, 1);
         total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
-        const float share = share_of(w.most[h] == -CUDART_INF_F ? w.most[h] : w.most[h] * scale, total, sink);
+        const float share = share_of(w.most[h] == -INFINITY ? w.most[h] : w.most[h] * scale, total, sink);
         float *y =
             (float *)(c.v[0].data + (uint64_t)(first + a.begin() + row) * c.v[0].stride) + head * a.width() + column;
         if (a.begin() + row < a.end())
@@ -394,7 +394,7 @@ template <int FORMAT, int D, bool ANY> static __device__ __forceinline__ void at
     row_state<A::COLUMNS> w;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        w.most[h] = -CUDART_INF_F;
+        w.most[h] = -INFINITY;
         w.total[h] = 0;
     }
 #pragma unroll

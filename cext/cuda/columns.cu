@@ -185,7 +185,7 @@ static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *ta
 
 /* Two halves as two bf16. */
 static __device__ __forceinline__ uint32_t bf16_of_halves(uint32_t x) {
-    const float2 v = __half22float2(*(__half2 *)&x);
+    const float2 v = floats_of_halves(x);
     return two_bf16(v.x, v.y);
 }
 

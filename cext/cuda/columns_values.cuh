@@ -11,13 +11,10 @@
 #ifndef SATCHEL_CUDA_COLUMNS_VALUES_CUH
 #define SATCHEL_CUDA_COLUMNS_VALUES_CUH
 
-#include <cuda_bf16.h>
-
 #include "tile_values.cuh"
 
 static __device__ __forceinline__ uint32_t two_bf16(float low, float high) {
-    __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return *(uint32_t *)&x;
+    return bfloats_of_floats(low, high);
 }
 
 static __device__ __forceinline__ uint32_t bf16_minus(uint32_t a, uint32_t b) {

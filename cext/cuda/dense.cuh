@@ -2,14 +2,12 @@
 #ifndef SATCHEL_CUDA_DENSE_CUH
 #define SATCHEL_CUDA_DENSE_CUH
 
-#include <cuda_bf16.h>
-
 #include "packed.h"
 #include "tile.cuh"
 
 struct as_f16 {
     __device__ static __forceinline__ float2 two(uint32_t w) {
-        return __half22float2(*(__half2 *)&w);
+        return floats_of_halves(w);
     }
 };
 

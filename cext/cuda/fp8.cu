@@ -18,9 +18,9 @@ static __device__ __forceinline__ uint32_t fp8_two(float a, float b) {
 }
 
 static __device__ __forceinline__ float2 fp8_values(uint32_t two) {
-    __half2 x;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(*(uint32_t *)&x) : "h"((uint16_t)two));
-    return __half22float2(x);
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)two));
+    return floats_of_halves(halves);
 }
 
 /* One warp per block of a token, four elements per lane. A non-finite element makes its whole block NaN. */

@@ -77,10 +77,10 @@ __device__ __forceinline__ void gemv_quantize(const float *v, char *to, int t, i
             sum[h] += __shfl_xor_sync(~0u, sum[h], step);
     if (in < 2) {
         float mine = in ? sum[1] : sum[0];
-        __half *sums = (__half *)(to + 512 * columns + 32 * t) + 4 * in + lane / 8;
-        __half high = __float2half_rn(mine);
+        uint16_t *sums = (uint16_t *)(to + 512 * columns + 32 * t) + 4 * in + lane / 8;
+        uint16_t high = half_of_float(mine);
         sums[0] = high;
-        sums[8] = __float2half_rn((mine - __half2float(high)) * 254.0f);
+        sums[8] = half_of_float((mine - float_of_half(high)) * 254.0f);
     }
     if (lane == 0)
         ((float *)(to + 544 * columns))[t] = most * (1.0f / 127.0f);

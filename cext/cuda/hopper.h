@@ -6,10 +6,9 @@
 #ifndef SATCHEL_CUDA_HOPPER_H
 #define SATCHEL_CUDA_HOPPER_H
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "half.h"
 #include "port.h"
 #include "words.h"
 

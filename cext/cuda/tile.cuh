@@ -9,10 +9,10 @@
 #ifndef SATCHEL_CUDA_TILE_CUH
 #define SATCHEL_CUDA_TILE_CUH
 
-#include <cuda_fp16.h>
 #include <stdint.h>
 
 #include "../kernels/call.h"
+#include "half.h"
 #include "words.h"
 
 /* --- matrix products of a wave; c += a b */

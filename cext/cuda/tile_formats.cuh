@@ -19,10 +19,10 @@ __device__ __forceinline__ uint4 load_16(const char *p) {
     return *(const uint4 *)p;
 }
 __device__ __forceinline__ float half_low(uint32_t x) {
-    return __half2float(__ushort_as_half((unsigned short)x));
+    return float_of_half((uint16_t)x);
 }
 __device__ __forceinline__ float half_high(uint32_t x) {
-    return __half2float(__ushort_as_half((unsigned short)(x >> 16)));
+    return float_of_half((uint16_t)(x >> 16));
 }
 __device__ __forceinline__ int signed_byte(uint32_t x, int i) {
     return (int)(x << (24 - 8 * i)) >> 24;
@@ -56,8 +56,7 @@ struct scales_k {
     /* Minimums 2 t and 2 t + 1 as halves, which hold them exactly. */
     __device__ __forceinline__ uint32_t low_pair(int t) const {
         uint32_t pair = __byte_perm(t < 2 ? m[0] : m[1], 0x64646464u, t % 2 ? 0x4342 : 0x4140);
-        __half2 h = __hsub2(*(__half2 *)&pair, __half2half2(__ushort_as_half(0x6400)));
-        return *(uint32_t *)&h;
+        return halves_minus(pair, 0x64006400u);
     }
     __device__ __forceinline__ float d() const {
         return half_low(dd);

@@ -4,11 +4,16 @@
 #include "vendor.h"
 
 #include "images.h"
-#include "images.inc"
 #include "tables.h"
 
+#include "cuda_images.inc"
+
 static const char *driver(gpu_api *api) {
+#if defined(_WIN32)
+    static const char *const libraries[] = {"nvcuda.dll", NULL};
+#else
     static const char *const libraries[] = {"libcuda.so.1", "libcuda.so", NULL};
+#endif
     /* Values of CUdevice_attribute and CUresult, which are stable across CUDA versions. */
     api->is = (gpu_numbers){.major = 75, .minor = 76, .units = 16, .shared = 97, .wave = 10, .not_ready = 600};
     return gpu_look_up(api, libraries, 0);
@@ -17,7 +22,7 @@ static const char *driver(gpu_api *api) {
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor vendor = {.name = "cuda",
                                       .driver = driver,
-                                      .images = images,
+                                      .archive = satchel_image_cuda,
                                       .kernels = cuda_tables,
                                       .deterministic = cuda_deterministic_tables,
                                       .packings = cuda_packings,

@@ -4,20 +4,13 @@
  * The commonest formats are dequantized eight elements per lane, the others by the parts of 32 that cext/quant defines, and
  * packed weights by chunks of 16 rows and 256 columns (tile.cuh).
  */
-#include <cuda_bf16.h>
-
 #include "quant.h"
 #include "tile_values.cuh"
 #include "tiles.h"
 
 static __device__ __forceinline__ uint4 bf16_of_eight(const float *x) {
-    uint4 out;
-    __nv_bfloat162 pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        pair[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-    memcpy(&out, pair, sizeof out);
-    return out;
+    return make_uint4(bfloats_of_floats(x[0], x[1]), bfloats_of_floats(x[2], x[3]), bfloats_of_floats(x[4], x[5]),
+                      bfloats_of_floats(x[6], x[7]));
 }
 
 enum { SPANS = 4 };
@@ -103,14 +96,14 @@ static __device__ __forceinline__ uint32_t bring_chunks(const gpu_view &v, uint3
                 const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
                 const float by = scale[below].step(j, half), low = scale[below].low(j);
                 const uint32_t word = a[h][below + 2 * half];
-                __nv_bfloat162 pair[2];
+                uint32_t pair[2];
                 uint2 out = make_uint2(0, 0);
                 if (r >= rows || k >= across * PANEL_K)
                     continue;
 #pragma unroll
                 for (int e = 0; e < 2; e++)
-                    pair[e] = __floats2bfloat162_rn(by * byte_value<F>(word, 2 * e) - low,
-                                                    by * byte_value<F>(word, 2 * e + 1) - low);
+                    pair[e] = bfloats_of_floats(by * byte_value<F>(word, 2 * e) - low,
+                                                by * byte_value<F>(word, 2 * e + 1) - low);
                 if (k < k_all)
                     memcpy(&out, pair, sizeof out);
                 *(uint2 *)(to + tiles_place(at_row, k, across) + k % 8 * 2) = out;

@@ -1,5 +1,9 @@
 /* driver.c: a driver that has the numbers of an H100 and memory of the host, knows every kernel by name, and runs none. Its
  * copies happen at once; handles of streams, events and modules stand for nothing.
+ *
+ * SATCHEL_DRY_ARCH, SATCHEL_DRY_DRIVER: another compute capability times 10, and what the driver says of its version.
+ * SATCHEL_DRY_IMAGES: a file, the archive of images from which kernels are loaded. Such an image is a text: "sm_80" or
+ * "compute_75", by which the driver takes or refuses it as NVIDIA's does, more, and "end". It refuses SATCHEL_DRY_REFUSED too.
  */
 #include "driver.h"
 
@@ -7,12 +11,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_MEMORY = 2, MAJOR = 0, MINOR, UNITS, SHARED, WAVE_WIDTH };
+enum { NO_MEMORY = 2, BAD_IMAGE = 200, NO_BINARY = 209, NEWER_PTX = 222, CUDA_12 = 12000 };
+enum { MAJOR = 0, MINOR, UNITS, SHARED, WAVE_WIDTH };
 
 static char handle; /* of all that has no state */
 
 static int init(unsigned flags) {
     (void)flags;
+    return 0;
+}
+
+static int number_of(const char *variable, int usual) {
+    const char *text = getenv(variable);
+    return text ? atoi(text) : usual;
+}
+
+static int version(int *out) {
+    *out = number_of("SATCHEL_DRY_DRIVER", 13000);
     return 0;
 }
 
@@ -33,7 +48,9 @@ static int name(char *out, int size, int index) {
 }
 
 static int attribute(int *out, int which, int index) {
-    static const int values[] = {[MAJOR] = 9, [MINOR] = 0, [UNITS] = 132, [SHARED] = 227 << 10, [WAVE_WIDTH] = 32};
+    const int arch = number_of("SATCHEL_DRY_ARCH", 90);
+    const int values[] = {
+        [MAJOR] = arch / 10, [MINOR] = arch % 10, [UNITS] = 132, [SHARED] = 227 << 10, [WAVE_WIDTH] = 32};
     (void)index;
     *out = values[which];
     return 0;
@@ -128,10 +145,30 @@ static int elapsed(float *ms, gpu_event from, gpu_event to) {
     return 0;
 }
 
+/* NVIDIA's rules: machine code runs on its own capability and later ones of that major, with an "a" on its own alone; PTX on all
+ * later ones, if the driver is not older than its version. */
+static int takes(const char *image) {
+    const char *refused = getenv("SATCHEL_DRY_REFUSED");
+    int arch = number_of("SATCHEL_DRY_ARCH", 90), number = 0, driver;
+    char letter = ' ';
+    size_t n = strlen(image);
+    version(&driver);
+    if (n < 3 || strcmp(image + n - 3, "end"))
+        return BAD_IMAGE;
+    if (refused && !strncmp(image, refused, strlen(refused)))
+        return NO_BINARY;
+    if (sscanf(image, "compute_%d", &number) == 1)
+        return driver < CUDA_12 ? NEWER_PTX : number <= arch ? 0 : NO_BINARY;
+    if (sscanf(image, "sm_%d%c", &number, &letter) < 1)
+        return BAD_IMAGE;
+    if (letter == 'a')
+        return number == arch ? 0 : NO_BINARY;
+    return number / 10 == arch / 10 && number <= arch ? 0 : NO_BINARY;
+}
+
 static int load(gpu_module *out, const void *image) {
-    (void)image;
     *out = &handle;
-    return 0;
+    return dry_archive() ? takes(image) : 0;
 }
 
 static int function(gpu_function *out, gpu_module module, const char *wanted) {
@@ -147,8 +184,28 @@ static int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned t
     return 0;
 }
 
+const void *dry_archive(void) {
+    static char known[512];
+    static void *archive; /* of the file `known`; never freed, because devices keep pointers into it */
+    const char *path = getenv("SATCHEL_DRY_IMAGES");
+    FILE *file;
+    long size;
+    if (!path || !strcmp(path, known))
+        return path ? archive : NULL;
+    snprintf(known, sizeof known, "%s", path);
+    archive = NULL;
+    if (!(file = fopen(path, "rb")))
+        return NULL;
+    if (!fseek(file, 0, SEEK_END) && (size = ftell(file)) > 0 && (archive = calloc(1, (size_t)size)) &&
+        (rewind(file), fread(archive, 1, (size_t)size, file) != (size_t)size))
+        archive = NULL;
+    fclose(file);
+    return archive;
+}
+
 const char *dry_driver(gpu_api *out) {
     *out = (gpu_api){.init = init,
+                     .version = version,
                      .count = count,
                      .device = device,
                      .name = name,

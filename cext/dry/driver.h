@@ -6,5 +6,7 @@
 
 /* Fills the table; gives NULL. */
 const char *dry_driver(gpu_api *);
+/* The archive of images that SATCHEL_DRY_IMAGES names; NULL where it names none. */
+const void *dry_archive(void);
 
 #endif

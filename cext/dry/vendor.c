@@ -9,13 +9,14 @@
 static const gpu_image images[] = {{"kernels are names alone", 0}, {NULL, 0}};
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static const gpu_vendor vendor = {.name = "dry",
-                                      .driver = dry_driver,
-                                      .images = images,
-                                      .kernels = cuda_tables,
-                                      .deterministic = cuda_deterministic_tables,
-                                      .packings = cuda_packings,
-                                      .stacks = 1,
-                                      .flags = HAL_TEST_ONLY};
+    static gpu_vendor vendor = {.name = "dry",
+                                .driver = dry_driver,
+                                .images = images,
+                                .kernels = cuda_tables,
+                                .deterministic = cuda_deterministic_tables,
+                                .packings = cuda_packings,
+                                .stacks = 1,
+                                .flags = HAL_TEST_ONLY};
+    vendor.archive = dry_archive();
     return &vendor;
 }

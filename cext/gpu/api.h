@@ -1,5 +1,5 @@
 /* api.h: table of the driver functions (CUDA driver API, HIP) that the host code of GPU backends calls, under common names and
- * signatures. dlsym fills it when a device is first requested, so building and loading need no vendor header or library.
+ * signatures. The system's loader fills it when a device is first requested, so building and loading need no vendor header or library.
  *
  * Handles are the vendors' own, as integers or pointers of their size. Every function gives 0 or the vendor's error number.
  * A function whose entry ends with 0 is optional: the host code works without it.
@@ -35,6 +35,7 @@ enum { GPU_LAUNCH_CLUSTER = 4, GPU_LAUNCH_EARLY = 6 };
 /* X(field, arguments, CUDA's name, HIP's name, needed) */
 #define GPU_API(X)                                                                                                     \
     X(init, (unsigned), "cuInit", "hipInit", 1)                                                                        \
+    X(version, (int *), "cuDriverGetVersion", "hipDriverGetVersion", 0)                                                \
     X(count, (int *), "cuDeviceGetCount", "hipGetDeviceCount", 1)                                                      \
     X(device, (int *, int), "cuDeviceGet", "hipDeviceGet", 1)                                                          \
     X(name, (char *, int, int), "cuDeviceGetName", "hipDeviceGetName", 1)                                              \

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "archive.h"
+#include "os.h"
 
 /* Error numbers that CUDA and HIP share; init() gives them on a machine without a GPU. */
 enum { NO_DEVICE = 100, NO_SUCH_DEVICE = 101 };
@@ -66,9 +67,13 @@ static int read_traits(hal_device *d) {
 }
 
 static int load_images(hal_device *d) {
-    const char *why = NULL;
-    void *made;
+    gpu_function unused;
     int n = 0, code;
+    if (d->vendor->archive) {
+        code = gpu_load_archive(d);
+        d->waits = !code && !gpu_function_find(d, "waits_by_itself", &unused);
+        return code;
+    }
     for (const gpu_image *image = d->vendor->images; image->data; image++) {
         if (n >= GPU_MODULES || d->traits.arch < image->least)
             continue;
@@ -77,19 +82,8 @@ static int load_images(hal_device *d) {
             return gpu_check(d, code, "loading kernels");
         n += !code;
     }
-    if (n) {
-        gpu_function unused;
-        d->waits = !gpu_function_find(d, "waits_by_itself", &unused);
-        return 0;
-    }
-    made = d->vendor->compile ? d->vendor->compile(&d->traits, &why) : NULL;
-    if (!made)
-        return hal_fail(HAL_E_UNSUPPORTED, "no kernels were built for this device (compute capability %d.%d)%s%s",
-                        d->traits.arch / 10, d->traits.arch % 10, why ? ", and none can be made: " : "",
-                        why ? why : "");
-    code = gpu_check(d, d->api.load(d->modules, made), "loading kernels that were made for this device");
-    free(made);
-    return code;
+    d->waits = !gpu_function_find(d, "waits_by_itself", &unused);
+    return n ? 0 : hal_fail(HAL_E_UNSUPPORTED, "no kernels were built for this device");
 }
 
 static void close_device(hal_device *d) {
@@ -113,6 +107,9 @@ static void close_device(hal_device *d) {
         gpu_drop(d);
         for (int i = 0; i < GPU_MODULES && d->modules[i]; i++)
             d->api.unload(d->modules[i]);
+        for (int i = 0; i < GPU_MODULES; i++)
+            if (d->unpacked[i])
+                os_free(d->unpacked[i]);
         if (d->loaded)
             d->api.end_event(d->loaded);
         if (d->side)
@@ -188,6 +185,7 @@ static void info(hal_device *d, hal_info *out) {
         gpu_unlock(d);
     }
     snprintf(out->variant, sizeof out->variant, "%s %d.%d", d->vendor->name, d->traits.arch / 10, d->traits.arch % 10);
+    snprintf(out->image, sizeof out->image, "%s", d->image);
     out->memory_total = all;
     out->memory_free = unused;
     out->allocations = atomic_load(&d->allocations);

@@ -55,6 +55,8 @@ struct hal_device {
     gpu_event loaded; /* the uploads on `side` so far; valid while `loading` */
     int loading;
     gpu_module modules[GPU_MODULES];
+    void *unpacked[GPU_MODULES]; /* their images, where an archive has them */
+    char image[96];              /* names the one of the portable kernels; of hal_info */
     int waits; /* 1: the portable kernels support early launch (CUDA: programmatic dependent launch) */
     gpu_piece pieces[GPU_PIECES];
     int next;             /* index of the piece to fill next */

@@ -15,10 +15,11 @@ typedef struct {
 typedef struct {
     const char *name;                 /* of the backend */
     const char *(*driver)(gpu_api *); /* fills the table; NULL, or why the driver cannot be used here */
-    const gpu_image *images;          /* ended by data == NULL */
-    /* Compiles kernels for the current device at run time, when no image fits it. The caller frees the result; NULL and *why
-     * on failure. A NULL pointer: the vendor has no run-time compiler. */
-    void *(*compile)(const gpu_traits *, const char **why);
+    const gpu_image *images;          /* ended by data == NULL; NULL: `archive` has them */
+    const void *archive;              /* of images that are chosen by the device's architecture (archive.c) */
+    /* Compiles an archive's source for the current device, when no image fits it. The result is freed by os_free(); NULL and
+     * *why on failure. A NULL pointer: the vendor has no run-time compiler. */
+    void *(*compile)(const char *source, const gpu_traits *, const char **why);
     const gpu_kernel *const *kernels; /* tables, specialized ones first, each ended by op == NULL; ended by NULL */
     const gpu_kernel *const *deterministic; /* replaces `kernels` under HAL_DETERMINISTIC; NULL: the same tables */
     const gpu_packing *packings;            /* ended by bytes == NULL */

@@ -3,10 +3,13 @@
  */
 #include "compile.h"
 
-#include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "os.h"
+
+enum { PAGE = 4096 };
 
 typedef void *program;
 typedef struct {
@@ -38,13 +41,13 @@ static int look_up(functions *f) {
                                      "libhiprtc.so.5", "libamdhip64.so.5", NULL};
     void *library = NULL;
     for (int i = 0; libraries[i] && !library; i++)
-        library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
+        library = os_library(libraries[i]);
     if (!library) {
         snprintf(message, sizeof message, "hipRTC (%s) is not installed", libraries[0]);
         return -1;
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        void *found = dlsym(library, names[i].name);
+        void *found = os_function(library, names[i].name);
         if (!found) {
             snprintf(message, sizeof message, "hipRTC has no %s", names[i].name);
             return -1;
@@ -67,9 +70,10 @@ static void tell(const functions *f, program p, int code) {
 static void *code_of(const functions *f, program p) {
     size_t size = 0;
     void *out = NULL;
-    if (f->code_size(p, &size) || !size || !(out = malloc(size)) || f->code(p, out)) {
+    if (f->code_size(p, &size) || !size || !(out = os_alloc(PAGE, (size / PAGE + 1) * PAGE)) || f->code(p, out)) {
         snprintf(message, sizeof message, "hipRTC gave no code");
-        free(out);
+        if (out)
+            os_free(out);
         return NULL;
     }
     return out;

@@ -20,11 +20,10 @@ static const char *driver(gpu_api *api) {
     return gpu_look_up(api, libraries, 1);
 }
 
-static void *compile(const gpu_traits *t, const char **why) {
-    return hip_compile((const char *)satchel_image_text, t->wave, why);
+static void *compile(const char *source, const gpu_traits *t, const char **why) {
+    return hip_compile(source, t->wave, why);
 }
 
-static const gpu_image images[] = {{satchel_image_bundle, 0}, {NULL, 0}};
 /* A code object for a GPU without matrix units lacks these kernels, so the portable one is selected. Their rounding differs
  * from the portable kernel's, so HAL_DETERMINISTIC uses the portable kernel for any number of columns. */
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
@@ -33,7 +32,7 @@ static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL
 #define VENDOR(kernels_)                                                                                               \
     {.name = "hip",                                                                                                    \
      .driver = driver,                                                                                                 \
-     .images = images,                                                                                                 \
+     .archive = satchel_image_hip,                                                                                     \
      .compile = compile,                                                                                               \
      .kernels = kernels_,                                                                                              \
      .deterministic = kernels + 1}

@@ -112,6 +112,7 @@ typedef struct {
 typedef struct {
     char name[64];                      /* the device's product name */
     char variant[32];                   /* the kernel set in use, e.g. "avx512" */
+    char image[96];                     /* the compiled kernels in use, e.g. "sm_90a"; "": there are no others */
     uint64_t memory_total, memory_free; /* bytes */
     uint64_t allocations;               /* number of alloc, wrap and compile calls since open that reserved memory */
     uint32_t threads, flags;

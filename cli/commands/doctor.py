@@ -237,6 +237,7 @@ def searches() -> CheckResult:
 
 def computed(name: str, backend: Any, mend: str) -> CheckResult:
     """Opens the backend's first device and runs its self-test."""
+    from satchel.cli.gpus import mend_image
     from satchel.runtime.device.device import TEST_ONLY
     from satchel.runtime.device.libraries import find_backend
     from satchel.runtime.device.selftest import cache_types, lacking, selftest
@@ -244,14 +245,17 @@ def computed(name: str, backend: Any, mend: str) -> CheckResult:
     try:
         device = backend.open()
         info = device.info()
-        text = f"{info.name}, {info.variant}, {info.threads} threads"
+        image = f", image {info.image}" if info.image else ""
+        text = f"{info.name}, {info.variant}{image}, {info.threads} threads"
         if name == "null":
             device.close()
             return CheckResult("backend", name, TEST, "computes nothing; for Satchel's own tests")
         types, lacks = cache_types(device), lacking(device)
         share = selftest(device, [find_backend("cpu").open()] if lacks else [])
     except Exception as error:
-        return CheckResult("backend", name, FAIL, f"{type(error).__name__}: {error}", mend)
+        return CheckResult(
+            "backend", name, FAIL, f"{type(error).__name__}: {error}", mend_image(str(error), mend)
+        )
     if info.flags & TEST_ONLY:
         return CheckResult("backend", name, TEST, f"computes right ({share:.0e}); for Satchel's own tests")
     kept = f"cache types {', '.join(types) or 'none'}"

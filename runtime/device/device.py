@@ -51,6 +51,7 @@ class Info(NamedTuple):
     allocations: int
     threads: int
     flags: int
+    image: str = ""  # the compiled kernels in use, where a library has several
 
 
 class KernelOverride(NamedTuple):
@@ -176,7 +177,7 @@ class Device(Resource):
         self.backend.table.info(self.handle, raw)
         texts = (cext.ffi.string(raw.name).decode(errors="replace"), cext.ffi.string(raw.variant).decode())
         numbers = (raw.memory_total, raw.memory_free, raw.allocations, raw.threads, raw.flags)
-        return Info(*texts, *(int(n) for n in numbers))
+        return Info(*texts, *(int(n) for n in numbers), cext.ffi.string(raw.image).decode())
 
     @property
     def can_wrap(self) -> bool:

@@ -1,6 +1,6 @@
-/* os.h: operating system functions of the CPU backend that differ between POSIX and Windows. */
-#ifndef SATCHEL_CPU_OS_H
-#define SATCHEL_CPU_OS_H
+/* os.h: operating system functions of the backends that differ between POSIX and Windows. */
+#ifndef SATCHEL_HOST_OS_H
+#define SATCHEL_HOST_OS_H
 
 #include <stddef.h>
 #include <stdint.h>

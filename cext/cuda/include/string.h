@@ -1,0 +1,1 @@
+/* string.h: for NVRTC, which has memcpy and memset by itself. */

@@ -1,0 +1,87 @@
+# Kernels by nvcc: for each file of sources.txt a fat binary, with code for every wanted architecture, from which the driver takes
+# what fits. `archive` becomes empty where none are wanted or can be made.
+find_file(SATCHEL_CUDA_DRIVER NAMES libcuda.so.1 libcuda.so.1.1 nvcuda.dll PATHS /usr/lib/wsl/lib /usr/local/nvidia/lib64
+          PATH_SUFFIXES lib lib64 lib/${CMAKE_LIBRARY_ARCHITECTURE} PATHS /usr /lib64 /usr/lib64)
+set(present OFF)
+if(SATCHEL_CUDA_DRIVER OR EXISTS /proc/driver/nvidia/version)
+  set(present ON)
+endif()
+satchel_wanted(CUDA ${present} wanted)
+if(NOT wanted)
+  set(archive)
+  return()
+endif()
+find_program(SATCHEL_NVCC nvcc PATHS /usr/local/cuda/bin)
+if(NOT SATCHEL_NVCC)
+  message(NOTICE "no nvcc: the CUDA backend is left out (packaging/gpu_images.py makes its kernels without one)")
+  set(archive)
+  return()
+endif()
+set(SATCHEL_CUDA_ARCHITECTURES "" CACHE STRING "compute capabilities that the CUDA kernels are built for: native, all, or a list")
+set(architectures ${SATCHEL_CUDA_ARCHITECTURES})
+if(NOT architectures)
+  set(architectures all)
+  if(SKBUILD_STATE STREQUAL "editable")
+    set(architectures native)
+  endif()
+endif()
+set(ptx ON) # for newer GPUs
+if(architectures STREQUAL "native")
+  set(ptx OFF)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE found ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]" found "${found}")
+  list(REMOVE_DUPLICATES found)
+  set(architectures all)
+  if(found)
+    string(REPLACE "." "" architectures "${found}")
+    list(TRANSFORM architectures REPLACE "^90$" "90a") # with architecture-specific instructions
+  endif()
+endif()
+if(architectures STREQUAL "all")
+  set(architectures 80 86 89 90a)
+endif()
+message(STATUS "CUDA kernels for compute capability ${architectures}")
+# Fat binaries of CUDA 12 load with its first driver, those of CUDA 13 with that of 13.
+execute_process(COMMAND ${SATCHEL_NVCC} --version OUTPUT_VARIABLE driver)
+string(REGEX REPLACE ".*release ([0-9]+)\\..*" "\\1000" driver "${driver}")
+
+set(fatbins)
+set(packed)
+file(STRINGS sources.txt lines REGEX "^[^#]")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS sources.txt)
+foreach(line IN LISTS lines)
+  separate_arguments(words UNIX_COMMAND "${line}")
+  list(POP_FRONT words name least)
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
+  set(targets)
+  set(names)
+  foreach(arch IN LISTS architectures)
+    string(REGEX MATCH "[0-9]+" number ${arch})
+    # From 90 on a file has instructions of sm_90a.
+    if(number GREATER_EQUAL least AND (least LESS 90 OR arch STREQUAL "90a"))
+      list(APPEND targets -gencode=arch=compute_${arch},code=sm_${arch})
+      string(APPEND names "sm_${arch} ")
+    endif()
+  endforeach()
+  if(NOT targets)
+    continue()
+  endif()
+  if(ptx AND least LESS 90)
+    list(APPEND targets -gencode=arch=compute_${least},code=compute_${least})
+    string(APPEND names "PTX of compute_${least}")
+  endif()
+  string(STRIP "${names}" names)
+  add_custom_command(
+    OUTPUT ${out}
+    COMMAND ${SATCHEL_NVCC} -fatbin -O3 -std=c++17 --threads 2 -Werror all-warnings ${words} ${targets}
+            -I${CMAKE_CURRENT_SOURCE_DIR}/../kernels -I${CMAKE_CURRENT_SOURCE_DIR}/../include
+            -I${CMAKE_CURRENT_SOURCE_DIR}/../quant -I${SATCHEL_GENERATED} -MD -MF ${out}.d -o ${out}
+            ${CMAKE_CURRENT_SOURCE_DIR}/${name}.cu
+    DEPENDS ${name}.cu DEPFILE ${out}.d COMMENT "CUDA kernels of ${name}.cu" VERBATIM)
+  list(APPEND fatbins ${out})
+  list(APPEND packed "${name},${least},${names},${out}")
+endforeach()
+add_custom_command(
+  OUTPUT ${archive}
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/../gpu/pack.py ${archive} ${driver} ${packed}
+  DEPENDS ../gpu/pack.py ${fatbins} VERBATIM)

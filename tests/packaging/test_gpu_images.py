@@ -1,0 +1,95 @@
+"""packaging/gpu_images.py: which images are made of which sources, and which ones CMake takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CEXT, SCRIPT = ROOT / "cext", ROOT / "packaging" / "gpu_images.py"
+IMAGES: dict[str, Any] = runpy.run_path(str(SCRIPT))
+PACK: dict[str, Any] = runpy.run_path(str(CEXT / "gpu" / "pack.py"))
+KERNELS = [*(CEXT / "cuda").glob("*.cu*"), *(CEXT / "kernels").glob("*.k.h")]
+
+
+def test_every_source_is_listed_with_the_capability_that_it_is_written_for() -> None:
+    sources = IMAGES["cuda_sources"]()
+    assert sorted(name for name, _, _ in sources) == sorted(p.stem for p in (CEXT / "cuda").glob("*.cu"))
+    assert sources[0] == ("portable", 75, ("--fmad=false",))
+    made = {name: IMAGES["wanted"](least) for name, least, _ in sources}
+    assert made["portable"] == ["75", "80", "90a", "100", "120"]  # that of 80 runs on 8.6 and 8.9
+    assert made["fp8"] == ["89", "90a", "100", "120"]
+    assert {tuple(v) for k, v in made.items() if k not in ("portable", "fp8")} == {("90a",)}
+
+
+def test_kernels_need_no_header_of_a_toolkit_and_keep_their_names() -> None:
+    ours = {p.name for p in (CEXT / "cuda" / "include").iterdir()}
+    for path in KERNELS:
+        text = path.read_text()
+        assert set(re.findall(r"^#include <(.*)>", text, re.M)) <= ours, path.name
+        for line in re.findall(r"^.*\b__global__\b.*$", text, re.M):
+            assert 'extern "C"' in line or "asm" in line, f"{path.name}: {line}"
+
+
+def test_the_list_of_portable_kernels_is_cmakes(tmp_path: Path) -> None:
+    built = sorted((ROOT / "build").glob("py3-*/cext/include/kernels.h"))
+    if not built:
+        pytest.skip("the headers that the build makes are not in build/: make test")
+    assert (IMAGES["generate"](tmp_path) / "kernels.h").read_text() == built[-1].read_text()
+
+
+def folder_of(folder: Path, sources: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "cuda.images").write_bytes(PACK["pack"](12000, [("portable", 75, "sm_75", b"code")]))
+    (folder / "cuda.json").write_text(json.dumps({"sources": sources}))
+    return folder
+
+
+def test_cmake_gets_a_folder_of_the_present_sources_only(tmp_path: Path) -> None:
+    good = folder_of(tmp_path / "good", IMAGES["digest"]("cuda"))
+    assert IMAGES["cmake_options"](good, ["cuda"]) == [f"-DSATCHEL_CUDA_IMAGES={good}"]
+    old = folder_of(tmp_path / "old", "0123456789abcdef")
+    for folder, words in ((old, "are of the sources 0123456789abcdef"), (tmp_path, "it has no cuda.images")):
+        done = subprocess.run(
+            [sys.executable, SCRIPT, "--check", folder, "cuda"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1 and words in done.stderr
+        assert f"make them by `python packaging/gpu_images.py {folder} cuda`" in done.stderr
+    assert subprocess.run([sys.executable, SCRIPT, "--check", good, "cuda"], check=False).returncode == 0
+
+
+def test_amds_code_objects_are_one_bundle_beside_a_text(tmp_path: Path) -> None:
+    part = IMAGES["Part"]
+    parts = [part("portable", 0, arch, "clang", "key", ()) for arch in ("gfx90a", "gfx942", "source")]
+    objects, text = IMAGES["images_of"]("hip", parts, [b"one", b"two", b"text"])
+    assert objects[:3] == ("portable", 0, "gfx90a gfx942") and objects[3].startswith(
+        b"__CLANG_OFFLOAD_BUNDLE__"
+    )
+    assert text == ("portable", 0, "source", b"text\0")
+
+
+@pytest.mark.nightly
+def test_two_runs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One small source, by NVRTC from PyPI."""
+    make = IMAGES["make"]
+    small = [s for s in IMAGES["cuda_sources"]() if s[0] == "small"]
+    monkeypatch.setitem(make.__globals__, "cuda_sources", lambda: small)
+    try:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            make("cuda", tmp_path / name, 1, lambda line: None)
+    except IMAGES["ImageError"] as error:
+        pytest.skip(f"cuda: {error}")
+    one, two = ((tmp_path / name / "cuda.images").read_bytes() for name in ("one", "two"))
+    assert one == two
+    ((name, arch, code),) = PACK["entries"](one)
+    assert (
+        (name, arch) == ("small", "sm_90a") and code.startswith(b"\x7fELF") and b".text.small_linear" in code
+    )
