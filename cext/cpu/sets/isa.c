@@ -20,6 +20,12 @@ static const struct {
 #undef CPU_SET
 };
 
+const char cpu_set_names[] = "satchel kernel sets:"
+#define CPU_SET(name) " " #name
+#include "cpu_sets.inc"
+#undef CPU_SET
+    ;
+
 const cpu_set *cpu_set_best(const char *forced) {
     for (size_t i = sizeof sets / sizeof *sets; i-- > 0;)
         if ((!forced || strcmp(forced, sets[i].set->name) == 0) && sets[i].runs())
