@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "packaging" / "templates"
 SUMS = "SHA256SUMS"
+TOOLS = ("cmake>=3.20", "ninja>=1.11", "twine>=6")
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")  # PEP 440, in the form that PyPI keeps as it is
 HEADING = re.compile(r"^## (\S+?),? +(.+)$", re.M)
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -40,10 +41,12 @@ def version(root: Path = ROOT) -> str:
 
 
 def tools(root: Path = ROOT) -> list[str]:
-    """What releases are made with: the build's requirements, and the extra `release`."""
+    """What releases are made with: the build's requirements, and the extras of packaging/."""
     with (root / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
-    return [*project["build-system"]["requires"], *project["project"]["optional-dependencies"]["release"]]
+    extras = project["project"]["optional-dependencies"]
+    found = [*project["build-system"]["requires"], *TOOLS]
+    return [*found, *(need for name in ("packaging", "release") for need in extras.get(name, ()))]
 
 
 def sections(root: Path = ROOT) -> list[tuple[str, str, str]]:

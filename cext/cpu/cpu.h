@@ -75,9 +75,7 @@ struct cpu_set {
     void (*read)(const uint8_t *, uint64_t bytes, int way);
 };
 
-/* "satchel kernel sets: scalar avx2 ...": all that this library has, the best last. Programs that only read the library's file
- * look for this text (`satchel --version --json`). */
-extern const char cpu_set_names[];
+extern const char cpu_set_list[];
 const cpu_set *cpu_set_best(const char *forced); /* NULL: no set named `forced` runs on this CPU */
 const hal_backend *cpu_backend(void);
 

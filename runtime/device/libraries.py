@@ -13,7 +13,7 @@ from satchel import cext
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import Backend, BackendLibrary, error_text
 
-SETS = b"satchel kernel sets:"
+SETS = b"sets of this library:"  # then their names, a zero byte
 TEST_BACKENDS = frozenset({"dry", "emulated", "null", "remote"})
 
 
@@ -52,7 +52,7 @@ def library_files() -> tuple[Path, ...]:
 
 
 def kernel_sets(path: Path) -> tuple[str, ...]:
-    """The kernel sets in a library, the best last, read from its file (`cpu_set_names` of
+    """The kernel sets in a library, the best last, read from its file (`cpu_set_list` of
     cext/cpu/sets/isa.c). Empty for a library that names none. Libraries for other systems can be read too.
     """
     try:

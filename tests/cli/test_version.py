@@ -44,9 +44,9 @@ def test_a_wrong_set_is_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sets_are_read_from_a_file_of_any_system(tmp_path: Path) -> None:
     file = tmp_path / "satchel_cpu.dll"
-    file.write_bytes(b"MZ\0\0satchel kernel sets: neon dotprod i8mm\0more")
+    file.write_bytes(b"MZ\0\0sets of this library: neon dotprod i8mm\0more")
     assert kernel_sets(file) == ("neon", "dotprod", "i8mm")
-    for content in (b"", b"nothing of it", b"satchel kernel sets: cut off"):
+    for content in (b"", b"nothing of it", b"sets of this library: cut off"):
         file.write_bytes(content)
         assert kernel_sets(file) == ()
     assert kernel_sets(tmp_path / "absent") == ()

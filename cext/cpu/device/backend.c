@@ -54,8 +54,8 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
     if ((code = read_threads(options, &threads, &decode)))
         return code;
     if (!set)
-        return hal_fail(HAL_E_UNSUPPORTED, "SATCHEL_CPU=%s: no such kernel set runs on this CPU; the library has%s",
-                        forced, strchr(cpu_set_names, ':') + 1);
+        return hal_fail(HAL_E_UNSUPPORTED, "SATCHEL_CPU=%s: no such kernel set runs on this CPU; %s",
+                        forced ? forced : "", cpu_set_list);
     most = threads > decode ? threads : decode;
     d = calloc(1, sizeof *d);
     if (!d || !(d->pool = pool_open(most))) {

@@ -20,7 +20,8 @@ static const struct {
 #undef CPU_SET
 };
 
-const char cpu_set_names[] = "satchel kernel sets:"
+/* An error says it, and packaging/check.py reads it from the library's bytes, for systems that it cannot run. */
+const char cpu_set_list[] = "sets of this library:"
 #define CPU_SET(name) " " #name
 #include "cpu_sets.inc"
 #undef CPU_SET
