@@ -13,6 +13,7 @@ given=()
 for wheel in "$wheels"/satchel-*manylinux*_x86_64.whl "$wheels"/satchel-*linux_x86_64.whl "$wheels"/satchel_model_40m-*.whl; do
     [ ! -f "$wheel" ] || [[ " ${given[*]} " == *" $wheel "* ]] || given+=(--wheel "$wheel")
 done
+[ ${#given[@]} -gt 0 ] || { echo "packages: error: $wheels: expected a wheel of satchel for x86-64 Linux, found none" >&2; exit 1; }
 
 python3 "$here/oci.py" root "$scratch/root"
 version=$(python3 "$here/release.py" version)

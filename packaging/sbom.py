@@ -1,10 +1,11 @@
 """Bills of materials of the wheels, in CycloneDX 1.6 JSON, for `.dist-info/sboms/` (PEP 770).
 
     info |= sbom.of_program(compiler=sbom.Tool("zig", "0.17.1"))   # of the wheel of satchel
-    info |= sbom.of_model()                                        # of the wheel of the bundled model
+    info |= sbom.of_model(version, epoch)                          # of the wheel of the bundled model
 
 Both give the file by its name below the `.dist-info` folder. The same commit gives the same bytes: lists are
-sorted, the serial number is a digest of the content, and the time is the one that the caller gives.
+sorted, the serial number is a digest of the content, and the time is the one that the caller gives. The
+model's names no commit, because its wheel stays the same from release to release.
 
 A program's bill lists every committed file that it is made of, with its SHA-256; the compiler as a component
 that is not shipped; and the packages that pip installs beside it. Nothing of others is vendored, which
@@ -19,7 +20,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,25 +79,30 @@ def of_program(compiler: Tool | None, epoch: int | None = None) -> dict[str, byt
                 description="compiled the libraries; nothing of it needs to be installed",
             )
         )
-    return {f"{FOLDER}/satchel.cdx.json": document(main, parts, epoch)}
+    when = commit_time() if epoch is None else epoch
+    return {f"{FOLDER}/satchel.cdx.json": document(main, parts, when, {"satchel:commit": commit()})}
 
 
-def of_model(epoch: int | None = None) -> dict[str, bytes]:
-    """The bill of the wheel of the bundled model: its file, its sources' paper, its licence."""
-    main = component(MODEL, project()["version"], ComponentType.MACHINE_LEARNING_MODEL, MODEL_LICENCE)
+def of_model(version: str, epoch: int) -> dict[str, bytes]:
+    """The bill of the wheel of the bundled model: its file, its sources' paper, its licence. epoch: a time
+    that does not change from build to build.
+    """
+    main = component(MODEL, version, ComponentType.MACHINE_LEARNING_MODEL, MODEL_LICENCE)
     main.description = "share-alike, because sources of its training are; SOURCES.md names them all"
     papers = [p for p in tracked(("models",)) if p.suffix in (".gguf", ".md")]
     return {f"{FOLDER}/{MODEL.replace('-', '_')}.cdx.json": document(main, map(source, papers), epoch)}
 
 
-def document(main: Component, parts: Iterable[Component], epoch: int | None) -> bytes:
-    """The bill of a component, as JSON."""
+def document(
+    main: Component, parts: Iterable[Component], epoch: int, facts: Mapping[str, str] | None = None
+) -> bytes:
+    """The bill of a component, as JSON. facts: properties of the bill."""
     rows = sorted(parts, key=lambda part: str(part.bom_ref.value))
     bom = Bom(components=rows)
     bom.metadata.component = main
-    bom.metadata.timestamp = datetime.fromtimestamp(commit_time() if epoch is None else epoch, UTC)
-    bom.metadata.properties.add(Property(name="satchel:commit", value=commit()))
-    bom.metadata.properties.add(Property(name="satchel:vendored", value="nothing"))
+    bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
+    for name, value in {"satchel:vendored": "nothing", **(facts or {})}.items():
+        bom.metadata.properties.add(Property(name=name, value=value))
     bom.register_dependency(main, rows)
     digest = hashlib.sha256()
     for row in (main, *rows):
@@ -171,9 +177,14 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Prints the bill of materials of a wheel.")
     parser.add_argument("of", choices=("satchel", "model"))
     parser.add_argument("--compiler", metavar="NAME=VERSION", help="what compiled the libraries")
+    parser.add_argument("--version", default=project()["version"], help="of the model's wheel")
     given = parser.parse_args(words)
     name, _, version = (given.compiler or "").partition("=")
-    made = of_model() if given.of == "model" else of_program(Tool(name, version) if name else None)
+    made = (
+        of_model(given.version, commit_time())
+        if given.of == "model"
+        else of_program(Tool(name, version) if name else None)
+    )
     for content in made.values():
         sys.stdout.buffer.write(content)
     return 0

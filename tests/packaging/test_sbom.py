@@ -26,7 +26,7 @@ A_FEW = ("LICENSE", "cext/include", "cli/main.py")  # of the 1,200 files, which 
 
 
 def both() -> dict[str, bytes]:
-    return sbom.of_program(sbom.Tool("zig", "0.17.1"), epoch=0) | sbom.of_model(epoch=0)
+    return sbom.of_program(sbom.Tool("zig", "0.17.1"), epoch=0) | sbom.of_model("1.0.0", 0)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,7 @@ def test_the_models_licence_is_its_own(bills: dict[str, bytes], program: dict[st
     assert model["metadata"]["component"]["type"] == "machine-learning-model"
     readme = (ROOT / "models" / "README.md").read_text(encoding="utf-8")
     assert "CC BY-SA 4.0" in readme
+    assert "satchel:commit" not in str(model) and model["metadata"]["component"]["version"] == "1.0.0"
     assert {"models/SOURCES.md", "models/README.md"} < {one["name"] for one in model["components"]}
 
 
