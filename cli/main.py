@@ -63,10 +63,7 @@ def dispatch(args: list[str]) -> int:
     if not args or args[0] in (*HELP, "help"):
         return overview(HELP_ALL in args) if {*args} <= {*HELP, "help"} else dispatch([args[1], "--help"])
     if args[0] in ("--version", "-V", "version"):
-        from importlib.metadata import version
-
-        print(f"satchel {version('satchel')}")
-        return DONE
+        return version(args[1:])
     known = commands()
     if (both := "-".join(args[:2])) in known and args[0] in known:  # `doctor api` is commands/doctor_api.py
         return invoke(both, args[2:])
@@ -75,6 +72,21 @@ def dispatch(args: list[str]) -> int:
         kind = "option" if name.startswith("-") else "command"
         raise UsageError(f"no {kind} {args[0]!r}{nearest(name, known)} (see `satchel --help`)")
     return invoke(name, args[1:])
+
+
+def version(rest: Sequence[str]) -> int:
+    """Prints the version; with --json also what this Satchel was made of and what it can compute with."""
+    if rest and list(rest) != ["--json"]:
+        raise UsageError(f"--version: expected nothing or --json after it, got {' '.join(rest)!r}")
+    if rest:
+        from satchel.cli.version import text
+
+        print(text())
+    else:
+        from importlib import metadata
+
+        print(f"satchel {metadata.version('satchel')}")
+    return DONE
 
 
 def commands() -> dict[str, Path]:

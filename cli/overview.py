@@ -30,7 +30,7 @@ TASKS = (
 EXAMPLE_LINES = ("satchel chat", 'satchel run "Why is the sky blue?"', "satchel serve -m hf:USER/REPO:Q4_K_M")
 OPTIONS = """\
 Options:
-  --version      Print the version.
+  --version      Print the version; with --json also kernels and devices.
   --debug        Show where an error comes from.
   --config FILE  Take options from this TOML file; see `satchel config`.
   --help         Print the common commands, or after a command, its common options.

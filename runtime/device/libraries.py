@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import mmap
 import os
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from satchel.errors import DeviceError
 from satchel.runtime.device.device import Backend, BackendLibrary, error_text
 
 RTLD = getattr(os, "RTLD_NOW", 0) | getattr(os, "RTLD_NODELETE", 0)  # neither on Windows
+SETS = b"sets of this library:"  # then their names, a zero byte
 TEST_BACKENDS = frozenset({"dry", "emulated", "null", "remote"})
 
 
@@ -55,6 +57,19 @@ def numba_installed() -> bool:
 def library_files() -> tuple[Path, ...]:
     """Files of all backend libraries; none is opened."""
     return tuple(cext.libraries())
+
+
+def kernel_sets(path: Path) -> tuple[str, ...]:
+    """The kernel sets in a library, the best last, read from its file (`cpu_set_list` of
+    cext/cpu/sets/isa.c). Empty for a library that names none. Libraries for other systems can be read too.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.find(SETS)
+            end = content.find(b"\0", at)
+            return tuple(content[at + len(SETS) : end].decode().split()) if 0 <= at < end else ()
+    except (OSError, ValueError):  # it is gone, or empty
+        return ()
 
 
 @functools.cache
