@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import doc_blocks
@@ -213,14 +214,57 @@ def test_the_contents_name_every_page() -> None:
 
 
 def errors() -> list[str]:
-    """The texts of errors in the FAQ's table."""
-    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8").partition("## Errors")[2]
+    """The texts of errors in the tables of the page for them."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").partition("## It works")[0]
     return re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)
 
 
-def test_errors_of_the_faq_are_in_the_program() -> None:
+def test_errors_of_the_page_are_in_the_program() -> None:
     sources = "\n".join(
         path.read_text(encoding="utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")
     )
-    assert len(errors()) > 20
+    assert len(errors()) > 60
     assert [text for text in errors() if text not in sources] == []
+
+
+FILE = re.compile(
+    r"`((?:bench|cext|cli|examples|formats|packaging|quant|runtime|server|store|tests)/[\w./-]*)`"
+)
+NAMED = re.compile(r"`(\w+)`(?: and `(\w+)`)? in `([\w/]+\.py)`")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name)
+def test_named_files_exist_and_have_the_functions_named_in_them(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [file for file in FILE.findall(text) if not (ROOT / file).exists()] == []
+    lacking = [
+        f"{one} in {file}"
+        for *names, file in NAMED.findall(text)
+        for one in filter(None, names)
+        if one not in (ROOT / file).read_text(encoding="utf-8")
+    ]
+    assert lacking == []
+
+
+def unlike(text: str) -> list[str]:
+    """Lines that begin a list, a table or a nested item where the site's Markdown sees none, but GitHub's does."""
+    lines = re.sub(r"^(```|~~~).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
+    item = re.compile(r"( *)(?:[-*+]|\d+\.) ")
+    found = []
+    for above, line in pairwise(lines):
+        begun = item.match(line)
+        inside = not above.strip() or item.match(above) or above.startswith(("  ", "#"))
+        table = line.startswith("|") and above.strip() and not above.startswith(("|", "<!--", "#"))
+        if table or (begun and (not inside or len(begun[1]) % 4)):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_lists_and_tables_begin_where_every_markdown_sees_them(page: Path) -> None:
+    assert unlike(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_list_that_only_github_sees_is_found() -> None:
+    assert unlike("Rules:\n- one\n\n- two\n  goes on\n- three\n  - nested\n") == ["- one", "  - nested"]
+    assert unlike("Text\n| a |\n|---|\n\n| a |\n|---|\n") == ["| a |"]
