@@ -227,9 +227,8 @@ def test_errors_of_the_page_are_in_the_program() -> None:
     assert [text for text in errors() if text not in sources] == []
 
 
-FILE = re.compile(
-    r"`((?:bench|cext|cli|examples|formats|packaging|quant|runtime|server|store|tests)/[\w./-]*)`"
-)
+FOLDERS = "bench|cext|cli|examples|formats|packaging|quant|runtime|server|store|tests"
+FILE = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
 NAMED = re.compile(r"`(\w+)`(?: and `(\w+)`)? in `([\w/]+\.py)`")
 
 
@@ -247,7 +246,7 @@ def test_named_files_exist_and_have_the_functions_named_in_them(page: Path) -> N
 
 
 def unlike(text: str) -> list[str]:
-    """Lines that begin a list, a table or a nested item where the site's Markdown sees none, but GitHub's does."""
+    """Lines that begin a list, a table or a nested item for GitHub's Markdown, and not for the site's."""
     lines = re.sub(r"^(```|~~~).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
     item = re.compile(r"( *)(?:[-*+]|\d+\.) ")
     found = []

@@ -1,5 +1,5 @@
-"""The documentation site: its navigation is that of docs/README.md, `make docs` builds it without a warning, and it takes
-nothing from other hosts.
+"""The documentation site: its navigation is that of docs/README.md, `make docs` builds it without a warning,
+and it takes nothing from other hosts.
 """
 
 from __future__ import annotations

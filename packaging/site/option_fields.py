@@ -1,6 +1,6 @@
 """Griffe: documents the fields of options and dataclasses, and lists what docstrings say of parameters.
 
-Griffe reads the source and runs nothing. What `option_field` declares (runtime/option.py), its text, range and
+Griffe reads the source and runs nothing. What `option_field` declares (runtime/option.py), text, range and
 choices, is therefore asked of the program. A field of another dataclass is documented by the comment at the
 end of its line, or on the lines above it. A line of a docstring that begins with a parameter's name and a
 colon becomes an item of a list.
