@@ -4,11 +4,13 @@ and every page is linked from the contents.
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +23,11 @@ from doc_blocks import PAGES, ROOT, Block, Runner, blocks, same, server, unclear
 from packages import PACKAGES
 from tiny_file import write_model
 
+from satchel import GenerateOptions, Model, Options, Sampling
 from satchel.cli.llama_cpp.table import ROWS
 from satchel.cli.main import commands, declared, parsed
+from satchel.runtime.option import options_of
+from satchel.runtime.speculation import Speculation
 
 RUN = [page for page in PAGES if any(block.mark != "not run" for block in blocks(page))]
 CONTENTS = ROOT / "docs" / "README.md"
@@ -225,6 +230,18 @@ def test_errors_of_the_page_are_in_the_program() -> None:
     )
     assert len(errors()) > 60
     assert [text for text in errors() if text not in sources] == []
+
+
+def test_names_for_users_of_llama_cpp_python_exist() -> None:
+    """`name=` is an option or a parameter of a method, `Model.name` a method or a property."""
+    text = (ROOT / "docs" / "llama-cpp-python.md").read_text(encoding="utf-8")
+    options = {name for kind in (Options, GenerateOptions, Sampling) for name in options_of(kind)}
+    options |= {f.name for kind in (Options, GenerateOptions) for f in fields(kind)}
+    methods = [Model.chat, Model.embed, Speculation]
+    options |= {name for one in methods for name in inspect.signature(one).parameters}
+    assert set(re.findall(r"`(\w+)=`", text)) - options == set()
+    named = re.findall(r"`Model\.(\w+)`", text)
+    assert len(named) > 15 and [name for name in named if not hasattr(Model, name)] == []
 
 
 FOLDERS = "bench|cext|cli|examples|formats|packaging|quant|runtime|server|store|tests"
