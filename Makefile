@@ -16,7 +16,7 @@ FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cma
 # in the order of tests/conftest.py, the longest first; xdist would begin with those that have the most tests.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak endurance bench doctor clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak endurance bench doctor docs clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -107,6 +107,10 @@ bench: .venv/ready
 
 doctor: .venv/ready
 	@$(BIN)/satchel doctor
+
+# The documentation site, in build/site: open build/site/index.html. A warning, such as a link that leads nowhere, is an error.
+docs: .venv/with-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean:
 	rm -rf .venv build dist cext/_hal.py

@@ -2,7 +2,7 @@
 
     python bench/roofline.py [-m MODEL] [-p 512] [-n 64] [-t THREADS] [--json FILE] [--out docs/roofline.svg]
 
-Runs `satchel bench --profile -o json`, or reads its output (--json). Needs matplotlib, of the `docs` extra. A
+Runs `satchel bench --profile -o json`, or reads its output (--json). Needs matplotlib, of the `plot` extra. A
 point is a matrix product or attention: x is its arithmetic intensity in multiply-adds per byte, y its
 multiply-adds per second. No point can lie above the bandwidth's slope (of memory; dashed: of repeatedly
 reading as many bytes as a step needs, partly from caches), or above the peak of its instruction.

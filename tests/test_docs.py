@@ -4,12 +4,15 @@ and every page is linked from the contents.
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import doc_blocks
@@ -20,8 +23,11 @@ from doc_blocks import PAGES, ROOT, Block, Runner, blocks, same, server, unclear
 from packages import PACKAGES
 from tiny_file import write_model
 
+from satchel import GenerateOptions, Model, Options, Sampling
 from satchel.cli.llama_cpp.table import ROWS
 from satchel.cli.main import commands, declared, parsed
+from satchel.runtime.option import options_of
+from satchel.runtime.speculation import Speculation
 
 RUN = [page for page in PAGES if any(block.mark != "not run" for block in blocks(page))]
 CONTENTS = ROOT / "docs" / "README.md"
@@ -213,14 +219,68 @@ def test_the_contents_name_every_page() -> None:
 
 
 def errors() -> list[str]:
-    """The texts of errors in the FAQ's table."""
-    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8").partition("## Errors")[2]
+    """The texts of errors in the tables of the page for them."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").partition("## It works")[0]
     return re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)
 
 
-def test_errors_of_the_faq_are_in_the_program() -> None:
+def test_errors_of_the_page_are_in_the_program() -> None:
     sources = "\n".join(
         path.read_text(encoding="utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")
     )
-    assert len(errors()) > 20
+    assert len(errors()) > 60
     assert [text for text in errors() if text not in sources] == []
+
+
+def test_names_for_users_of_llama_cpp_python_exist() -> None:
+    """`name=` is an option or a parameter of a method, `Model.name` a method or a property."""
+    text = (ROOT / "docs" / "llama-cpp-python.md").read_text(encoding="utf-8")
+    options = {name for kind in (Options, GenerateOptions, Sampling) for name in options_of(kind)}
+    options |= {f.name for kind in (Options, GenerateOptions) for f in fields(kind)}
+    methods = [Model.chat, Model.embed, Speculation]
+    options |= {name for one in methods for name in inspect.signature(one).parameters}
+    assert set(re.findall(r"`(\w+)=`", text)) - options == set()
+    named = re.findall(r"`Model\.(\w+)`", text)
+    assert len(named) > 15 and [name for name in named if not hasattr(Model, name)] == []
+
+
+FOLDERS = "bench|cext|cli|examples|formats|packaging|quant|runtime|server|store|tests"
+FILE = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
+NAMED = re.compile(r"`(\w+)`(?: and `(\w+)`)? in `([\w/]+\.py)`")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name)
+def test_named_files_exist_and_have_the_functions_named_in_them(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [file for file in FILE.findall(text) if not (ROOT / file).exists()] == []
+    lacking = [
+        f"{one} in {file}"
+        for *names, file in NAMED.findall(text)
+        for one in filter(None, names)
+        if one not in (ROOT / file).read_text(encoding="utf-8")
+    ]
+    assert lacking == []
+
+
+def unlike(text: str) -> list[str]:
+    """Lines that begin a list, a table or a nested item for GitHub's Markdown, and not for the site's."""
+    lines = re.sub(r"^(```|~~~).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
+    item = re.compile(r"( *)(?:[-*+]|\d+\.) ")
+    found = []
+    for above, line in pairwise(lines):
+        begun = item.match(line)
+        inside = not above.strip() or item.match(above) or above.startswith(("  ", "#"))
+        table = line.startswith("|") and above.strip() and not above.startswith(("|", "<!--", "#"))
+        if table or (begun and (not inside or len(begun[1]) % 4)):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_lists_and_tables_begin_where_every_markdown_sees_them(page: Path) -> None:
+    assert unlike(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_list_that_only_github_sees_is_found() -> None:
+    assert unlike("Rules:\n- one\n\n- two\n  goes on\n- three\n  - nested\n") == ["- one", "  - nested"]
+    assert unlike("Text\n| a |\n|---|\n\n| a |\n|---|\n") == ["| a |"]

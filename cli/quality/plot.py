@@ -24,7 +24,7 @@ def check_plot(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise RequestError("--plot needs matplotlib: pip install 'satchel[docs]'") from None
+        raise RequestError("--plot needs matplotlib: pip install 'satchel[plot]'") from None
 
 
 def draw(path: Path, found: Sequence[ModelQuality]) -> None:

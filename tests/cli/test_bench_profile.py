@@ -125,7 +125,7 @@ def test_groups(inputs: tuple[str, ...], group: str) -> None:
 @needs_cpu
 def test_the_plot_of_a_profile(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if importlib.util.find_spec("matplotlib") is None:
-        pytest.skip("matplotlib is not installed: pip install 'satchel[docs]'")
+        pytest.skip("matplotlib is not installed: pip install 'satchel[plot]'")
     data, out = tmp_path / "profile.json", tmp_path / "roofline.svg"
     data.write_text(profile(model, capsys, "-p", 20, "-n", 6, "-o", "json"))
     roofline.main(["--json", str(data), "--out", str(out)])

@@ -104,7 +104,7 @@ def test_a_plot_needs_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     args = [str(models[0]), str(models[1]), "-f", str(text), "--kl-divergence", "--plot", "x.png"]
     assert main(["perplexity", *args]) == 1
-    assert "satchel[docs]" in capsys.readouterr().err
+    assert "satchel[plot]" in capsys.readouterr().err
 
 
 def test_multiple_choice(

@@ -1,4 +1,6 @@
-"""docs/api.md has every public name of the package, and every docstring that it needs."""
+"""docs/api.md names everything public of the package, and all of it has a docstring. tests/test_site.py looks
+at the page that the site makes of it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,30 @@ import inspect
 import re
 
 import api_page
-import pytest
 
 import satchel
-from satchel.runtime.option import options_of
+from satchel.runtime import kernels
 
 
-def test_the_page_is_current() -> None:
-    """`python tests/support/api_page.py` writes it."""
-    assert api_page.PAGE.read_text(encoding="utf-8") == api_page.page()
+def test_the_page_has_every_class_and_what_calls_return() -> None:
+    classes = [f"satchel.{name}" for name, _ in api_page.exported()]
+    returned = [f"{kind.__module__}.{kind.__name__}" for kind in api_page.results()]
+    custom = [f"satchel.runtime.kernels.{name}" for name in kernels.__all__ if name not in ("CUDA", "PTX")]
+    assert sorted(api_page.directives()) == sorted(classes + returned + custom)
 
 
-def test_every_exported_name_is_on_the_page() -> None:
-    named = {name for names in api_page.SECTIONS.values() for name in names}
-    assert named | {"__version__", "kernels"} == set(satchel.__all__)
+def test_members_that_are_listed_are_all() -> None:
+    """A class whose members have an order of their own lists each."""
+    kinds = dict(api_page.exported())
+    for path, listed in api_page.directives().items():
+        if listed:
+            assert sorted(listed) == sorted(api_page.members(kinds[path.removeprefix("satchel.")]))
+
+
+def test_what_is_left_out_is_left_out_of_the_site() -> None:
+    text = (api_page.PAGE.parents[1] / "mkdocs.yml").read_text(encoding="utf-8")
+    left_out = {name for names in re.findall(r'"!\^\(([\w|]+)\)\$"', text) for name in names.split("|")}
+    assert left_out == api_page.INNER
 
 
 def test_every_member_has_a_docstring() -> None:
@@ -33,22 +45,6 @@ def test_every_member_has_a_docstring() -> None:
     assert not bare and all(inspect.getdoc(kind) for kind in kinds)
 
 
-def test_every_option_is_listed() -> None:
-    text = api_page.PAGE.read_text(encoding="utf-8")
-    for kind in (satchel.Options, satchel.GenerateOptions, satchel.Sampling):
-        listed = text.split(f"\n### {kind.__name__}\n")[1].split("\n### ")[0]
-        own = {name for name, option in options_of(kind).items() if not option.inside}
-        assert own <= set(re.findall(r"^- `(\w+): ", listed, re.M))
-
-
-def test_links_of_the_page_have_their_headings() -> None:
-    text = api_page.PAGE.read_text(encoding="utf-8")
-    headings = {h.lower().replace(".", "") for h in re.findall(r"^#+ (.*)$", text, re.M)}
-    links = re.findall(r"\(#([^)]+)\)", text)
-    assert "modelchat" in links and set(links) <= headings
-
-
-@pytest.mark.parametrize("field", ["- `rank: int`: Number of likelier tokens", "- `token: int`"])
-def test_fields_of_results_have_their_comments(field: str) -> None:
-    text = api_page.PAGE.read_text(encoding="utf-8")
-    assert field in text.split("\n### Logprob\n")[1].split("\n### ")[0].splitlines()
+def test_every_name_is_exported_or_said_not_to_be_a_class() -> None:
+    others = {name for name in satchel.__all__ if not inspect.isclass(getattr(satchel, name))}
+    assert others == {"__version__", "kernels"}
