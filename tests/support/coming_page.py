@@ -99,8 +99,8 @@ VLLM = (
     Row("--kv-cache-dtype", "-ctk", "keys; `-ctv` for values: f16, bf16, f32, q8_0, fp8, q4_0"),
     Row(
         "--tensor-parallel-size",
-        "-sm tensor",
-        "among the devices of `-dev`; [no GPU has it yet](parallel.md#what-runs-today)",
+        "-sm",
+        "`tensor`, among the devices of `-dev`; [no GPU has it yet](parallel.md#what-runs-today)",
     ),
     Row("--pipeline-parallel-size", "-dev", "`-dev cuda,cuda:1`; `-ts` gives the shares"),
     Row("--dtype", "", "the file has its formats; `satchel convert` has `--outtype`"),

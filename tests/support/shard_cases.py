@@ -41,7 +41,9 @@ def sharded(arch: str, format: str = "f32", shares: tuple[float, ...] = (1, 1), 
     cache = Cache(96, 2, block=16, **options)  # type: ignore[arg-type]
     weights = tiny.weights(arch, format)
     forward = tiny.build(arch, weights, cache)
-    outputs = ("tokens", "logits", "host_sampling", "scores", "hidden") if forward.causal else ("hidden",)
+    outputs = (
+        ("tokens", "logits") if forward.causal else ("hidden",)
+    )  # an engine has more, of the same layers
     plan = sharding_of((forward.roots(output) for output in outputs), shares)
     plain: Roots = forward.roots("logits" if forward.causal else "hidden")
     for step in BEFORE:

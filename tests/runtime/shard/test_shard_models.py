@@ -27,13 +27,11 @@ def agrees(arch: str, format: str, shares: tuple[float, ...], **cache: object) -
 
 SAMPLE = [
     ("bert", "f32", 3),
-    ("command_r", "q8_0", 2),
     ("deepseek32", "q8_0", 3),
     ("gemma4", "q4_k", 4),
     ("gpt_oss", "q8_0", 3),
     ("granitehybrid", "f32", 2),
     ("phi3", "q4_k", 3),
-    ("qwen35moe", "q4_k", 2),
 ]
 
 
