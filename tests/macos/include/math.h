@@ -36,6 +36,7 @@ double round(double);
 float roundf(float);
 double nearbyint(double);
 float nearbyintf(float);
+double copysign(double, double);
 double log1p(double);
 float log1pf(float);
 double expm1(double);

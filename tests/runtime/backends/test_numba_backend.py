@@ -54,15 +54,6 @@ def defined(made: Engine, w: tiny.TinyWeights) -> Array:
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "qwen3moe"])
 # A float32 sum in another order may round one activation the other way, which a block format makes visible.
 @pytest.mark.parametrize(("format", "bound"), [("f32", 1e-6), ("bf16", 1e-3), ("q8_0", 1e-3), ("q4_k", 1e-3)])
-def test_without_numba_and_c_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)  # an import of it fails
-    for name in ("numba", "numba_steps", "numba_kernels"):
-        monkeypatch.delitem(sys.modules, f"satchel.runtime.backends.{name}", raising=False)
-    monkeypatch.setattr("satchel.runtime.device.libraries.libraries", lambda: ())
-    with pytest.raises(DeviceError, match=r"no backend can run: .*pip install 'satchel\[slow\]'"):
-        find_backend()
-
-
 def test_a_model_gives_what_the_definitions_give(
     arch: str, format: str, bound: float, device: Device
 ) -> None:
@@ -199,3 +190,12 @@ def test_the_bundled_model_says_the_same_as_on_cpu(bundled_model: Path) -> None:
             pytest.skip(str(error))
     assert answers[0] == answers[1]
     assert "Satchel" in answers[0]
+
+
+def test_without_numba_and_c_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)  # an import of it fails
+    for name in ("numba", "numba_steps", "numba_kernels"):
+        monkeypatch.delitem(sys.modules, f"satchel.runtime.backends.{name}", raising=False)
+    monkeypatch.setattr("satchel.runtime.device.libraries.libraries", lambda: ())
+    with pytest.raises(DeviceError, match=r"no backend can run: .*pip install 'satchel\[slow\]'"):
+        find_backend()
