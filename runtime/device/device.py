@@ -175,9 +175,12 @@ class Device(Resource):
     def info(self) -> Info:
         raw = cext.ffi.new("hal_info *")
         self.backend.table.info(self.handle, raw)
-        texts = (cext.ffi.string(raw.name).decode(errors="replace"), cext.ffi.string(raw.variant).decode())
+        name, variant, image = (
+            cext.ffi.string(text).decode(errors="replace") for text in (raw.name, raw.variant, raw.image)
+        )
         numbers = (raw.memory_total, raw.memory_free, raw.allocations, raw.threads, raw.flags)
-        return Info(*texts, *(int(n) for n in numbers), cext.ffi.string(raw.image).decode())
+        total, free, allocations, threads, flags = (int(n) for n in numbers)
+        return Info(name, variant, total, free, allocations, threads, flags, image)
 
     @property
     def can_wrap(self) -> bool:

@@ -91,5 +91,5 @@ def test_two_runs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert one == two
     ((name, arch, code),) = PACK["entries"](one)
     assert (
-        (name, arch) == ("small", "sm_90a") and code.startswith(b"\x7fELF") and b".text.small_linear" in code
+        (name, arch) == ("small", "sm_90a") and code.startswith(b"\x7fELF") and b".text.rms_norm_rows" in code
     )
