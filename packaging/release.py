@@ -136,19 +136,20 @@ FILES = {
 def fill(
     folder: Path, out: Path, root: Path = ROOT, templates: Path = TEMPLATES, home: str = ""
 ) -> list[Path]:
-    """Fills every template whose values are all known, and returns the paths. One that names a file which the
-    folder lacks is left out, with a note: nobody gets a manifest with a hole in it.
+    """Fills the templates of every package manager whose values are all known, and returns the paths. One
+    that names a file which the folder lacks is left out as a whole, with a note.
     """
     known, made = values(folder, root, home), []
-    for path in sorted(p for p in templates.rglob("*.in") if p.is_file()):
-        text = path.read_text(encoding="utf-8")
-        if missing := sorted(needs(text) - known.keys()):
-            print(f"{path.name}: left out, {folder} has no file for {', '.join(missing)}", file=sys.stderr)
+    for manager in sorted(p for p in templates.iterdir() if p.is_dir()):
+        texts = {path: path.read_text(encoding="utf-8") for path in sorted(manager.glob("*.in"))}
+        if missing := sorted(set().union(*map(needs, texts.values())) - known.keys()):
+            print(f"{manager.name}: left out, {folder} has nothing for {', '.join(missing)}", file=sys.stderr)
             continue
-        target = out / path.relative_to(templates).with_suffix("")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(filled(text, known), encoding="utf-8")
-        made.append(target)
+        for path, text in texts.items():
+            target = out / path.relative_to(templates).with_suffix("")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(filled(text, known), encoding="utf-8")
+            made.append(target)
     return made
 
 

@@ -119,13 +119,13 @@ def test_every_template_is_filled_and_says_that_nobody_installed_it(filled: Path
             assert name in FILES and hashlib.sha256(name.encode()).hexdigest() in text
 
 
-def test_a_template_without_its_file_is_left_out(
+def test_a_package_manager_without_its_file_is_left_out(
     dist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (dist / "satchel-1.2.3-windows-x64.zip").unlink()
     made = release.fill(dist, tmp_path / "out", project(tmp_path), home=HOME)
-    assert "Satchel.Satchel.installer.yaml" not in [path.name for path in made]
-    assert "Satchel.Satchel.installer.yaml.in: left out" in capsys.readouterr().err
+    assert {path.parent.name for path in made} == {"appimage", "flatpak", "homebrew"}
+    assert "winget: left out, " in capsys.readouterr().err
     (dist / "satchel-1.2.4-py3-none-macosx_11_0_arm64.whl").write_text("")
     with pytest.raises(release.ReleaseError, match="expected one file like"):
         release.fill(dist, tmp_path / "more", tmp_path)
