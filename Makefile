@@ -16,7 +16,7 @@ FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cma
 # in the order of tests/conftest.py, the longest first; xdist would begin with those that have the most tests.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak endurance bench doctor docs clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak endurance bench doctor docs wheels wheels-run clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -101,6 +101,15 @@ soak: .venv/ready-to-test
 # Soak test of the server, an hour: clients that stream, disconnect and err, and hostile API keys: make endurance SECONDS=600
 endurance: .venv/ready-to-test
 	$(BIN)/python bench/endurance.py --seconds $(or $(SECONDS),3600)
+
+# Builds wheels for eight systems into dist/, by zig, and inspects them: make wheels TARGETS="model macos-arm64"
+wheels: .venv/with-packaging
+	$(BIN)/python packaging/wheels.py $(TARGETS)
+	$(BIN)/python packaging/check.py
+
+# Builds them twice, compares, and runs those that this machine can run, as root; an hour. make wheels-run STEPS="build linux"
+wheels-run: .venv/with-packaging
+	.ci/wheels $(STEPS)
 
 bench: .venv/ready
 	@$(BIN)/satchel bench

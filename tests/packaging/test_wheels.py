@@ -248,6 +248,17 @@ def test_a_library_of_this_machine_is_judged_by_the_tag() -> None:
     assert [*check.library("null", b"", "win_amd64")] == ["neither ELF nor Mach-O nor PE"]
 
 
+@pytest.mark.nightly
+def test_a_system_is_built_twice_with_equal_bytes(tmp_path: Path) -> None:
+    for tool in ("auditwheel", "lief", "twine", "ziglang"):
+        pytest.importorskip(tool, reason="makes and inspects wheels: pip install '.[packaging]'")
+    for build in ("one", "and two"):
+        places = ["-o", str(tmp_path / build), "--work", str(tmp_path / f"work {build}")]
+        assert wheels.main([*places, "windows-arm64"]) == 0
+    (wheel,) = (tmp_path / "one").glob("*.whl")
+    assert check.main(["--same", str(tmp_path / "and two"), str(wheel)]) == 0
+
+
 def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "TOOLS", {"no_such_module": "no-such-package"})
     with pytest.raises(
