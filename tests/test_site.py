@@ -114,10 +114,10 @@ def test_a_formula_becomes_mathml() -> None:
 
 
 def build(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    """`mkdocs build --strict` of a checkout, as `make docs` runs it."""
+    """`mkdocs build --strict` of a checkout, as `make docs` runs it. With --quiet it would count no warnings."""
     pytest.importorskip("mkdocs", reason="the site's packages are not installed: make .venv/with-docs")
     pytest.importorskip("mkdocstrings", reason="the site's packages are not installed: make .venv/with-docs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(target)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
@@ -127,7 +127,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
     done = build(ROOT, target)
     assert done.returncode == 0, done.stderr
-    assert done.stdout + done.stderr == "", "a warning"
+    assert "WARNING" not in done.stdout + done.stderr, done.stderr
     return target
 
 
