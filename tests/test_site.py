@@ -114,7 +114,7 @@ def test_a_formula_becomes_mathml() -> None:
 
 
 def build(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    """`mkdocs build --strict` of a checkout, as `make docs` runs it. With --quiet it would count no warnings."""
+    """`mkdocs build --strict` of a checkout, as `make docs` does. With --quiet it would count no warnings."""
     pytest.importorskip("mkdocs", reason="the site's packages are not installed: make .venv/with-docs")
     pytest.importorskip("mkdocstrings", reason="the site's packages are not installed: make .venv/with-docs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
