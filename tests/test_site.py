@@ -27,7 +27,8 @@ SITE = ROOT / "packaging" / "site"
 FOREIGN = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//[^\s\">]+)")
 # Parts of the repository that a copy needs for building the site.
 NEEDED = ("docs", "models/README.md", "packaging/site", "server/page/static/icon.svg", "mkdocs.yml")
-NEEDED += ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")
+NEEDED += ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "models/SOURCES.md")
+NEEDED += ("tests/NIGHTLY.md", "runtime/ops/__init__.py")
 
 
 def hooks() -> ModuleType:
@@ -185,6 +186,7 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path, added: str, t
         page.write(f"\n{added}\n")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0 and told in done.stderr
+    assert "Aborted with 1 warnings" in done.stderr  # all else leads somewhere
 
 
 @pytest.mark.nightly
