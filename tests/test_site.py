@@ -186,7 +186,7 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path, added: str, t
         page.write(f"\n{added}\n")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0 and told in done.stderr
-    assert "Aborted with 1 warnings" in done.stderr  # all else leads somewhere
+    assert done.stderr.count("WARNING") == 1  # all else leads somewhere
 
 
 @pytest.mark.nightly
