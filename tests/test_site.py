@@ -197,10 +197,12 @@ def test_versions_stand_beside_each_other(tmp_path: Path) -> None:
         pytest.skip("not a checkout of git")
     copy = tmp_path / "copy"
     subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(copy)], check=True)
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    here = Path(sys.executable).parent  # mike calls mkdocs by name
+    path = os.pathsep.join([str(here), os.environ.get("PATH", "")])
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PATH": path}
     for key in ("AUTHOR", "COMMITTER"):
         environment |= {f"GIT_{key}_NAME": "test", f"GIT_{key}_EMAIL": "test@localhost"}
-    mike = str(Path(sys.executable).with_name("mike"))
+    mike = str(here / "mike")
     for words in (["deploy", "0.1"], ["deploy", "--update-aliases", "0.2", "latest"]):
         done = subprocess.run([mike, *words], cwd=copy, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
