@@ -119,7 +119,7 @@ doctor: .venv/ready
 
 # The documentation site, in build/site: open build/site/index.html. A warning, such as a link that leads nowhere, is an error.
 docs: .venv/with-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv build dist cext/_hal.py

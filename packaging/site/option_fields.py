@@ -63,8 +63,9 @@ def document(cls: griffe.Class, field: ast.AnnAssign, name: str) -> None:
         attribute.value = ast.unparse(call.args[0])
     else:
         text = comment(cls, field)
+        text = text[:1].upper() + text[1:]
     if text:
-        attribute.docstring = griffe.Docstring(text[:1].upper() + text[1:], parent=attribute)
+        attribute.docstring = griffe.Docstring(text, parent=attribute)
 
 
 def refer(cls: griffe.Class, call: ast.Call) -> None:
