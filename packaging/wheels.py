@@ -25,6 +25,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from time import gmtime
 
@@ -79,6 +80,7 @@ def main(words: list[str]) -> int:
     add("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="files compiled at a time")
     add("--work", type=Path, metavar="FOLDER", help="keep what is compiled, for the next build")
     add("--tests", type=Path, metavar="FOLDER", help="C test programs, as TARGET/NAME in it")
+    add("--sbom", action="store_true", help="bills of materials in the wheels; takes the extra release")
     add("targets", nargs="*", metavar="TARGET", help=f"model, {', '.join(TARGETS)}")
     given = parser.parse_args(words)
     for name in given.targets:
@@ -92,29 +94,40 @@ def main(words: list[str]) -> int:
             shutil.rmtree(work / name / "python", ignore_errors=True)
             shutil.rmtree(work / name / "stage", ignore_errors=True)
             if name == "model":
-                made = model_wheel(tree, work / name, given.output)
+                made = model_wheel(tree, work / name, given.output, given.sbom)
             else:
-                made = wheel(TARGETS[name], tree, work / name, given.output, given.jobs)
+                made = wheel(TARGETS[name], tree, work / name, given.output, given.jobs, given.sbom)
             print(f"{made.stat().st_size / 1e6:6.2f} MB  {made.name}", flush=True)
             if given.tests and name != "model":
                 test_program(TARGETS[name], tree, work / name, given.tests / name, given.jobs)
     return 0
 
 
-def wheel(target: Target, tree: Path, work: Path, output: Path, jobs: int) -> Path:
-    """Builds a target's libraries and the wheel around them. work: the target's folder."""
+def wheel(target: Target, tree: Path, work: Path, output: Path, jobs: int, with_bill: bool) -> Path:
+    """Builds a target's libraries and the wheel around them. work: the target's folder. with_bill: with a
+    bill of materials (sbom.py).
+    """
     files, papers = python_part(tree, work / "python", "{'wheel.cmake': 'false'}")
     files = {name: content for name, content in files.items() if not name.startswith(f"satchel/{MODELS}/")}
     files.update(libraries(target, tree, work, jobs))
     name, version = named(tree / MODELS)
     papers["METADATA"] = requiring(papers["METADATA"], f"{name}=={version.partition('.')[0]}.*")
+    if with_bill:
+        import sbom  # takes a library of the extra release
+
+        papers |= sbom.of_program(sbom.Tool("zig", metadata.version("ziglang")), epoch())
     return write(output, *named(tree), target.tag, files, papers)
 
 
-def model_wheel(tree: Path, work: Path, output: Path) -> Path:
+def model_wheel(tree: Path, work: Path, output: Path, with_bill: bool) -> Path:
     """The wheel of the bundled model and its papers. Its version names its bytes, whenever it is built."""
     files, papers = python_part(tree / MODELS, work / "python", "{}")
-    return write(output, *named(tree / MODELS), "any", files, papers, ZIP_BEGINS)
+    name, version = named(tree / MODELS)
+    if with_bill:
+        import sbom
+
+        papers |= sbom.of_model(version, ZIP_BEGINS)
+    return write(output, name, version, "any", files, papers, ZIP_BEGINS)
 
 
 def write(
@@ -162,9 +175,9 @@ def named(project: Path) -> tuple[str, str]:
     return table["name"], table["version"]
 
 
-def requiring(metadata: bytes, requirement: str) -> bytes:
+def requiring(paper: bytes, requirement: str) -> bytes:
     """METADATA with one more requirement."""
-    head, blank, text = metadata.partition(b"\n\n")
+    head, blank, text = paper.partition(b"\n\n")
     return head + f"\nRequires-Dist: {requirement}".encode() + blank + text
 
 

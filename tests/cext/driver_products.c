@@ -205,12 +205,19 @@ static void random_sum(int kind, float *a, float *b, float *c) {
         *b *= -0x1p-62f, *c *= 0x1p-62f;
 }
 
+/* 0: the C library's fmaf rounds subnormal results twice, as musl's does, and is no reference for them. This sum lies next to the
+ * middle between its nearest float, which is c, and the one below. */
+static int fmaf_rounds_once(void) {
+    volatile float a = 0x1.fffd44p-35f, b = -0x1.00015ep-116f, c = 0x1.962748p-128f;
+    return fmaf(a, b, c) == c;
+}
+
 void test_fused(void) {
-    int wrong = 0;
+    int wrong = 0, kinds = fmaf_rounds_once() ? 4 : 2;
     for (int i = 0; i < 200000; i++) {
         float a[LANES], b[LANES], c[LANES], got[LANES];
         for (int j = 0; j < LANES; j++)
-            random_sum(i % 4, a + j, b + j, c + j);
+            random_sum(i % kinds, a + j, b + j, c + j);
         vf_store(got, vf_fused(vf_load(a), vf_load(b), vf_load(c)));
         for (int j = 0; j < LANES; j++) {
             float want = fmaf(a[j], b[j], c[j]);
