@@ -29,13 +29,9 @@ const hal_backend *remote_backend(void);
 
 enum { LATE_US = 100, MOST = 8, POISON = 0xFF };
 
+/* Errors of the CPU backend need no copy: it is linked into this library, so hal_last_error() has their texts. */
 static int fail(int code, const char *text) {
     return hal_fail(code, "%s", text);
-}
-
-/* Passes on the CPU backend's error code and text. */
-static int passed(int code) {
-    return code ? fail(code, cpu_backend()->error()) : 0;
 }
 
 static int one(void) {
@@ -80,7 +76,7 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
     if (index < 0 || index >= count())
         return fail(HAL_E_INVALID, "there is no such device: SATCHEL_REMOTE_DEVICES says how many there are");
     d = calloc(1, sizeof *d);
-    code = d ? passed(cpu_backend()->open(0, options, &d->cpu)) : fail(HAL_E_MEMORY, "no memory for a device");
+    code = d ? cpu_backend()->open(0, options, &d->cpu) : fail(HAL_E_MEMORY, "no memory for a device");
     if (code) {
         free(d);
         return code;
@@ -113,7 +109,7 @@ static void info(hal_device *d, hal_info *out) {
 
 static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     hal_buffer *b = calloc(1, sizeof *b);
-    int code = b ? passed(cpu_backend()->alloc(d->cpu, desc, &b->cpu)) : fail(HAL_E_MEMORY, "no memory for a buffer");
+    int code = b ? cpu_backend()->alloc(d->cpu, desc, &b->cpu) : fail(HAL_E_MEMORY, "no memory for a buffer");
     if (code) {
         free(b);
         return code;
@@ -136,7 +132,7 @@ static void free_buffer(hal_buffer *b) {
 
 static int write_buffer(hal_buffer *b, uint64_t offset, const void *from, uint64_t size) {
     wait_idle(b->device);
-    return passed(cpu_backend()->write(b->cpu, offset, from, size));
+    return cpu_backend()->write(b->cpu, offset, from, size);
 }
 
 static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
@@ -146,29 +142,24 @@ static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t ro
 static int pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
                 const void *from) {
     wait_idle(to->device);
-    return passed(cpu_backend()->pack(to->cpu, offset, format, stack, rows, columns, from));
+    return cpu_backend()->pack(to->cpu, offset, format, stack, rows, columns, from);
 }
 
 static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) {
     lock_done(b->device, b->run ? b->run : EVERY, UINT32_MAX);
     pthread_mutex_unlock(&b->device->lock);
-    return passed(cpu_backend()->read(b->cpu, offset, to, size));
+    return cpu_backend()->read(b->cpu, offset, to, size);
 }
 
 static int copy_buffer(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uint64_t from_offset, uint64_t size) {
     wait_idle(to->device);
     wait_idle(from->device);
-    return passed(cpu_backend()->copy(to->cpu, to_offset, from->cpu, from_offset, size));
+    return cpu_backend()->copy(to->cpu, to_offset, from->cpu, from_offset, size);
 }
 
 static int supports(hal_device *d, const hal_plan *plan, uint32_t step) {
     int collective = step < plan->n_steps ? supports_meeting(plan, step) : 0;
-    if (collective)
-        return collective > 0;
-    if (cpu_backend()->supports(d->cpu, plan, step))
-        return 1;
-    fail(HAL_E_UNSUPPORTED, cpu_backend()->error());
-    return 0;
+    return collective ? collective > 0 : cpu_backend()->supports(d->cpu, plan, step);
 }
 
 static int compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec **out) {

@@ -84,15 +84,13 @@ void free_parts(hal_exec *e) {
 /* The steps from .. to - 1 as an exec of the CPU backend; NULL where there are none. */
 static int build_cpu(hal_exec *e, const hal_plan *plan, hal_buffer **cpu, uint32_t from, uint32_t to, hal_exec **out) {
     hal_plan part = *plan;
-    int code;
     if (from == to && plan->n_steps)
         return 0;
     part.steps += from;
     part.n_steps = to - from;
     if (from || to < plan->n_steps)
         part.n_overrides = 0; /* they are numbered by the whole plan's steps */
-    code = cpu_backend()->compile(e->device->cpu, &part, cpu, out);
-    return code ? hal_fail(code, "%s", cpu_backend()->error()) : 0;
+    return cpu_backend()->compile(e->device->cpu, &part, cpu, out);
 }
 
 int build_parts(hal_exec *e, const hal_plan *plan, hal_buffer **cpu) {
