@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-import shutil
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -64,12 +63,13 @@ def _of_sbom(content: str | None) -> str | None:
 
 
 def _of_checkout(folder: Path) -> str | None:
-    git = shutil.which("git")
-    if git is None or not Path(git).is_absolute() or not (folder / ".git").exists():
+    from satchel.runtime import children
+
+    if children.find_program("git") is None or not (folder / ".git").exists():
         return None
-    command = [git, "-C", str(folder), "rev-parse", "HEAD"]
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = children.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     told = done.stdout.strip()

@@ -38,7 +38,7 @@ class SearchLibrary:
     def loop(self, name: str) -> Callable[..., None] | None:
         """The entry of this name, to be called with arrays; None where there is none."""
         entry = getattr(self.table, name, None) if self.table is not None else None
-        return None if entry is None else functools.partial(_call, entry)
+        return None if entry is None else functools.partial(_call, self.handle, entry)
 
 
 def search_file() -> Path | None:
@@ -63,8 +63,10 @@ def search_library(instruction_set: str = "") -> SearchLibrary:
     return SearchLibrary(cext.ffi.string(table.set).decode(), "", table, handle)
 
 
-def _call(entry: Any, *arguments: Any) -> None:
-    """Calls an entry without the interpreter's lock. MemoryError where it finds no memory."""
+def _call(_handle: Any, entry: Any, *arguments: Any) -> None:
+    """Calls an entry without the interpreter's lock. MemoryError where it finds no memory. _handle: keeps the
+    library open for as long as a loop of it can be called.
+    """
     if entry(*[_as_c(value) for value in arguments]):
         raise MemoryError("no memory for a search")
 
