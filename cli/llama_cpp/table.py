@@ -99,7 +99,7 @@ COMMON = (
     row("--moe-cache-mib", "4096", refused("--expert-cache 4GiB caches the most used experts")),
     row("-ncffn --n-cpu-ffn", "2", refused(r"-ot 'blk\.[01]\.ffn_=cpu' keeps those of layers 0 and 1 there")),
     row("-ngl --gpu-layers --n-gpu-layers", "0", same("without a GPU, a note says that it has no effect")),
-    row("-sm --split-mode", "layer", same("row is refused: take tensor")),
+    row("-sm --split-mode", "layer", same("row is taken as layer")),
     row("-ts --tensor-split", "3,1"),
     row("-mg --main-gpu", "0", refused("-dev cuda:1 names the GPU to use")),
     row(

@@ -174,7 +174,7 @@ class Options:
     )
     split_mode: str = option_field(
         "layer",
-        "How several devices share the model: layer, tensor (each layer is divided among them), or none.",
+        "How several devices share the model: layer (also row), tensor (each layer is divided), or none.",
         "-sm",
         "--split-mode",
         help="layer: whole layers on each device; tensor: a part of each layer; none: the first alone.",

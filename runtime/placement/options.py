@@ -12,7 +12,7 @@ from satchel.errors import RequestError
 
 AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
 GROUP = "+"  # between the names of a group's devices
-SPLIT_MODES = ("layer", "tensor", "none")
+SPLIT_MODES = ("layer", "row", "tensor", "none")
 ONE_CONTEXT = "context"  # a KV budget of one full conversation
 STREAMS = PREFETCHES = ("auto", "on", "off")
 PEER = re.compile(
@@ -169,7 +169,9 @@ def read_devices(text: str) -> tuple[str, ...]:
 
 
 def read_split_mode(text: str, devices: tuple[str, ...]) -> tuple[str, ...]:
-    """The devices under a split mode: layer: as they are; tensor: one group of them; none: the first."""
+    """The devices under a split mode: layer: as they are; tensor: one group of them; none: the first. row,
+    which command lines of model cards name, is layer here.
+    """
     if text == "none":
         return devices[:1]
     if text != "tensor" or any(GROUP in name for name in devices):

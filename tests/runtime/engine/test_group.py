@@ -169,7 +169,7 @@ def test_split_mode_makes_a_group_of_the_devices(tmp_path: Path) -> None:
         ({"device": "cuda:0+cuda:1", "gpu_layers": 3}, "gpu_layers: not supported with a group"),
         ({"device": "cuda:0+cuda:1", "override_tensor": "a=cpu"}, "override_tensor: not supported"),
         ({"device": "cuda:0+cuda:1", "adapters": ["a.gguf"]}, "adapters: not supported with a group"),
-        ({"split_mode": "row"}, "split_mode"),
+        ({"split_mode": "column"}, "split_mode"),
     ],
 )
 def test_what_a_group_cannot_have_is_refused(options: dict[str, object], text: str) -> None:
