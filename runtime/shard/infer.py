@@ -37,7 +37,7 @@ class Inference:
     ) -> None:
         self.ranks, self.whole, self.experts = ranks, whole, experts
         self.order, self._roots = toposort(roots), roots
-        self.reduced: set[Node] = set()  # partial sums that somebody needs whole
+        self.reduced: set[Node] = set()  # partial sums that an op needs whole
         while True:
             before = len(self.reduced)
             self._walk()
