@@ -9,7 +9,6 @@ RECORD has to list exactly what is there. Each finding is a line; with any, the 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import re
 import subprocess
@@ -21,6 +20,7 @@ from email import message_from_bytes
 from email.message import Message
 from pathlib import Path, PurePosixPath
 
+import release
 import wheels
 from wheels import ROOT, TARGETS, Target
 
@@ -304,12 +304,8 @@ def same(path: Path, folder: Path) -> Iterator[str]:
     other = folder / path.name
     if not other.is_file():
         yield f"{folder} has no such wheel to compare with"
-    elif sha256(other) != sha256(path):
-        yield f"differs from the one in {folder}: SHA-256 {sha256(path)} and {sha256(other)}"
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    elif (theirs := release.digest(other)) != (own := release.digest(path)):
+        yield f"differs from the one in {folder}: SHA-256 {own} and {theirs}"
 
 
 def alike(read: Iterable[Wheel]) -> Iterator[str]:

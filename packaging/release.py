@@ -21,6 +21,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import wheels
+
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "packaging" / "templates"
 SUMS = "SHA256SUMS"
@@ -36,8 +38,7 @@ class ReleaseError(Exception):
 
 def version(root: Path = ROOT) -> str:
     """The version in pyproject.toml."""
-    with (root / "pyproject.toml").open("rb") as file:
-        return str(tomllib.load(file)["project"]["version"])
+    return wheels.named(root)[1]
 
 
 def tools(root: Path = ROOT) -> list[str]:
