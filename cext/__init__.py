@@ -24,6 +24,8 @@ OPS: tuple[str, ...] = _hal.OPS
 SEARCH_HASH: int = _hal.SEARCH_HASH
 
 SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")  # of libraries
+RTLD = getattr(os, "RTLD_NOW", 0) | getattr(os, "RTLD_NODELETE", 0)  # neither on Windows
+_opened: list[Any] = []  # cffi closes a library when its handle is freed
 _SCALARS = {
     "float": "<f4", "double": "<f8", "char": "S1",
     "int8_t": "i1", "uint8_t": "u1", "int16_t": "<i2", "uint16_t": "<u2",
@@ -102,6 +104,14 @@ def libraries() -> list[Path]:
     # A folder that is named twice counts once.
     folders = dict.fromkeys([*chosen_folders(), Path(_hal.__file__).parent])
     return [p for folder in folders for p in sorted(folder.glob(f"libsatchel_*{SUFFIX}"))]
+
+
+def open_library(path: Path) -> Any:
+    """Opens a library for as long as this process runs, so that its functions can be kept anywhere. OSError
+    where it cannot be opened.
+    """
+    _opened.append(ffi.dlopen(str(path), RTLD))
+    return _opened[-1]
 
 
 def search_library() -> Path | None:

@@ -33,12 +33,11 @@ class SearchLibrary:
     name: str  # of the instruction set
     reason: str = ""
     table: Any = None
-    handle: Any = None  # cffi unloads a library when its handle is freed
 
     def loop(self, name: str) -> Callable[..., None] | None:
         """The entry of this name, to be called with arrays; None where there is none."""
         entry = getattr(self.table, name, None) if self.table is not None else None
-        return None if entry is None else functools.partial(_call, self.handle, entry)
+        return None if entry is None else functools.partial(_call, entry)
 
 
 def search_file() -> Path | None:
@@ -53,20 +52,17 @@ def search_library(instruction_set: str = "") -> SearchLibrary:
     if path is None:
         return SearchLibrary(instruction_set, "it was not built")
     try:
-        handle = cext.ffi.dlopen(str(path), cext.ffi.RTLD_NOW)
-        table = handle.search_entry(cext.SEARCH_HASH, instruction_set.encode())
+        table = cext.open_library(path).search_entry(cext.SEARCH_HASH, instruction_set.encode())
     except (OSError, AttributeError) as error:
         return SearchLibrary(instruction_set, f"{path.name} cannot be opened: {error}")
     if not table:
         reason = f"{path.name} has no set {instruction_set!r} that runs here, or is of another build"
         return SearchLibrary(instruction_set, reason)
-    return SearchLibrary(cext.ffi.string(table.set).decode(), "", table, handle)
+    return SearchLibrary(cext.ffi.string(table.set).decode(), "", table)
 
 
-def _call(_handle: Any, entry: Any, *arguments: Any) -> None:
-    """Calls an entry without the interpreter's lock. MemoryError where it finds no memory. _handle: keeps the
-    library open for as long as a loop of it can be called.
-    """
+def _call(entry: Any, *arguments: Any) -> None:
+    """Calls an entry without the interpreter's lock. MemoryError where it finds no memory."""
     if entry(*[_as_c(value) for value in arguments]):
         raise MemoryError("no memory for a search")
 

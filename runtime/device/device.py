@@ -97,7 +97,7 @@ class Backend:
 
     def __init__(self, found: BackendLibrary) -> None:
         self.name, self.path, self.score = found.name, found.path, found.score
-        self._keep, self.table = found.table
+        self.table = found.table
         self.choose_kernels: Callable[[Device], OverridesOf] = no_overrides
 
     def check_deterministic(self) -> None:

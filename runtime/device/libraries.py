@@ -7,14 +7,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import mmap
-import os
 from pathlib import Path
 
 from satchel import cext
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import Backend, BackendLibrary, error_text
 
-RTLD = getattr(os, "RTLD_NOW", 0) | getattr(os, "RTLD_NODELETE", 0)  # neither on Windows
 SETS = b"sets of this library:"  # then their names, a zero byte
 TEST_BACKENDS = frozenset({"dry", "emulated", "null", "remote"})
 
@@ -22,9 +20,8 @@ TEST_BACKENDS = frozenset({"dry", "emulated", "null", "remote"})
 def _open_library(path: Path) -> BackendLibrary:
     name = path.stem.removeprefix("libsatchel_")
     try:
-        # Never unloaded: an unclosed device runs threads in it until the process ends.
-        library = cext.ffi.dlopen(str(path), RTLD)
-        table = library.hal_backend_entry()
+        # Never closed: an unclosed device runs threads in it until the process ends.
+        table = cext.open_library(path).hal_backend_entry()
     except (OSError, AttributeError) as error:
         return BackendLibrary(name, str(path), f"{path.name} cannot be opened: {error}", -1)
     if table.hash != cext.ABI_HASH:
@@ -34,8 +31,7 @@ def _open_library(path: Path) -> BackendLibrary:
     name = cext.ffi.string(table.name).decode()
     score = int(table.score())
     reason = "" if score > 0 else f"{name} cannot run on this machine: {error_text(table)}"
-    # cffi unloads a library when its handle is freed, so the handle is kept with the table.
-    return BackendLibrary(name, str(path), reason, score, (library, table))
+    return BackendLibrary(name, str(path), reason, score, table)
 
 
 def _numba() -> BackendLibrary:
@@ -46,7 +42,7 @@ def _numba() -> BackendLibrary:
     except ImportError as error:
         reason = f"numba cannot be imported ({error}): pip install 'satchel[slow]'"
         return BackendLibrary("numba", "numba", reason, 0)
-    return BackendLibrary("numba", "numba", "", 1, (None, table))
+    return BackendLibrary("numba", "numba", "", 1, table)
 
 
 def numba_installed() -> bool:

@@ -20,7 +20,8 @@ static const struct {
 #undef CPU_SET
 };
 
-/* An error says it, and packaging/check.py reads it from the library's bytes, for systems that it cannot run. */
+/* An error says it. packaging/check.py and `satchel --version --json` read it from the library's bytes, for sets and systems that
+ * the machine cannot run. */
 const char cpu_set_list[] = "sets of this library:"
 #define CPU_SET(name) " " #name
 #include "cpu_sets.inc"
