@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -259,3 +260,24 @@ def test_what_is_no_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     (tmp_path / "satchel_search.so").write_text("no library")
     monkeypatch.setattr(library, "search_file", lambda: tmp_path / "satchel_search.so")
     assert "satchel_search.so cannot be opened" in search_library.__wrapped__().reason
+
+
+KEPT = """
+import gc
+import numpy as np
+from satchel.quant.native.library import search_library
+dots = search_library().loop("dots")
+search_library.cache_clear()
+gc.collect()
+x, out = np.ones((4, 8), np.float32), np.empty(8, np.float32)
+dots(x, x, out)
+print(*out)
+"""
+
+
+@needs_c
+def test_a_loop_outlives_what_found_it() -> None:
+    # A call into a closed library ends the process.
+    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert done.stdout.split() == ["4.0"] * 8
