@@ -12,7 +12,6 @@ from dataclasses import replace
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.expand import expand
 from satchel.runtime.compiler.expert_cache import split
-from satchel.runtime.compiler.fold import fold
 from satchel.runtime.compiler.fuse import fuse
 from satchel.runtime.compiler.fuse_steps import fuse_steps
 from satchel.runtime.compiler.joined import joined
@@ -23,15 +22,13 @@ from satchel.runtime.compiler.merge import merge
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import place
-from satchel.runtime.compiler.push_down import push_down
-from satchel.runtime.compiler.rotate import rotate
-from satchel.runtime.compiler.shard import shard
+from satchel.runtime.compiler.shard import BEFORE, shard
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.plan import Bucket, Plan, WeightPlaces
 
 Pass = Callable[[Roots, Context], Roots]
-PIPELINE: tuple[Pass, ...] = (rotate, fold, push_down, shard, split, expand, merge, layout, fuse)
+PIPELINE: tuple[Pass, ...] = (*BEFORE, shard, split, expand, merge, layout, fuse)
 Trace = Callable[[str, Roots], None]
 
 

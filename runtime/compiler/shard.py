@@ -22,11 +22,13 @@ def shard(roots: Roots, context: Context) -> Roots:
     return rank_graph(separate(roots), context.sharding, context.rank)
 
 
+def prepared(roots: Roots) -> Roots:
+    """The graph whose division is inferred: after the passes before this one, windows of products apart."""
+    for step in BEFORE:
+        roots = step(roots, Context((), lambda node: ""))
+    return separate(roots)
+
+
 def sharding_of(outputs: Iterable[Roots], shares: Sequence[float]) -> Sharding:
     """How a model is divided among ranks. outputs: the roots of each graph that will run."""
-    found: list[Roots] = []
-    for roots in outputs:
-        for step in BEFORE:
-            roots = step(roots, Context((), lambda node: ""))
-        found.append(separate(roots))
-    return decide(tuple(root for roots in found for root in roots), shares)
+    return decide(tuple(root for roots in outputs for root in prepared(roots)), shares)

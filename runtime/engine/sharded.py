@@ -5,11 +5,12 @@ those of one model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.memory import nbytes
-from satchel.runtime.compiler.shard import BEFORE, shard, sharding_of
+from satchel.runtime.compiler.shard import prepared, sharding_of
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.engine.states import Paged, States, grouped, paged_formats
 from satchel.runtime.graph import Array, Roots
@@ -17,8 +18,8 @@ from satchel.runtime.layers.arch import WITH_ADAPTERS, Cache, Forward
 from satchel.runtime.ops.split import Split
 from satchel.runtime.plan import Bucket
 from satchel.runtime.shard.pieces import Range
+from satchel.runtime.shard.rank import rank_graph
 from satchel.runtime.shard.sharding import Sharding
-from satchel.runtime.shard.windows import separate
 from satchel.runtime.weights.packing import packable_in
 from satchel.runtime.weights.residency import Residency, Targets
 
@@ -48,8 +49,8 @@ def shard_model(
     targets: Targets = {}
     contexts: list[Context] = []
     for rank, member in enumerate(group.members):
-        roots = [r for name in ("tokens", "logits") for r in _rank_roots(forward.roots(name), sharding, rank)]
-        targets |= residency.targets([member], packable_in(tuple(roots)))
+        roots = (rank_graph(prepared(forward.roots(name)), sharding, rank) for name in ("tokens", "logits"))
+        targets |= residency.targets([member], packable_in(tuple(chain.from_iterable(roots))))
         contexts.append(
             Context(
                 (targets[member.name],),
@@ -63,18 +64,9 @@ def shard_model(
     return ShardedModel(sharding, targets, tuple(contexts))
 
 
-def _rank_roots(roots: Roots, sharding: Sharding, rank: int) -> Roots:
-    context = Context((), lambda node: "", sharding=sharding, rank=rank)
-    for step in (*BEFORE, shard):
-        roots = step(roots, context)
-    return roots
-
-
 def state_ranges(roots: Roots, sharding: Sharding) -> Mapping[str, tuple[Range, ...]]:
     """The heads of each divided cache that every rank has, by the state's name."""
-    for step in BEFORE:
-        roots = step(roots, Context((), lambda node: ""))
-    found = sharding.infer(separate(roots))
+    found = sharding.infer(prepared(roots))
     divided = {name: spec for name, spec in found.states.items() if isinstance(spec, Split)}
     return {name: sharding.cuts[spec.cut].ranges for name, spec in divided.items()}
 
