@@ -1,0 +1,62 @@
+/* reduce.c: kernel table of reduce.cu. */
+#include "check.h"
+#include "group_call.h"
+#include "tables.h"
+
+enum { EARLY_ARCH = 90, GATHER_BYTES = 16 << 10 /* of a group, of what a member pushes to another */ };
+
+static int dense(const gpu_view *v) {
+    return v->data % 16 == 0 && (v->shape[0] == 1 || v->stride == 4 * (uint64_t)width(v));
+}
+
+static const char *check_dense(const gpu_call *c) {
+    return dense(c->v) && dense(c->v + 1) ? NULL : "rows must follow each other";
+}
+
+static const char *check_reduce(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *y = c->v, *rest = c->v + 2;
+    (void)t;
+    if (y->shape[1] % GROUP_EACH)
+        return "rows must be whole groups of 8 numbers";
+    if (c->n_in > 1 && (rest->data % 16 || (width(rest) > 1 && !dense(rest))))
+        return "rows of the residual must follow each other";
+    return check_dense(c);
+}
+
+static const char *check_gather(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return check_dense(c);
+}
+
+static const char *early(const gpu_traits *t) {
+    return t->arch < EARLY_ARCH ? "it is launched early, which needs compute capability 9.0" : NULL;
+}
+
+static const char *check_reduce_early(const gpu_call *c, const gpu_traits *t) {
+    return early(t) ? early(t) : check_reduce(c, t);
+}
+
+static const char *check_gather_early(const gpu_call *c, const gpu_traits *t) {
+    return early(t) ? early(t) : check_gather(c, t);
+}
+
+static void grid_reduce(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    uint32_t all = parts((int64_t)c->v[0].shape[0] * c->v[0].shape[1], 4 * GROUP_THREADS),
+             most = 2 * (uint32_t)t->units;
+    *g = grid_of(all < 1 ? 1 : all < most ? all : most, 1, 1, GROUP_THREADS, 0);
+}
+
+/* All groups wait for all groups of the others, so all must run at once. */
+static void grid_gather(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    uint32_t all = parts(4 * (int64_t)c->v[0].shape[0] * c->v[0].shape[1], GATHER_BYTES), most = (uint32_t)t->units / 2;
+    most = most < GROUP_GATHER_MOST ? most : GROUP_GATHER_MOST;
+    *g = grid_of(all < 1 ? 1 : all < most ? all : most, 1, 1, GROUP_THREADS, 0);
+}
+
+const gpu_kernel cuda_group_kernels[] = {
+    {.op = "reduce_add", .check = check_reduce_early, .launch = {{"reduce_rows", grid_reduce, 1}}},
+    {.op = "reduce_add", .check = check_reduce, .launch = {{"reduce_rows", grid_reduce, 0}}},
+    {.op = "gather_columns", .check = check_gather_early, .launch = {{"gather_shards", grid_gather, 1}}},
+    {.op = "gather_columns", .check = check_gather, .launch = {{"gather_shards", grid_gather, 0}}},
+    {0},
+};
