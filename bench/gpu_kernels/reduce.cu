@@ -5,8 +5,9 @@
  *
  * One process, a thread for each GPU. A check draws new numbers for each of many messages, whose sizes change, and compares every bit
  * with the sum in the order of ranks that the receiver computes itself; one lets a member stay away. Times are those of graphs of
- * RUNS all-reduces, one behind the other: medians over many replays by events, the slowest member's, for one all-reduce. The kernels
- * are launched early (programmatic dependent launch), as the library does.
+ * RUNS all-reduces, one behind the other, REPLAYS graphs queued without waiting: events around them, of the member that began last, for
+ * one all-reduce, and the median of SERIES. The kernels are launched early (programmatic dependent launch), as the library does. NCCL
+ * is queued without graphs, eight at a time, so that its small messages are bound by the host.
  */
 #include <algorithm>
 #include <dlfcn.h>
@@ -17,7 +18,7 @@
 #include "reduce.cuh"
 #include "bench.cuh"
 
-enum { MOST = 8, RUNS = 32, REPLAYS = 40 };
+enum { MOST = 8, RUNS = 32, REPLAYS = 8, SERIES = 5 };
 enum { WORDS, ONE_SHOT, TWO_SHOT, NCCL };
 static const int64_t LARGEST = 16 << 20; /* numbers of a message: 64 MiB of float32 */
 static const int64_t WORD_BYTES = 8 << 20, FLAG_BYTES = 1 << 18, PLACE = WORD_BYTES + FLAG_BYTES + 4 * LARGEST;
@@ -46,11 +47,12 @@ static pthread_barrier_t meet;
 template <int ALGORITHM, int WIRE, int EACH>
 __global__ void __launch_bounds__(GROUP_THREADS)
     reduce_kernel(const gpu_group *g, const uint32_t *base, uint32_t i, const float *y, const float *r, float *out,
-                  int64_t n, int64_t width) {
+                  int64_t n, int64_t width, int repeats) {
     asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
     reduction m;
     m.g = g, m.number = *base + i, m.step = i, m.op = GROUP_REDUCE;
-    m.y = y, m.residual = r, m.out = out, m.n = n, m.period = width;
+    m.y = {(uint8_t *)y, 4 * (uint64_t)width}, m.residual = {(uint8_t *)r, repeats ? 0 : 4 * (uint64_t)width};
+    m.out = {(uint8_t *)out, 4 * (uint64_t)width}, m.n = n, m.width = (uint32_t)width;
     if (ALGORITHM == WORDS)
         by_words<EACH>(m);
     else if (ALGORITHM == ONE_SHOT)
@@ -64,7 +66,7 @@ __global__ void add_base(uint32_t *base, uint32_t n) {
 }
 
 static __device__ float drawn(uint32_t rank, uint32_t number, int64_t i) {
-    return ((int)(noise(number * 16 + rank, i) >> 8) - (1 << 23)) * 1e-6f;
+    return __fmul_rn((float)((int)(noise(number * 16 + rank, i) >> 8) - (1 << 23)), 1e-6f); /* no fused addition */
 }
 
 __global__ void draw(float *y, uint32_t rank, uint32_t number, int64_t n) {
@@ -144,7 +146,7 @@ static int groups_of(const variant &v, int64_t n) {
     return (int)std::max<int64_t>(1, std::min<int64_t>(need, v.groups));
 }
 
-static void start(member &m, const variant &v, uint32_t i, int64_t n, int64_t width, bool early) {
+static void start(member &m, const variant &v, uint32_t i, int64_t n, int64_t width, int repeats, bool early) {
     if (v.algorithm == NCCL) {
         if (nccl_all_reduce(m.y, m.out, n, v.wire == WIRE_F32 ? NCCL_FLOAT : NCCL_BF16, NCCL_SUM, m.comm, m.stream)) {
             printf("ncclAllReduce failed\n");
@@ -158,7 +160,7 @@ static void start(member &m, const variant &v, uint32_t i, int64_t n, int64_t wi
     const uint32_t *base = m.base;
     const float *y = m.y, *r = m.residual;
     float *out = m.out;
-    void *arguments[] = {&g, &base, &i, &y, &r, &out, &n, &width};
+    void *arguments[] = {&g, &base, &i, &y, &r, &out, &n, &width, &repeats};
     with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     with[0].val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = groups_of(v, n);
@@ -260,7 +262,7 @@ static void check(void) {
             draw<<<256, 256, 0, m.stream>>>(m.residual, 15, number, width);
             OK(cudaMemsetAsync(m.out, 0xFF, 4 * n, m.stream));
             add_base<<<1, 1, 0, m.stream>>>(m.base, 1);
-            start(m, v, 0, n, width, true);
+            start(m, v, 0, n, width, width != n, true);
             compare<<<256, 256, 0, m.stream>>>(m.out, n_gpus, number, n, width, v.wire, v.algorithm == TWO_SHOT,
                                                m.wrong);
             OK(cudaStreamSynchronize(m.stream));
@@ -297,10 +299,10 @@ static void check_missing(void) {
             return;
         add_base<<<1, 1, 0, m.stream>>>(m.base, 1);
         OK(cudaEventRecord(m.begin, m.stream));
-        start(m, {WORDS, 0, 1, 264}, 0, 4096, 4096, true);
+        start(m, {WORDS, 0, 1, 264}, 0, 4096, 4096, 0, true);
         OK(cudaEventRecord(middle, m.stream));
         for (int i = 1; i < 100; i++)
-            start(m, {i % 2 ? ONE_SHOT : WORDS, 0, 1, 264}, i, 4096, 4096, true);
+            start(m, {i % 2 ? ONE_SHOT : WORDS, 0, 1, 264}, i, 4096, 4096, 0, true);
         OK(cudaEventRecord(m.end, m.stream));
         OK(cudaStreamSynchronize(m.stream));
         OK(cudaEventElapsedTime(&first, m.begin, middle));
@@ -315,44 +317,57 @@ static void check_missing(void) {
 /* --- times */
 
 static double median_us(const variant &v, int64_t n, bool early) {
-    double worst[MOST] = {};
-    const int runs = n > (1 << 21) ? 8 : RUNS;
+    double each[MOST][SERIES] = {}, all[SERIES];
+    const int runs = v.algorithm == NCCL || n > (1 << 21) ? 8 : RUNS;
     on_all([&](int rank) {
         member &m = members[rank];
-        cudaGraph_t graph;
-        cudaGraphExec_t exec;
-        std::vector<float> all;
-        OK(cudaStreamBeginCapture(m.stream, cudaStreamCaptureModeThreadLocal));
-        for (int i = 0; i < runs; i++)
-            start(m, v, (uint32_t)i + 1, n, n, early);
-        add_base<<<1, 1, 0, m.stream>>>(m.base, (uint32_t)runs);
-        OK(cudaStreamEndCapture(m.stream, &graph));
-        OK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
-        OK(cudaGraphUpload(exec, m.stream));
+        cudaGraph_t graph = NULL;
+        cudaGraphExec_t exec = NULL;
+        if (v.algorithm != NCCL) {
+            OK(cudaStreamBeginCapture(m.stream, cudaStreamCaptureModeThreadLocal));
+            for (int i = 0; i < runs; i++)
+                start(m, v, (uint32_t)i + 1, n, 4096, 0, early);
+            add_base<<<1, 1, 0, m.stream>>>(m.base, (uint32_t)runs);
+            OK(cudaStreamEndCapture(m.stream, &graph));
+            OK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+            OK(cudaGraphUpload(exec, m.stream));
+        }
         OK(cudaStreamSynchronize(m.stream));
-        pthread_barrier_wait(&meet);
-        for (int i = 0; i < REPLAYS; i++) {
+        for (int s = -1; s < SERIES; s++) {
             float ms;
-            OK(cudaEventRecord(m.begin, m.stream));
-            OK(cudaGraphLaunch(exec, m.stream));
+            pthread_barrier_wait(&meet);
+            for (int i = -1; i < REPLAYS; i++) {
+                if (i == 0)
+                    OK(cudaEventRecord(m.begin, m.stream));
+                if (exec)
+                    OK(cudaGraphLaunch(exec, m.stream));
+                for (int j = 0; !exec && j < runs; j++)
+                    start(m, v, 0, n, 4096, 0, false);
+            }
             OK(cudaEventRecord(m.end, m.stream));
             OK(cudaEventSynchronize(m.end));
             OK(cudaEventElapsedTime(&ms, m.begin, m.end));
-            if (i >= 10)
-                all.push_back(ms);
-            pthread_barrier_wait(&meet);
+            if (s >= 0)
+                each[rank][s] = 1000.0 * ms / (runs * REPLAYS);
         }
-        std::sort(all.begin(), all.end());
-        worst[rank] = 1000.0 * all[all.size() / 2] / runs;
-        OK(cudaGraphExecDestroy(exec));
-        OK(cudaGraphDestroy(graph));
+        if (exec)
+            OK(cudaGraphExecDestroy(exec));
+        if (graph)
+            OK(cudaGraphDestroy(graph));
     });
     if (is_broken())
         exit(1);
-    return *std::max_element(worst, worst + n_gpus);
+    for (int s = 0; s < SERIES; s++) {
+        all[s] = each[0][s];
+        for (int i = 1; i < n_gpus; i++)
+            all[s] = std::min(all[s], each[i][s]);
+    }
+    std::sort(all, all + SERIES);
+    return all[SERIES / 2];
 }
 
 static void time_all(bool nccl) {
+    fflush(stdout);
     printf("us for an all-reduce on %d GPUs; float32 KB | words each 1, 2, 4 | 1 without early launch | one-shot f32, "
            "bf16 | two-shot f32, bf16 (least of parts and grids) | NCCL f32, bf16\n",
            n_gpus);
@@ -402,6 +417,7 @@ int main(int argc, char **argv) {
     make_group();
     if (argc <= 2 || strcmp(argv[2], "time"))
         check();
+    fflush(stdout);
     if (argc > 3)
         nccl = open_nccl(argv[3]);
     if (argc <= 2 || strcmp(argv[2], "check"))

@@ -5,27 +5,22 @@
 
 enum { EARLY_ARCH = 90, GATHER_BYTES = 16 << 10 /* of a group, of what a member pushes to another */ };
 
-static int dense(const gpu_view *v) {
-    return v->data % 16 == 0 && (v->shape[0] == 1 || v->stride == 4 * (uint64_t)width(v));
-}
-
-static const char *check_dense(const gpu_call *c) {
-    return dense(c->v) && dense(c->v + 1) ? NULL : "rows must follow each other";
-}
-
-static const char *check_reduce(const gpu_call *c, const gpu_traits *t) {
-    const gpu_view *y = c->v, *rest = c->v + 2;
-    (void)t;
-    if (y->shape[1] % GROUP_EACH)
-        return "rows must be whole groups of 8 numbers";
-    if (c->n_in > 1 && (rest->data % 16 || (width(rest) > 1 && !dense(rest))))
-        return "rows of the residual must follow each other";
-    return check_dense(c);
+static int whole(const gpu_view *v) {
+    return (v->data | v->stride) % 16 == 0;
 }
 
 static const char *check_gather(const gpu_call *c, const gpu_traits *t) {
     (void)t;
-    return check_dense(c);
+    return whole(c->v) && whole(c->v + 1) ? NULL : "rows must begin at whole groups of four numbers";
+}
+
+static const char *check_reduce(const gpu_call *c, const gpu_traits *t) {
+    if (c->v[0].shape[1] % GROUP_EACH || (int64_t)c->v[0].shape[0] * c->v[0].shape[1] > INT32_MAX)
+        return "rows must be whole groups of 8 numbers, and fewer than 2^31 numbers in all";
+    /* The residual may be one row, whose stride is that of its numbers. */
+    if (c->n_in > 1 && (c->v[2].data % 16 || (c->v[2].shape[1] > 1 && !whole(c->v + 2))))
+        return "rows of the residual must begin at whole groups of four numbers";
+    return check_gather(c, t);
 }
 
 static const char *early(const gpu_traits *t) {

@@ -9,15 +9,21 @@ static __device__ __forceinline__ void set_meeting(meeting *m, const gpu_call *c
     m->op = op;
 }
 
+static __device__ __forceinline__ matrix matrix_of(const gpu_view &v) {
+    return {(uint8_t *)v.data, v.stride};
+}
+
 KERNEL(reduce_rows, GROUP_THREADS) {
     reduction r;
     (void)m;
     set_meeting(&r, c, GROUP_REDUCE);
-    r.y = (const float *)c->v[1].data;
-    r.residual = c->n_in > 1 ? (const float *)c->v[2].data : NULL;
-    r.out = (float *)c->v[0].data;
-    r.n = (int64_t)rows_of(c, c->v) * c->v[0].shape[1];
-    r.period = c->v[2].shape[1] > 1 ? r.n : c->v[2].shape[0];
+    r.y = matrix_of(c->v[1]);
+    r.residual = {NULL, 0};
+    if (c->n_in > 1)
+        r.residual = {(uint8_t *)c->v[2].data, c->v[2].shape[1] > 1 ? c->v[2].stride : 0};
+    r.out = matrix_of(c->v[0]);
+    r.width = (uint32_t)c->v[0].shape[1];
+    r.n = (int64_t)rows_of(c, c->v) * r.width;
     reduce(r);
 }
 
@@ -26,8 +32,8 @@ KERNEL(gather_shards, GROUP_THREADS) {
     gathering r;
     (void)m;
     set_meeting(&r, c, GROUP_GATHER);
-    r.y = (const float *)c->v[1].data;
-    r.out = (float *)c->v[0].data;
+    r.y = matrix_of(c->v[1]);
+    r.out = matrix_of(c->v[0]);
     r.rows = rows_of(c, c->v);
     r.width = c->v[1].shape[1];
     r.start = a->start;

@@ -202,12 +202,25 @@ template <> struct wire_8<WIRE_F32> {
     }
 };
 
-/* A message: y + residual (NULL: none; `period` numbers, repeated) -> out, n numbers. Both counts are multiples of 8. */
-struct reduction : meeting {
-    const float *y, *residual;
-    float *out;
-    int64_t n, period;
+/* Rows of float32 in device memory. */
+struct matrix {
+    uint8_t *at;
+    uint64_t stride; /* bytes from row to row; 0: all rows are one */
 };
+
+/* A message of n numbers in rows of `width`: the sum of all members' y, and residual (at NULL: none) -> out. Both counts are
+ * multiples of 8. */
+struct reduction : meeting {
+    matrix y, residual, out;
+    int64_t n;
+    uint32_t width;
+};
+
+/* Number e of a message in a matrix. */
+static __device__ __forceinline__ float *number_at(const matrix &x, uint32_t width, int64_t e) {
+    const uint32_t row = (uint32_t)e / width, column = (uint32_t)e - row * width;
+    return (float *)(x.at + row * x.stride) + column;
+}
 
 enum { GROUP_ALL = 1 << 30 };
 
@@ -257,7 +270,7 @@ template <int WIRE, int EACH>
 static __device__ __forceinline__ void push_part(const reduction &m, int64_t j, uint32_t to) {
     const gpu_group *g = m.g;
     FOR_PART(e, j, m, EACH) {
-        wire_8<WIRE> x(load_8(m.y + e));
+        wire_8<WIRE> x(load_8(number_at(m.y, m.width, e)));
         for (uint32_t k = 1; k < g->members; k++) {
             const uint32_t q = next_member(g, k);
             if (to == GROUP_ALL || q == to)
@@ -269,7 +282,7 @@ static __device__ __forceinline__ void push_part(const reduction &m, int64_t j, 
 
 template <int WIRE> static __device__ __forceinline__ eight sum_of(const reduction &m, int64_t e) {
     const gpu_group *g = m.g;
-    eight own = wire_8<WIRE>(load_8(m.y + e)).value(), sum;
+    eight own = wire_8<WIRE>(load_8(number_at(m.y, m.width, e))).value(), sum;
     for (uint32_t q = 0; q < g->members; q++) {
         eight x = own;
         if (q != g->rank)
@@ -281,12 +294,12 @@ template <int WIRE> static __device__ __forceinline__ eight sum_of(const reducti
 }
 
 static __device__ __forceinline__ void finish_8(const reduction &m, int64_t e, eight sum) {
-    if (m.residual) {
-        eight r = load_8(m.residual + (m.period == m.n ? e : e % m.period));
+    if (m.residual.at) {
+        const eight r = load_8(number_at(m.residual, m.width, e));
         for (int i = 0; i < 8; i++)
             sum.x[i] += r.x[i];
     }
-    store_8(m.out + e, sum);
+    store_8(number_at(m.out, m.width, e), sum);
 }
 
 template <int WIRE, int EACH> static __device__ void one_shot(const reduction &m) {
@@ -350,7 +363,7 @@ template <int EACH> static __device__ void by_words(const reduction &m) {
 #pragma unroll
         for (int u = 0; u < EACH; u++)
             if (e + u * stride < pairs) {
-                own[u] = ((const float2 *)m.y)[e + u * stride];
+                own[u] = *(const float2 *)number_at(m.y, m.width, 2 * (e + u * stride));
                 push_words(m, e + u * stride, own[u]);
             }
         began = counts_time() ? now_ns() : 0;
@@ -360,15 +373,15 @@ template <int EACH> static __device__ void by_words(const reduction &m) {
             float2 sum = {0, 0}, rest = {0, 0};
             if (at >= pairs)
                 break;
-            if (m.residual)
-                rest = ((const float2 *)m.residual)[m.period == m.n ? at : at % (m.period / 2)];
+            if (m.residual.at)
+                rest = *(const float2 *)number_at(m.residual, m.width, 2 * at);
             if (!sum_words(m, at, own[u], &sum))
                 return;
             if (!u)
                 add_waited(m, began);
-            if (m.residual)
+            if (m.residual.at)
                 sum = make_float2(sum.x + rest.x, sum.y + rest.y);
-            ((float2 *)m.out)[at] = sum;
+            *(float2 *)number_at(m.out, m.width, 2 * at) = sum;
         }
     }
 }
@@ -399,25 +412,24 @@ static __device__ __forceinline__ void reduce(const reduction &m) {
 
 /* `rows` rows of `width` numbers at y, which are the columns from `start` on of rows of `total` numbers. */
 struct gathering : meeting {
-    const float *y;
-    float *out;
+    matrix y, out;
     int64_t rows;
     int32_t width, start, total;
 };
 
-/* T: float, or float4 where all three widths are whole fours. The rows of all lie side by side in the data of the first place. */
+/* T: float, or float4 where all three widths are whole fours. All members' columns lie side by side in the data of the first place. */
 template <typename T> static __device__ void push_columns(const gathering &m) {
     const gpu_group *g = m.g;
     const int each = sizeof(T) / sizeof(float), width = m.width / each, total = m.total / each, start = m.start / each;
     const int64_t n = m.rows * width, stride = (int64_t)gridDim.x * GROUP_THREADS;
     for (int64_t e = blockIdx.x * (int64_t)GROUP_THREADS + threadIdx.x; e < n; e += stride) {
-        const T x = ((const T *)m.y)[e];
-        const int64_t at = e / width * total + start + e % width;
+        const int64_t row = e / width, column = e - row * width, at = start + column;
+        const T x = ((const T *)(m.y.at + row * m.y.stride))[column];
         for (uint32_t k = 1; k < g->members; k++) {
             const uint32_t q = next_member(g, k);
-            ((T *)(place_of(g, q, q ? 0 : 1, m.number) + g->data))[at] = x;
+            ((T *)(place_of(g, q, q ? 0 : 1, m.number) + g->data))[row * total + at] = x;
         }
-        ((T *)m.out)[at] = x;
+        ((T *)(m.out.at + row * m.out.stride))[at] = x;
     }
 }
 
@@ -427,9 +439,9 @@ template <typename T> static __device__ void take_columns(const gathering &m) {
     const T *from = (const T *)(place_of(g, g->rank, g->rank ? 0 : 1, m.number) + g->data);
     const int64_t n = m.rows * total, stride = (int64_t)gridDim.x * GROUP_THREADS;
     for (int64_t e = blockIdx.x * (int64_t)GROUP_THREADS + threadIdx.x; e < n; e += stride) {
-        const int column = (int)(e % total);
+        const int64_t row = e / total, column = e - row * total;
         if (column < start || column >= start + width)
-            ((T *)m.out)[e] = __ldcg(from + e);
+            ((T *)(m.out.at + row * m.out.stride))[column] = __ldcg(from + e);
     }
 }
 
@@ -452,7 +464,7 @@ static __device__ __forceinline__ bool await_all(const meeting &m) {
 }
 
 static __device__ __forceinline__ void gather(const gathering &m) {
-    const bool fours = (m.width | m.start | m.total) % 4 == 0 && ((uint64_t)m.y | (uint64_t)m.out) % 16 == 0;
+    const bool fours = (m.width | m.start | m.total) % 4 == 0;
     if (fours)
         push_columns<float4>(m);
     else

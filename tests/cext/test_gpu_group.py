@@ -9,13 +9,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 from devices import needs
 from group_steps import GroupStep, gather_cases, reduce_cases
+from one_step import run
 
 from satchel.errors import DeviceError
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.layers.arch import Cache
 
 pytestmark = needs("dry")
 
@@ -88,8 +92,6 @@ def test_a_group_of_one_needs_no_peers(monkeypatch: pytest.MonkeyPatch, rng: np.
 
 
 def test_a_collective_needs_a_group(rng: np.random.Generator) -> None:
-    from one_step import run
-
     with find_backend("dry").open() as device, pytest.raises(DeviceError, match="needs a group of devices"):
         run(device, "reduce_add", reduce_cases(rng, 1, 1, 64)[0])
 
@@ -132,3 +134,17 @@ def test_a_failing_member_breaks_the_group(rng: np.random.Generator, monkeypatch
     step.close()
     group.close()
     join(0, 1, 2).close()
+
+
+@pytest.mark.parametrize(
+    ("arch", "reduces"), [("llama", 7), ("qwen3moe", 7), ("command_r", 4), ("deepseek2", 7)]
+)
+def test_divided_models_are_taken(arch: str, reduces: int) -> None:
+    """CUDA's tables have kernels for all steps of these, with weights in its own layout, too."""
+    group = join(0, 1)
+    engine = tiny.engine(arch, tiny.weights(arch, "q8_0"), Cache(64, 2, block=16), group)
+    engine.step([BatchEntry(0, [5])])
+    (segment,) = engine.program(1, 1).plan.segments
+    assert sum(step.op == "reduce_add" for step in segment.steps) == reduces
+    assert sum(step.op == "gather_columns" for step in segment.steps) == 1
+    engine.close()
