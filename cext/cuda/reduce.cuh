@@ -389,9 +389,9 @@ template <int EACH> static __device__ void by_words(const reduction &m) {
 /* By the message's size and the group's borders. Two shots need a part for each member, so that all hear each other. */
 static __device__ __forceinline__ void reduce(const reduction &m) {
     const uint64_t bytes = 4 * (uint64_t)m.n;
-    const bool bf16 = bytes >= m.g->bf16_least, large = m.n > 4 * GROUP_PART * (int64_t)gridDim.x;
+    const bool bf16 = bytes >= m.g->bf16_least, large = m.n > GROUP_PART * (int64_t)gridDim.x;
     if (bytes <= m.g->words_most)
-        by_words<2>(m);
+        by_words<1>(m);
     else if (bytes >= m.g->two_least && parts_of<4>(m) >= m.g->members) {
         if (bf16)
             two_shot<WIRE_BF16, 4>(m);
@@ -464,7 +464,8 @@ static __device__ __forceinline__ bool await_all(const meeting &m) {
 }
 
 static __device__ __forceinline__ void gather(const gathering &m) {
-    const bool fours = (m.width | m.start | m.total) % 4 == 0;
+    const bool fours = (m.width | m.start | m.total) % 4 == 0 &&
+                       ((uint64_t)m.y.at | m.y.stride | (uint64_t)m.out.at | m.out.stride) % 16 == 0;
     if (fours)
         push_columns<float4>(m);
     else

@@ -208,6 +208,15 @@ static int reach_others(hal_group *g, uint32_t i) {
     return code;
 }
 
+/* Measured on two and four H200s (bench/gpu_kernels/reduce.cu, docs/parallel.md). Under HAL_DETERMINISTIC all travels as float32:
+ * then a sum has the same bits in each way. */
+static void set_borders(gpu_group *g, int deterministic) {
+    const int many = g->members > 2;
+    g->words_most = (deterministic ? many ? 1024 : 2048 : many ? 256 : 640) * KB;
+    g->bf16_least = deterministic ? UINT64_MAX : g->words_most + 1;
+    g->two_least = (many ? 3 : 16) * KB * KB;
+}
+
 static int make_member(hal_group *g, uint32_t i, uint32_t timeout_ms) {
     hal_device *d = g->devices[i];
     gpu_group *own = g->on_device + i;
@@ -226,10 +235,7 @@ static int make_member(hal_group *g, uint32_t i, uint32_t timeout_ms) {
     own->waited = g->waited[i];
     own->broken = (uint64_t)(uintptr_t)g->broken;
     own->fault = (uint64_t)(uintptr_t)(g->faults + i);
-    /* Measured on two and four H200s, see docs/parallel.md. Sums have the same bits however a message travels, but for bfloat16. */
-    own->words_most = g->members > 2 ? 256 * KB : 512 * KB;
-    own->bf16_least = d->traits.flags & HAL_DETERMINISTIC ? UINT64_MAX : 2048 * KB;
-    own->two_least = g->members > 2 ? 1024 * KB : UINT64_MAX;
+    set_borders(own, d->traits.flags & HAL_DETERMINISTIC);
     own->flags = own->data = own->place = 2 * own->words_most;
     return code;
 }
@@ -485,7 +491,7 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_
             if (bytes <= own->words_most)
                 bytes = 0;
             else if (bytes >= own->bf16_least)
-                bytes = bytes / 2 > own->bf16_least ? bytes / 2 : own->bf16_least;
+                bytes /= 2;
         }
         *data = bytes > *data ? bytes : *data;
     }
