@@ -1,7 +1,7 @@
 /* reduce.cu: checks and times all-reduces between the GPUs of one host: the kernels of cext/cuda/reduce.cuh, and NCCL beside them.
  *
  * nvcc -std=c++17 -O3 -arch=sm_90a -Icext/cuda -Icext/kernels -o reduce bench/gpu_kernels/reduce.cu -ldl
- * reduce GPUS [check|time] [libnccl.so.2]
+ * reduce GPUS [check|time|steps] [libnccl.so.2]
  *
  * One process, a thread for each GPU. A check draws new numbers for each of many messages, whose sizes change, and compares every bit
  * with the sum in the order of ranks that the receiver computes itself; one lets a member stay away. Times are those of graphs of
@@ -19,9 +19,9 @@
 #include "bench.cuh"
 
 enum { MOST = 8, RUNS = 32, REPLAYS = 8, SERIES = 5 };
-enum { WORDS, ONE_SHOT, TWO_SHOT, NCCL };
+enum { SMALL, ONE_SHOT, TWO_SHOTS, NCCL };
 static const int64_t LARGEST = 16 << 20; /* numbers of a message: 64 MiB of float32 */
-static const int64_t WORD_BYTES = 8 << 20, FLAG_BYTES = 1 << 18, PLACE = WORD_BYTES + FLAG_BYTES + 4 * LARGEST;
+static const int64_t PLACE = 8 * LARGEST;
 
 typedef struct {
     int algorithm, wire, each, groups;
@@ -32,7 +32,7 @@ struct member {
     uint8_t *inbox;
     float *y, *residual, *out;
     uint32_t *base, *wrong;
-    uint64_t *waited;
+    gpu_group_counts *counts;
     cudaStream_t stream;
     cudaEvent_t begin, end;
     void *comm;
@@ -53,12 +53,12 @@ __global__ void __launch_bounds__(GROUP_THREADS)
     m.g = g, m.number = *base + i, m.step = i, m.op = GROUP_REDUCE;
     m.y = {(uint8_t *)y, 4 * (uint64_t)width}, m.residual = {(uint8_t *)r, repeats ? 0 : 4 * (uint64_t)width};
     m.out = {(uint8_t *)out, 4 * (uint64_t)width}, m.n = n, m.width = (uint32_t)width;
-    if (ALGORITHM == WORDS)
-        by_words<EACH>(m);
+    if (ALGORITHM == SMALL)
+        small_message<WIRE>(m);
     else if (ALGORITHM == ONE_SHOT)
         one_shot<WIRE, EACH>(m);
     else
-        two_shot<WIRE, EACH>(m);
+        two_shots<WIRE, EACH>(m);
 }
 
 __global__ void add_base(uint32_t *base, uint32_t n) {
@@ -130,20 +130,25 @@ template <int A, int W, int E> static void *kernel_of(void) {
 }
 
 static void *find_kernel(const variant &v) {
-    const int e = v.each;
-    if (v.algorithm == WORDS)
-        return e == 1 ? kernel_of<WORDS, 0, 1>() : e == 2 ? kernel_of<WORDS, 0, 2>() : kernel_of<WORDS, 0, 4>();
+    if (v.algorithm == SMALL)
+        return v.wire == WIRE_F32 ? kernel_of<SMALL, WIRE_F32, 1>() : kernel_of<SMALL, WIRE_BF16, 1>();
     if (v.algorithm == ONE_SHOT)
-        return v.wire == WIRE_F32 ? (e == 1 ? kernel_of<ONE_SHOT, 0, 1>() : kernel_of<ONE_SHOT, 0, 4>())
-                                  : (e == 1 ? kernel_of<ONE_SHOT, 1, 1>() : kernel_of<ONE_SHOT, 1, 4>());
-    return v.wire == WIRE_F32 ? (e == 1 ? kernel_of<TWO_SHOT, 0, 1>() : kernel_of<TWO_SHOT, 0, 4>())
-                              : (e == 1 ? kernel_of<TWO_SHOT, 1, 1>() : kernel_of<TWO_SHOT, 1, 4>());
+        return v.wire == WIRE_F32
+                   ? (v.each == 4 ? kernel_of<ONE_SHOT, WIRE_F32, 4>() : kernel_of<ONE_SHOT, WIRE_F32, 8>())
+                   : (v.each == 4 ? kernel_of<ONE_SHOT, WIRE_BF16, 4>() : kernel_of<ONE_SHOT, WIRE_BF16, 8>());
+    return v.wire == WIRE_F32
+               ? (v.each == 4 ? kernel_of<TWO_SHOTS, WIRE_F32, 4>() : kernel_of<TWO_SHOTS, WIRE_F32, 8>())
+               : (v.each == 4 ? kernel_of<TWO_SHOTS, WIRE_BF16, 4>() : kernel_of<TWO_SHOTS, WIRE_BF16, 8>());
+}
+
+/* Numbers of a group's chunk. */
+static int64_t chunk_of(const variant &v) {
+    return (v.wire == WIRE_F32 ? 2 : 4) * v.each * GROUP_THREADS;
 }
 
 static int groups_of(const variant &v, int64_t n) {
-    int64_t each = v.algorithm == WORDS ? 2 : 8,
-            need = (n + each * v.each * GROUP_THREADS - 1) / (each * v.each * GROUP_THREADS);
-    return (int)std::max<int64_t>(1, std::min<int64_t>(need, v.groups));
+    const int64_t need = (n + chunk_of(v) - 1) / chunk_of(v);
+    return (int)std::max<int64_t>(1, v.algorithm == SMALL ? need : std::min<int64_t>(need, v.groups));
 }
 
 static void start(member &m, const variant &v, uint32_t i, int64_t n, int64_t width, int repeats, bool early) {
@@ -212,7 +217,7 @@ static void make_group(void) {
         OK(cudaMalloc(&m.base, 8));
         m.wrong = m.base + 1;
         OK(cudaMemset(m.base, 0, 8));
-        OK(cudaMalloc(&m.waited, 8));
+        OK(cudaMalloc(&m.counts, sizeof *m.counts));
         OK(cudaMalloc(&m.group, sizeof(gpu_group)));
         OK(cudaStreamCreateWithFlags(&m.stream, cudaStreamNonBlocking));
         OK(cudaEventCreate(&m.begin));
@@ -224,9 +229,9 @@ static void make_group(void) {
     for (int i = 0; i < n_gpus; i++) {
         gpu_group g = {};
         g.rank = i, g.members = n_gpus, g.timeout_ns = 20000000000;
-        g.place = PLACE, g.flags = WORD_BYTES, g.data = WORD_BYTES + FLAG_BYTES;
+        g.place = PLACE;
         g.broken = (uint64_t)broken, g.fault = (uint64_t)(faults + i);
-        g.waited = (uint64_t)members[i].waited;
+        g.counts = (uint64_t)members[i].counts;
         for (int j = 0; j < n_gpus; j++)
             g.inbox[j] = (uint64_t)members[j].inbox;
         OK(cudaSetDevice(i));
@@ -242,17 +247,15 @@ static uint32_t drawn_host(uint32_t i) {
 }
 
 static void check(void) {
-    static const variant variants[] = {{WORDS, 0, 1, 264},    {WORDS, 0, 4, 264},    {ONE_SHOT, 0, 1, 264},
-                                       {ONE_SHOT, 1, 1, 264}, {ONE_SHOT, 0, 4, 132}, {ONE_SHOT, 1, 4, 264},
-                                       {TWO_SHOT, 0, 1, 132}, {TWO_SHOT, 1, 4, 264}};
+    static const variant variants[] = {{SMALL, 0, 1, 0},      {SMALL, 1, 1, 0},      {ONE_SHOT, 0, 4, 264},
+                                       {ONE_SHOT, 1, 8, 32},  {ONE_SHOT, 1, 4, 264}, {TWO_SHOTS, 0, 4, 132},
+                                       {TWO_SHOTS, 1, 4, 32}, {TWO_SHOTS, 1, 8, 264}};
     uint32_t number = 0;
     for (int round = 0; round < 200; round++) {
         const variant v = variants[(round * 7 + round / 8) % 8];
         int64_t n = (1 + drawn_host((uint32_t)round) % (round % 5 ? 4000 : 100000)) * 8, width = n;
-        if (v.algorithm == WORDS)
-            n = width = std::min<int64_t>(n, WORD_BYTES / 8);
-        if (v.algorithm == TWO_SHOT)
-            n = width = std::max<int64_t>(n, n_gpus * 8 * v.each * GROUP_THREADS);
+        if (v.algorithm == TWO_SHOTS)
+            n = width = std::max<int64_t>(n, n_gpus * chunk_of(v));
         if (round % 3 == 0)
             width = 8, n = n / 8 * 8;
         number++;
@@ -263,7 +266,7 @@ static void check(void) {
             OK(cudaMemsetAsync(m.out, 0xFF, 4 * n, m.stream));
             add_base<<<1, 1, 0, m.stream>>>(m.base, 1);
             start(m, v, 0, n, width, width != n, true);
-            compare<<<256, 256, 0, m.stream>>>(m.out, n_gpus, number, n, width, v.wire, v.algorithm == TWO_SHOT,
+            compare<<<256, 256, 0, m.stream>>>(m.out, n_gpus, number, n, width, v.wire, v.algorithm == TWO_SHOTS,
                                                m.wrong);
             OK(cudaStreamSynchronize(m.stream));
         });
@@ -299,10 +302,10 @@ static void check_missing(void) {
             return;
         add_base<<<1, 1, 0, m.stream>>>(m.base, 1);
         OK(cudaEventRecord(m.begin, m.stream));
-        start(m, {WORDS, 0, 1, 264}, 0, 4096, 4096, 0, true);
+        start(m, {SMALL, 0, 1, 264}, 0, 4096, 4096, 0, true);
         OK(cudaEventRecord(middle, m.stream));
         for (int i = 1; i < 100; i++)
-            start(m, {i % 2 ? ONE_SHOT : WORDS, 0, 1, 264}, i, 4096, 4096, 0, true);
+            start(m, {i % 2 ? ONE_SHOT : SMALL, 0, 4, 264}, i, 4096, 4096, 0, true);
         OK(cudaEventRecord(m.end, m.stream));
         OK(cudaStreamSynchronize(m.stream));
         OK(cudaEventElapsedTime(&first, m.begin, middle));
@@ -368,26 +371,24 @@ static double median_us(const variant &v, int64_t n, bool early) {
 
 static void time_all(bool nccl) {
     fflush(stdout);
-    printf("us for an all-reduce on %d GPUs; float32 KB | words each 1, 2, 4 | 1 without early launch | one-shot f32, "
-           "bf16 | two-shot f32, bf16 (least of parts and grids) | NCCL f32, bf16\n",
+    printf("us for an all-reduce on %d GPUs; float32 KB | small f32, bf16 | f32 without early launch | one shot f32, "
+           "bf16 | "
+           "two shots f32, bf16 (least of words each and groups) | NCCL f32, bf16\n",
            n_gpus);
     for (int64_t n = 4096; n <= LARGEST; n *= n < (1 << 20) ? 2 : 4) {
         printf("%7lld |", (long long)n / 256);
-        for (int each = 1; each <= 4; each *= 2)
-            if (8 * n <= WORD_BYTES)
-                printf(" %6.2f", median_us({WORDS, 0, each, 264}, n, true));
-            else
-                printf("      -");
-        printf(" | %6.2f", 8 * n <= WORD_BYTES ? median_us({WORDS, 0, 1, 264}, n, false) : 0.0);
-        for (int algorithm = ONE_SHOT; algorithm <= TWO_SHOT; algorithm++) {
+        for (int wire = 0; wire < 2; wire++)
+            printf(n <= 1 << 18 ? " %6.2f" : "      -", n <= 1 << 18 ? median_us({SMALL, wire, 1, 0}, n, true) : 0.0);
+        printf(n <= 1 << 18 ? " | %6.2f" : " |      -", n <= 1 << 18 ? median_us({SMALL, 0, 1, 0}, n, false) : 0.0);
+        for (int algorithm = ONE_SHOT; algorithm <= TWO_SHOTS; algorithm++) {
             printf(" |");
             for (int wire = 0; wire < 2; wire++) {
                 variant best = {};
                 double least = 1e30;
-                for (int each = 1; each <= 4; each += 3)
-                    for (int groups : {32, 132, 264}) {
+                for (int each : {4, 8})
+                    for (int groups : {132, 264, 528}) {
                         const variant v = {algorithm, wire, each, groups};
-                        if (groups > 32 && groups_of(v, n) <= groups / 2)
+                        if (groups > 132 && groups_of(v, n) <= groups / 2)
                             continue;
                         double us = median_us(v, n, true);
                         if (us < least)
@@ -404,6 +405,56 @@ static void time_all(bool nccl) {
     }
 }
 
+/* As the library runs steps: a graph of one all-reduce, its number sent before it, and four steps queued at most. */
+static void time_steps(void) {
+    static uint32_t *numbers[MOST];
+    printf("us a step on %d GPUs, by a graph each; rows of 4096 | float32, bf16: mean of 200, of 200 more\n", n_gpus);
+    for (int i = 0; i < n_gpus; i++)
+        OK(cudaHostAlloc(&numbers[i], 4096, cudaHostAllocPortable));
+    for (int rows : {1, 64, 256, 512, 1024, 4096}) {
+        printf("%6d |", rows);
+        for (int wire = 0; wire < 2; wire++) {
+            const int64_t n = 4096 * (int64_t)rows;
+            const variant v = {n <= 264 * GROUP_THREADS * (wire ? 4 : 2) ? SMALL : ONE_SHOT, wire, 4, 264};
+            double us[2][MOST];
+            uint32_t base[MOST];
+            on_all([&](int rank) {
+                member &m = members[rank];
+                cudaGraph_t graph;
+                cudaGraphExec_t exec;
+                cudaEvent_t taken[4];
+                for (auto &e : taken)
+                    OK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+                OK(cudaMemcpy(base + rank, m.base, 4, cudaMemcpyDeviceToHost));
+                OK(cudaStreamBeginCapture(m.stream, cudaStreamCaptureModeThreadLocal));
+                start(m, v, 0, n, 4096, 0, true);
+                OK(cudaStreamEndCapture(m.stream, &graph));
+                OK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+                OK(cudaGraphUpload(exec, m.stream));
+                for (int s = 0; s < 2; s++) {
+                    float ms;
+                    pthread_barrier_wait(&meet);
+                    OK(cudaEventRecord(m.begin, m.stream));
+                    for (int i = 0; i < 200; i++) {
+                        OK(cudaEventSynchronize(taken[i % 4]));
+                        numbers[rank][i % 4] = ++base[rank];
+                        OK(cudaMemcpyAsync(m.base, numbers[rank] + i % 4, 4, cudaMemcpyHostToDevice, m.stream));
+                        OK(cudaEventRecord(taken[i % 4], m.stream));
+                        OK(cudaGraphLaunch(exec, m.stream));
+                    }
+                    OK(cudaEventRecord(m.end, m.stream));
+                    OK(cudaEventSynchronize(m.end));
+                    OK(cudaEventElapsedTime(&ms, m.begin, m.end));
+                    us[s][rank] = 1000.0 * ms / 200;
+                }
+            });
+            printf(" %8.1f %8.1f", us[0][0], us[1][0]);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
 int main(int argc, char **argv) {
     int there = 0, nccl = 0;
     setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* a kernel that is loaded late may wait for one that waits for it */
@@ -415,12 +466,14 @@ int main(int argc, char **argv) {
     }
     pthread_barrier_init(&meet, NULL, n_gpus);
     make_group();
-    if (argc <= 2 || strcmp(argv[2], "time"))
+    if (argc <= 2 || !strcmp(argv[2], "check"))
         check();
     fflush(stdout);
     if (argc > 3)
         nccl = open_nccl(argv[3]);
-    if (argc <= 2 || strcmp(argv[2], "check"))
+    if (argc > 2 && !strcmp(argv[2], "steps"))
+        time_steps();
+    else if (argc <= 2 || strcmp(argv[2], "check"))
         time_all(nccl);
     check_missing();
     printf(failures ? "%d failures\n" : "all right\n", failures);

@@ -3,7 +3,7 @@
 #include "group_call.h"
 #include "tables.h"
 
-enum { EARLY_ARCH = 90, GATHER_BYTES = 16 << 10 /* of a group, of what a member pushes to another */ };
+enum { EARLY_ARCH = 90, NUMBERS = 8 /* whose multiples the words of all formats divide */, GATHER_EACH = 4 };
 
 static int whole(const gpu_view *v) {
     return (v->data | v->stride) % 16 == 0;
@@ -16,7 +16,7 @@ static const char *check_gather(const gpu_call *c, const gpu_traits *t) {
 
 static const char *check_reduce(const gpu_call *c, const gpu_traits *t) {
     (void)t;
-    if (c->v[0].shape[1] % GROUP_EACH || (int64_t)c->v[0].shape[0] * c->v[0].shape[1] > INT32_MAX)
+    if (c->v[0].shape[1] % NUMBERS || (int64_t)c->v[0].shape[0] * c->v[0].shape[1] > INT32_MAX)
         return "rows must be whole groups of 8 numbers, and fewer than 2^31 numbers in all";
     /* The residual may be one row, whose stride is that of its numbers. */
     if (c->n_in > 1 && (c->v[2].data % 16 || (c->v[2].shape[1] > 1 && !whole(c->v + 2))))
@@ -43,10 +43,9 @@ static void grid_reduce(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of(all < 1 ? 1 : all < most ? all : most, 1, 1, GROUP_THREADS, 0);
 }
 
-/* All groups wait for all groups of the others, so all must run at once. */
 static void grid_gather(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    uint32_t all = parts(4 * (int64_t)c->v[0].shape[0] * c->v[0].shape[1], GATHER_BYTES), most = (uint32_t)t->units / 2;
-    most = most < GROUP_GATHER_MOST ? most : GROUP_GATHER_MOST;
+    uint32_t all = parts((int64_t)c->v[0].shape[0] * c->v[0].shape[1], GATHER_EACH * GROUP_THREADS),
+             most = 2 * (uint32_t)t->units;
     *g = grid_of(all < 1 ? 1 : all < most ? all : most, 1, 1, GROUP_THREADS, 0);
 }
 

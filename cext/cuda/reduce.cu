@@ -47,7 +47,7 @@ KERNEL(prove_reach, GROUP_THREADS) {
     (void)m;
     for (uint32_t k = 1; k < g->members; k++) {
         const uint32_t q = next_member(g, k);
-        volatile uint32_t *to = (volatile uint32_t *)place_of(g, q, g->rank, 0);
+        volatile uint32_t *to = (volatile uint32_t *)group_place(g, q, g->rank, 0);
         for (uint32_t i = threadIdx.x; i < GROUP_PROVED; i += GROUP_THREADS)
             to[i] = GROUP_PROOF(g->rank, q, i);
     }

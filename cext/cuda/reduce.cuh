@@ -1,13 +1,13 @@
 /* reduce.cuh: collectives over peer memory: how a group of GPUs adds up or gathers rows of float32. See group_call.h for inboxes and
  * numbers.
  *
- * one-shot by words: each thread pushes its numbers to all others, 16 bytes {data, number, data, number} in a store, and polls its own
- * inbox for theirs. Halves of such a store are whole on NVLink and PCIe, so it needs neither fence nor flag: one way through the link.
- * one-shot by parts: a group pushes a part to all others, then a fence, then the part's flag: no bytes but data, for large messages.
- * two-shot: a part is pushed to its owner alone, who adds up and pushes the sum to all: fewer bytes from three members on.
+ * A message goes by words: each store has two halves of 8 bytes, whole on NVLink and PCIe, of 4 bytes of data and the collective's
+ * number. The receiver polls its own inbox for the number. So there is neither fence nor flag, and one way through the link is all. In
+ * one shot each member pushes to all others and adds up what they push; in two, a chunk goes to its owner alone, who adds up and pushes
+ * the sum to all: fewer bytes from three members on.
  *
- * Sums go in the order of ranks, then comes the residual, in every one of them: all members have the same bits. A part on the wire is
- * float32 or bfloat16; a member rounds its own as it does the others'.
+ * Sums go in the order of ranks, then comes the residual, in both: all members have the same bits. Data are a float32 or two bfloat16;
+ * a member rounds its own as it does the others'.
  *
  * A wait ends after the group's timeout, or when the group is broken: the kernel then writes its fault, breaks the group and leaves.
  */
@@ -16,34 +16,34 @@
 
 #include <cuda_bf16.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "group_call.h"
 
 enum { WIRE_F32 = 0, WIRE_BF16 = 1 };
 
-/* --- addresses */
-
-static __device__ __forceinline__ uint8_t *place_of(const gpu_group *g, uint32_t member, uint32_t source,
-                                                    uint32_t number) {
-    return (uint8_t *)group_place(g, member, source, number);
-}
+/* --- words */
 
 static __device__ __forceinline__ uint32_t next_member(const gpu_group *g, uint32_t k) {
     return g->rank + k < g->members ? g->rank + k : g->rank + k - g->members;
 }
 
-static __device__ __forceinline__ void push_16(void *at, uint4 x) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-                 : "memory");
+/* Data of a word: of its two halves. */
+typedef uint2 payload;
+
+static __device__ __forceinline__ void push_word(uint64_t at, payload x, uint32_t number) {
+    const uint64_t high = (uint64_t)number << 32;
+    asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(high | x.x), "l"(high | x.y) : "memory");
 }
 
-static __device__ __forceinline__ uint4 peek_16(const void *at) {
-    uint4 x;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(at)
-                 : "memory");
+static __device__ __forceinline__ ulonglong2 peek(uint64_t at) {
+    ulonglong2 x;
+    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(x.x), "=l"(x.y) : "l"(at) : "memory");
     return x;
+}
+
+static __device__ __forceinline__ bool has_come(ulonglong2 x, uint32_t number) {
+    return (uint32_t)(x.x >> 32) == number && (uint32_t)(x.y >> 32) == number;
 }
 
 /* --- waiting */
@@ -75,7 +75,9 @@ static __device__ __noinline__ uint64_t look_up(const gpu_group *g, uint64_t unt
         return now + g->timeout_ns;
     if (now < until)
         return until;
-    push_16((void *)g->fault, make_uint4(step + 1, number, missing, op));
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(g->fault), "r"(step + 1), "r"(number),
+                 "r"(missing), "r"(op)
+                 : "memory");
     __threadfence_system();
     *(volatile uint32_t *)g->broken = 1;
     return 0;
@@ -89,118 +91,46 @@ static __device__ __forceinline__ bool still_waits(const meeting &m, group_wait 
     return w->until != 0;
 }
 
-/* One thread counts the time that its kernel waits. */
+/* One thread counts the time that its kernel waits, and tells how far its member is. */
 static __device__ __forceinline__ bool counts_time(void) {
     return blockIdx.x == 0 && threadIdx.x == 0;
 }
 
+static __device__ __forceinline__ void come(const meeting &m) {
+    if (counts_time())
+        ((gpu_group_counts *)m.g->counts)->number = m.number;
+}
+
 static __device__ __forceinline__ void add_waited(const meeting &m, uint64_t began) {
     if (counts_time())
-        *(uint64_t *)m.g->waited += now_ns() - began;
+        ((gpu_group_counts *)m.g->counts)->waited_ns += now_ns() - began;
 }
 
-/* --- one-shot by words */
-
-/* What thread i of a message's words does before it waits. */
-static __device__ __forceinline__ void push_words(const meeting &m, int64_t i, float2 own) {
-    const gpu_group *g = m.g;
-    const uint4 x = make_uint4(__float_as_uint(own.x), m.number, __float_as_uint(own.y), m.number);
-    for (uint32_t k = 1; k < g->members; k++) /* each begins at another member, so that no link has all at once */
-        push_16(place_of(g, next_member(g, k), g->rank, m.number) + 16 * i, x);
-}
-
-/* False: the group is broken. */
-static __device__ __forceinline__ bool take_words(const meeting &m, uint32_t source, int64_t i, float2 *out) {
-    const uint8_t *at = place_of(m.g, m.g->rank, source, m.number) + 16 * i;
-    uint4 x = peek_16(at);
-    if (x.y != m.number || x.w != m.number) {
+/* Waits for EACH words of a place, `apart` bytes from each other; `left` of them are there. False: the group is broken. */
+template <int EACH>
+static __device__ __forceinline__ bool take_words(const meeting &m, uint32_t source, uint64_t at, uint64_t apart,
+                                                  int left, payload *out) {
+    ulonglong2 x[EACH];
+#pragma unroll
+    for (int u = 0; u < EACH; u++)
+        if (u < left)
+            x[u] = peek(at + u * apart);
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
         group_wait w = {0, 0};
-        do {
+        if (u >= left)
+            break;
+        while (!has_come(x[u], m.number)) {
             if (!still_waits(m, &w, source))
                 return false;
-            x = peek_16(at);
-        } while (x.y != m.number || x.w != m.number);
-    }
-    *out = make_float2(__uint_as_float(x.x), __uint_as_float(x.z));
-    return true;
-}
-
-/* The sum over members, in their order, of pair i. */
-static __device__ __forceinline__ bool sum_words(const meeting &m, int64_t i, float2 own, float2 *sum) {
-    for (uint32_t q = 0; q < m.g->members; q++) {
-        float2 x = own;
-        if (q != m.g->rank && !take_words(m, q, i, &x))
-            return false;
-        *sum = q ? make_float2(sum->x + x.x, sum->y + x.y) : x;
-    }
-    return true;
-}
-
-/* --- parts */
-
-struct eight {
-    float x[8];
-};
-
-static __device__ __forceinline__ eight load_8(const float *at) {
-    float4 a = ((const float4 *)at)[0], b = ((const float4 *)at)[1];
-    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-}
-
-static __device__ __forceinline__ void store_8(float *at, const eight &v) {
-    ((float4 *)at)[0] = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
-    ((float4 *)at)[1] = make_float4(v.x[4], v.x[5], v.x[6], v.x[7]);
-}
-
-static __device__ __forceinline__ uint32_t bf16_pair(float a, float b) {
-    __nv_bfloat162 p = __floats2bfloat162_rn(a, b);
-    uint32_t bits;
-    memcpy(&bits, &p, 4);
-    return bits;
-}
-
-/* Eight numbers as they are on the wire. */
-template <int WIRE> struct wire_8;
-template <> struct wire_8<WIRE_BF16> {
-    enum { BYTES = 16 };
-    uint4 a;
-    __device__ __forceinline__ explicit wire_8(const eight &v)
-        : a(make_uint4(bf16_pair(v.x[0], v.x[1]), bf16_pair(v.x[2], v.x[3]), bf16_pair(v.x[4], v.x[5]),
-                       bf16_pair(v.x[6], v.x[7]))) {}
-    __device__ __forceinline__ explicit wire_8(const uint8_t *at) : a(__ldcg((const uint4 *)at)) {}
-    __device__ __forceinline__ void push(uint8_t *at) const {
-        *(uint4 *)at = a;
-    }
-    __device__ __forceinline__ eight value(void) const {
-        const uint32_t w[4] = {a.x, a.y, a.z, a.w};
-        eight v;
-        for (int i = 0; i < 4; i++) {
-            v.x[2 * i] = __uint_as_float(w[i] << 16);
-            v.x[2 * i + 1] = __uint_as_float(w[i] & 0xFFFF0000u);
+            x[u] = peek(at + u * apart);
         }
-        return v;
+        out[u] = make_uint2((uint32_t)x[u].x, (uint32_t)x[u].y);
     }
-};
-template <> struct wire_8<WIRE_F32> {
-    enum { BYTES = 32 };
-    uint4 a, b;
-    __device__ __forceinline__ explicit wire_8(const eight &v) {
-        memcpy(&a, v.x, 16);
-        memcpy(&b, v.x + 4, 16);
-    }
-    __device__ __forceinline__ explicit wire_8(const uint8_t *at)
-        : a(__ldcg((const uint4 *)at)), b(__ldcg((const uint4 *)at + 1)) {}
-    __device__ __forceinline__ void push(uint8_t *at) const {
-        ((uint4 *)at)[0] = a;
-        ((uint4 *)at)[1] = b;
-    }
-    __device__ __forceinline__ eight value(void) const {
-        eight v;
-        memcpy(v.x, &a, 16);
-        memcpy(v.x + 4, &b, 16);
-        return v;
-    }
-};
+    return true;
+}
+
+/* --- sums */
 
 /* Rows of float32 in device memory. */
 struct matrix {
@@ -222,261 +152,296 @@ static __device__ __forceinline__ float *number_at(const matrix &x, uint32_t wid
     return (float *)(x.at + row * x.stride) + column;
 }
 
-enum { GROUP_ALL = 1 << 30 };
-
-template <int EACH> static __device__ __forceinline__ int64_t parts_of(const reduction &m) {
-    return (m.n + GROUP_PART * EACH - 1) / (GROUP_PART * EACH);
+static __device__ __forceinline__ uint32_t bf16_pair(float a, float b) {
+    __nv_bfloat162 p = __floats2bfloat162_rn(a, b);
+    uint32_t bits;
+    memcpy(&bits, &p, 4);
+    return bits;
 }
 
-/* After its group pushed part j to member `to` (GROUP_ALL: to all). */
-static __device__ __forceinline__ void flag_part(const meeting &m, int64_t j, uint32_t to) {
-    const gpu_group *g = m.g;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence_system();
-        for (uint32_t q = 0; q < g->members; q++)
-            if (q != g->rank && (to == GROUP_ALL || q == to))
-                *(volatile uint32_t *)(place_of(g, q, g->rank, m.number) + g->flags + 4 * j) = m.number;
+/* The numbers of a word: two float32, or four bfloat16. */
+template <int WIRE> struct numbers {
+    enum { COUNT = WIRE == WIRE_F32 ? 2 : 4 };
+    float x[COUNT];
+
+    __device__ __forceinline__ numbers(void) {}
+    __device__ __forceinline__ explicit numbers(const float *at) {
+        if constexpr (WIRE == WIRE_F32) {
+            const float2 v = *(const float2 *)at;
+            x[0] = v.x, x[1] = v.y;
+        } else {
+            const float4 v = *(const float4 *)at;
+            x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+        }
     }
+    __device__ __forceinline__ explicit numbers(payload p) {
+        if constexpr (WIRE == WIRE_F32) {
+            x[0] = __uint_as_float(p.x), x[1] = __uint_as_float(p.y);
+        } else {
+            x[0] = __uint_as_float(p.x << 16), x[1] = __uint_as_float(p.x & 0xFFFF0000u);
+            x[2] = __uint_as_float(p.y << 16), x[3] = __uint_as_float(p.y & 0xFFFF0000u);
+        }
+    }
+    __device__ __forceinline__ payload packed(void) const {
+        if constexpr (WIRE == WIRE_F32)
+            return make_uint2(__float_as_uint(x[0]), __float_as_uint(x[1]));
+        else
+            return make_uint2(bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]));
+    }
+    __device__ __forceinline__ void add(const numbers &other) {
+        for (int i = 0; i < COUNT; i++)
+            x[i] += other.x[i];
+    }
+    __device__ __forceinline__ void store(float *at) const {
+        if constexpr (WIRE == WIRE_F32)
+            *(float2 *)at = make_float2(x[0], x[1]);
+        else
+            *(float4 *)at = make_float4(x[0], x[1], x[2], x[3]);
+    }
+};
+
+template <int WIRE> static __device__ __forceinline__ numbers<WIRE> own_of(const reduction &m, int64_t word) {
+    return numbers<WIRE>(number_at(m.y, m.width, word * numbers<WIRE>::COUNT));
 }
 
-/* Waits for part j of member `from` (GROUP_ALL: of all others). All threads of the group agree on the result. */
-static __device__ __forceinline__ bool await_part(const meeting &m, int64_t j, uint32_t from) {
-    const gpu_group *g = m.g;
-    bool came = true;
-    const uint32_t q = threadIdx.x;
-    const uint64_t began = counts_time() ? now_ns() : 0;
-    if (q < g->members && q != g->rank && (from == GROUP_ALL || q == from)) {
-        const volatile uint32_t *at = (const volatile uint32_t *)(place_of(g, g->rank, q, m.number) + g->flags + 4 * j);
-        group_wait w = {0, 0};
-        while (*at != m.number)
-            if (!still_waits(m, &w, q)) {
-                came = false;
-                break;
-            }
-        __threadfence_system(); /* acquires what the flag stands for */
+template <int WIRE> static __device__ __forceinline__ void finish(const reduction &m, int64_t word, numbers<WIRE> sum) {
+    const int64_t e = word * numbers<WIRE>::COUNT;
+    if (m.residual.at)
+        sum.add(numbers<WIRE>(number_at(m.residual, m.width, e)));
+    sum.store(number_at(m.out, m.width, e));
+}
+
+/* Pushes a word to all others, each member beginning at another, so that no link has all at once. */
+static __device__ __forceinline__ void push_to_all(const meeting &m, int64_t word, payload x) {
+    for (uint32_t k = 1; k < m.g->members; k++)
+        push_word(group_place(m.g, next_member(m.g, k), m.g->rank, m.number) + 16 * word, x, m.number);
+}
+
+/* A message of few numbers: a thread has a word, and keeps its own. Without numbers the members still hear each other. */
+template <int WIRE> static __device__ void small_message(const reduction &m) {
+    const int64_t word = blockIdx.x * (int64_t)GROUP_THREADS + threadIdx.x, words = m.n / numbers<WIRE>::COUNT;
+    const bool any = word < words;
+    numbers<WIRE> own, sum;
+    uint64_t began;
+    if (!any && (words || word))
+        return;
+    if (any)
+        own = own_of<WIRE>(m, word);
+    push_to_all(m, word, any ? own.packed() : make_uint2(0, 0));
+    own = numbers<WIRE>(own.packed());
+    began = counts_time() ? now_ns() : 0;
+    for (uint32_t q = 0; q < m.g->members; q++) {
+        payload x;
+        if (q != m.g->rank && !take_words<1>(m, q, group_place(m.g, m.g->rank, q, m.number) + 16 * word, 0, 1, &x))
+            return;
+        const numbers<WIRE> theirs = q == m.g->rank ? own : numbers<WIRE>(x);
+        if (q)
+            sum.add(theirs);
+        else
+            sum = theirs;
     }
-    came = __syncthreads_and(came);
     add_waited(m, began);
-    return came;
+    if (any)
+        finish(m, word, sum);
 }
 
-/* The numbers of part j that a thread has are 8 at every EACH * threads * 8. */
-#define FOR_PART(e, j, m, EACH)                                                                                        \
-    _Pragma("unroll") for (int u_ = 0; u_ < EACH;                                                                      \
-                           u_++) if (int64_t e = ((j) * EACH + u_) * GROUP_PART + 8 * (int64_t)threadIdx.x; e < (m).n)
+/* Larger messages go in chunks of EACH words a thread; a group pushes its next chunk before it waits for the last. */
+template <int WIRE, int EACH> struct chunks {
+    enum { WORDS = GROUP_THREADS * EACH, APART = 16 * GROUP_THREADS };
 
-template <int WIRE, int EACH>
-static __device__ __forceinline__ void push_part(const reduction &m, int64_t j, uint32_t to) {
-    const gpu_group *g = m.g;
-    FOR_PART(e, j, m, EACH) {
-        wire_8<WIRE> x(load_8(number_at(m.y, m.width, e)));
-        for (uint32_t k = 1; k < g->members; k++) {
-            const uint32_t q = next_member(g, k);
-            if (to == GROUP_ALL || q == to)
-                x.push(place_of(g, q, g->rank, m.number) + g->data + e / 8 * wire_8<WIRE>::BYTES);
-        }
+    static __device__ __forceinline__ int64_t count(const reduction &m) {
+        return (m.n / numbers<WIRE>::COUNT + WORDS - 1) / WORDS;
     }
-    flag_part(m, j, to);
-}
-
-template <int WIRE> static __device__ __forceinline__ eight sum_of(const reduction &m, int64_t e) {
-    const gpu_group *g = m.g;
-    eight own = wire_8<WIRE>(load_8(number_at(m.y, m.width, e))).value(), sum;
-    for (uint32_t q = 0; q < g->members; q++) {
-        eight x = own;
-        if (q != g->rank)
-            x = wire_8<WIRE>(place_of(g, g->rank, q, m.number) + g->data + e / 8 * wire_8<WIRE>::BYTES).value();
-        for (int i = 0; i < 8; i++)
-            sum.x[i] = q ? sum.x[i] + x.x[i] : x.x[i];
+    /* The thread's first word of a chunk, and how many it has. */
+    static __device__ __forceinline__ int64_t first(const reduction &m, int64_t chunk, int *left) {
+        const int64_t word = chunk * WORDS + threadIdx.x, all = m.n / numbers<WIRE>::COUNT;
+        *left = word < all ? (int)min((int64_t)EACH, (all - word + GROUP_THREADS - 1) / GROUP_THREADS) : 0;
+        return word;
     }
-    return sum;
-}
-
-static __device__ __forceinline__ void finish_8(const reduction &m, int64_t e, eight sum) {
-    if (m.residual.at) {
-        const eight r = load_8(number_at(m.residual, m.width, e));
-        for (int i = 0; i < 8; i++)
-            sum.x[i] += r.x[i];
-    }
-    store_8(number_at(m.out, m.width, e), sum);
-}
-
-template <int WIRE, int EACH> static __device__ void one_shot(const reduction &m) {
-    const int64_t parts = parts_of<EACH>(m), step = gridDim.x;
-    for (int64_t j = blockIdx.x; j - step < parts; j += step) {
-        if (j < parts)
-            push_part<WIRE, EACH>(m, j, GROUP_ALL);
-        if (j >= step) {
-            if (!await_part(m, j - step, GROUP_ALL))
-                return;
-            FOR_PART(e, j - step, m, EACH)
-            finish_8(m, e, sum_of<WIRE>(m, e));
-        }
-    }
-}
-
-template <int WIRE, int EACH> static __device__ void two_shot(const reduction &m) {
-    const gpu_group *g = m.g;
-    const int64_t parts = parts_of<EACH>(m), step = gridDim.x;
-    for (int64_t j = blockIdx.x; j - 2 * step < parts; j += step) {
-        const int64_t sums = j - step, takes = j - 2 * step;
-        if (j < parts && (uint32_t)(j % g->members) != g->rank)
-            push_part<WIRE, EACH>(m, j, (uint32_t)(j % g->members));
-        if (sums >= 0 && sums < parts && (uint32_t)(sums % g->members) == g->rank) {
-            if (!await_part(m, sums, GROUP_ALL))
-                return;
-            FOR_PART(e, sums, m, EACH) {
-                wire_8<WIRE> x(sum_of<WIRE>(m, e));
-                for (uint32_t k = 1; k < g->members; k++) {
-                    const uint32_t q = next_member(g, k);
-                    x.push(place_of(g, q, g->rank, m.number) + g->data + e / 8 * wire_8<WIRE>::BYTES);
-                }
-                finish_8(m, e, x.value());
-            }
-            flag_part(m, sums, GROUP_ALL);
-        }
-        if (takes >= 0 && (uint32_t)(takes % g->members) != g->rank) {
-            const uint32_t owner = (uint32_t)(takes % g->members);
-            if (!await_part(m, takes, owner))
-                return;
-            FOR_PART(e, takes, m, EACH)
-            finish_8(
-                m, e,
-                wire_8<WIRE>(place_of(g, g->rank, owner, m.number) + g->data + e / 8 * wire_8<WIRE>::BYTES).value());
-        }
-    }
-}
-
-/* A message by words, EACH pairs of a thread at a time. Without numbers the members still hear each other. */
-template <int EACH> static __device__ void by_words(const reduction &m) {
-    const int64_t pairs = m.n / 2, stride = (int64_t)gridDim.x * GROUP_THREADS;
-    int64_t e = blockIdx.x * (int64_t)GROUP_THREADS + threadIdx.x;
-    if (!pairs && !e) {
-        float2 none = {0, 0};
-        push_words(m, 0, none);
-        sum_words(m, 0, none, &none);
-    }
-    for (; e < pairs; e += EACH * stride) {
-        float2 own[EACH];
-        uint64_t began;
+    static __device__ __forceinline__ void push(const reduction &m, int64_t chunk, uint32_t owner) {
+        int left;
+        const int64_t word = first(m, chunk, &left);
+        numbers<WIRE> own[EACH];
 #pragma unroll
         for (int u = 0; u < EACH; u++)
-            if (e + u * stride < pairs) {
-                own[u] = *(const float2 *)number_at(m.y, m.width, 2 * (e + u * stride));
-                push_words(m, e + u * stride, own[u]);
+            if (u < left)
+                own[u] = own_of<WIRE>(m, word + u * GROUP_THREADS);
+#pragma unroll
+        for (int u = 0; u < EACH; u++)
+            if (u < left && owner == m.g->members)
+                push_to_all(m, word + u * GROUP_THREADS, own[u].packed());
+            else if (u < left)
+                push_word(group_place(m.g, owner, m.g->rank, m.number) + 16 * (word + u * GROUP_THREADS),
+                          own[u].packed(), m.number);
+    }
+    /* Adds up a chunk; `spread`: and pushes the sum, rounded. */
+    static __device__ __forceinline__ bool sum(const reduction &m, int64_t chunk, bool spread) {
+        int left;
+        const int64_t word = first(m, chunk, &left);
+        numbers<WIRE> all[EACH];
+        const uint64_t began = counts_time() ? now_ns() : 0;
+        for (uint32_t q = 0; q < m.g->members; q++) {
+            payload x[EACH];
+            if (q != m.g->rank &&
+                !take_words<EACH>(m, q, group_place(m.g, m.g->rank, q, m.number) + 16 * word, APART, left, x))
+                return false;
+#pragma unroll
+            for (int u = 0; u < EACH; u++) {
+                if (u >= left)
+                    break;
+                const numbers<WIRE> theirs(q == m.g->rank ? own_of<WIRE>(m, word + u * GROUP_THREADS).packed() : x[u]);
+                if (q)
+                    all[u].add(theirs);
+                else
+                    all[u] = theirs;
             }
-        began = counts_time() ? now_ns() : 0;
+        }
+        add_waited(m, began);
 #pragma unroll
         for (int u = 0; u < EACH; u++) {
-            const int64_t at = e + u * stride;
-            float2 sum = {0, 0}, rest = {0, 0};
-            if (at >= pairs)
+            if (u >= left)
                 break;
-            if (m.residual.at)
-                rest = *(const float2 *)number_at(m.residual, m.width, 2 * at);
-            if (!sum_words(m, at, own[u], &sum))
-                return;
-            if (!u)
-                add_waited(m, began);
-            if (m.residual.at)
-                sum = make_float2(sum.x + rest.x, sum.y + rest.y);
-            *(float2 *)number_at(m.out, m.width, 2 * at) = sum;
+            if (spread) {
+                push_to_all(m, word + u * GROUP_THREADS, all[u].packed());
+                all[u] = numbers<WIRE>(all[u].packed());
+            }
+            finish(m, word + u * GROUP_THREADS, all[u]);
         }
+        return true;
+    }
+    /* Takes a chunk's sum from its owner. */
+    static __device__ __forceinline__ bool take(const reduction &m, int64_t chunk, uint32_t owner) {
+        int left;
+        const int64_t word = first(m, chunk, &left);
+        payload x[EACH];
+        if (!take_words<EACH>(m, owner, group_place(m.g, m.g->rank, owner, m.number) + 16 * word, APART, left, x))
+            return false;
+#pragma unroll
+        for (int u = 0; u < EACH; u++)
+            if (u < left)
+                finish(m, word + u * GROUP_THREADS, numbers<WIRE>(x[u]));
+        return true;
+    }
+};
+
+template <int WIRE, int EACH> static __device__ void one_shot(const reduction &m) {
+    typedef chunks<WIRE, EACH> c;
+    const int64_t all = c::count(m), step = gridDim.x;
+    for (int64_t j = blockIdx.x; j - step < all; j += step) {
+        if (j < all)
+            c::push(m, j, m.g->members);
+        if (j >= step && !c::sum(m, j - step, false))
+            return;
     }
 }
 
-/* By the message's size and the group's borders. Two shots need a part for each member, so that all hear each other. */
-static __device__ __forceinline__ void reduce(const reduction &m) {
-    const uint64_t bytes = 4 * (uint64_t)m.n;
-    const bool bf16 = bytes >= m.g->bf16_least, large = m.n > GROUP_PART * (int64_t)gridDim.x;
-    if (bytes <= m.g->words_most)
-        by_words<1>(m);
-    else if (bytes >= m.g->two_least && parts_of<4>(m) >= m.g->members) {
-        if (bf16)
-            two_shot<WIRE_BF16, 4>(m);
-        else
-            two_shot<WIRE_F32, 4>(m);
-    } else if (bf16) {
-        if (large)
-            one_shot<WIRE_BF16, 4>(m);
-        else
-            one_shot<WIRE_BF16, 1>(m);
-    } else if (large)
-        one_shot<WIRE_F32, 4>(m);
+/* There must be a chunk for each member, so that all hear each other. */
+template <int WIRE, int EACH> static __device__ void two_shots(const reduction &m) {
+    typedef chunks<WIRE, EACH> c;
+    const int64_t all = c::count(m), step = gridDim.x;
+    const uint32_t members = m.g->members;
+    for (int64_t j = blockIdx.x; j - 2 * step < all; j += step) {
+        const int64_t sums = j - step, takes = j - 2 * step;
+        if (j < all && (uint32_t)(j % members) != m.g->rank)
+            c::push(m, j, (uint32_t)(j % members));
+        if (sums >= 0 && sums < all && (uint32_t)(sums % members) == m.g->rank && !c::sum(m, sums, true))
+            return;
+        if (takes >= 0 && (uint32_t)(takes % members) != m.g->rank && !c::take(m, takes, (uint32_t)(takes % members)))
+            return;
+    }
+}
+
+template <int WIRE> static __device__ __forceinline__ void reduce_as(const reduction &m) {
+    if (m.n / numbers<WIRE>::COUNT <= (int64_t)gridDim.x * GROUP_THREADS)
+        small_message<WIRE>(m);
+    else if (4 * (uint64_t)m.n >= m.g->two_least && chunks<WIRE, 4>::count(m) >= m.g->members)
+        two_shots<WIRE, 4>(m);
     else
-        one_shot<WIRE_F32, 1>(m);
+        one_shot<WIRE, 4>(m);
+}
+
+/* By the message's size and the group's borders. */
+static __device__ __forceinline__ void reduce(const reduction &m) {
+    come(m);
+    if (4 * (uint64_t)m.n >= m.g->bf16_least)
+        reduce_as<WIRE_BF16>(m);
+    else
+        reduce_as<WIRE_F32>(m);
 }
 
 /* --- gathering */
 
-/* `rows` rows of `width` numbers at y, which are the columns from `start` on of rows of `total` numbers. */
+/* `rows` rows of `width` numbers at y, which are the columns from `start` on of rows of `total` numbers. A member does not know which
+ * columns are whose: all push to the place of the first source, where the words lie as the result's numbers do. */
 struct gathering : meeting {
     matrix y, out;
     int64_t rows;
     int32_t width, start, total;
 };
 
-/* T: float, or float4 where all three widths are whole fours. All members' columns lie side by side in the data of the first place. */
-template <typename T> static __device__ void push_columns(const gathering &m) {
-    const gpu_group *g = m.g;
-    const int each = sizeof(T) / sizeof(float), width = m.width / each, total = m.total / each, start = m.start / each;
-    const int64_t n = m.rows * width, stride = (int64_t)gridDim.x * GROUP_THREADS;
-    for (int64_t e = blockIdx.x * (int64_t)GROUP_THREADS + threadIdx.x; e < n; e += stride) {
-        const int64_t row = e / width, column = e - row * width, at = start + column;
-        const T x = ((const T *)(m.y.at + row * m.y.stride))[column];
-        for (uint32_t k = 1; k < g->members; k++) {
-            const uint32_t q = next_member(g, k);
-            ((T *)(place_of(g, q, q ? 0 : 1, m.number) + g->data))[row * total + at] = x;
+enum { GATHER_EACH = 4 };
+
+/* A half of a word is a number. */
+static __device__ __forceinline__ uint64_t half_at(const gathering &m, uint32_t member, int64_t e) {
+    return group_place(m.g, member, member ? 0 : 1, m.number) + 8 * e;
+}
+
+static __device__ __forceinline__ void push_columns(const gathering &m, int64_t stride, int64_t at) {
+    for (int64_t e = at, n = m.rows * m.width; e < n; e += stride) {
+        const int64_t row = e / m.width, column = e - row * m.width;
+        const float x = ((const float *)(m.y.at + row * m.y.stride))[column];
+        const uint64_t word = (uint64_t)m.number << 32 | __float_as_uint(x);
+        for (uint32_t k = 1; k < m.g->members; k++)
+            *(volatile uint64_t *)half_at(m, next_member(m.g, k), row * m.total + m.start + column) = word;
+        ((float *)(m.out.at + row * m.out.stride))[m.start + column] = x;
+    }
+}
+
+static __device__ __forceinline__ bool take_columns(const gathering &m, int64_t stride, int64_t at) {
+    const int32_t others = m.total - m.width; /* numbers of a row that others have */
+    for (int64_t first = at, n = m.rows * others; first < n; first += GATHER_EACH * stride) {
+        uint64_t x[GATHER_EACH], from[GATHER_EACH];
+        float *to[GATHER_EACH];
+#pragma unroll
+        for (int u = 0; u < GATHER_EACH; u++) {
+            const int64_t e = first + u * stride, row = e / others, i = e - row * others;
+            const int64_t column = i < m.start ? i : i + m.width;
+            if (e < n) {
+                from[u] = half_at(m, m.g->rank, row * m.total + column);
+                to[u] = (float *)(m.out.at + row * m.out.stride) + column;
+                x[u] = *(const volatile uint64_t *)from[u];
+            }
         }
-        ((T *)(m.out.at + row * m.out.stride))[at] = x;
+#pragma unroll
+        for (int u = 0; u < GATHER_EACH; u++) {
+            group_wait w = {0, 0};
+            if (first + u * stride >= n)
+                break;
+            while ((uint32_t)(x[u] >> 32) != m.number) {
+                if (!still_waits(m, &w, GROUP_SOMEONE))
+                    return false;
+                x[u] = *(const volatile uint64_t *)from[u];
+            }
+            *to[u] = __uint_as_float((uint32_t)x[u]);
+        }
     }
-}
-
-template <typename T> static __device__ void take_columns(const gathering &m) {
-    const gpu_group *g = m.g;
-    const int each = sizeof(T) / sizeof(float), width = m.width / each, total = m.total / each, start = m.start / each;
-    const T *from = (const T *)(place_of(g, g->rank, g->rank ? 0 : 1, m.number) + g->data);
-    const int64_t n = m.rows * total, stride = (int64_t)gridDim.x * GROUP_THREADS;
-    for (int64_t e = blockIdx.x * (int64_t)GROUP_THREADS + threadIdx.x; e < n; e += stride) {
-        const int64_t row = e / total, column = e - row * total;
-        if (column < start || column >= start + width)
-            ((T *)(m.out.at + row * m.out.stride))[column] = __ldcg(from + e);
-    }
-}
-
-/* Waits for every group's flag: a group does not know which columns are another member's. Their grids are of one size. */
-static __device__ __forceinline__ bool await_all(const meeting &m) {
-    const gpu_group *g = m.g;
-    const uint64_t began = counts_time() ? now_ns() : 0;
-    bool came = true;
-    for (uint32_t i = threadIdx.x; i < gridDim.x * (g->members - 1); i += GROUP_THREADS) {
-        const uint32_t k = i / gridDim.x, q = next_member(g, k + 1);
-        const volatile uint32_t *at = (const volatile uint32_t *)(place_of(g, g->rank, q, m.number) + g->flags);
-        group_wait w = {0, 0};
-        while (came && at[i - k * gridDim.x] != m.number)
-            came = still_waits(m, &w, q);
-    }
-    __threadfence_system();
-    came = __syncthreads_and(came);
-    add_waited(m, began);
-    return came;
+    return true;
 }
 
 static __device__ __forceinline__ void gather(const gathering &m) {
-    const bool fours = (m.width | m.start | m.total) % 4 == 0 &&
-                       ((uint64_t)m.y.at | m.y.stride | (uint64_t)m.out.at | m.out.stride) % 16 == 0;
-    if (fours)
-        push_columns<float4>(m);
-    else
-        push_columns<float>(m);
-    flag_part(m, blockIdx.x, GROUP_ALL);
-    if (!await_all(m))
+    const int64_t stride = (int64_t)gridDim.x * GROUP_THREADS, at = blockIdx.x * (int64_t)GROUP_THREADS + threadIdx.x;
+    if (!m.rows) { /* the members hear each other, as in a sum of nothing */
+        reduction none;
+        (meeting &)none = m;
+        none.n = 0;
+        reduce(none);
         return;
-    if (fours)
-        take_columns<float4>(m);
-    else
-        take_columns<float>(m);
+    }
+    come(m);
+    push_columns(m, stride, at);
+    const uint64_t began = counts_time() ? now_ns() : 0;
+    if (take_columns(m, stride, at))
+        add_waited(m, began);
 }
 
 #endif

@@ -18,7 +18,7 @@
 #include "launchers.h"
 
 enum { KB = 1 << 10, ALREADY = 704 /* CUDA: peer access is enabled */, NS_PER_MS = 1000000, POLL_NS = 100000 };
-enum { PROOF_MS = 10000, RESTART = 1 << 30 };
+enum { PLACE = 16 * KB /* bytes of a place at first */, PROOF_MS = 10000, RESTART = 1 << 30 };
 
 /* The run that each launcher starts. */
 typedef struct {
@@ -34,7 +34,7 @@ struct hal_group {
     hal_device *devices[HAL_MEMBERS];
     uint32_t members, timeout_ms;
     gpu_group on_device[HAL_MEMBERS]; /* as the members have them */
-    gpu_address at[HAL_MEMBERS], waited[HAL_MEMBERS], inbox[HAL_MEMBERS];
+    gpu_address at[HAL_MEMBERS], counts[HAL_MEMBERS], inbox[HAL_MEMBERS];
     uint32_t *broken;        /* pinned, of the first member, seen by all */
     gpu_group_fault *faults; /* likewise, one a member */
     uint32_t before;         /* collectives since the inboxes were cleared */
@@ -55,10 +55,39 @@ static void break_group(hal_group *g, uint32_t rank, const char *why) {
     *(volatile uint32_t *)g->broken = 1;
 }
 
+static int read_counts(hal_group *g, uint32_t i, gpu_group_counts *out) {
+    hal_device *d = g->devices[i];
+    int code = gpu_lock(d);
+    if (code)
+        return code;
+    code = gpu_check(d, d->api.read(out, g->counts[i], sizeof *out, d->side), "reading a group's counts");
+    if (!code)
+        code = gpu_check(d, d->api.finish(d->side), "reading a group's counts");
+    gpu_unlock(d);
+    return code;
+}
+
+/* The member that came to the fewest collectives, or one that cannot say it. */
+static uint32_t least_number(hal_group *g) {
+    uint64_t least = UINT64_MAX;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < g->members; i++) {
+        gpu_group_counts counts = {0};
+        if (read_counts(g, i, &counts))
+            counts.number = 0;
+        if (counts.number < least) {
+            least = counts.number;
+            found = i;
+        }
+    }
+    return found;
+}
+
 /* What the kernels wrote when they gave up. Of several the first number counts: later ones failed because of it. */
 static void look_at_faults(hal_group *g) {
     const volatile gpu_group_fault *first = NULL;
     char why[256];
+    uint32_t missing;
     if (g->missing >= 0 || !*(volatile uint32_t *)g->broken)
         return;
     for (uint32_t i = 0; i < g->members; i++) {
@@ -66,11 +95,12 @@ static void look_at_faults(hal_group *g) {
         if (f->step && (!first || f->number < first->number))
             first = f;
     }
-    if (!first || first->missing >= g->members)
+    if (!first)
         return;
-    snprintf(why, sizeof why, "member %u did not come to %s of step %u within %u ms", first->missing,
+    missing = first->missing == GROUP_SOMEONE ? least_number(g) : first->missing;
+    snprintf(why, sizeof why, "member %u did not come to %s of step %u within %u ms", missing,
              first->op == GROUP_REDUCE ? "reduce_add" : "gather_columns", first->step - 1, g->timeout_ms);
-    break_group(g, first->missing, why);
+    break_group(g, missing, why);
 }
 
 int gpu_group_fault_of(hal_group *g, uint32_t rank, int code) {
@@ -147,17 +177,11 @@ static int send_group(hal_group *g, uint32_t i) {
     return code;
 }
 
-/* Gives all members inboxes whose places have so many bytes of flags and data, if theirs have less. No step is under way after
- * it; plans that were compiled before go on. */
-static int grow_inboxes(hal_group *g, uint64_t flags, uint64_t data) {
-    const gpu_group *old = g->on_device;
-    const uint64_t words = 2 * old->words_most, had_flags = old->data - old->flags, had_data = old->place - old->data;
-    int code;
-    flags = ((flags > had_flags ? flags : had_flags) + 255) & ~(uint64_t)255;
-    data = ((data > had_data ? data : had_data) + 255) & ~(uint64_t)255;
-    if (old->place == words + flags + data)
-        return 0;
-    if ((code = finish_all(g)))
+/* Gives all members inboxes whose places have so many bytes, if theirs have less. No step is under way after it; plans that were
+ * compiled before go on. */
+static int grow_inboxes(hal_group *g, uint64_t place) {
+    int code = 0;
+    if (place <= g->on_device[0].place || (code = finish_all(g)))
         return code;
     for (uint32_t i = 0; i < g->members && !code; i++) {
         hal_device *d = g->devices[i];
@@ -166,19 +190,18 @@ static int grow_inboxes(hal_group *g, uint64_t flags, uint64_t data) {
         if (g->inbox[i])
             d->api.free(g->inbox[i]);
         g->inbox[i] = 0;
-        code = gpu_check(d, d->api.alloc(&g->inbox[i], inbox_bytes(g, words + flags + data)), "memory for an inbox");
+        code = gpu_check(d, d->api.alloc(&g->inbox[i], inbox_bytes(g, place)), "memory for an inbox");
         gpu_unlock(d);
     }
-    for (uint32_t i = 0; i < g->members && !code; i++) {
-        gpu_group *own = g->on_device + i;
-        own->flags = words;
-        own->data = words + flags;
-        own->place = words + flags + data;
-        memcpy(own->inbox, g->inbox, g->members * sizeof *own->inbox);
+    for (uint32_t i = 0; i < g->members; i++) {
+        g->on_device[i].place = code ? 0 : place;
+        memcpy(g->on_device[i].inbox, g->inbox, g->members * sizeof *g->inbox);
     }
     for (uint32_t i = 0; i < g->members && !code; i++)
         if (!(code = send_group(g, i)))
             code = clear_inbox(g, i);
+    if (code)
+        break_group(g, 0, hal_last_error()); /* plans that were compiled before have no inboxes */
     return code;
 }
 
@@ -212,9 +235,8 @@ static int reach_others(hal_group *g, uint32_t i) {
  * then a sum has the same bits in each way. */
 static void set_borders(gpu_group *g, int deterministic) {
     const int many = g->members > 2;
-    g->words_most = (deterministic ? many ? 1024 : 2048 : many ? 256 : 640) * KB;
-    g->bf16_least = deterministic ? UINT64_MAX : g->words_most + 1;
-    g->two_least = (many ? 3 : 16) * KB * KB;
+    g->bf16_least = deterministic ? UINT64_MAX : (many ? 256 : 512) * KB + 1;
+    g->two_least = many ? 1536 * KB : UINT64_MAX;
 }
 
 static int make_member(hal_group *g, uint32_t i, uint32_t timeout_ms) {
@@ -225,18 +247,17 @@ static int make_member(hal_group *g, uint32_t i, uint32_t timeout_ms) {
         return code;
     code = gpu_check(d, d->api.alloc(&g->at[i], sizeof *own), "memory for a group");
     if (!code)
-        code = gpu_check(d, d->api.alloc(&g->waited[i], sizeof(uint64_t)), "memory for a group");
+        code = gpu_check(d, d->api.alloc(&g->counts[i], sizeof(gpu_group_counts)), "memory for a group");
     if (!code)
-        code = gpu_check(d, d->api.fill(g->waited[i], 0, sizeof(uint64_t), d->main), "memory for a group");
+        code = gpu_check(d, d->api.fill(g->counts[i], 0, sizeof(gpu_group_counts), d->main), "memory for a group");
     gpu_unlock(d);
     own->rank = i;
     own->members = g->members;
     own->timeout_ns = (uint64_t)timeout_ms * NS_PER_MS;
-    own->waited = g->waited[i];
+    own->counts = g->counts[i];
     own->broken = (uint64_t)(uintptr_t)g->broken;
     own->fault = (uint64_t)(uintptr_t)(g->faults + i);
     set_borders(own, d->traits.flags & HAL_DETERMINISTIC);
-    own->flags = own->data = own->place = 2 * own->words_most;
     return code;
 }
 
@@ -345,7 +366,7 @@ static int make_group(hal_group *g, uint32_t timeout_ms) {
     for (uint32_t i = 0; i < g->members && !code; i++)
         code = make_member(g, i, timeout_ms);
     if (!code)
-        code = grow_inboxes(g, 4 * KB, 256);
+        code = grow_inboxes(g, PLACE);
     if (!code && g->members > 1)
         code = prove(g);
     if (!code && !(g->launchers = launchers_new(g->members, run_turn, g)))
@@ -395,7 +416,7 @@ void gpu_part(hal_group *g) {
     for (uint32_t i = 0; i < g->members; i++) {
         hal_device *d = g->devices[i];
         if (!gpu_lock(d)) {
-            const gpu_address all[] = {g->at[i], g->waited[i], g->inbox[i]};
+            const gpu_address all[] = {g->at[i], g->counts[i], g->inbox[i]};
             for (size_t n = 0; n < sizeof all / sizeof *all; n++)
                 if (all[n])
                     d->api.free(all[n]);
@@ -418,13 +439,9 @@ void gpu_group_info(hal_group *g, hal_group_info *out) {
     out->missing = g->missing;
     out->meetings = g->meetings;
     for (uint32_t i = 0; i < g->members && g->missing < 0; i++) {
-        hal_device *d = g->devices[i];
-        uint64_t ns = 0;
-        if (gpu_lock(d))
-            continue;
-        if (!d->api.read(&ns, g->waited[i], sizeof ns, d->side) && !d->api.finish(d->side))
-            out->waited[i] = 1e-9 * (double)ns;
-        gpu_unlock(d);
+        gpu_group_counts counts;
+        if (!read_counts(g, i, &counts))
+            out->waited[i] = 1e-9 * (double)counts.waited_ns;
     }
     gpu_group_unlock(g);
 }
@@ -471,9 +488,16 @@ static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t
     return 0;
 }
 
-/* Compares the members' collectives, and adds up what places they need. */
-static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_t *flags, uint64_t *data) {
-    const gpu_group *own = g->on_device;
+/* Bytes of a place for a message of so many numbers at most: a word has four bfloat16, but two numbers otherwise. */
+static uint64_t place_for(const gpu_group *g, int gathers, uint64_t numbers) {
+    const uint64_t halves = g->bf16_least / sizeof(float); /* the most numbers of a sum that are float32 on the wire */
+    if (gathers || numbers <= halves)
+        return numbers * GROUP_WORD / 2;
+    return numbers * GROUP_WORD / 4 > halves * GROUP_WORD / 2 ? numbers * GROUP_WORD / 4 : halves * GROUP_WORD / 2;
+}
+
+/* Compares the members' collectives. *place: the largest that they need. */
+static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_t *place) {
     for (uint32_t i = 1; i < g->members; i++)
         if (execs[i]->n_meetings != execs[0]->n_meetings)
             return hal_fail(HAL_E_INVALID, "member %u has %u collectives, member 0 has %u", i, execs[i]->n_meetings,
@@ -481,26 +505,19 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_
     for (uint32_t n = 0; n < execs[0]->n_meetings; n++) {
         const char *op;
         const gpu_call *c = nth(execs[0], n, &op);
-        uint64_t bytes = 4 * (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c);
+        uint64_t bytes = place_for(g->on_device, !strcmp(op, "gather_columns"),
+                                   (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
         int code = check_collective(g, execs, n);
         if (code)
             return code;
-        if (strcmp(op, "gather_columns")) {
-            uint64_t parts = bytes / 4 / GROUP_PART + 1;
-            *flags = 4 * parts > *flags ? 4 * parts : *flags;
-            if (bytes <= own->words_most)
-                bytes = 0;
-            else if (bytes >= own->bf16_least)
-                bytes /= 2;
-        }
-        *data = bytes > *data ? bytes : *data;
+        *place = bytes > *place ? bytes : *place;
     }
     return 0;
 }
 
 static int compile_locked(hal_group *g, const hal_plan *const *plans, hal_buffer *const *const *buffers,
                           hal_exec **execs) {
-    uint64_t flags = 0, data = 0;
+    uint64_t place = 0;
     char why[256];
     int code;
     for (uint32_t i = 0; i < g->members; i++) {
@@ -510,9 +527,9 @@ static int compile_locked(hal_group *g, const hal_plan *const *plans, hal_buffer
             return hal_fail(code, "member %u: %s", i, why);
         }
     }
-    if ((code = check_collectives(g, execs, &flags, &data)))
+    if ((code = check_collectives(g, execs, &place)))
         return code;
-    return grow_inboxes(g, flags, data);
+    return grow_inboxes(g, (place + 255) & ~(uint64_t)255);
 }
 
 int gpu_compile_group(hal_group *g, const hal_plan *const *plans, hal_buffer *const *const *buffers, hal_exec **execs) {

@@ -7,34 +7,31 @@
  * slots, by the number's parity, with a place for each other member. Two are enough: a member pushes number n + 2 only after it has
  * heard every other at n + 1, who thus has read n. For this a kernel hears every member, even where a step has no rows.
  *
- * A place has three parts: words (each 4 bytes of data and their number, for small messages), flags (a number for each part of a
- * large message) and data. Words and data never share memory: data might look like a number.
+ * A place has words of 16 bytes, each of two halves: 4 bytes of data and the number.
  */
 #ifndef SATCHEL_GROUP_CALL_H
 #define SATCHEL_GROUP_CALL_H
 
 #include <stdint.h>
 
-enum { GROUP_MEMBERS = 16, GROUP_SLOTS = 2, GROUP_COUNT = 7, GROUP_GATHER_MOST = 64 /* groups that gather */ };
-enum {
-    GROUP_THREADS = 256,
-    GROUP_EACH = 8 /* numbers of a thread in a part */,
-    GROUP_PART = GROUP_THREADS * GROUP_EACH
-};
+enum { GROUP_MEMBERS = 16, GROUP_SLOTS = 2, GROUP_COUNT = 7, GROUP_THREADS = 256, GROUP_WORD = 16 };
 
 typedef struct {
     uint32_t rank, members;
     uint64_t timeout_ns;           /* the longest wait for a member */
     uint64_t inbox[GROUP_MEMBERS]; /* device addresses */
-    uint64_t place;                /* bytes of a place: words, flags, data, in this order */
-    uint64_t flags, data;          /* offsets within a place */
-    /* Bytes of a message of float32: up to which words carry it, from which it is bfloat16 on the wire, and from which it goes in
-     * two shots. */
-    uint64_t words_most, bf16_least, two_least;
+    uint64_t place;                /* bytes of a place */
+    /* Bytes of a message of float32: from which it is bfloat16 on the wire, and from which it goes in two shots. */
+    uint64_t bf16_least, two_least;
     uint64_t broken; /* host memory that all members see: a uint32, not 0 once the group is broken */
     uint64_t fault;  /* host memory: the gpu_group_fault of this member */
-    uint64_t waited; /* device memory: nanoseconds that this member waited for others, a uint64 */
+    uint64_t counts; /* device memory: the gpu_group_counts of this member */
 } gpu_group;
+
+typedef struct {
+    uint64_t waited_ns; /* that this member waited for others */
+    uint64_t number;    /* of the collective to which it came last */
+} gpu_group_counts;
 
 #ifdef __CUDACC__
 #define GROUP_FN static __device__ __forceinline__
@@ -53,12 +50,13 @@ enum { GROUP_PROVED = 1024 };
 
 enum { GROUP_ARG = 2, GROUP_ARG_PLACE = 3 }; /* indices of gpu_call.arg */
 enum { GROUP_REDUCE, GROUP_GATHER };
+enum { GROUP_SOMEONE = 0xFF };
 
 /* Written whole by a kernel that gave up. */
 typedef struct {
-    uint32_t step;   /* 1 + the plan's step; 0: none */
-    uint32_t number; /* of the collective */
-    uint32_t missing, op;
+    uint32_t step;        /* 1 + the plan's step; 0: none */
+    uint32_t number;      /* of the collective */
+    uint32_t missing, op; /* missing: a member, or GROUP_SOMEONE: the one that came to the least number */
 } gpu_group_fault;
 
 #endif
