@@ -1,5 +1,5 @@
 """Groups of GPUs: what collectives compute on every member, their faults, and models on one GPU and on more.
-tests/cext/test_gpu_group.py tests the host's part without a GPU.
+tests/cext/test_group_host.py tests the host's part without a GPU.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ def test_steps_of_two_plans_are_counted(group: GroupDevice, rng: np.random.Gener
     small.exec.wait()
     assert group.group_info().meetings == 5
     assert group.group_info().missing == ""
-    small.close(), large.close()
+    small.close()
+    large.close()
 
 
 def test_a_later_plan_with_larger_messages_is_taken(group: GroupDevice, rng: np.random.Generator) -> None:
