@@ -263,6 +263,7 @@ const gpu_kernel cuda_products[] = {
     PRODUCT("linear_add", add, PRODUCT_ADD),
     PRODUCT("linear_swiglu", gated, PRODUCT_GATED),
     {.op = "get_rows", .check = check_rows, .launch = {{"get_rows_packed", grid_rows, 0}}},
+    {.op = "get_rows_part", .check = check_rows, .mode = 1, .launch = {{"get_rows_packed", grid_rows, 0}}},
     {0},
 };
 
@@ -278,6 +279,7 @@ const gpu_kernel cuda_deterministic_products[] = {
     DETERMINISTIC("linear_add", add, PRODUCT_ADD),
     DETERMINISTIC("linear_swiglu", gated, PRODUCT_GATED),
     {.op = "get_rows", .check = check_rows, .launch = {{"get_rows_packed", grid_rows, 0}}},
+    {.op = "get_rows_part", .check = check_rows, .mode = 1, .launch = {{"get_rows_packed", grid_rows, 0}}},
     {0},
 };
 

@@ -26,6 +26,7 @@ const gpu_vendor *gpu_vendor_entry(void) {
                                       .kernels = cuda_tables,
                                       .deterministic = cuda_deterministic_tables,
                                       .packings = cuda_packings,
-                                      .stacks = 1};
+                                      .stacks = 1,
+                                      .groups = 1};
     return &vendor;
 }

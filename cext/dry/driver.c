@@ -1,20 +1,29 @@
-/* driver.c: a driver that has the numbers of an H100 and memory of the host, knows every kernel by name, and runs none. Its
- * copies happen at once; handles of streams, events and modules stand for nothing.
+/* driver.c: a driver that has the numbers of an H100 and memory of the host, knows every kernel by name, and runs none but
+ * prove_reach, by which a group finds whether its members reach each other. Its copies happen at once; handles of streams, events and
+ * modules stand for nothing.
  *
+ * SATCHEL_DRY_DEVICES: number of devices, default 1. SATCHEL_DRY_PEER: "none", devices have no peer access; "lost", they say that
+ * they have, but nothing arrives. SATCHEL_DRY_LOSE=DEVICE: whatever is started there fails as on a broken GPU.
  * SATCHEL_DRY_ARCH, SATCHEL_DRY_DRIVER: another compute capability times 10, and what the driver says of its version.
  * SATCHEL_DRY_IMAGES: a file, the archive of images from which kernels are loaded. Such an image is a text: "sm_80" or
  * "compute_75", by which the driver takes or refuses it as NVIDIA's does, more, and "end". It refuses SATCHEL_DRY_REFUSED too.
  */
 #include "driver.h"
 
+#include "call.h"
+#include "group_call.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { DEVICES = 8, FAILED = 719 };
 enum { NO_MEMORY = 2, BAD_IMAGE = 200, NO_BINARY = 209, NEWER_PTX = 222, CUDA_12 = 12000 };
 enum { MAJOR = 0, MINOR, UNITS, SHARED, WAVE_WIDTH };
 
-static char handle; /* of all that has no state */
+static char handle, prover; /* of all that has no state; of the kernel prove_reach */
+static char contexts[DEVICES];
+static _Thread_local const char *current;
 
 static int init(unsigned flags) {
     (void)flags;
@@ -32,7 +41,7 @@ static int version(int *out) {
 }
 
 static int count(int *n) {
-    *n = 1;
+    *n = number_of("SATCHEL_DRY_DEVICES", 1);
     return 0;
 }
 
@@ -57,9 +66,38 @@ static int attribute(int *out, int which, int index) {
 }
 
 static int retain(gpu_context *out, int index) {
-    (void)index;
-    *out = &handle;
+    *out = contexts + index % DEVICES;
     return 0;
+}
+
+static int enter(gpu_context context) {
+    current = context;
+    return 0;
+}
+
+static int peer_is(const char *what) {
+    const char *found = getenv("SATCHEL_DRY_PEER");
+    return found && !strcmp(found, what);
+}
+
+static int can_reach(int *able, int from, int to) {
+    *able = from != to && !peer_is("none");
+    return 0;
+}
+
+static int reach(gpu_context other, unsigned flags) {
+    (void)other, (void)flags;
+    return 0;
+}
+
+/* The kernel prove_reach of ../cuda/reduce.cu. */
+static void prove(const gpu_call *c) {
+    const gpu_group *g = (const gpu_group *)(uintptr_t)c->arg[GROUP_ARG];
+    for (uint32_t to = 0; to < g->members; to++) {
+        uint32_t *words = (uint32_t *)(uintptr_t)group_place(g, to, g->rank, 0);
+        for (uint32_t i = 0; to != g->rank && !peer_is("lost") && i < GROUP_PROVED; i++)
+            words[i] = GROUP_PROOF(g->rank, to, i);
+    }
 }
 
 static int leave(int index) {
@@ -172,15 +210,19 @@ static int load(gpu_module *out, const void *image) {
 }
 
 static int function(gpu_function *out, gpu_module module, const char *wanted) {
-    (void)module, (void)wanted;
-    *out = &handle;
+    (void)module;
+    *out = strcmp(wanted, "prove_reach") ? &handle : &prover;
     return 0;
 }
 
 static int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz,
                   unsigned shared, gpu_stream s, void **arguments, void **more) {
-    (void)f, (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)shared, (void)s, (void)arguments,
-        (void)more;
+    const char *lose = getenv("SATCHEL_DRY_LOSE");
+    (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)shared, (void)s, (void)more;
+    if (f == &prover)
+        prove(arguments[0]);
+    else if (lose && current == contexts + atoi(lose) % DEVICES)
+        return FAILED;
     return 0;
 }
 
@@ -212,7 +254,9 @@ const char *dry_driver(gpu_api *out) {
                      .attribute = attribute,
                      .retain = retain,
                      .leave = leave,
-                     .enter = done,
+                     .enter = enter,
+                     .can_reach = can_reach,
+                     .reach = reach,
                      .memory = memory,
                      .alloc = alloc,
                      .free = release,

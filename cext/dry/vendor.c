@@ -16,6 +16,7 @@ const gpu_vendor *gpu_vendor_entry(void) {
                                 .deterministic = cuda_deterministic_tables,
                                 .packings = cuda_packings,
                                 .stacks = 1,
+                                .groups = 1,
                                 .flags = HAL_TEST_ONLY};
     vendor.archive = dry_archive();
     return &vendor;

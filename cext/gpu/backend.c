@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "archive.h"
+#include "group.h"
 #include "os.h"
 
 /* Error numbers that CUDA and HIP share; init() gives them on a machine without a GPU. */
@@ -221,6 +222,13 @@ const hal_backend *GPU_BACKEND(void) {
         .add_kernel = gpu_add_kernel,
         .measure = gpu_measure,
     };
+    if (gpu_vendor_entry()->groups) {
+        backend.join = gpu_join;
+        backend.part = gpu_part;
+        backend.group_info = gpu_group_info;
+        backend.compile_group = gpu_compile_group;
+        backend.run_group = gpu_run_group;
+    }
     backend.name = gpu_vendor_entry()->name;
     backend.wrap = gpu_vendor_entry()->wraps ? gpu_wrap : NULL;
     return &backend;

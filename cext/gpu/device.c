@@ -1,5 +1,5 @@
 /* device.c: the parts of a GPU device that all other files use: its errors, its lock, its kernels by name, and their launch. */
-#include "device.h"
+#include "group.h"
 
 enum { OUT_OF_MEMORY = 2 /* of CUDA and HIP */ };
 
@@ -36,7 +36,7 @@ int gpu_check(const hal_device *d, int code, const char *what) {
     return hal_fail(kind, "%s: the driver gave error %d", what, code);
 }
 
-int gpu_lock(hal_device *d) {
+int gpu_lock_alone(hal_device *d) {
     int code;
     pthread_mutex_lock(&d->busy);
     if ((code = gpu_check(d, d->api.enter(d->context), "taking the device's context")))
@@ -44,8 +44,23 @@ int gpu_lock(hal_device *d) {
     return code;
 }
 
-void gpu_unlock(hal_device *d) {
+void gpu_unlock_alone(hal_device *d) {
     pthread_mutex_unlock(&d->busy);
+}
+
+int gpu_lock(hal_device *d) {
+    int code;
+    if (d->group)
+        gpu_group_lock(d->group);
+    if ((code = gpu_lock_alone(d)) && d->group)
+        gpu_group_unlock(d->group);
+    return code;
+}
+
+void gpu_unlock(hal_device *d) {
+    gpu_unlock_alone(d);
+    if (d->group)
+        gpu_group_unlock(d->group);
 }
 
 int gpu_settle(hal_device *d) {

@@ -64,6 +64,7 @@ struct hal_device {
     gpu_custom *custom;   /* kernel n is custom[n - 1] */
     uint32_t n_custom;
     gpu_block *blocks;    /* everything allocated, except pieces */
+    hal_group *group;     /* NULL: the device is alone */
     pthread_mutex_t busy; /* held by the one thread that uses streams and pieces */
     atomic_uint_fast64_t allocations;
 };
@@ -102,6 +103,8 @@ struct hal_exec {
     uint32_t *fault;             /* pinned; a kernel writes 1 + the step that met an index out of range */
     gpu_event done;
     gpu_graph_exec graph;
+    hal_group *group; /* NULL: the exec runs alone */
+    uint32_t rank, n_meetings;
     int ran;
     gpu_event *marks; /* HAL_PROFILE: events before each call and after the last; else NULL */
     uint64_t *times;
@@ -112,8 +115,12 @@ const char *gpu_words_of(const gpu_api *); /* the driver's message of its last e
 /* Turns a driver's result into a HAL code: 0, HAL_E_MEMORY for out of memory, HAL_E_LOST for a sticky error, else HAL_E_DEVICE.
  * The error text says what was attempted (`what`). */
 int gpu_check(const hal_device *, int code, const char *what);
-int gpu_lock(hal_device *); /* locks the device and makes its context current; if it gives 0, call gpu_unlock() */
+/* Locks the device, and its group before it, and makes its context current; if it gives 0, call gpu_unlock(). */
+int gpu_lock(hal_device *);
 void gpu_unlock(hal_device *);
+int gpu_lock_alone(
+    hal_device *); /* for the launchers of a step, whose caller has the group's lock; gpu_unlock_alone() */
+void gpu_unlock_alone(hal_device *);
 int gpu_function_find(hal_device *, const char *name, gpu_function *);
 int gpu_start(hal_device *, const gpu_launch *, const gpu_call *, gpu_stream);
 int gpu_settle(hal_device *); /* makes `main` wait for the uploads queued on `side` */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "block_format.h"
+#include "group.h"
 #include "override.h"
 #include "step.h"
 #include "table.h"
@@ -210,7 +211,8 @@ static int resolve_all(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     return code;
 }
 
-static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec *e) {
+static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
+                 hal_exec *e) {
     uint64_t scratch = 0;
     gpu_address fault_at = 0;
     uint32_t counters = 0;
@@ -229,6 +231,12 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
             code = gpu_custom_launch(d, asked, (uint32_t)i, e->launches + e->n_launches++);
             scratch = asked->scratch > scratch ? asked->scratch : scratch;
             continue;
+        }
+        if (gpu_is_collective(e->ops[i]) && !member->group)
+            return fail_step(plan, (uint32_t)i, "a collective needs a group of devices");
+        if (gpu_is_collective(e->ops[i])) {
+            c->arg[GROUP_ARG] = member->at;
+            c->arg[GROUP_ARG_PLACE] = ++e->n_meetings;
         }
         if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
             fail_step(plan, (uint32_t)i, fault);
@@ -261,12 +269,15 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     return code ? code : gpu_capture(e);
 }
 
-int gpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec **out) {
+int gpu_compile_member(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
+                       hal_exec **out) {
     hal_exec *e = calloc(1, sizeof *e);
     int code = 0;
     if (!e)
         return hal_fail(HAL_E_MEMORY, "no memory for a plan");
     e->device = d;
+    e->group = member->group;
+    e->rank = member->rank;
     if (plan->step_buffer >= plan->n_buffers)
         code = hal_fail(HAL_E_INVALID, "plan: its step buffer is none of its buffers");
     else if (plan->n_steps > MAX_STEPS)
@@ -278,7 +289,7 @@ int gpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers,
         code = hal_fail(HAL_E_INVALID, "plan: its step buffer is too small");
     if (!code && !(code = gpu_lock(d))) {
         e->block = buffers[plan->step_buffer];
-        code = build(d, plan, buffers, e);
+        code = build(d, plan, buffers, member, e);
         gpu_unlock(d);
     }
     if (code) {
@@ -288,4 +299,9 @@ int gpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers,
     atomic_fetch_add(&d->allocations, 1);
     *out = e;
     return 0;
+}
+
+int gpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec **out) {
+    const gpu_member alone = {0};
+    return gpu_compile_member(d, plan, buffers, &alone, out);
 }

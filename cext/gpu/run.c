@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "device.h"
+#include "group.h"
 
 enum { CAPTURE_MINE = 1, POLL_NS = 20000 };
 
@@ -64,7 +64,8 @@ static int add_times(hal_exec *e) {
     return code;
 }
 
-static int run_locked(hal_exec *e, const void *block, uint64_t size) {
+/* before: the collectives of its group before the run, which the device finds in the step block. */
+static int run_locked(hal_exec *e, const void *block, uint64_t size, uint32_t before) {
     hal_device *d = e->device;
     int turn = e->turn, code = gpu_settle(d);
     e->turn = (turn + 1) % GPU_BLOCKS;
@@ -75,6 +76,8 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
     if (code)
         return code;
     memcpy(e->blocks[turn], block, size);
+    if (e->group)
+        ((uint32_t *)e->blocks[turn])[GROUP_COUNT] = before;
     code = gpu_check(d, d->api.write(e->block->at, e->blocks[turn], size, d->main), "sending a step block");
     if (!code)
         code = gpu_check(d, d->api.record(e->taken[turn], d->main), "an event");
@@ -90,9 +93,8 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
     return code;
 }
 
-int gpu_run(hal_exec *e, const void *block, uint64_t size) {
+int gpu_check_block(const hal_exec *e, const void *block, uint64_t size) {
     int32_t counts[HAL_COUNTS];
-    int code;
     if (size < sizeof counts || size > e->block->size)
         return hal_fail(HAL_E_INVALID, "step block: %llu bytes, the step buffer has %llu", (unsigned long long)size,
                         (unsigned long long)e->block->size);
@@ -101,10 +103,26 @@ int gpu_run(hal_exec *e, const void *block, uint64_t size) {
         if (e->most[i] != INT32_MAX && (counts[i] < 0 || counts[i] > e->most[i]))
             return hal_fail(HAL_E_INVALID, "step block: counts[%d] is %d, the plan takes up to %d", i, counts[i],
                             e->most[i]);
-    if ((code = gpu_lock(e->device)))
+    return 0;
+}
+
+int gpu_run(hal_exec *e, const void *block, uint64_t size) {
+    int code = gpu_check_block(e, block, size);
+    if (!code && e->group)
+        code = hal_fail(HAL_E_INVALID, "the exec is a group's: run_group() runs it");
+    if (code || (code = gpu_lock(e->device)))
         return code;
-    code = run_locked(e, block, size);
+    code = run_locked(e, block, size, 0);
     gpu_unlock(e->device);
+    return code;
+}
+
+int gpu_run_member(hal_exec *e, const void *block, uint64_t size, uint32_t before) {
+    int code = gpu_lock_alone(e->device);
+    if (code)
+        return code;
+    code = run_locked(e, block, size, before);
+    gpu_unlock_alone(e->device);
     return code;
 }
 
@@ -127,7 +145,11 @@ int gpu_wait(hal_exec *e, uint32_t timeout_ms) {
     hal_device *d = e->device;
     int code = gpu_check(d, d->api.enter(d->context), "taking the device's context");
     uint32_t fault;
-    if (code || (code = wait_until(e, timeout_ms)))
+    if (!code)
+        code = wait_until(e, timeout_ms);
+    if (e->group)
+        code = gpu_group_fault_of(e->group, e->rank, code);
+    if (code)
         return code;
     fault = *(volatile uint32_t *)e->fault;
     if (!fault)

@@ -26,6 +26,7 @@ typedef struct {
     int stacks;                             /* 1: kernels also read packed stacks of matrices (experts) */
     uint32_t flags;                         /* of hal_info */
     int wraps;                              /* 1: the driver has wrap() */
+    int groups; /* 1: there are kernels of collectives, and the driver may have peer access */
 } gpu_vendor;
 
 const gpu_vendor *gpu_vendor_entry(void);

@@ -1,4 +1,4 @@
-/* elementwise.k.h: swiglu, geglu, swiglu_limited, gelu, soft_cap, sigmoid, softplus, add and mul. A thread computes one element; a
+/* elementwise.k.h: swiglu, geglu, swiglu_limited, gelu, soft_cap, sigmoid, softplus, add, mul and pad. A thread computes one element; a
  * group's elements are of one row. */
 #ifndef SATCHEL_ELEMENTWISE_K_H
 #define SATCHEL_ELEMENTWISE_K_H
@@ -97,6 +97,18 @@ KERNEL(pair, GROUP) {
     a = ROW(const float, c->v + 1, row)[i];
     b = ROW(const float, c->v + 2, other)[broadcast_number(c->v + 1, c->v + 2, i)];
     ROW(float, c->v, row)[i] = c->mode == PAIR_MUL ? a * b : a + b;
+}
+
+/* The last dimension is the last that is not 1 in the output, which has zeros around it. */
+KERNEL(pad, GROUP) {
+    CONSTANT gpu_view *y = c->v, *x = c->v + 1;
+    int64_t i = own_number(c, m), from;
+    int row = m.group[1], to = y->shape[3] > 1 ? y->shape[3] : y->shape[2] > 1 ? y->shape[2] : y->shape[1];
+    int width = y->shape[3] > 1 ? x->shape[3] : y->shape[2] > 1 ? x->shape[2] : x->shape[1];
+    if (i < 0)
+        return;
+    from = i % to - ((CONSTANT arg_pad *)c->arg)->before;
+    ROW(float, y, row)[i] = inside(from, width) ? ROW(const float, x, row)[i / to * width + from] : 0;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* rows.k.h: one group per output row: get_rows dequantizes a row of a weight, gather_rows copies a row of an activation; an index
+/* rows.k.h: one group per output row: get_rows dequantizes a row of a weight, get_rows_part one of a part of it, gather_rows copies a row of an activation; an index
  * out of range gives a row of zeros and faults the run. gather: numbers of a table.
  */
 #ifndef SATCHEL_ROWS_K_H
@@ -20,6 +20,24 @@ KERNEL(get_rows, GROUP) {
     for (int i = m.thread; i < k; i += m.threads)
         ROW(float, y, row)[i] = 0;
     fault(c);
+}
+
+/* Rows of a part of a table, whose first row is id `first`; zeros for the ids of others. */
+KERNEL(get_rows_part, GROUP) {
+    CONSTANT gpu_view *y = c->v, *w = c->v + 1;
+    int row = m.group[0], k = w->shape[1];
+    int64_t id;
+    if (row >= rows_of(c, y))
+        return;
+    id = (int64_t)i32_at(c->v + 2, row) - ((CONSTANT arg_get_rows_part *)c->arg)->first;
+    if (inside(id, w->shape[0])) {
+        unpack_row(m, w->format, ROW(const char, w, id), ROW(float, y, row), k);
+        return;
+    }
+    for (int i = m.thread; i < k; i += m.threads)
+        ROW(float, y, row)[i] = 0;
+    if (i32_at(c->v + 2, row) < 0)
+        fault(c);
 }
 
 FN int aligned4(CONSTANT gpu_view *v) {

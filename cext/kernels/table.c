@@ -123,6 +123,7 @@ static void grid_experts(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("get_rows", "get_rows", check_get_rows, grid_rows, 0),
+    ENTRY("get_rows_part", "get_rows_part", check_get_rows, grid_rows, 0),
     ENTRY("gather_rows", "gather_rows", check_gather, grid_rows, 0),
     ENTRY("gather", "gather", few_rows, grid_numbers, 0),
     ENTRY("swiglu", "swiglu", few_rows, grid_numbers, 0),
@@ -137,6 +138,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("rms_norm", "rms_norm", check_norm, grid_norm, 0),
     ENTRY("rms_norm_add", "rms_norm", check_norm, grid_norm, 0),
     ENTRY("layer_norm", "layer_norm", check_norm, grid_norm, 0),
+    ENTRY("pad", "pad", few_rows, grid_numbers, 0),
     ENTRY("take", "take", few_rows, grid_numbers, 0),
     ENTRY("concat", "concat", few_rows, grid_numbers, 0),
     ENTRY("hadamard", "hadamard", check_hadamard, grid_hadamard, 0),

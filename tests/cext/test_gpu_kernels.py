@@ -15,7 +15,7 @@ import pytest
 from devices import skip_without
 from expert_cases import headed, products
 from gpus import GPUS
-from kernel_cases import CPU_ALONE, CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
+from kernel_cases import CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
 from one_step import (
     CASES,
     Case,
@@ -103,7 +103,7 @@ def work(one: Case) -> int:
     return int(np.prod(one.shape[1:])) * one.inputs[0][0].shape[-1]
 
 
-@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | CUDA_ALONE | CPU_ALONE])
+@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | CUDA_ALONE])
 def test_op_equals_its_definition(device: Device, op: str) -> None:
     calls = [call for call in calls_of(op, device.name == "cuda") if not refused(device, op, call[0])]
     meant = len(calls_of(op, device.name == "cuda"))
@@ -369,7 +369,7 @@ def test_the_order_of_threads_changes_nothing(op: str, monkeypatch: pytest.Monke
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("op", "index", "values"), [w for w in WRONG if w[0] not in CPU_ALONE])
+@pytest.mark.parametrize(("op", "index", "values"), WRONG)
 def test_an_index_out_of_range_names_the_step(device: Device, op: str, index: int, values: list[int]) -> None:
     with pytest.raises(DeviceError, match=rf"step 0 \({op}\): .* out of range"):
         run(device, op, wrong(op, index, values))

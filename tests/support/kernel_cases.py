@@ -49,7 +49,6 @@ CUDA_ALONE = {
     "rope_qkv_attention",
 }
 FUSED_STEPS = CUDA_ALONE | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
-CPU_ALONE = {"get_rows_part", "pad"}  # of groups, which GPUs do not form yet
 CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]
 
 

@@ -1,0 +1,151 @@
+"""Groups of GPUs without a GPU (cext/gpu/group.c), on the test device `dry`: who may join, which plans are
+taken, one call a step, and what a failing member does. What kernels compute needs GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+from devices import needs
+from group_steps import GroupStep, gather_cases, reduce_cases
+from one_step import run
+
+from satchel.errors import DeviceError
+from satchel.runtime.device.group import GroupDevice
+from satchel.runtime.device.libraries import find_backend
+from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.layers.arch import Cache
+
+pytestmark = needs("dry")
+
+
+@pytest.fixture(autouse=True)
+def four_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATCHEL_DRY_DEVICES", "4")
+
+
+def join(*devices: int) -> GroupDevice:
+    backend = find_backend("dry")
+    return GroupDevice([backend.open(i) for i in devices])
+
+
+@pytest.fixture
+def group() -> Iterator[GroupDevice]:
+    made = join(0, 1, 2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+def test_steps_of_two_plans_are_counted(group: GroupDevice, rng: np.random.Generator) -> None:
+    small = GroupStep(group, "reduce_add", reduce_cases(rng, 3, 4, 64, "rows"))
+    large = GroupStep(group, "gather_columns", gather_cases(rng, 4, (64, 40, 24)))
+    for step in (small, large, small, small, large):
+        step.run()
+    small.exec.wait()
+    assert group.group_info().meetings == 5
+    assert group.group_info().missing == ""
+    small.close()
+    large.close()
+
+
+def test_a_later_plan_with_larger_messages_is_taken(group: GroupDevice, rng: np.random.Generator) -> None:
+    steps = [GroupStep(group, "reduce_add", reduce_cases(rng, 3, rows, 4096)) for rows in (1, 512, 16)]
+    for step in steps:
+        step.run()
+        step.exec.wait()
+        step.close()
+
+
+def test_members_are_different_devices() -> None:
+    with pytest.raises(DeviceError, match="members 0 and 1 of the group are one device"):
+        join(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("peer", "words"), [("none", "cannot write each other's memory"), ("lost", "does not arrive")]
+)
+def test_peer_access_is_proved(monkeypatch: pytest.MonkeyPatch, peer: str, words: str) -> None:
+    monkeypatch.setenv("SATCHEL_DRY_PEER", peer)
+    with pytest.raises(DeviceError, match=f"{words}.*-sm layer"):
+        join(0, 1)
+    monkeypatch.delenv("SATCHEL_DRY_PEER")
+    join(0, 1).close()
+
+
+def test_a_group_of_one_needs_no_peers(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    monkeypatch.setenv("SATCHEL_DRY_PEER", "none")
+    alone = join(2)
+    step = GroupStep(alone, "reduce_add", reduce_cases(rng, 1, 1, 64))
+    step.run()
+    step.exec.wait()
+    step.close()
+    alone.close()
+
+
+def test_a_collective_needs_a_group(rng: np.random.Generator) -> None:
+    with find_backend("dry").open() as device, pytest.raises(DeviceError, match="needs a group of devices"):
+        run(device, "reduce_add", reduce_cases(rng, 1, 1, 64)[0])
+
+
+def test_members_with_other_collectives_are_refused(group: GroupDevice, rng: np.random.Generator) -> None:
+    cases = reduce_cases(rng, 3, 4, 64)
+    cases[1] = reduce_cases(rng, 1, 4, 128)[0]
+    with pytest.raises(
+        DeviceError, match="collective 0 differs: member 0 has reduce_add of step 0, member 1 has"
+    ):
+        GroupStep(group, "reduce_add", cases)
+    gathers = gather_cases(rng, 4, (64, 40, 24))
+    gathers[2] = replace(gathers[2], args={"start": 100, "total": 128})
+    with pytest.raises(DeviceError, match="collective 0 differs"):
+        GroupStep(group, "gather_columns", gathers)
+
+
+def test_a_refused_plan_names_the_member(group: GroupDevice, rng: np.random.Generator) -> None:
+    cases = reduce_cases(rng, 2, 4, 64) + reduce_cases(rng, 1, 4, 12)
+    with pytest.raises(DeviceError, match=r"member 2: step 0 \(reduce_add\): rows must be whole groups of 8"):
+        GroupStep(group, "reduce_add", cases)
+    step = GroupStep(group, "reduce_add", reduce_cases(rng, 3, 4, 64))  # the group is whole
+    step.run()
+    step.exec.wait()
+    step.close()
+
+
+def test_a_failing_member_breaks_the_group(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = join(0, 1, 2)
+    step = GroupStep(group, "reduce_add", reduce_cases(rng, 3, 4, 64))
+    monkeypatch.setenv("SATCHEL_DRY_LOSE", "1")
+    with pytest.raises(DeviceLost, match="member 1: starting a kernel") as caught:
+        step.run()
+    assert caught.value.device == "dry:1"
+    monkeypatch.delenv("SATCHEL_DRY_LOSE")
+    with pytest.raises(DeviceLost, match="member 1"):
+        step.run()  # it stays broken
+    with pytest.raises(DeviceLost, match="member 1"):
+        step.exec.wait()
+    step.close()
+    group.close()
+    join(0, 1, 2).close()
+
+
+@pytest.mark.parametrize(
+    ("arch", "reduces"), [("llama", 7), ("qwen3moe", 7), ("command_r", 4), ("deepseek2", 7)]
+)
+def test_divided_models_are_taken(arch: str, reduces: int) -> None:
+    """CUDA's tables have kernels for all steps of these, with weights in its own layout, too."""
+    group = join(0, 1)
+    engine = tiny.engine(arch, tiny.weights(arch, "q8_0"), Cache(64, 2, block=16), group)
+    engine.step([BatchEntry(0, [5])])
+    (segment,) = engine.program(1, 1).plan.segments
+    assert sum(step.op == "reduce_add" for step in segment.steps) == reduces
+    assert sum(step.op == "gather_columns" for step in segment.steps) == 1
+    engine.close()

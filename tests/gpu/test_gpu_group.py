@@ -1,0 +1,204 @@
+"""Groups of GPUs: what collectives compute on every member, their faults, and models on one GPU and on more.
+tests/cext/test_group_host.py tests the host's part without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tiny
+from devices import missing
+from group_steps import GroupStep, defined, gather_cases, reduce_cases, run_on_all
+from one_step import Case, define, plan_of
+
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import Device
+from satchel.runtime.device.group import GroupDevice
+from satchel.runtime.device.libraries import find_backend
+from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.engine.batch_entry import LAST, BatchEntry
+from satchel.runtime.engine.engine import Launched
+from satchel.runtime.engine.host_sampling import drawn
+from satchel.runtime.layers.arch import Cache
+from satchel.runtime.sampling import GREEDY
+
+
+def gpus() -> int:
+    return 0 if missing("cuda") else find_backend("cuda").count()
+
+
+COUNT = gpus()
+needs_two = pytest.mark.skipif(COUNT < 2, reason=f"two GPUs that reach each other are needed, {COUNT} found")
+MEMBERS = [pytest.param(n, marks=pytest.mark.skipif(n > COUNT, reason=f"{n} GPUs are needed, {COUNT} found"))
+           for n in (2, 3, 4)]  # fmt: skip
+pytestmark = needs_two
+PROMPT = "Once upon a time"
+
+
+def join(n: int) -> GroupDevice:
+    backend = find_backend("cuda")
+    return GroupDevice([backend.open(i) for i in range(n)])
+
+
+@pytest.fixture(scope="module", params=MEMBERS)
+def group(request: pytest.FixtureRequest) -> Iterator[GroupDevice]:
+    made = join(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+# The last is large enough for bfloat16 on the wire; those before it go by words and by parts of float32.
+SIZES = [(1, 64), (1, 4096), (3, 1000), (33, 4096), (64, 4096), (100, 8192)]
+
+
+@pytest.mark.parametrize("residual", ["", "rows", "row"])
+@pytest.mark.parametrize(("rows", "columns"), [*SIZES, (700, 4096)])
+def test_sums_have_the_same_bits_on_all(
+    group: GroupDevice, rng: np.random.Generator, rows: int, columns: int, residual: str
+) -> None:
+    cases = reduce_cases(rng, len(group.members), rows, columns, residual)
+    found, want = run_on_all(group, "reduce_add", cases), defined("reduce_add", cases)
+    assert all(np.array_equal(found[0].view(np.uint32), other.view(np.uint32)) for other in found[1:])
+    if (rows, columns) in SIZES[:5]:
+        assert np.array_equal(found[0].view(np.uint32), want.view(np.uint32))
+    assert np.square(found[0] - want).sum() / np.square(want).sum() <= 1e-5
+
+
+@pytest.mark.parametrize("width", [64, 37, 32064])
+@pytest.mark.parametrize("rows", [1, 5, 64])
+def test_columns_are_gathered(group: GroupDevice, rng: np.random.Generator, rows: int, width: int) -> None:
+    cases = gather_cases(rng, rows, [width + 8 * i for i in range(len(group.members))])
+    want = defined("gather_columns", cases)
+    assert all(np.array_equal(found, want) for found in run_on_all(group, "gather_columns", cases))
+
+
+def test_many_steps_of_changing_sizes(group: GroupDevice, rng: np.random.Generator) -> None:
+    """Steps of two plans are queued without waiting, down to steps of no row; each result is checked."""
+    n = len(group.members)
+    small = reduce_cases(rng, n, 40, 4096, "rows")
+    wide = gather_cases(rng, 8, [512] * n)
+    steps = [GroupStep(group, "reduce_add", small, True), GroupStep(group, "gather_columns", wide, True)]
+    wants = [defined("reduce_add", small), defined("gather_columns", wide)]
+    for i in range(300):
+        for step in steps:
+            step.run((i * 7) % 9)
+        if i % 10 == 9:
+            for step, want in zip(steps, wants, strict=True):
+                rows = (i * 7) % 9
+                assert all(np.array_equal(found[:rows], want[:rows]) for found in step.results())
+    for step in steps:
+        step.close()
+
+
+def busy(device: Device) -> list[object]:
+    """Queues work of a second or so on a device."""
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal((n, 4096)).astype(np.float32) for n in (4096, 4096))
+    one = Case("", ((x, "f32"), (w, "f32")), (4096, 4096))
+    segment, data = plan_of("linear", one, 0)
+    buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
+    for buffer, raw in zip(buffers, data, strict=True):
+        buffer.write(0, raw)
+    execs = [device.compile(segment, buffers) for _ in range(40)]
+    for exec in execs:
+        for _ in range(4):
+            exec.run(b"\0" * 32, 32)
+    return [*execs, *buffers]
+
+
+def test_a_late_member_is_named(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    monkeypatch.setenv("SATCHEL_GROUP_TIMEOUT_MS", "20")
+    group = join(2)
+    step = GroupStep(group, "reduce_add", reduce_cases(rng, 2, 1, 4096))
+    step.run()
+    step.exec.wait()
+    held = busy(group.members[1])
+    with pytest.raises(
+        DeviceLost, match="member 1 did not come to reduce_add of step 0 within 20 ms"
+    ) as caught:
+        for _ in range(3):
+            step.run()
+        step.exec.wait()
+    assert caught.value.device == group.members[1].name
+    with pytest.raises(DeviceLost, match="member 1"):
+        step.run()
+    step.close()
+    for one in held:
+        one.close()  # type: ignore[attr-defined]
+    group.close()
+    whole = join(2)  # the GPUs are as before
+    cases = reduce_cases(rng, 2, 1, 4096)
+    assert np.array_equal(run_on_all(whole, "reduce_add", cases)[1], defined("reduce_add", cases))
+    whole.close()
+
+
+@pytest.mark.parametrize(
+    ("arch", "format", "bound"),
+    [
+        ("llama", "f32", 1e-7),
+        ("qwen3moe", "q4_k", 1e-2),
+        ("deepseek2", "f32", 1e-5),
+        ("command_r", "q8_0", 1e-3),
+    ],
+)
+def test_logits_are_those_of_one_gpu(group: GroupDevice, arch: str, format: str, bound: float) -> None:
+    found = []
+    for device in (find_backend("cuda").open(), join(len(group.members))):
+        engine = tiny.engine(arch, tiny.weights(arch, format), Cache(64, 2, block=16), device)
+        first = engine.logits([BatchEntry(1, [3, 1, 4, 1, 5])])
+        found.append(np.concatenate((first, engine.logits([BatchEntry(1, [9])]))))
+        engine.close()
+    assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= bound
+
+
+@pytest.mark.model
+def test_greedy_text_is_that_of_one_gpu() -> None:
+    texts = []
+    for n in range(1, COUNT + 1):
+        name = "+".join(f"cuda:{i}" for i in range(n))
+        with Model.load(device=name, context=256, activations=16, worker="thread") as model:
+            texts.append(model.generate(PROMPT, max_tokens=48, temperature=0.0).read())
+    assert texts == texts[:1] * COUNT
+
+
+@pytest.mark.model
+def test_ten_thousand_steps_ahead(group: GroupDevice) -> None:
+    """Each step is launched before the last one's token is read. All members end with the same bits."""
+    name = "+".join(f"cuda:{i}" for i in range(len(group.members)))
+    with Model.load(device=name, context=256, worker="thread") as model:
+        engine = model.engine
+        assert engine.overlaps
+        found = []
+        for _ in range(50):
+            engine.rewind(0, 0)
+            tokens = drawn(engine.step([BatchEntry(0, [5, 9, 2], GREEDY)]))
+            entries, under = [BatchEntry(0, (LAST,), GREEDY)], list[Launched]()
+            for _ in range(200):
+                under.append(engine.launch(entries))
+                if len(under) > 1:
+                    tokens += drawn(engine.collect(under.pop(0)))
+            found.append((*tokens, *drawn(engine.collect(under.pop(0)))))
+        assert len(set(found)) == 1
+        program = engine.program(1, 1)
+        out = program.plan.output
+        members = engine.device_of(name).members  # type: ignore[attr-defined]
+        bits = set()
+        for member in members:
+            raw = np.empty(program.inner[member.name, out.buffer].size, np.uint8)
+            program.inner[member.name, out.buffer].read_into(0, raw)
+            bits.add(raw.tobytes())
+        assert len(bits) == 1
+
+
+def test_the_definition_of_one_member_is_a_sum_of_one(rng: np.random.Generator) -> None:
+    alone = join(1)
+    (one,) = reduce_cases(rng, 1, 3, 64, "rows")
+    assert np.array_equal(run_on_all(alone, "reduce_add", [one])[0], define("reduce_add", one))
+    alone.close()
