@@ -25,18 +25,25 @@ from satchel.runtime.device.device import (
     plan_struct,
 )
 from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.device.nccl import nccl_library
 from satchel.runtime.plan import Segment
 
 TIMEOUT = 10_000  # milliseconds that a member waits for the others at a collective
 TIMEOUT_NAME = "SATCHEL_GROUP_TIMEOUT_MS"
+NO_PEER_NAME = "SATCHEL_GROUP_NO_PEER"  # 1: members meet in host memory
+NO_PEER, EXACT = 1, 2  # flags of hal_group_options
+LINKS = ("host", "PCIe", "NVLink")  # by HAL_LINK_
 
 
 class GroupInfo(NamedTuple):
-    """What a group did so far."""
+    """A group, and what it did so far."""
 
     meetings: int  # collectives
     waited: tuple[float, ...]  # seconds that each member waited for others
     missing: str  # the member for which the group broke; "": it is whole
+    link: str = LINKS[0]  # how the slowest pair of members reaches each other's memory
+    unread: int = 0  # pairs that claim direct access and did not read back what was written
+    library: str = ""  # the vendor's library of collectives in use
 
 
 class GroupDevice(Device):
@@ -60,12 +67,31 @@ class GroupDevice(Device):
         self.overrides_of = no_overrides(self)
         self._execs: weakref.WeakSet[GroupExec] = weakref.WeakSet()
         handles = cext.ffi.new("hal_device *[]", [member.handle for member in members])
-        asked = cext.ffi.new(
-            "hal_group_options *", {"timeout_ms": int(os.environ.get(TIMEOUT_NAME, TIMEOUT))}
-        )
+        asked = self._options()
         out = cext.ffi.new("hal_group **")
         self.backend.check(table.join(handles, len(members), asked, out), f"{self.name} cannot be joined")
         self.handle: Any = out[0]
+
+    def _options(self) -> Any:
+        """The hal_group_options; it keeps the library's path alive."""
+        found = nccl_library()
+        self._library = cext.ffi.new("char[]", os.fsencode(found)) if found is not None else cext.ffi.NULL
+        asked = cext.ffi.new("hal_group_options *")
+        asked.timeout_ms = int(os.environ.get(TIMEOUT_NAME, TIMEOUT))
+        asked.flags = NO_PEER * (os.environ.get(NO_PEER_NAME) == "1") | EXACT * self.deterministic
+        asked.library = self._library
+        return asked
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the group."""
+        unread = self.group_info().unread
+        lies = (
+            f"{unread} pairs of its members claim direct access to each other's memory, and what was written"
+        )
+        return (f"{self.name}: {lies} there did not read back: they meet in host memory, slower",) * (
+            unread > 0
+        )
 
     def check(self, code: int, what: str) -> None:
         """Raises DeviceError for a code other than 0; DeviceLost, of the member that is missing, if the group
@@ -80,7 +106,9 @@ class GroupDevice(Device):
         raw = cext.ffi.new("hal_group_info *")
         self.backend.table.group_info(self.handle, raw)
         missing = self.members[raw.missing].name if raw.missing >= 0 else ""
-        return GroupInfo(int(raw.meetings), tuple(raw.waited[0 : len(self.members)]), missing)
+        library = cext.ffi.string(raw.library).decode(errors="replace")
+        waited = tuple(raw.waited[0 : len(self.members)])
+        return GroupInfo(int(raw.meetings), waited, missing, LINKS[raw.link], int(raw.unread), library)
 
     def info(self) -> Info:
         """The first member's, with the memory of all, of which each can use as much as the smallest has."""

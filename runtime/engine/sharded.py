@@ -11,6 +11,7 @@ from typing import NamedTuple
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.compiler.shard import prepared, sharding_of
+from satchel.runtime.device.device import Device
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.engine.states import Paged, States, grouped, paged_formats
 from satchel.runtime.graph import Array, Roots
@@ -41,11 +42,17 @@ def outputs_of(forward: Forward) -> Iterator[Roots]:
             yield forward.roots(WITH_ADAPTERS + name)
 
 
+def unlike(members: Sequence[Device]) -> bool:
+    """Whether devices differ in name or kernels, so that their results may differ in the last bits."""
+    return len({(info.name, info.variant, info.image) for info in (d.info() for d in members)}) > 1
+
+
 def shard_model(
     group: GroupDevice, forward: Forward, residency: Residency, activations: int, shares: Sequence[float] = ()
 ) -> ShardedModel:
     """activations: as of Context; 0: the model's own. shares: of the members; (): equal ones."""
-    sharding = sharding_of(outputs_of(forward), shares or (1.0,) * len(group.members))
+    shares = shares or (1.0,) * len(group.members)
+    sharding = sharding_of(outputs_of(forward), shares, unlike(group.members))
     targets: Targets = {}
     contexts: list[Context] = []
     for rank, member in enumerate(group.members):
