@@ -85,13 +85,11 @@ class GroupDevice(Device):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of the group."""
-        unread = self.group_info().unread
-        lies = (
-            f"{unread} pairs of its members claim direct access to each other's memory, and what was written"
-        )
-        return (f"{self.name}: {lies} there did not read back: they meet in host memory, slower",) * (
-            unread > 0
-        )
+        unread, n = self.group_info().unread, len(self.members)
+        if not unread:
+            return ()
+        lies = f"in {unread} of {n * (n - 1)} pairs of members, what one wrote to the other did not read back"
+        return (f"{self.name}: {lies}: they meet in host memory, which is slower",)
 
     def check(self, code: int, what: str) -> None:
         """Raises DeviceError for a code other than 0; DeviceLost, of the member that is missing, if the group
@@ -178,13 +176,17 @@ class GroupDevice(Device):
         self._execs.add(found)
         return found
 
-    def close(self) -> None:
+    def part(self) -> None:
+        """Ends the group; its members go on as devices of their own."""
         if self.handle is None:
             return
         for exec in list(self._execs):
             exec.close()
         self.backend.table.part(self.handle)
         self.handle = None
+
+    def close(self) -> None:
+        self.part()
         for member in self.members:
             member.close()
 

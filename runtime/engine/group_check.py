@@ -58,8 +58,8 @@ class GroupCheck:
                         mine, images[device][its.buffer][its.offset : its.offset + size]
                     ):
                         raise DeviceError(
-                            f"{self._group}: {key[1]} of {key[0]} has other bits on {device} than on {first}; "
-                            "the values before it are the same"
+                            f"{self._group}: {key[1]} of {key[0]} has other bits on {device} than on "
+                            f"{first}; the values before it are the same"
                         )
 
     def _read(self, device: str, kept: Mapping[tuple[str, str, int], KeptValue]) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from satchel.runtime.compiler.shard import prepared, sharding_of
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.engine.states import Paged, States, grouped, paged_formats
-from satchel.runtime.graph import Array, Roots
+from satchel.runtime.graph import Array, Roots, leaves
 from satchel.runtime.layers.arch import WITH_ADAPTERS, Cache, Forward
 from satchel.runtime.ops.split import Split
 from satchel.runtime.plan import Bucket
@@ -58,6 +58,8 @@ def shard_model(
     for rank, member in enumerate(group.members):
         roots = (rank_graph(prepared(forward.roots(name)), sharding, rank) for name in ("tokens", "logits"))
         targets |= residency.targets([member], packable_in(tuple(chain.from_iterable(roots))))
+        if forward.with_adapters is not None:
+            residency.reads(member.name, _adapted(forward, sharding, rank))
         contexts.append(
             Context(
                 (targets[member.name],),
@@ -69,6 +71,15 @@ def shard_model(
             )
         )
     return ShardedModel(sharding, targets, tuple(contexts))
+
+
+def _adapted(forward: Forward, sharding: Sharding, rank: int) -> set[str]:
+    """Weights and pieces of them that a rank's graphs with adapters read."""
+    found: set[str] = set()
+    for name in ("tokens", "logits"):
+        roots = rank_graph(prepared(forward.roots(WITH_ADAPTERS + name)), sharding, rank)
+        found |= {weight.name for weight in leaves(roots, "weight")}
+    return found
 
 
 def state_ranges(roots: Roots, sharding: Sharding) -> Mapping[str, tuple[Range, ...]]:
