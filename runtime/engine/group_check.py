@@ -31,8 +31,8 @@ class KeptValue(NamedTuple):
     buffer: str
     offset: int
     stride: int  # bytes of a row
-    rows: int  # unless count gives them
-    count: int  # index into the step block's counts; -1: none
+    rows: int  # unless counted gives them
+    counted: int  # index into the step block's counts; -1: none
 
 
 class GroupCheck:
@@ -50,7 +50,7 @@ class GroupCheck:
             (first, wanted), *others = members
             images = {device: self._read(device, kept) for device, kept in members}
             for key, value in wanted.items():
-                size = value.stride * (value.rows if value.count < 0 else int(counts[value.count]))
+                size = value.stride * (value.rows if value.counted < 0 else int(counts[value.counted]))
                 mine = images[first][value.buffer][value.offset : value.offset + size]
                 for device, kept in others:
                     its = kept.get(key)
