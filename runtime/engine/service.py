@@ -24,6 +24,7 @@ from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, Part, StatsCollector, StepFacts
+from satchel.runtime.engine.straggler import Straggler
 from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import Beats, Pulse, Watchdog, ticking
 from satchel.runtime.log import LOG
@@ -88,6 +89,7 @@ class Service:
         self.watch_scope: abc.Callable[[int], None] | None = after.watch_scope if after else None
         self.gone: SatchelError | None = None  # the loss of a device, after which the service does nothing
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
+        self._straggler = Straggler(engine.group, clock) if engine.group is not None else None
         self._handles: dict[Sequence, RequestHandle] = {}
         # Requests that wait for another service since a device was lost, and those that were cancelled since.
         self._orphans: list[RequestHandle] = []
@@ -476,6 +478,8 @@ class Service:
         tokens, batch = self._tokens(step), step.batch
         # Seconds of the step alone: compiling the plan of a new bucket happens once and predicts nothing.
         now, seconds = self.clock(), timing.last
+        if self._straggler is not None:
+            self._straggler.step(seconds)
         # The step before may have ended a sequence after this step was launched: drop its rows.
         if any(seq.finish for seq in batch):
             tokens = [token for seq, token in zip(batch, tokens, strict=True) if not seq.finish]
