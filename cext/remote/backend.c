@@ -192,6 +192,12 @@ static int wait_done(hal_exec *e, uint32_t timeout_ms) {
     return code;
 }
 
+static int times(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
+    lock_done(e->device, e->run, UINT32_MAX);
+    pthread_mutex_unlock(&e->device->lock);
+    return times_of_parts(e, ns, n_steps);
+}
+
 static const hal_backend backend = {
     .hash = HAL_ABI_HASH,
     .name = "remote",
@@ -213,6 +219,7 @@ static const hal_backend backend = {
     .error = hal_last_error,
     .packed = packed,
     .pack = pack,
+    .times = times,
     .join = remote_join,
     .part = remote_part,
     .group_info = remote_info,

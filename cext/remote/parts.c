@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "remote.h"
 #include "shapes.h"
@@ -115,6 +116,7 @@ int build_parts(hal_exec *e, const hal_plan *plan, hal_buffer **cpu) {
         if ((code = build_cpu(e, plan, cpu, from, step, &e->parts[e->n_parts - 1].cpu)) ||
             (collective && (code = new_meeting(plan, step, cpu, &e->parts[e->n_parts - 1].meeting))))
             return code;
+        e->parts[e->n_parts - 1].steps = step - from;
         e->n_meetings += (uint32_t)collective;
         from = step + 1;
     }
@@ -197,13 +199,38 @@ static int run_meeting(hal_exec *e, meeting *m, uint64_t number) {
     return code;
 }
 
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+int times_of_parts(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < e->n_parts; i++) {
+        const exec_part *p = e->parts + i;
+        int code = 0;
+        if (at + p->steps + (p->meeting != NULL) > n_steps)
+            return hal_fail(HAL_E_INVALID, "the plan has more than %u steps", n_steps);
+        if (p->cpu && p->steps)
+            code = cpu_backend()->times(p->cpu, ns + at, p->steps);
+        if (code)
+            return code;
+        at += p->steps;
+        if (p->meeting)
+            ns[at++] = p->ns;
+    }
+    return 0;
+}
+
 int run_parts(hal_exec *e) {
     uint64_t number = e->first;
     int code;
     e->why[0] = 0;
     for (uint32_t i = 0; i < e->n_parts; i++) {
-        const exec_part *p = e->parts + i;
+        exec_part *p = e->parts + i;
         const void *all[HAL_MEMBERS];
+        uint64_t began;
         if (e->group && meet_why(e->group->meet, e->why, sizeof e->why))
             return HAL_E_LOST;
         code = p->cpu ? cpu_backend()->run(p->cpu, e->block, e->size) : 0;
@@ -213,7 +240,10 @@ int run_parts(hal_exec *e) {
                 come(e, p->meeting, number, NULL, all);
             return code;
         }
-        if (p->meeting && (code = run_meeting(e, p->meeting, number++))) {
+        began = now_ns();
+        code = p->meeting ? run_meeting(e, p->meeting, number++) : 0;
+        p->ns += now_ns() - began;
+        if (code) {
             if (!e->why[0])
                 snprintf(e->why, sizeof e->why, "%s", cpu_backend()->error());
             return code;

@@ -70,6 +70,8 @@ typedef struct {
 typedef struct {
     hal_exec *cpu;    /* NULL: no step stands before the collective */
     meeting *meeting; /* NULL: the last part ends with the plan */
+    uint32_t steps;   /* those of `cpu`; the collective follows them */
+    uint64_t ns;      /* that the collective took so far, waiting included */
 } exec_part;
 
 struct hal_exec {
@@ -94,6 +96,8 @@ int build_parts(hal_exec *, const hal_plan *, hal_buffer **cpu);
 void free_parts(hal_exec *);
 /* Runs all parts; the code, with the reason in `why`. */
 int run_parts(hal_exec *);
+/* As times() of hal.h; the device was opened with HAL_PROFILE. */
+int times_of_parts(hal_exec *, uint64_t *ns, uint32_t n_steps);
 /* Breaks the exec's group, if it is in one, because its device is lost. */
 void leave_group(hal_exec *);
 

@@ -329,7 +329,6 @@ class Options:
             "stream_weights": self.stream_weights == "on",
             "prefetch_weights": self.prefetch_weights == "on",
             "expert_cache": str(self.expert_cache) not in ("auto", "off"),
-            "profile": self.profile,
         }
         return [name for name, given in refused.items() if given]
 

@@ -172,7 +172,8 @@ class GroupDevice(Device):
         out = cext.ffi.new("hal_exec *[]", len(self.members))
         code = self.backend.table.compile_group(self.handle, plans, each, out)
         self.check(code, "the plan was refused")
-        found = GroupExec(self, out, tuple(b for own in buffers for b in own))
+        every = tuple(b for own in buffers for b in own)
+        found = GroupExec(self, out, every, len(segments[0].steps))
         self._execs.add(found)
         return found
 
@@ -194,8 +195,8 @@ class GroupDevice(Device):
 class GroupExec:
     """A segment ready to run on all members. It keeps their buffers alive."""
 
-    def __init__(self, group: GroupDevice, handles: Any, buffers: tuple[Buffer, ...]) -> None:
-        self.device, self.handles, self.buffers = group, handles, buffers
+    def __init__(self, group: GroupDevice, handles: Any, buffers: tuple[Buffer, ...], n_steps: int) -> None:
+        self.device, self.handles, self.buffers, self.n_steps = group, handles, buffers, n_steps
         self._run = group.backend.table.run_group
 
     def run(self, block: Any, size: int) -> None:
@@ -209,7 +210,16 @@ class GroupExec:
             self.device.check(self.device.backend.table.wait(handle, timeout_ms), "waiting for a step")
 
     def times(self) -> list[int]:
-        raise DeviceError(f"{self.device.name} does not count the time of steps: a group cannot")
+        """Nanoseconds of each of the first member's steps since compile_group(), as Exec.times(). Those of
+        collectives contain the waits for other members.
+        """
+        table = self.device.backend.table
+        if not (table.times and self.device.profiled):
+            reason = "open it with profile" if table.times else "it cannot"
+            raise DeviceError(f"{self.device.name} does not count the time of steps: {reason}")
+        out = cext.ffi.new("uint64_t[]", self.n_steps)
+        self.device.check(table.times(self.handles[0], out, self.n_steps), "times of the steps")
+        return list(out)
 
     def close(self) -> None:
         if self.handles is not None:

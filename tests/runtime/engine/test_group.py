@@ -179,6 +179,18 @@ def test_adapters_and_control_vectors_are_those_of_one_device(tmp_path: Path) ->
     assert all(np.abs(with_it - plain).max() > 0.01 for with_it in adapted)
 
 
+def test_a_profile_has_the_steps_of_a_member(tmp_path: Path) -> None:
+    path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "q8_0")
+    with Model.load(path, device=GROUPS[2], profile=True, threads=1, worker="thread") as model:
+        model.generate(PROMPT, max_tokens=4, temperature=0.0).read()
+        program = model.engine.program(1, 1)
+        (times,) = program.times()
+        steps = program.plan.segments[0].steps
+        assert len(times) == len(steps)
+        assert all(t > 0 for t, step in zip(times, steps, strict=True) if step.op in ("reduce_add", "linear"))
+        assert any(step.op == "reduce_add" for step in steps)
+
+
 def test_split_mode_makes_a_group_of_the_devices(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "q8_0")
     with Model.load(path, device="remote:0,remote:1", split_mode="tensor", threads=1) as model:
@@ -199,7 +211,6 @@ def test_split_mode_makes_a_group_of_the_devices(tmp_path: Path) -> None:
         ({"device": "cuda:0+cuda:1", "tensor_split": "1"}, "1 numbers for 2 devices"),
         ({"device": "cuda:0+cuda:1", "gpu_layers": 3}, "gpu_layers: not supported with a group"),
         ({"device": "cuda:0+cuda:1", "override_tensor": "a=cpu"}, "override_tensor: not supported"),
-        ({"device": "cuda:0+cuda:1", "profile": True}, "profile: not supported with a group"),
         ({"split_mode": "column"}, "split_mode"),
     ],
 )
