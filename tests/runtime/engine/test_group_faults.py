@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
+from satchel.runtime.grammar import Regex
 from satchel.runtime.layers.arch import Cache
 
 pytestmark = needs("remote")
@@ -133,12 +135,24 @@ def test_memory_that_other_members_cannot_write_is_not_written_to(
         assert model.device.group_info().link == "host"  # type: ignore[attr-defined]
 
 
-def test_a_model_goes_on_without_a_lost_member(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"temperature": 0.0},
+        {"temperature": 1.5, "seed": 3},
+        {"temperature": 0.0, "grammar": Regex("(ab|ba)+"), "logit_bias": {5: 2.0}},
+    ],
+    ids=["greedy", "drawn", "grammar"],
+)
+def test_an_answer_goes_on_without_a_lost_member(
+    path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    """What it has is computed again on the other one, and the answer is that of a device without a fault."""
     with Model.load(path, device="remote", threads=1, worker="thread") as model:
-        wanted = model.generate("a b", max_tokens=6, temperature=0.0).read()
+        wanted = model.generate("a b", max_tokens=6, **how).read()
     monkeypatch.setenv("SATCHEL_REMOTE_LOST", "1:4")
     with Model.load(path, device=GROUP, threads=1, worker="thread") as model:
-        reply = model.generate("a b", max_tokens=6, temperature=0.0)
+        reply = model.generate("a b", max_tokens=6, **how)
         assert reply.read() == wanted
         assert reply.report.restarted == 1
         assert model.device.name == "remote"
