@@ -25,9 +25,13 @@ from satchel.runtime.placement.settle import Measure, Settled
 from satchel.runtime.placement.sizes import sizes_of
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
+from satchel.runtime.weights.packing import own_bytes
 
 SLOWEST = 0.6  # speed of a member, as a part of the fastest one's, below which devices do not make a group
 GAIN = 0.95  # more devices than one must bring its seconds down to this part
+# Bytes of weights below which a group is not considered where one device has room: most of a token's time is
+# then that of the kernels' starts, which a group does not divide, and measuring it would delay the load.
+SMALL = 1 << 30
 ROOM = 1.1  # bytes of a member, over its even share: what is whole on every member
 
 
@@ -80,6 +84,9 @@ def under_mode(
     asked = options.refused_with_groups() or wanted.split or wanted.rules
     if wanted.mode != "auto" or len(members) < 2 or asked:
         return opened
+    whole = own_bytes(gguf, devices[0], options.repack)
+    if whole < SMALL and 2 * whole < free_bytes(devices[0], wanted):
+        return opened
     if why := unlike(members, measure):
         return Opened(devices, (*opened.notes, f"split_mode auto: layers: {why}"))
     return _fastest(gguf, opened, members, options, wanted, measure)
@@ -113,6 +120,10 @@ def _one_kind(members: Sequence[Device]) -> bool:
     return len({(info.name, info.variant) for info in (d.info() for d in members)}) == 1
 
 
+def _joined(members: Sequence[Device], measure: Measure) -> GroupDevice:
+    return GroupDevice(members, shares_of(members, measure))
+
+
 def _fastest(
     gguf: GGUF,
     opened: Opened,
@@ -124,7 +135,7 @@ def _fastest(
     found = list(_by_layers(gguf, opened.devices, options, wanted, measure))
     notes, group = opened.notes, None
     try:
-        group = GroupDevice(members, shares_of(members, measure))
+        group = _joined(members, measure)
         found += _by_group(gguf, group, options, wanted, measure)
     except DeviceError as error:
         notes = (*notes, f"split_mode auto: a group is left out: {error}")

@@ -20,7 +20,7 @@ from satchel.runtime.device.device import Device
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Type
-from satchel.runtime.placement import collectives, speeds
+from satchel.runtime.placement import collectives, speeds, split_mode
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, spread
 from satchel.runtime.placement.devices import Opened
 from satchel.runtime.placement.dryrun import dry_run
@@ -36,6 +36,7 @@ BOTH = "remote:0,remote:1"
 
 @pytest.fixture(autouse=True)
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_mode, "SMALL", 0)
     monkeypatch.setenv("SATCHEL_REMOTE_DEVICES", "2")
     monkeypatch.setenv("SATCHEL_REMOTE_LATE_US", "0")
 
@@ -82,6 +83,24 @@ def test_one_device_is_taken_where_a_group_gains_nothing(gguf: GGUF, group: floa
     with opened(gguf, Simulated(group)) as found:
         assert [d.name for d in found.devices] == ["remote", "cpu"]
         assert "remote: the model fits it, and a group is not predicted to be faster" in found.notes[-1]
+
+
+def test_a_small_model_is_not_measured(gguf: GGUF, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_mode, "SMALL", 1 << 30)
+    measure = Simulated(9.0)
+    with opened(gguf, measure) as found:
+        assert [d.name for d in found.devices] == ["remote", "remote:1", "cpu"]
+        assert measure.asked == []
+
+
+def test_a_group_that_cannot_be_joined_is_left_out(gguf: GGUF, monkeypatch: pytest.MonkeyPatch) -> None:
+    def joins(*_: object) -> GroupDevice:
+        raise DeviceError("the members cannot be joined")
+
+    monkeypatch.setattr(split_mode, "_joined", joins)
+    with opened(gguf, Simulated(9.0)) as found:
+        assert [d.name for d in found.devices] == ["remote", "cpu"]
+        assert found.notes[-2:][0] == "split_mode auto: a group is left out: the members cannot be joined"
 
 
 def test_a_model_that_does_not_fit_one_takes_layers_or_the_group(gguf: GGUF) -> None:
