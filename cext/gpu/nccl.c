@@ -14,7 +14,8 @@
 #include "os.h"
 
 enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_SUM = 0 };
-enum { NCCL_MAGIC = 0xcafebeef, NCCL_CONFIG_VERSION = 21400 }; /* ncclConfig_t as of 2.14, which later ones read */
+enum { NCCL_MAGIC = 0xcafebeef, NCCL_CONFIG_VERSION = 21700 }; /* ncclConfig_t as of 2.17, which others read */
+enum { NCCL_UNSET = INT32_MIN };
 enum { NCCL_POLL_NS = 20000 };
 
 typedef void *nccl_comm;
@@ -24,7 +25,8 @@ typedef struct {
 typedef struct {
     size_t size;
     uint32_t magic, version;
-    int32_t blocking;
+    int32_t blocking, cluster, least_groups, most_groups;
+    const char *network;
 } nccl_config;
 
 /* X(result, field, arguments, NCCL's name) */
@@ -255,7 +257,7 @@ static int wait_for_members(nccl_group *g) {
 }
 
 int nccl_join(nccl_group *g, uint32_t rank) {
-    nccl_config config = {sizeof config, NCCL_MAGIC, NCCL_CONFIG_VERSION, 0};
+    nccl_config config = {sizeof config, NCCL_MAGIC, NCCL_CONFIG_VERSION, 0, NCCL_UNSET, NCCL_UNSET, NCCL_UNSET, NULL};
     nccl_member *m = g->member + rank;
     int code;
     pthread_mutex_lock(&g->lock);

@@ -24,7 +24,8 @@ typedef struct {
 typedef struct {
     size_t size;
     uint32_t magic, version;
-    int32_t blocking;
+    int32_t blocking, unset[3];
+    const char *network;
 } config;
 
 typedef struct {
@@ -253,6 +254,9 @@ int ncclCommInitRankConfig(comm **out, int ranks, id_t128 id, int rank, const co
     pthread_mutex_lock(&lock);
     if (how->size < sizeof *how || how->magic != 0xcafebeef || how->version < 21400)
         note("a configuration that is none", rank);
+    for (int i = 0; i < 3; i++)
+        if (how->unset[i] != INT32_MIN)
+            note("a configuration with a number that is not set", rank);
     if (how->blocking)
         note("a communicator that blocks: its calls have no deadline", rank);
     if (id.bytes[0] != 7 || rank >= ranks || is.comms[rank])
