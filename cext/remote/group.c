@@ -5,11 +5,6 @@
 
 #include "remote.h"
 
-void peer_copy(const hal_device *to, int own, void *at, const void *from, size_t size) {
-    if (own || !to->unread)
-        memcpy(at, from, size);
-}
-
 /* Pairs of members between which a pattern, written to the one by the other, does not read back. */
 static uint32_t unread_pairs(hal_device *const *devices, uint32_t n) {
     uint32_t unread = 0;

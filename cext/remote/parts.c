@@ -134,6 +134,11 @@ static int move_row(const meeting_view *v, int row, float *values, int write) {
     return write ? cpu_backend()->write(v->cpu, at, values, size) : cpu_backend()->read(v->cpu, at, values, size);
 }
 
+void peer_copy(const hal_device *to, int own, void *at, const void *from, size_t size) {
+    if (own || !to->unread)
+        memcpy(at, from, size);
+}
+
 /* Row `t` of the result, from what all members brought. It comes directly from their memory, or through the host's. */
 static void combine(const hal_exec *e, const meeting *m, const void *const *all, int t) {
     uint64_t at = 0;

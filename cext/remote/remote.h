@@ -98,6 +98,8 @@ void free_parts(hal_exec *);
 int run_parts(hal_exec *);
 /* As times() of hal.h; the device was opened with HAL_PROFILE. */
 int times_of_parts(hal_exec *, uint64_t *ns, uint32_t n_steps);
+/* A member writes to another one's memory, or to its own: it may get lost on the way, as SATCHEL_REMOTE_UNREAD says. */
+void peer_copy(const hal_device *to, int own, void *at, const void *from, size_t size);
 /* Breaks the exec's group, if it is in one, because its device is lost. */
 void leave_group(hal_exec *);
 
@@ -114,8 +116,6 @@ void release_exec(hal_exec *);
 int queue_run(hal_exec *, const void *block, uint64_t size, uint64_t first, uint32_t timeout_ms);
 
 /* Of group.c. */
-/* A member writes to another one's memory, or to its own: it may get lost on the way, as SATCHEL_REMOTE_UNREAD says. */
-void peer_copy(const hal_device *to, int own, void *at, const void *from, size_t size);
 int remote_join(hal_device *const *, uint32_t n, const hal_group_options *, hal_group **);
 void remote_part(hal_group *);
 void remote_info(hal_group *, hal_group_info *);
