@@ -7,6 +7,7 @@
 
 #if defined(_WIN32)
 #include <malloc.h>
+#include <stdlib.h>
 #include <windows.h>
 
 /* Allocates memory aligned to `align`, of which `size` is a multiple. Free it with os_free. */
@@ -32,6 +33,12 @@ static inline long os_processors(void) {
 static inline uint64_t os_memory(void) {
     MEMORYSTATUSEX status = {.dwLength = sizeof status};
     return GlobalMemoryStatusEx(&status) ? status.ullTotalPhys : 0;
+}
+
+/* Sets an environment variable that is not set. */
+static inline void os_default_variable(const char *name, const char *value) {
+    if (!getenv(name))
+        _putenv_s(name, value);
 }
 
 static inline void *os_library(const char *path) {
@@ -77,6 +84,10 @@ static inline long os_processors(void) {
 
 static inline uint64_t os_memory(void) {
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static inline void os_default_variable(const char *name, const char *value) {
+    setenv(name, value, 0);
 }
 
 static inline void *os_library(const char *path) {

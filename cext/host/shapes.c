@@ -192,6 +192,14 @@ static const char *gather_columns(const call *c) {
                : "its columns must lie within the output's, which are total";
 }
 
+static const char *first(const call *c) {
+    const hal_view *y = c->v, *x = c->v + 1;
+    int words = y->format == F32 || y->format == I32;
+    return c->n == 1 && words && y->ndim <= 2 && is(x, y->format, y->ndim) && same_shape(x, y)
+               ? NULL
+               : "it takes x (T) or (T, k), i32 or f32, and gives the same";
+}
+
 static const char *gather_rows(const call *c) {
     const hal_view *y = c->v, *x = c->v + 1;
     if (c->n != 2)
@@ -728,6 +736,7 @@ static const char *(*const rules[HAL_N_OPS])(const call *) = {
     [HAL_OP_PAD] = pad,
     [HAL_OP_REDUCE_ADD] = reduce_add,
     [HAL_OP_GATHER_COLUMNS] = gather_columns,
+    [HAL_OP_FIRST] = first,
     [HAL_OP_GATHER] = gather,
     [HAL_OP_LINEAR] = linear,
     [HAL_OP_LINEAR_ADD] = linear_add,

@@ -120,14 +120,25 @@ typedef struct {
 
 /* A group of devices (tensor parallelism): each runs a plan of its own, and they meet at the plans' collectives. */
 enum { HAL_MEMBERS = 16 };
+/* How members reach each other's memory: through host memory, or directly over PCIe or NVLink. join() finds it by writing a pattern
+ * to each member and reading it back; where that fails, the group goes through host memory. */
+enum { HAL_LINK_HOST = 0, HAL_LINK_PCIE = 1, HAL_LINK_NVLINK = 2 };
+/* Flags of hal_group_options. NO_PEER: through host memory, whatever join() would find. EXACT: sums are sent as float32. */
+enum { HAL_GROUP_NO_PEER = 1, HAL_GROUP_EXACT = 2 };
 typedef struct {
     uint32_t timeout_ms; /* the longest that a member waits for the others at a collective */
+    uint32_t flags;
+    const char
+        *library; /* path of a vendor's library of collectives (NCCL), found by the caller; NULL: none was found */
 } hal_group_options;
 typedef struct {
     uint32_t members;
     int32_t missing;            /* the member for which the group broke: it failed, or did not come in time; -1: none */
+    uint32_t link;              /* HAL_LINK_ of the slowest pair of members */
+    uint32_t unread;            /* pairs of members that claim direct access and did not read back what was written */
     uint64_t meetings;          /* collectives since join() */
     double waited[HAL_MEMBERS]; /* seconds that each member waited for others */
+    char library[64];           /* the vendor's library in use, "NCCL 2.27.5"; "": none */
 } hal_group_info;
 
 typedef struct {
@@ -277,6 +288,7 @@ enum {
     HAL_OP_GATHER_COLUMNS,
     HAL_OP_GET_ROWS_PART,
     HAL_OP_PAD,
+    HAL_OP_FIRST,
     HAL_N_OPS
 };
 
@@ -416,7 +428,7 @@ typedef struct {
     float scale;
     int32_t value;
 } arg_sparse_attention;
-/* Collectives: reduce_add has no arguments. The columns of this member begin at `start` of `total`. */
+/* Collectives: reduce_add and first have no arguments. The columns of this member begin at `start` of `total`. */
 typedef struct {
     int32_t start, total;
 } arg_gather_columns;

@@ -13,7 +13,9 @@
  * 100. SATCHEL_REMOTE_LOG: a file; each run appends a line when it begins and one when it ends. SATCHEL_REMOTE_HOLD: a path;
  * while the file PATH.N exists, each run of device N waits for the file PATH.N.go and removes it, so that a test controls when
  * a run ends. SATCHEL_REMOTE_LOST: "N:R": device N is lost at its run R, and fails each later one. SATCHEL_REMOTE_REFUSES: the
- * number of a device that refuses every plan.
+ * number of a device that refuses every plan. Of groups: SATCHEL_REMOTE_UNLIKE: the number of a device with another name than
+ * the others. SATCHEL_REMOTE_UNREAD: the number of a device to whose memory the others claim access, while what they write there
+ * does not arrive. SATCHEL_REMOTE_DRIFT: "N:C": on device N the result of each run's C-th collective, from 1 on, is wrong by 1000.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -49,10 +51,10 @@ static int count(void) {
     return n < 0 ? 0 : n < MOST ? n : MOST;
 }
 
-/* Number of the run at which a device is lost; 0: never. */
-static uint64_t lost_at(int index) {
-    const char *text = getenv("SATCHEL_REMOTE_LOST"), *run = text ? strchr(text, ':') : NULL;
-    return run && atoi(text) == index ? strtoull(run + 1, NULL, 10) : 0;
+/* The number behind "N:" of a variable, for device N; 0 for others. */
+static uint64_t number_for(const char *name, int index) {
+    const char *text = getenv(name), *number = text ? strchr(text, ':') : NULL;
+    return number && atoi(text) == index ? strtoull(number + 1, NULL, 10) : 0;
 }
 
 static void close_device(hal_device *d) {
@@ -82,7 +84,10 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
         return code;
     }
     d->index = index;
-    d->lost = lost_at(index);
+    d->lost = number_for("SATCHEL_REMOTE_LOST", index);
+    d->drift = (uint32_t)number_for("SATCHEL_REMOTE_DRIFT", index);
+    d->unlike = number_of("SATCHEL_REMOTE_UNLIKE", -1) == index;
+    d->unread = number_of("SATCHEL_REMOTE_UNREAD", -1) == index;
     d->refuses = number_of("SATCHEL_REMOTE_REFUSES", -1) == index;
     d->late_us = number_of("SATCHEL_REMOTE_LATE_US", LATE_US);
     snprintf(d->hold, sizeof d->hold, "%s", hold ? hold : "");
@@ -103,7 +108,7 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
 
 static void info(hal_device *d, hal_info *out) {
     cpu_backend()->info(d->cpu, out);
-    snprintf(out->name, sizeof out->name, "remote");
+    snprintf(out->name, sizeof out->name, d->unlike ? "another remote" : "remote");
     out->flags = HAL_TEST_ONLY | HAL_EXPANDS;
 }
 
@@ -187,6 +192,12 @@ static int wait_done(hal_exec *e, uint32_t timeout_ms) {
     return code;
 }
 
+static int times(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
+    lock_done(e->device, e->run, UINT32_MAX);
+    pthread_mutex_unlock(&e->device->lock);
+    return times_of_parts(e, ns, n_steps);
+}
+
 static const hal_backend backend = {
     .hash = HAL_ABI_HASH,
     .name = "remote",
@@ -208,6 +219,7 @@ static const hal_backend backend = {
     .error = hal_last_error,
     .packed = packed,
     .pack = pack,
+    .times = times,
     .join = remote_join,
     .part = remote_part,
     .group_info = remote_info,

@@ -5,6 +5,19 @@
 
 #include "remote.h"
 
+/* Pairs of members between which a pattern, written to the one by the other, does not read back. */
+static uint32_t unread_pairs(hal_device *const *devices, uint32_t n) {
+    uint32_t unread = 0;
+    for (uint32_t from = 0; from < n; from++)
+        for (uint32_t to = 0; to < n; to++) {
+            const uint32_t pattern[2] = {0x5a7c4e1u + from, ~to};
+            uint32_t found[2] = {0, 0};
+            peer_copy(devices[to], from == to, found, pattern, sizeof found);
+            unread += memcmp(found, pattern, sizeof found) != 0;
+        }
+    return unread;
+}
+
 int remote_join(hal_device *const *devices, uint32_t n, const hal_group_options *options, hal_group **out) {
     hal_group *g;
     if (n < 1 || n > HAL_MEMBERS)
@@ -22,6 +35,8 @@ int remote_join(hal_device *const *devices, uint32_t n, const hal_group_options 
     }
     g->members = n;
     g->timeout_ms = options->timeout_ms;
+    g->unread = options->flags & HAL_GROUP_NO_PEER ? 0 : unread_pairs(devices, n);
+    g->link = g->unread || options->flags & HAL_GROUP_NO_PEER ? HAL_LINK_HOST : HAL_LINK_PCIE;
     memcpy(g->devices, devices, n * sizeof *devices);
     pthread_mutex_init(&g->lock, NULL);
     *out = g;
@@ -37,7 +52,10 @@ void remote_part(hal_group *g) {
 }
 
 void remote_info(hal_group *g, hal_group_info *out) {
+    memset(out, 0, sizeof *out);
     meet_info(g->meet, out);
+    out->link = g->link;
+    out->unread = g->unread;
 }
 
 /* Whether two members can meet at a collective of theirs. before: columns of the members before this one. */

@@ -7,13 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "remote.h"
 #include "shapes.h"
 #include "step.h"
 
 static int is_collective(int op) {
-    return op == HAL_OP_REDUCE_ADD || op == HAL_OP_GATHER_COLUMNS;
+    return op == HAL_OP_REDUCE_ADD || op == HAL_OP_GATHER_COLUMNS || op == HAL_OP_FIRST;
 }
 
 int supports_meeting(const hal_plan *plan, uint32_t step) {
@@ -48,6 +49,8 @@ static int new_meeting(const hal_plan *plan, uint32_t step, hal_buffer **cpu, me
     snprintf(m->what, sizeof m->what, "%.28s of step %u", plan->ops[s->op].name, step);
     m->out = viewed(plan, cpu, s->view);
     m->in = viewed(plan, cpu, s->view + 1);
+    if (m->in.view.ndim == 1)
+        m->in.columns = m->out.columns = 1; /* of first: a list, whose entries are its rows */
     if (s->n_in > 1)
         m->rest = viewed(plan, cpu, s->view + 2);
     if (op == HAL_OP_GATHER_COLUMNS)
@@ -57,7 +60,8 @@ static int new_meeting(const hal_plan *plan, uint32_t step, hal_buffer **cpu, me
         m->brought[i] = (brought){calloc(rows * m->in.columns, sizeof(float)), m->in.columns};
     m->result = calloc(m->out.columns, sizeof(float));
     m->kept = calloc(m->out.columns, sizeof(float));
-    return m->brought[0].rows && m->brought[1].rows && m->result && m->kept
+    m->came = calloc(m->out.columns, sizeof(float));
+    return m->brought[0].rows && m->brought[1].rows && m->result && m->kept && m->came
                ? 0
                : hal_fail(HAL_E_MEMORY, "no memory for a collective");
 }
@@ -69,6 +73,7 @@ static void free_meeting(meeting *m) {
     free(m->brought[1].rows);
     free(m->result);
     free(m->kept);
+    free(m->came);
     free(m);
 }
 
@@ -111,6 +116,7 @@ int build_parts(hal_exec *e, const hal_plan *plan, hal_buffer **cpu) {
         if ((code = build_cpu(e, plan, cpu, from, step, &e->parts[e->n_parts - 1].cpu)) ||
             (collective && (code = new_meeting(plan, step, cpu, &e->parts[e->n_parts - 1].meeting))))
             return code;
+        e->parts[e->n_parts - 1].steps = step - from;
         e->n_meetings += (uint32_t)collective;
         from = step + 1;
     }
@@ -128,14 +134,28 @@ static int move_row(const meeting_view *v, int row, float *values, int write) {
     return write ? cpu_backend()->write(v->cpu, at, values, size) : cpu_backend()->read(v->cpu, at, values, size);
 }
 
-/* Row `t` of the result, from what all members brought. */
-static void combine(const meeting *m, uint32_t members, const void *const *all, int t) {
+void peer_copy(const hal_device *to, int own, void *at, const void *from, size_t size) {
+    if (own || !to->unread)
+        memcpy(at, from, size);
+}
+
+/* Row `t` of the result, from what all members brought. It comes directly from their memory, or through the host's. */
+static void combine(const hal_exec *e, const meeting *m, const void *const *all, int t) {
     uint64_t at = 0;
-    for (uint32_t i = 0; i < members; i++) {
+    for (uint32_t i = 0; i < e->group->members; i++) {
         const brought *b = all[i];
         const float *row = b->rows + b->columns * (uint64_t)t;
+        if (e->group->link != HAL_LINK_HOST) {
+            memset(m->came, 0, sizeof(float) * b->columns);
+            peer_copy(e->device, i == e->rank, m->came, row, sizeof(float) * b->columns);
+            row = m->came;
+        }
         if (m->op == HAL_OP_GATHER_COLUMNS)
             memcpy(m->result + at, row, sizeof(float) * b->columns);
+        else if (m->op == HAL_OP_FIRST && i == 0)
+            memcpy(m->result, row, sizeof(float) * b->columns); /* its bits: they may be int32 */
+        else if (m->op == HAL_OP_FIRST)
+            break;
         else
             for (uint64_t n = 0; n < m->out.columns; n++)
                 m->result[n] = i ? m->result[n] + row[n] : row[n];
@@ -176,10 +196,36 @@ static int run_meeting(hal_exec *e, meeting *m, uint64_t number) {
             return HAL_E_INVALID;
         }
     for (int t = 0; t < rows && !code; t++) {
-        combine(m, e->group->members, all, t);
+        combine(e, m, all, t);
+        if (e->device->drift && number - e->first + 1 == e->device->drift)
+            m->result[0] += 1000;
         code = finish_row(m, t);
     }
     return code;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+int times_of_parts(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < e->n_parts; i++) {
+        const exec_part *p = e->parts + i;
+        int code = 0;
+        if (at + p->steps + (p->meeting != NULL) > n_steps)
+            return hal_fail(HAL_E_INVALID, "the plan has more than %u steps", n_steps);
+        if (p->cpu && p->steps)
+            code = cpu_backend()->times(p->cpu, ns + at, p->steps);
+        if (code)
+            return code;
+        at += p->steps;
+        if (p->meeting)
+            ns[at++] = p->ns;
+    }
+    return 0;
 }
 
 int run_parts(hal_exec *e) {
@@ -187,8 +233,9 @@ int run_parts(hal_exec *e) {
     int code;
     e->why[0] = 0;
     for (uint32_t i = 0; i < e->n_parts; i++) {
-        const exec_part *p = e->parts + i;
+        exec_part *p = e->parts + i;
         const void *all[HAL_MEMBERS];
+        uint64_t began;
         if (e->group && meet_why(e->group->meet, e->why, sizeof e->why))
             return HAL_E_LOST;
         code = p->cpu ? cpu_backend()->run(p->cpu, e->block, e->size) : 0;
@@ -198,7 +245,10 @@ int run_parts(hal_exec *e) {
                 come(e, p->meeting, number, NULL, all);
             return code;
         }
-        if (p->meeting && (code = run_meeting(e, p->meeting, number++))) {
+        began = now_ns();
+        code = p->meeting ? run_meeting(e, p->meeting, number++) : 0;
+        p->ns += now_ns() - began;
+        if (code) {
             if (!e->why[0])
                 snprintf(e->why, sizeof e->why, "%s", cpu_backend()->error());
             return code;

@@ -19,9 +19,12 @@ struct hal_device {
     hal_exec *queue[DEEP]; /* run n at n % DEEP */
     uint64_t last, done;   /* numbers of runs */
     int stop, index, late_us;
-    uint64_t lost; /* number of the run at which the device is lost; 0: never */
-    int refuses;   /* compile() fails */
-    int log;       /* -1: none */
+    uint64_t lost;  /* number of the run at which the device is lost; 0: never */
+    int refuses;    /* compile() fails */
+    int unlike;     /* it has another name than the others */
+    int unread;     /* what other members write to it does not read back */
+    uint32_t drift; /* the collective of each run whose result is wrong here; 0: none */
+    int log;        /* -1: none */
     char hold[512];
     uint8_t poison[PIECE];
 };
@@ -32,7 +35,7 @@ struct hal_buffer {
     uint64_t size, run; /* the last run with it; 0: none, or they are not noted */
 };
 
-/* A view of float32 rows in a buffer of the CPU backend. */
+/* A view of rows of float32, or of int32 for `first`, in a buffer of the CPU backend. */
 typedef struct {
     hal_buffer *cpu;
     hal_view view;
@@ -40,7 +43,7 @@ typedef struct {
 } meeting_view;
 
 struct hal_group {
-    uint32_t members, timeout_ms;
+    uint32_t members, timeout_ms, link, unread; /* the last two: as of hal_group_info */
     hal_device *devices[HAL_MEMBERS];
     meet *meet;
     uint64_t meetings; /* of all queued runs */
@@ -55,18 +58,20 @@ typedef struct {
 
 /* A collective of a plan. */
 typedef struct {
-    int op;                     /* HAL_OP_ value */
-    char what[48];              /* for errors */
-    meeting_view out, in, rest; /* rest.cpu NULL: there is no residual */
-    arg_gather_columns place;   /* of gather_columns */
-    brought brought[2];         /* by the parity of the meeting: others read it until this member comes to the next */
-    float *result, *kept;       /* a row, and one of rest */
+    int op;                      /* HAL_OP_ value */
+    char what[48];               /* for errors */
+    meeting_view out, in, rest;  /* rest.cpu NULL: there is no residual */
+    arg_gather_columns place;    /* of gather_columns */
+    brought brought[2];          /* by the parity of the meeting: others read it until this member comes to the next */
+    float *result, *kept, *came; /* a row, one of rest, and one of a member */
 } meeting;
 
 /* Steps of a plan up to a collective, and the collective. */
 typedef struct {
     hal_exec *cpu;    /* NULL: no step stands before the collective */
     meeting *meeting; /* NULL: the last part ends with the plan */
+    uint32_t steps;   /* those of `cpu`; the collective follows them */
+    uint64_t ns;      /* that the collective took so far, waiting included */
 } exec_part;
 
 struct hal_exec {
@@ -91,6 +96,10 @@ int build_parts(hal_exec *, const hal_plan *, hal_buffer **cpu);
 void free_parts(hal_exec *);
 /* Runs all parts; the code, with the reason in `why`. */
 int run_parts(hal_exec *);
+/* As times() of hal.h; the device was opened with HAL_PROFILE. */
+int times_of_parts(hal_exec *, uint64_t *ns, uint32_t n_steps);
+/* A member writes to another one's memory, or to its own: it may get lost on the way, as SATCHEL_REMOTE_UNREAD says. */
+void peer_copy(const hal_device *to, int own, void *at, const void *from, size_t size);
 /* Breaks the exec's group, if it is in one, because its device is lost. */
 void leave_group(hal_exec *);
 

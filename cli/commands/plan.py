@@ -78,8 +78,8 @@ def dry(options: ModelOptions) -> Iterator[DryRun]:
     """The model's graph and plans without its weights. File and device are closed afterwards."""
     from satchel.formats.gguf import open_gguf
     from satchel.runtime.api.overrides import override
-    from satchel.runtime.placement.devices import open_for
     from satchel.runtime.placement.dryrun import dry_run
+    from satchel.runtime.placement.split_mode import open_split
 
     loaded = loading(options)
     with open_gguf(options.path) as gguf:
@@ -87,7 +87,7 @@ def dry(options: ModelOptions) -> Iterator[DryRun]:
             warn(line)
         check_weights(options, gguf)
         override(gguf, loaded.override_kv, loaded.chat_template)
-        with open_for(loaded) as opened:
+        with open_split(gguf, loaded) as opened:
             for line in opened.notes:
                 note(f"satchel: note: {line}")
             yield dry_run(gguf, opened.devices, loaded)
@@ -161,20 +161,31 @@ def placement_facts(run: DryRun) -> dict[str, Any]:
 
 def group_facts(run: DryRun) -> dict[str, Any]:
     """How a group of devices divides the model; {} where there is none."""
+    from satchel.runtime.device.group import GroupDevice
+    from satchel.runtime.placement.collectives import collective_speed
     from satchel.runtime.shard.report import report
 
-    if run.sharding is None:
+    group = run.devices[0]
+    if run.sharding is None or not isinstance(group, GroupDevice):
         return {}
     found = report(run.optimized, run.sharding)
-    return {"group": found._asdict()}
+    share, predicted = None, run.predicted()
+    if predicted is not None:
+        meets = collective_speed(group).seconds(found.reduces, found.reduce_bytes)
+        share = min(1.0, meets / predicted.decode)
+    about = {"link": group.group_info().link, "library": group.group_info().library, "reduce_share": share}
+    return {"group": found._asdict() | about}
 
 
 def show_group(group: dict[str, Any]) -> None:
     """The members of a group, what they meet for in a step, and which matrices each of them has whole."""
+    by = f" and by {group['library']}" if group["library"] else ""
+    share = group["reduce_share"]
+    part = "" if share is None else f", {100 * share:.0f} % of the time of a step of one token"
     lines = [
-        f"{group['name']}: {group['members']} members divide each layer",
-        f"a step: {group['reduces']} all-reduces, {group['reduce_bytes']:,} bytes a token in all; gathers of "
-        f"{group['gather_bytes']:,} bytes a sampled token",
+        f"{group['name']}: {group['members']} members divide each layer; they meet over {group['link']}{by}",
+        f"a step: {group['reduces']} all-reduces, {group['reduce_bytes']:,} bytes a token in all{part}; "
+        f"gathers of {group['gather_bytes']:,} bytes a sampled token",
         f"{group['divided']:.1f} % of the matrices' bytes are divided",
     ]
     lines += [f"whole on each member: {name}: {why}" for name, why in group["whole"].items()]
@@ -195,7 +206,11 @@ def show_placement(facts: dict[str, Any]) -> None:
             others = sum(device == name for device in placed["tensors"].values())
             parts += [f"{others} tensors of other layers"] if others else []
             console.print(plain(f"{name}: {', '.join(parts)}"), markup=False)
-    predicted = facts["predicted"]
+    show_predicted(facts)
+
+
+def show_predicted(facts: dict[str, Any]) -> None:
+    console, predicted = out(), facts["predicted"]
     if predicted:
         rates = (
             f"{predicted['pp512']:,.4g} t/s of a prompt (pp512), {predicted['tg128']:,.4g} t/s of an answer"
@@ -229,6 +244,7 @@ def show(facts: dict[str, Any]) -> None:
     console.print(table)
     if "group" in facts:
         show_group(facts["group"])
+        show_predicted(facts)
     else:
         show_placement(facts)
     for d in facts["devices"]:

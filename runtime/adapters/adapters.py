@@ -6,7 +6,7 @@ first, 0 for unused ones. A step without adapters runs the plain plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from satchel.runtime.device.device import WEIGHT, Device
 from satchel.runtime.graph import ROWS, TOKENS, Array, Node, Type
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.plan import align_up
+from satchel.runtime.shard.pieces import Piece
 from satchel.runtime.weights.packing import packed_by
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, WeightsOn
 from satchel.runtime.weights.weights import DeviceWeights, write_weight
@@ -117,6 +118,18 @@ class WithAdapters(Over):
     def __init__(self, inner: Residency, adapters: Adapters) -> None:
         super().__init__(inner)
         self.values = adapters.values()
+        self._reads: dict[str, Collection[str]] = {}
+
+    def reads(self, device: str, names: Collection[str]) -> None:
+        super().reads(device, names)
+        self._reads[device] = names
+
+    def _values(self, device: str) -> dict[str, Array]:
+        """Those of a device: all, or the pieces of a group's member."""
+        if device not in self._reads:
+            return self.values
+        pieces = (Piece.of(name) for name in sorted(self._reads[device]))
+        return {p.name: p.blocks(self.values[p.tensor]) for p in pieces if p.tensor in self.values}
 
     def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
         found = self.inner.load(devices, packed)
@@ -125,14 +138,15 @@ class WithAdapters(Over):
         return found
 
     def _put(self, device: Device, weights: DeviceWeights) -> None:
-        types = {name: Type(values.shape) for name, values in self.values.items()} if self.repack else {}
+        own = self._values(device.name)
+        types = {name: Type(values.shape) for name, values in own.items()} if self.repack else {}
         packed, places, at = packed_by(device, types), {}, 0
-        for name, values in self.values.items():
+        for name, values in own.items():
             places[name] = at
             at = align_up(at + (packed[name].size if name in packed else values.nbytes))
         buffer = device.alloc(max(at, 64), WEIGHT)
         weights.buffers[BUFFER] = buffer
-        for name, values in self.values.items():
+        for name, values in own.items():
             flat, form = np.ascontiguousarray(values).reshape(-1).view(np.uint8), packed.get(name)
             write_weight(buffer, places[name], flat, form)
             weights.add(name, BUFFER, places[name], form.size if form is not None else 0)

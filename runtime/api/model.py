@@ -63,9 +63,10 @@ from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
 from satchel.runtime.option import check_list
-from satchel.runtime.placement.devices import open_for, used_of
+from satchel.runtime.placement.devices import used_of
 from satchel.runtime.placement.sizing import check_room, size
 from satchel.runtime.placement.speeds import measured
+from satchel.runtime.placement.split_mode import open_split
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler.sequence import salted
@@ -125,7 +126,7 @@ class Model(Recovering, Readings, Resource):
 
     def _open(self) -> None:
         """Creates the engine; frees everything if that fails."""
-        opened = open_for(self.options, self.placement_options)
+        opened = open_split(self.gguf, self.options, self.placement_options)
         self.devices, self.device = opened.devices, opened.devices[0]
         self.notes += opened.notes
         try:

@@ -173,11 +173,13 @@ class Options:
         check_value=read_split,
     )
     split_mode: str = option_field(
-        "layer",
-        "How several devices share the model: layer (also row), tensor (each layer is divided), or none.",
+        "auto",
+        "How several devices share the model: layer (also row), tensor (each layer is divided), none (the "
+        "first alone), or auto: the fastest by measured speeds.",
         "-sm",
         "--split-mode",
-        help="layer: whole layers on each device; tensor: a part of each layer; none: the first alone.",
+        help="layer: whole layers on each device; tensor: a part of each; none: the first alone; auto: the "
+        "fastest.",
         choices=SPLIT_MODES,
     )
     gpu_memory: int = option_field(
@@ -310,7 +312,7 @@ class Options:
             raise RequestError(
                 f"tensor_split has {len(split)} numbers for {count} devices: give one for each"
             )
-        if any(GROUP in name for name in devices):
+        if self.split_mode == "tensor" or any(GROUP in name for name in devices):
             self._check_group()
 
     @property
@@ -318,8 +320,8 @@ class Options:
         """Names of the devices, under the split mode."""
         return read_split_mode(self.split_mode, read_devices(self.device))
 
-    def _check_group(self) -> None:
-        """Raises RequestError for options that a group of devices cannot have."""
+    def refused_with_groups(self) -> list[str]:
+        """Names of the given options that a group of devices cannot have."""
         refused = {
             "override_tensor": bool(self.override_tensor),
             "gpu_layers": read_layers(self.gpu_layers) not in (None, -1),
@@ -327,11 +329,12 @@ class Options:
             "stream_weights": self.stream_weights == "on",
             "prefetch_weights": self.prefetch_weights == "on",
             "expert_cache": str(self.expert_cache) not in ("auto", "off"),
-            "adapters": bool(self.adapters),
-            "control_vectors": bool(self.control_vectors),
-            "profile": self.profile,
         }
-        if wrong := [name for name, given in refused.items() if given]:
+        return [name for name, given in refused.items() if given]
+
+    def _check_group(self) -> None:
+        """Raises RequestError for options that a group of devices cannot have."""
+        if wrong := self.refused_with_groups():
             raise RequestError(
                 f"{wrong[0]}: not supported with a group of devices, which holds the whole model "
                 "(split_mode='tensor'); leave it out, or take split_mode='layer'"
@@ -349,6 +352,7 @@ class Options:
             self.stream_weights,
             self.prefetch_weights,
             split=read_split(self.tensor_split),
+            mode=self.split_mode,
             expert_cache="off" if self.deterministic else read_expert_cache(self.expert_cache).word,
         )
 

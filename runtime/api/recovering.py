@@ -1,5 +1,5 @@
-"""Recovery from a lost device: running requests fail with one error, and the next request finds the model
-placed on the remaining devices, loaded again from its file.
+"""Recovery from a lost device: the model is placed on the remaining devices, loaded again from its file, and
+requests go on there with the tokens that they have. Calls that were running fail with one error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from satchel.errors import RequestError, SatchelError
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.lost import DeviceLost
-from satchel.runtime.engine.request_handle import Requests
+from satchel.runtime.engine.request_handle import End, Requests
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.log import LOG
@@ -85,7 +85,7 @@ class Recovering(ABC):
 
     def _lose(self, error: DeviceLost) -> SatchelError:
         """On the engine's thread: records the loss, starts the new placement in a thread of its own, and
-        gives the error of running requests.
+        gives the error of running calls.
         """
         self.placement_options = self.placement_options.without(error.device)
         LOG.error("%s: %s", self.path.name, error)
@@ -120,6 +120,7 @@ class Recovering(ABC):
                 )
                 self._stuck = type(error)(line)
                 LOG.error("%s", line)
+                old.abandon(End("error", self._stuck))
                 raise self._stuck from None
         used = ", ".join(device.name for device in self.devices)
         LOG.warning(

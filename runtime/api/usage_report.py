@@ -31,7 +31,7 @@ class UsageReport:
     decode_seconds: float = 0.0  # after the first token
     steps: int = 0  # of the engine that had the request in them
     preempted: int = 0  # times that it was preempted
-    restarted: int = 0  # times that it was restarted because a worker process was lost
+    restarted: int = 0  # times that it was restarted because a worker process or a device was lost
     devices: abc.Mapping[str, float] = field(default_factory=dict)  # each device's share of the time
     weight_bytes: float = 0.0  # read for this request; steps share them among their requests
     kv_bytes: float = 0.0  # read for this request

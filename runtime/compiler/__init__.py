@@ -6,7 +6,7 @@ bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from satchel.runtime.compiler.context import Context
@@ -24,8 +24,9 @@ from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import place
 from satchel.runtime.compiler.shard import BEFORE, shard
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
-from satchel.runtime.graph import Roots, toposort
+from satchel.runtime.graph import Node, Roots, toposort
 from satchel.runtime.plan import Bucket, Plan, WeightPlaces
+from satchel.runtime.shard.whole import whole_values
 
 Pass = Callable[[Roots, Context], Roots]
 PIPELINE: tuple[Pass, ...] = (*BEFORE, shard, split, expand, merge, layout, fuse)
@@ -67,16 +68,30 @@ def compile(
     bucket: Bucket,
     weights: Mapping[str, WeightPlaces],
     states: Mapping[str, Mapping[str, int]],
+    checked: bool = False,
 ) -> Plan:
     """The plan of one bucket. weights: the tensors of each device; states: offsets of its states,
-    by device.
+    by device. checked: of a group, whole values are kept to the end of the step.
     """
-    if optimized.members:
-        return joined(optimized.group, [compile(m, bucket, weights, states) for m in optimized.members])
-    optimized = fuse_steps(optimized, bucket)
+    fused = [fuse_steps(own, bucket) for own in optimized.all]
+    if not optimized.members:
+        return _compiled(fused[0], bucket, weights, states)
+    kept = whole_values([own.roots for own in fused]) if checked else [frozenset[Node]()] * len(fused)
+    plans = [_compiled(own, bucket, weights, states, k) for own, k in zip(fused, kept, strict=True)]
+    return joined(optimized.group, plans)
+
+
+def _compiled(
+    optimized: Optimized,
+    bucket: Bucket,
+    weights: Mapping[str, WeightPlaces],
+    states: Mapping[str, Mapping[str, int]],
+    kept: Collection[Node] = (),
+) -> Plan:
+    """The plan of one device."""
     verify_graph(optimized.roots)
     ordered = _order_of(optimized)
-    memory = assign(ordered.order, optimized, bucket, ordered.begins)
+    memory = assign(ordered.order, optimized, bucket, ordered.begins, kept)
     plan = lower(ordered.order, optimized, bucket, memory, weights, states)
     verify_plan(plan)
     return plan

@@ -12,7 +12,7 @@ import numpy as np
 
 from satchel import cext
 from satchel.quant import FORMATS
-from satchel.runtime.compiler.memory import Allocation, MemoryPlan, nbytes, storage, stride_of, window
+from satchel.runtime.compiler.memory import KEPT, Allocation, MemoryPlan, nbytes, storage, stride_of, window
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, leaves
 from satchel.runtime.ops import OPS
@@ -120,6 +120,7 @@ class Lowering:
             "const": self.const_bytes,
             "out": self.memory.out.get(device, 0),
             "link": self.memory.link.get(device, 0),
+            **({KEPT: kept} if (kept := self.memory.kept.get(device, 0)) else {}),
             **self.weights[device].sizes(),
         }
         return Tables(device, {name: i for i, name in enumerate(sizes)}, sizes)

@@ -17,6 +17,8 @@ from satchel.runtime.graph import LEAVES, Dim, Node, Roots, Type
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import ALIGN, Bucket, align_up
 
+KEPT = "out.kept"  # the buffer of values that are kept to the end of a step, for a check
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
@@ -39,6 +41,7 @@ class MemoryPlan:
     arena: dict[str, int]  # bytes per device, as for link and out
     link: dict[str, int]
     out: dict[str, int]
+    kept: dict[str, int]
 
 
 def storage(node: Node) -> Node:
@@ -131,19 +134,28 @@ def cut(
 
 
 def assign(
-    order: list[Node], optimized: Optimized, bucket: Bucket, begins: Collection[Node] = ()
+    order: list[Node],
+    optimized: Optimized,
+    bucket: Bucket,
+    begins: Collection[Node] = (),
+    kept: Collection[Node] = (),
 ) -> MemoryPlan:
-    """Allocations of all computed values, for steps in this order. begins: steps that begin a segment."""
+    """Allocations of all computed values, for steps in this order. begins: steps that begin a segment. kept:
+    values that nothing overwrites before the step ends.
+    """
     live = _live_ranges(order, optimized.roots)
+    live |= {node: (live[node][0], len(order)) for node in kept if node in live}
     device = optimized.assignment.device
     segment = cut(order, device, optimized.assignment.streamed, begins)
-    memory = MemoryPlan({}, live, segment, {}, {}, {})
+    memory = MemoryPlan({}, live, segment, {}, {}, {}, {})
     links = _crossing(segment)
     outputs = {storage(r) for r in optimized.roots if storage(r).op not in LEAVES} - links
     for name in dict.fromkeys(device.values()):
         mine = [n for n in live if device[n] == name]
+        inner = [n for n in mine if n not in outputs and n not in links]
         for buffer, sizes, nodes in (
-            ("arena", memory.arena, [n for n in mine if n not in outputs and n not in links]),
+            ("arena", memory.arena, [n for n in inner if n not in kept]),
+            (KEPT, memory.kept, [n for n in inner if n in kept]),
             ("link", memory.link, [n for n in mine if n in links]),
             ("out", memory.out, [n for n in mine if n in outputs]),
         ):

@@ -29,6 +29,8 @@ def prepared(roots: Roots) -> Roots:
     return separate(roots)
 
 
-def sharding_of(outputs: Iterable[Roots], shares: Sequence[float]) -> Sharding:
-    """How a model is divided among ranks. outputs: the roots of each graph that will run."""
-    return decide(tuple(root for roots in outputs for root in prepared(roots)), shares)
+def sharding_of(outputs: Iterable[Roots], shares: Sequence[float], unlike: bool = False) -> Sharding:
+    """How a model is divided among ranks. outputs: the roots of each graph that will run. unlike: of
+    Sharding.
+    """
+    return decide(tuple(root for roots in outputs for root in prepared(roots)), shares, unlike)

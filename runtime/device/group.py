@@ -25,18 +25,25 @@ from satchel.runtime.device.device import (
     plan_struct,
 )
 from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.device.nccl import nccl_library
 from satchel.runtime.plan import Segment
 
 TIMEOUT = 10_000  # milliseconds that a member waits for the others at a collective
 TIMEOUT_NAME = "SATCHEL_GROUP_TIMEOUT_MS"
+NO_PEER_NAME = "SATCHEL_GROUP_NO_PEER"  # 1: members meet in host memory
+NO_PEER, EXACT = 1, 2  # flags of hal_group_options
+LINKS = ("host", "PCIe", "NVLink")  # by HAL_LINK_
 
 
 class GroupInfo(NamedTuple):
-    """What a group did so far."""
+    """A group, and what it did so far."""
 
     meetings: int  # collectives
     waited: tuple[float, ...]  # seconds that each member waited for others
     missing: str  # the member for which the group broke; "": it is whole
+    link: str = LINKS[0]  # how the slowest pair of members reaches each other's memory
+    unread: int = 0  # pairs that claim direct access and did not read back what was written
+    library: str = ""  # the vendor's library of collectives in use
 
 
 class GroupDevice(Device):
@@ -60,12 +67,29 @@ class GroupDevice(Device):
         self.overrides_of = no_overrides(self)
         self._execs: weakref.WeakSet[GroupExec] = weakref.WeakSet()
         handles = cext.ffi.new("hal_device *[]", [member.handle for member in members])
-        asked = cext.ffi.new(
-            "hal_group_options *", {"timeout_ms": int(os.environ.get(TIMEOUT_NAME, TIMEOUT))}
-        )
+        asked = self._options()
         out = cext.ffi.new("hal_group **")
         self.backend.check(table.join(handles, len(members), asked, out), f"{self.name} cannot be joined")
         self.handle: Any = out[0]
+
+    def _options(self) -> Any:
+        """The hal_group_options; it keeps the library's path alive."""
+        found = nccl_library()
+        self._library = cext.ffi.new("char[]", os.fsencode(found)) if found is not None else cext.ffi.NULL
+        asked = cext.ffi.new("hal_group_options *")
+        asked.timeout_ms = int(os.environ.get(TIMEOUT_NAME, TIMEOUT))
+        asked.flags = NO_PEER * (os.environ.get(NO_PEER_NAME) == "1") | EXACT * self.deterministic
+        asked.library = self._library
+        return asked
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the group."""
+        unread, n = self.group_info().unread, len(self.members)
+        if not unread:
+            return ()
+        lies = f"in {unread} of {n * (n - 1)} pairs of members, what one wrote to the other did not read back"
+        return (f"{self.name}: {lies}: they meet in host memory, which is slower",)
 
     def check(self, code: int, what: str) -> None:
         """Raises DeviceError for a code other than 0; DeviceLost, of the member that is missing, if the group
@@ -80,7 +104,9 @@ class GroupDevice(Device):
         raw = cext.ffi.new("hal_group_info *")
         self.backend.table.group_info(self.handle, raw)
         missing = self.members[raw.missing].name if raw.missing >= 0 else ""
-        return GroupInfo(int(raw.meetings), tuple(raw.waited[0 : len(self.members)]), missing)
+        library = cext.ffi.string(raw.library).decode(errors="replace")
+        waited = tuple(raw.waited[0 : len(self.members)])
+        return GroupInfo(int(raw.meetings), waited, missing, LINKS[raw.link], int(raw.unread), library)
 
     def info(self) -> Info:
         """The first member's, with the memory of all, of which each can use as much as the smallest has."""
@@ -146,17 +172,22 @@ class GroupDevice(Device):
         out = cext.ffi.new("hal_exec *[]", len(self.members))
         code = self.backend.table.compile_group(self.handle, plans, each, out)
         self.check(code, "the plan was refused")
-        found = GroupExec(self, out, tuple(b for own in buffers for b in own))
+        every = tuple(b for own in buffers for b in own)
+        found = GroupExec(self, out, every, len(segments[0].steps))
         self._execs.add(found)
         return found
 
-    def close(self) -> None:
+    def part(self) -> None:
+        """Ends the group; its members go on as devices of their own."""
         if self.handle is None:
             return
         for exec in list(self._execs):
             exec.close()
         self.backend.table.part(self.handle)
         self.handle = None
+
+    def close(self) -> None:
+        self.part()
         for member in self.members:
             member.close()
 
@@ -164,8 +195,8 @@ class GroupDevice(Device):
 class GroupExec:
     """A segment ready to run on all members. It keeps their buffers alive."""
 
-    def __init__(self, group: GroupDevice, handles: Any, buffers: tuple[Buffer, ...]) -> None:
-        self.device, self.handles, self.buffers = group, handles, buffers
+    def __init__(self, group: GroupDevice, handles: Any, buffers: tuple[Buffer, ...], n_steps: int) -> None:
+        self.device, self.handles, self.buffers, self.n_steps = group, handles, buffers, n_steps
         self._run = group.backend.table.run_group
 
     def run(self, block: Any, size: int) -> None:
@@ -179,7 +210,16 @@ class GroupExec:
             self.device.check(self.device.backend.table.wait(handle, timeout_ms), "waiting for a step")
 
     def times(self) -> list[int]:
-        raise DeviceError(f"{self.device.name} does not count the time of steps: a group cannot")
+        """Nanoseconds of each of the first member's steps since compile_group(), as Exec.times(). Those of
+        collectives contain the waits for other members.
+        """
+        table = self.device.backend.table
+        if not (table.times and self.device.profiled):
+            reason = "open it with profile" if table.times else "it cannot"
+            raise DeviceError(f"{self.device.name} does not count the time of steps: {reason}")
+        out = cext.ffi.new("uint64_t[]", self.n_steps)
+        self.device.check(table.times(self.handles[0], out, self.n_steps), "times of the steps")
+        return list(out)
 
     def close(self) -> None:
         if self.handles is not None:

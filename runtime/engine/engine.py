@@ -22,6 +22,7 @@ from satchel.runtime.device.device import HOST_MEMORY, Device
 from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.finite import check_logits
+from satchel.runtime.engine.group_check import checked
 from satchel.runtime.engine.host_sampling import Sampled, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
 from satchel.runtime.engine.program import DeviceMemory, Program
@@ -190,7 +191,7 @@ class Engine:
 
     def plan(self, bucket: Bucket, output: str = "tokens") -> Plan:
         weights = self.residency.steps(bucket.tokens, self._weights).devices
-        return compile(self.optimized(output, bucket.tokens), bucket, weights, self._states)
+        return compile(self.optimized(output, bucket.tokens), bucket, weights, self._states, checked())
 
     def program(self, tokens: int, rows: int, output: str = "tokens") -> Program:
         """The program of the bucket that holds these tokens and rows. While a step of it is under way, a

@@ -12,7 +12,7 @@ import numpy as np
 
 from satchel.errors import DeviceError
 from satchel.quant import FORMATS
-from satchel.runtime.compiler.memory import stride_of
+from satchel.runtime.compiler.memory import KEPT, stride_of
 from satchel.runtime.device.device import (
     CONST,
     HOST_MEMORY,
@@ -26,6 +26,7 @@ from satchel.runtime.device.device import (
 )
 from satchel.runtime.device.group import GroupDevice, GroupExec
 from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.engine.group_check import GroupCheck
 from satchel.runtime.graph import Array, Dim
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan, Segment
@@ -115,6 +116,8 @@ class Program:
         members = tuple(m.device for m in plan.segments[0].members)
         self._holders = {o.device: members or (o.device,) for o in plan.outputs}
         self.weight_bytes, self.n_steps = plan.weight_bytes, plan.n_steps
+        keeps = any(name == KEPT for _, name in self._own)
+        self._check = GroupCheck(plan, self._own) if keeps else None
 
     def _compiled(
         self, segment: Segment, memory: Mapping[str, DeviceMemory], group: GroupDevice | None
@@ -277,6 +280,8 @@ class Program:
         for exec, _, device in self._execs:
             with self._timed(device) if self._single is None else nullcontext():
                 exec.wait()
+        if self._check is not None:
+            self._check.check(self.counts)
         self._out.read_into(self.plan.output.offset if offset is None else offset, out)
         return out
 

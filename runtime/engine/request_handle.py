@@ -50,7 +50,7 @@ class RequestHandle:
 
     def __init__(self, service: Requests, seq: Sequence) -> None:
         self.seq, self.finish = seq, ""
-        self._service = service
+        self.service = service  # another one after the loss of a device
         self._tokens: SimpleQueue[int | Sampled | End] = SimpleQueue()
         self.logprobs: list[Logprob] = []
         self._wake: abc.Callable[[], object] | None = None
@@ -76,7 +76,7 @@ class RequestHandle:
 
     def cancel(self) -> None:
         """Ends the request after the current step. Thread-safe and idempotent."""
-        self._service.cancel(self)
+        self.service.cancel(self)
 
     def get(self, timeout: float | None = None) -> int | None:
         """The next token; None at the end, with `finish` set. Raises queue.Empty after `timeout` seconds."""

@@ -24,6 +24,7 @@ from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, Part, StatsCollector, StepFacts
+from satchel.runtime.engine.straggler import Straggler
 from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import Beats, Pulse, Watchdog, ticking
 from satchel.runtime.log import LOG
@@ -59,8 +60,9 @@ class Service:
     engine, speculator: only this service's thread may use them from here on.
     clock: monotonic seconds.
     on_lost: called in the thread when a device of the engine is lost. It gives the error with which all
-    requests and calls fail; then the thread ends, and another Service must take over.
-    after: the service that this one replaces, whose counts and watchers it takes.
+    calls fail; then the thread ends, and another Service must take over. Without it requests fail too.
+    after: the service that this one replaces, whose counts, watchers and requests it takes: these go on with
+    the tokens that they have.
     """
 
     def __init__(
@@ -87,7 +89,11 @@ class Service:
         self.watch_scope: abc.Callable[[int], None] | None = after.watch_scope if after else None
         self.gone: SatchelError | None = None  # the loss of a device, after which the service does nothing
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
+        self._straggler = Straggler(engine.group, clock) if engine.group is not None else None
         self._handles: dict[Sequence, RequestHandle] = {}
+        # Requests that wait for another service since a device was lost, and those that were cancelled since.
+        self._orphans: list[RequestHandle] = []
+        self._cancelled: list[RequestHandle] = []
         self._inbox: deque[abc.Callable[[], None]] = deque()
         # Waiting calls, each with its client: at most one runs between two steps.
         self._calls: list[tuple[str, abc.Callable[[], None]]] = []
@@ -98,6 +104,8 @@ class Service:
         self._wakeup = threading.Condition()
         self._closed, self._coming = False, Counter[str]()
         self._over, self._dog = threading.Event(), Watchdog(0, 0)
+        if after is not None:
+            self._adopt(after.orphans(self))
         self._thread = threading.Thread(target=self._live, name="satchel-engine", daemon=True)
         begin(self._thread)
         beats = Beats(lambda: self.pulse)
@@ -119,7 +127,13 @@ class Service:
         return handle
 
     def cancel(self, handle: RequestHandle) -> None:
-        self._post(lambda: self._end(handle.seq, End("cancelled")))
+        with self._wakeup:
+            if self.gone is None:
+                self._post(lambda: self._end(handle.seq, End("cancelled")))
+            elif handle.service is self:
+                self._cancelled.append(handle)
+        if handle.service is not self:
+            handle.cancel()
 
     def call(self, function: abc.Callable[[], None]) -> None:
         """Runs a function on the engine thread between two steps, and waits for it. If the caller's thread is
@@ -263,6 +277,7 @@ class Service:
             self._wakeup.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+            self.abandon(End("cancelled"))
 
     def join(self) -> None:
         """Waits until the thread has ended."""
@@ -343,7 +358,9 @@ class Service:
             self._fail(DeviceError(f"the engine failed: {error!r}"))
 
     def _leave(self) -> None:
-        """A device is lost: every request and call fails, and the service takes no more."""
+        """A device is lost: every call fails, requests wait for another service, and this one takes no
+        more.
+        """
         error = self._lost[0]
         told = self._on_lost(error) if self._on_lost else error
         with self._wakeup:
@@ -351,16 +368,53 @@ class Service:
             tasks = [*self._inbox, *(run for _, run in self._calls)]
             self._inbox.clear()
             self._calls.clear()
-        for task in tasks:  # adds the requests that came meanwhile, so that they fail too; calls do nothing
+        for task in tasks:  # adds the requests that came meanwhile, so that they move too; calls do nothing
             task()
-        self._fail(told)
+        if self._on_lost is None:
+            self._fail(told)
+            return
+        self._drop_steps()
+        with self._wakeup:
+            self._orphans, self._handles = list(self._handles.values()), {}
 
-    def _fail(self, error: SatchelError) -> None:
+    def orphans(self, service: Service) -> list[RequestHandle]:
+        """Hands the requests that lost their device over to another service. The thread has ended."""
+        with self._wakeup:
+            found, cancelled, self._orphans, self._cancelled = self._orphans, self._cancelled, [], []
+            for handle in found:
+                handle.service = service
+        for handle in cancelled:
+            handle.put(End("cancelled"))
+        return [handle for handle in found if handle not in cancelled]
+
+    def abandon(self, end: End) -> None:
+        """Ends the requests that lost their device, which no service takes over. The thread has ended."""
+        for handle in self.orphans(self):
+            handle.put(end)
+
+    def _adopt(self, handles: abc.Sequence[RequestHandle]) -> None:
+        """Queues requests of another service: their prompts and what they sampled are computed here."""
+        for handle in handles:
+            seq = handle.seq
+            seq.displace()
+            try:
+                self.scheduler.check(seq.request)
+            except RequestError as error:
+                handle.put(End("error", error))
+                continue
+            self._handles[seq] = handle
+            self.scheduler.add(seq)
+
+    def _drop_steps(self) -> None:
+        """Ends the steps under way, whose tokens nobody gets."""
         while self._under:
             step = self._under.popleft()
             if step.launched is not None:
                 with suppress(Exception):  # callers get the first failure
                     self.engine.collect(step.launched)
+
+    def _fail(self, error: SatchelError) -> None:
+        self._drop_steps()
         self._end_all(End("error", error))
 
     @property
@@ -424,6 +478,8 @@ class Service:
         tokens, batch = self._tokens(step), step.batch
         # Seconds of the step alone: compiling the plan of a new bucket happens once and predicts nothing.
         now, seconds = self.clock(), timing.last
+        if self._straggler is not None:
+            self._straggler.step(seconds)
         # The step before may have ended a sequence after this step was launched: drop its rows.
         if any(seq.finish for seq in batch):
             tokens = [token for seq, token in zip(batch, tokens, strict=True) if not seq.finish]

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.compiler.shard import prepared, sharding_of
+from satchel.runtime.device.device import Device
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.engine.states import Paged, States, grouped, paged_formats
-from satchel.runtime.graph import Array, Roots
+from satchel.runtime.graph import Array, Roots, leaves
 from satchel.runtime.layers.arch import WITH_ADAPTERS, Cache, Forward
 from satchel.runtime.ops.split import Split
 from satchel.runtime.plan import Bucket
@@ -41,16 +42,24 @@ def outputs_of(forward: Forward) -> Iterator[Roots]:
             yield forward.roots(WITH_ADAPTERS + name)
 
 
+def unlike(members: Sequence[Device]) -> bool:
+    """Whether devices differ in name or kernels, so that their results may differ in the last bits."""
+    return len({(info.name, info.variant, info.image) for info in (d.info() for d in members)}) > 1
+
+
 def shard_model(
     group: GroupDevice, forward: Forward, residency: Residency, activations: int, shares: Sequence[float] = ()
 ) -> ShardedModel:
     """activations: as of Context; 0: the model's own. shares: of the members; (): equal ones."""
-    sharding = sharding_of(outputs_of(forward), shares or (1.0,) * len(group.members))
+    shares = shares or (1.0,) * len(group.members)
+    sharding = sharding_of(outputs_of(forward), shares, unlike(group.members))
     targets: Targets = {}
     contexts: list[Context] = []
     for rank, member in enumerate(group.members):
         roots = (rank_graph(prepared(forward.roots(name)), sharding, rank) for name in ("tokens", "logits"))
         targets |= residency.targets([member], packable_in(tuple(chain.from_iterable(roots))))
+        if forward.with_adapters is not None:
+            residency.reads(member.name, _adapted(forward, sharding, rank))
         contexts.append(
             Context(
                 (targets[member.name],),
@@ -62,6 +71,15 @@ def shard_model(
             )
         )
     return ShardedModel(sharding, targets, tuple(contexts))
+
+
+def _adapted(forward: Forward, sharding: Sharding, rank: int) -> set[str]:
+    """Weights and pieces of them that a rank's graphs with adapters read."""
+    found: set[str] = set()
+    for name in ("tokens", "logits"):
+        roots = rank_graph(prepared(forward.roots(WITH_ADAPTERS + name)), sharding, rank)
+        found |= {weight.name for weight in leaves(roots, "weight")}
+    return found
 
 
 def state_ranges(roots: Roots, sharding: Sharding) -> Mapping[str, tuple[Range, ...]]:

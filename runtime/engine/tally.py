@@ -25,7 +25,7 @@ class Usage:
     decode_bytes: float = 0.0  # of the whole steps that gave it a token
     decode_seconds: float = 0.0  # of the same steps
     last: float = -1.0  # clock time of its last token
-    restarted: int = 0  # times that the request was restarted because its worker process was lost
+    restarted: int = 0  # times that the request was restarted because its worker process or a device was lost
     drafted: int = 0  # draft tokens that were verified
     accepted: int = 0  # draft tokens that were accepted
     devices: dict[str, float] = field(default_factory=dict)  # seconds by device, its share of each step

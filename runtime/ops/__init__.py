@@ -17,7 +17,7 @@ import numpy as np
 from satchel.quant import FORMATS
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
 from satchel.runtime.ops import split
-from satchel.runtime.ops.collective import gather_columns, get_rows_part, pad, reduce_add
+from satchel.runtime.ops.collective import first, gather_columns, get_rows_part, pad, reduce_add
 from satchel.runtime.ops.latent import (
     absorbed_attention,
     expanded_attention,
@@ -64,6 +64,7 @@ __all__ = [
     "conv_write",
     "evaluate",
     "expanded_attention",
+    "first",
     "gated_scan",
     "gather",
     "gather_columns",
@@ -461,7 +462,7 @@ def _chosen(logits: Type, *_: Type, k: int, **__: Arg) -> Type:
     return Type((logits.shape[0], k), "i32")
 
 
-@op(_chosen, row_wise=True)
+@op(_chosen, row_wise=True, discrete=True)
 def top_experts(
     logits: Array, *bias: Array, k: int, groups: int = 1, kept: int = 1, sigmoid: int = 0
 ) -> Array:

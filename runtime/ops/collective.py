@@ -52,6 +52,14 @@ def gather_columns(y: Array, *, start: int, total: int) -> Array:
     return out
 
 
+@op(lambda x: x, exact=True, meets=lambda ranks: np.array(ranks[0][0]))
+def first(x: Array) -> Array:
+    """Broadcast: rank 0's x (T) or (T, k), 32 bits each, on every rank. It stands behind discrete choices in
+    groups of unlike devices, whose sums round differently, so that all go on with the same tokens.
+    """
+    return np.array(x)
+
+
 @op(lambda w, ids, *, first: Type((ids.shape[0], w.shape[-1])), exact=True, weights=slice(1), indexes=(0, 0))
 def get_rows_part(w: Array, ids: Array, *, first: int) -> Array:
     """get_rows of a table of which w (V, D) is the part from row `first` on: (T, D), 0 for other ids."""

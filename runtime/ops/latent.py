@@ -86,7 +86,7 @@ def expanded_attention(
     return out
 
 
-@op(lambda q, *_, k: Type((q.shape[0], k), "i32"), cache=slice(2, 3))
+@op(lambda q, *_, k: Type((q.shape[0], k), "i32"), cache=slice(2, 3), discrete=True)
 def index_positions(
     q: Array, weights: Array, keys: Array, slot: Array, pos: Array, table: Array, *, k: int
 ) -> Array:

@@ -64,6 +64,9 @@ class Op:
     # Tensor parallelism: what the result is where sources are divided among ranks. None: the op takes whole
     # sources. Ops that the passes before `shard` can leave in a graph have one.
     split: SplitRule | None = None
+    # A choice among candidates: values that differ in their last bits may choose otherwise, so in a group of
+    # unlike devices the first rank's choice counts.
+    discrete: bool = False
     # A collective: the definition of its result, the same on all ranks, from each rank's sources.
     meets: Callable[[Sequence[tuple[Array, ...]]], Array] | None = None
 

@@ -28,6 +28,8 @@ class Experts(NamedTuple):
     cut: str
 
 
+# Ends of the names of an adapter's factors, which are small beside the weight: y = W x + B (A x).
+LORA_A, LORA_B = ".lora_a", ".lora_b"
 WHOLE = "whole"  # every rank has all of it, in the same bits
 PARTIAL = "partial"  # the value is the sum over the ranks
 GATHERED = "gathered"  # only wanted: whole, and a divided value may be gathered for it
@@ -110,7 +112,8 @@ def scaled(node: Node, specs: tuple[Spec, ...], cuts: Cuts) -> SplitOutcome | No
 
 def product(node: Node, specs: tuple[Spec, ...], cuts: Cuts) -> SplitOutcome | None:
     """A product of a whole value is split by the weight's rows; a product of a value that is split along its
-    last axis is split by the weight's columns and leaves a partial sum.
+    last axis is split by the weight's columns and leaves a partial sum. B of an adapter takes a partial sum
+    as it is.
     """
     x, rest = specs[0], (WHOLE,) * (len(specs) - 2)
     weight = node.src[1]
@@ -118,6 +121,8 @@ def product(node: Node, specs: tuple[Spec, ...], cuts: Cuts) -> SplitOutcome | N
         return None
     if isinstance(x, Experts):
         return SplitOutcome(x, (x, x, *rest))
+    if x == PARTIAL and weight.name.endswith(LORA_B):
+        return SplitOutcome(PARTIAL, (PARTIAL, WHOLE, *rest))  # it is reduced with the product beside it
     if isinstance(x, Split):
         if x.axis != len(node.src[0].shape) - 1:
             return None

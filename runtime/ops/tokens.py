@@ -44,7 +44,9 @@ def tokens_get(ring: Array, slot: Array, pos: Array) -> Array:
     return np.asarray(ring[slot, pos % ring.shape[1]])
 
 
-@op(lambda logits, *_: Type((logits.shape[0],), "i32"), exact=True, split=split.logits_gathered)
+@op(
+    lambda logits, *_: Type((logits.shape[0],), "i32"), exact=True, discrete=True, split=split.logits_gathered
+)
 def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -> Array:
     """Sampled token id per row of logits (R, V), with the row's hal_sampling; -1 if no token can be sampled.
     Defined in runtime/sampling/chain.py.
@@ -55,7 +57,12 @@ def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -
     return np.array([sample_row(*row)[0] for row in rows], np.int32)
 
 
-@op(lambda logits, *_: Type((logits.shape[0], 2), "i32"), waits=True, split=split.logits_gathered)
+@op(
+    lambda logits, *_: Type((logits.shape[0], 2), "i32"),
+    waits=True,
+    discrete=True,
+    split=split.logits_gathered,
+)
 def sample_masked(
     logits: Array, ring: Array, slot: Array, pos: Array, params: Array, bitmask: Array, edits: Array
 ) -> Array:

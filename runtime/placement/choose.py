@@ -160,21 +160,27 @@ def spread(
     labels = {"output": end, "embed": host}
     each = _by_label(sizes, far, host if candidate.experts else "")
     used, given, turn = {budget.name: 0 for budget in far}, [0] * len(far), 0
+    if candidate.head:
+        used[end] += each("output", far[0], False)
     first_expert = sizes.layers - candidate.on + candidate.experts
     for i in range(sizes.layers - 1, sizes.layers - candidate.on - 1, -1):
         label, stay = f"blk.{i}", i < first_expert
+        # The embeddings go where the layer is that reads them: alone on a further device they would only
+        # cost a crossing.
+        with_it = ("embed",) if candidate.embed and i == 0 else ()
         while turn < len(far) - 1 and (
             given[turn] >= quota[turn]
             if quota
-            else used[far[turn].name] + each(label, far[turn], stay) > far[turn].free
+            else used[far[turn].name]
+            + each(label, far[turn], stay)
+            + sum(each(name, far[turn], False) for name in with_it)
+            > far[turn].free
         ):
             turn += 1
         given[turn] += 1
         used[far[turn].name] += each(label, far[turn], stay)
         labels[label] = far[turn].name
-    if (
-        candidate.embed
-    ):  # with the layer that reads them: alone on a further device they would only cost a crossing
+    if candidate.embed:
         labels["embed"] = far[turn].name
     staying = (
         {f"blk.{i}" for i in range(sizes.layers - candidate.on, first_expert)}

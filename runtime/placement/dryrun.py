@@ -92,9 +92,7 @@ class DryRun:
         return self.variants[self.residency.variant(1)]
 
     def predicted(self) -> Prediction | None:
-        """Predicted speed; None if a device cannot be measured, as a group cannot."""
-        if self.optimized.members:
-            return None
+        """Predicted speed; None if a device cannot be measured."""
         with suppress(DeviceError, RequestError, ModelError):
             return self.settled.predicted(self.devices, self.measure)
         return None

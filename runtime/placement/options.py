@@ -12,7 +12,7 @@ from satchel.errors import RequestError
 
 AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
 GROUP = "+"  # between the names of a group's devices
-SPLIT_MODES = ("layer", "row", "tensor", "none")
+SPLIT_MODES = ("auto", "layer", "row", "tensor", "none")
 ONE_CONTEXT = "context"  # a KV budget of one full conversation
 STREAMS = PREFETCHES = ("auto", "on", "off")
 PEER = re.compile(
@@ -46,6 +46,8 @@ class PlacementOptions:
     lost: tuple[str, ...] = ()  # devices that failed and are not used again
     # Each device's share of the layers, in their order; (): as many as fit each.
     split: tuple[float, ...] = ()
+    # How several devices share the model, as of read_split_mode; auto: the fastest by prediction.
+    mode: str = "layer"
     expert_cache: str = AUTO  # experts cached beside the CPU's: "auto", "off", a number per layer, or a size
 
     @property
@@ -169,12 +171,13 @@ def read_devices(text: str) -> tuple[str, ...]:
 
 
 def read_split_mode(text: str, devices: tuple[str, ...]) -> tuple[str, ...]:
-    """The devices under a split mode: layer: as they are; tensor: one group of them; none: the first. row,
-    which command lines of model cards name, is layer here.
+    """The devices under a split mode: auto, layer: as they are; tensor: one group of them; none: the first.
+    row, which command lines of model cards name, is layer here. Devices that are not named are chosen when
+    they are known, in split_mode.py.
     """
     if text == "none":
         return devices[:1]
-    if text != "tensor" or any(GROUP in name for name in devices):
+    if text != "tensor" or not devices or any(GROUP in name for name in devices):
         return devices
     if len(devices) < 2 or "cpu" in devices:
         raise RequestError(

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from satchel.runtime.compiler.place import touched
 from satchel.runtime.graph import LEAVES, Node
 from satchel.runtime.ops.op import op_of
+from satchel.runtime.ops.split import LORA_A, LORA_B
 
-LORA = (".lora_a", ".lora_b")
+LORA = (LORA_A, LORA_B)
 
 
 @dataclass(frozen=True, slots=True)

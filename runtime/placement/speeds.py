@@ -27,6 +27,7 @@ from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import FORMATS
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import OUT, Buffer, Device
+from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, Type
@@ -88,7 +89,8 @@ class _MadeUp(Mapping[str, Array]):
         sizes = [d for d in type.shape if isinstance(d, int)]
         count = int(np.prod(sizes[:-1]))
         rows = self._some(type, sizes[-1]).reshape(-1).view(np.uint8)
-        return np.resize(rows, rows.size // ROWS * count)
+        blocks = np.resize(rows, rows.size // ROWS * count).view(FORMATS[type.format].dtype)
+        return blocks.reshape(*sizes[:-1], -1)
 
     def _some(self, type: Type, width: int) -> Array:
         key = (type.format, width)
@@ -110,11 +112,23 @@ def measured(gguf: GGUF, options: Options) -> Callable[[Device], Speed]:
     """Function that gives a device's speed with a model loaded under these options."""
 
     def of(device: Device) -> Speed:
-        index = int(device.name.partition(":")[2] or 0)
-        again = partial(open_one, options, device.backend, index)
+        again = partial(open_again, options, device)
         return speed_of(gguf, device, again, repack=options.repack, activations=options.activations)
 
     return of
+
+
+def open_again(options: Options, device: Device) -> Device:
+    """The device, or the group of devices, opened anew."""
+    found: list[Device] = []
+    try:
+        for one in members_of(device):
+            found.append(open_one(options, one.backend, int(one.name.partition(":")[2] or 0)))
+        return GroupDevice(found, device.shares) if isinstance(device, GroupDevice) else found[0]
+    except BaseException:
+        for one in found:
+            one.close()
+        raise
 
 
 def speed_of(
@@ -131,10 +145,10 @@ def speed_of(
     """
     kept = _layers(gguf)
     path, key = cache or cache_file(), _key(gguf, device, kept, repack, activations)
-    found = _known(_read(path).get(key))
+    found = _known(read_cache(path).get(key))
     if found is None:
         found = _measure(gguf, open, kept, repack, activations)
-        _write(path, _read(path) | {key: astuple(found)})
+        write_cache(path, read_cache(path) | {key: astuple(found)})
     return found
 
 
@@ -173,7 +187,15 @@ def _key(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int) 
     info = device.info()
     types = [(n, *t.shape, t.format) for n, t in gguf.tensors.items()]
     about = [VERSION, device.backend.name, info.name, info.variant, info.threads, kept, repack, activations]
+    if isinstance(device, GroupDevice):
+        about += group_key(device)
     return hashlib.sha256(json.dumps([*about, types]).encode()).hexdigest()[:24]
+
+
+def group_key(group: GroupDevice) -> list[object]:
+    """What the speed of a group depends on besides its first member."""
+    found = group.group_info()
+    return [*((m.name, m.info().name) for m in group.members), *group.shares, found.link, found.library]
 
 
 def cache_file() -> Path:
@@ -183,7 +205,7 @@ def cache_file() -> Path:
     return user_cache_path("satchel") / "speeds" / "speeds.json"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_cache(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -191,7 +213,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _write(path: Path, known: Mapping[str, object]) -> None:
+def write_cache(path: Path, known: Mapping[str, object]) -> None:
     """Writes the cache atomically; if the folder is not writable, nothing is cached."""
     text = json.dumps(known).encode()
     with suppress(OSError, RequestError):
@@ -284,7 +306,7 @@ def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[fl
 
 def _link(device: Device) -> tuple[float, float]:
     """Bytes per second of copies to a device and back, the slower of the two, and seconds of a small copy."""
-    buffer, data = device.alloc(LINK, OUT), np.ones(LINK, np.uint8)
+    buffer, data = members_of(device)[0].alloc(LINK, OUT), np.ones(LINK, np.uint8)
     small = data[:4096]
     try:
         rate = LINK / max(_timed(buffer, data, write) for write in (True, False))

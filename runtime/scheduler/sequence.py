@@ -60,6 +60,13 @@ class Sequence:
             for token, bits in zip(r.given, r.nll_bits, strict=True):
                 self.host_sampling.took(token, bits)
 
+    def displace(self) -> None:
+        """Forgets the slot and what was computed there, for an engine that knows nothing of it."""
+        self.slot, self.num_computed_tokens, self.num_replayed_tokens, self.on_device = -1, 0, 0, False
+        self.waits_for_prefix, self._next, self.finish = None, None, ""
+        self.reached = self.keeps_until = 0
+        self.used.restarted += 1
+
     @property
     def salt(self) -> str:
         """The key under which its blocks are cached."""

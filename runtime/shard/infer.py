@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from satchel.quant import FORMATS
 from satchel.runtime.graph import LEAVES, Node, Roots, toposort
 from satchel.runtime.ops.op import OPS
-from satchel.runtime.ops.split import GATHERED, PARTIAL, WHOLE, Experts, Spec, Split, SplitOutcome
+from satchel.runtime.ops.split import GATHERED, LORA_A, PARTIAL, WHOLE, Experts, Spec, Split, SplitOutcome
+from satchel.runtime.shard.pieces import Piece
 
 LEAST_ROWS = 16  # a product with fewer rows for each rank is not divided
 
@@ -116,6 +117,8 @@ class Inference:
         rows = weight.shape[0 if OPS[product.op].gathers else len(weight.shape) - 2]
         if weight.name in self.experts:
             return Experts(weight.name)
+        if Piece.of(weight.name).tensor.endswith(LORA_A):
+            return WHOLE  # its rows are few, and the product behind it is divided
         if weight.name in self.whole:
             return WHOLE
         if not isinstance(rows, int) or rows < LEAST_ROWS * self.ranks:

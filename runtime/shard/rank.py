@@ -64,7 +64,7 @@ class RankGraph:
                 self._rests[node] = self._again(node, [rest, *src[1:]], outcome.spec)
         if outcome.spec == PARTIAL and self.found.specs[node] == WHOLE:
             return self._reduced(node, made)
-        return made
+        return ops.first(made) if self.sharding.unlike and OPS[node.op].discrete else made
 
     def _pending(self, node: Node) -> Node:
         """add of partial sums and whole values: what is whole waits until the sum is reduced."""

@@ -27,6 +27,7 @@ class Sharding:
     cuts: Mapping[str, Cut] = field(default_factory=dict)  # of weights divided by rows, by name
     experts: Mapping[str, Cut] = field(default_factory=dict)  # of weights divided by experts
     whole: Mapping[str, str] = field(default_factory=dict)  # why a weight is not divided by rows
+    unlike: bool = False  # the ranks' devices differ, so their sums may too: rank 0's discrete choices count
 
     @property
     def ranks(self) -> int:
@@ -37,8 +38,8 @@ class Sharding:
         return Inference(roots, self.ranks, self.whole, self.experts)
 
 
-def decide(roots: Roots, shares: Sequence[float]) -> Sharding:
-    """The division of a model. roots: those of all its outputs, after `prepared`."""
+def decide(roots: Roots, shares: Sequence[float], unlike: bool = False) -> Sharding:
+    """The division of a model. roots: those of all its outputs, after `prepared`. unlike: of Sharding."""
     if not 1 <= len(shares) <= MOST:
         raise RequestError(f"a group has 1 to {MOST} devices, got {len(shares)}")
     whole, experts = dict[str, str](), dict[str, Cut]()
@@ -49,7 +50,7 @@ def decide(roots: Roots, shares: Sequence[float]) -> Sharding:
         if not wrong:
             cuts, by_experts, wrong = _resolved(found, tuple(shares))
         if not wrong and not by_experts:
-            return Sharding(tuple(shares), cuts, experts, whole)
+            return Sharding(tuple(shares), cuts, experts, whole, unlike)
         whole |= wrong
         experts = {name: cut for name, cut in {**experts, **by_experts}.items() if name not in whole}
     raise AssertionError(f"no division was found in {ROUNDS} rounds: {wrong}")

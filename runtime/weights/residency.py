@@ -7,7 +7,7 @@ and the dry run know this interface alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,11 @@ class Residency:
         """What the passes know for steps of so many tokens."""
         return context
 
+    def reads(self, device: str, names: Collection[str]) -> None:
+        """Told before load(): the weights, or pieces of them, that the graphs with adapters of a group's
+        member read.
+        """
+
     def nbytes(self, device: str) -> int:
         """Bytes of buffers on a device besides the weights that steps of one token read."""
         return 0
@@ -99,6 +104,9 @@ class Over(Residency):
 
     def context(self, context: Context, tokens: int) -> Context:
         return self.inner.context(context, tokens)
+
+    def reads(self, device: str, names: Collection[str]) -> None:
+        self.inner.reads(device, names)
 
     def nbytes(self, device: str) -> int:
         return self.inner.nbytes(device)

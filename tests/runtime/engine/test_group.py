@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import extra_files
 import numpy as np
 import pytest
 import tiny
@@ -14,6 +15,7 @@ import tiny_file
 from devices import needs
 
 from satchel.errors import DeviceError, RequestError
+from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.group import GroupDevice
@@ -148,6 +150,47 @@ def test_types_of_cache(tmp_path: Path, type: str) -> None:
     assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= 1e-5
 
 
+def test_adapters_and_control_vectors_are_those_of_one_device(tmp_path: Path) -> None:
+    """LoRA on products that are divided by rows and by columns, mixed with a control vector and a second
+    adapter, in prompts and answers.
+    """
+    path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
+    adapters = [
+        AdapterFile(extra_files.write_adapter(tmp_path / f"{name}.gguf", tensors, 8.0), 0.0)
+        for name, tensors in (
+            ("a", extra_files.factors(1)),
+            ("b", extra_files.factors(2, 3, ("attn_q", "attn_v", "attn_output", "ffn_up", "ffn_down"))),
+        )
+    ]
+    vector = AdapterFile(extra_files.write_vector(tmp_path / "v.gguf", extra_files.directions(3)), 0.0)
+    found = []
+    for device in ("remote", GROUPS[2], GROUPS[3]):
+        with Model.load(path, device=device, adapters=adapters, control_vectors=[vector], **EXACT) as model:  # type: ignore[arg-type]
+            mixes = (
+                {"adapters": {"a": 1.0}},
+                {"adapters": {"a": 0.5, "b": 1.0}},
+                {"control_vectors": {"v": 2.0}},
+            )
+            found.append([model.logits(IDS), *(model.logits(IDS, **mix) for mix in mixes)])  # type: ignore[arg-type]
+    for one in found[1:]:
+        for mine, wanted in zip(one, found[0], strict=True):
+            assert np.square(mine - wanted).sum() / np.square(wanted).sum() <= 1e-7
+    plain, *adapted = found[0]
+    assert all(np.abs(with_it - plain).max() > 0.01 for with_it in adapted)
+
+
+def test_a_profile_has_the_steps_of_a_member(tmp_path: Path) -> None:
+    path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "q8_0")
+    with Model.load(path, device=GROUPS[2], profile=True, threads=1, worker="thread") as model:
+        model.generate(PROMPT, max_tokens=4, temperature=0.0).read()
+        program = model.engine.program(1, 1)
+        (times,) = program.times()
+        steps = program.plan.segments[0].steps
+        assert len(times) == len(steps)
+        assert all(t > 0 for t, step in zip(times, steps, strict=True) if step.op in ("reduce_add", "linear"))
+        assert any(step.op == "reduce_add" for step in steps)
+
+
 def test_split_mode_makes_a_group_of_the_devices(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "q8_0")
     with Model.load(path, device="remote:0,remote:1", split_mode="tensor", threads=1) as model:
@@ -168,7 +211,6 @@ def test_split_mode_makes_a_group_of_the_devices(tmp_path: Path) -> None:
         ({"device": "cuda:0+cuda:1", "tensor_split": "1"}, "1 numbers for 2 devices"),
         ({"device": "cuda:0+cuda:1", "gpu_layers": 3}, "gpu_layers: not supported with a group"),
         ({"device": "cuda:0+cuda:1", "override_tensor": "a=cpu"}, "override_tensor: not supported"),
-        ({"device": "cuda:0+cuda:1", "adapters": ["a.gguf"]}, "adapters: not supported with a group"),
         ({"split_mode": "column"}, "split_mode"),
     ],
 )
