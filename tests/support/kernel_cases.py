@@ -47,6 +47,9 @@ OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy" a
 CUDA_ALONE = {
     *(f"{norm}_linear{gate}" for norm in ("norm", "post_norm") for gate in ("", "_swiglu", "_geglu")),
     "rope_qkv_attention",
+    "norm_expert_swiglu",
+    "expert_linear_sum",
+    "rope_latent_write",
 }
 FUSED_STEPS = CUDA_ALONE | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
 CPU_ALONE = {"get_rows_part", "pad"}  # of groups, which GPUs do not form yet

@@ -1,0 +1,99 @@
+/* experts_step.c: kernel tables of experts_step.cu: a mixture's experts in two launches, for steps of few tokens. */
+#include "experts_step.h"
+#include "check.h"
+#include "tables.h"
+
+enum { LEAST_ARCH = 90 };
+
+static int chunks_of(const gpu_view *w) {
+    return (w->shape[2] + CHUNK - 1) / CHUNK;
+}
+
+static int tiles_of(const gpu_view *w) {
+    return (w->shape[1] + TILE_ROWS - 1) / TILE_ROWS;
+}
+
+static int whole(const gpu_view *v) {
+    return v->data % 16 == 0 && v->stride % 16 == 0;
+}
+
+/* Checks of both ops: their stacks of weights, the logits with what may be added to them, and x. */
+static const char *fault_of(const gpu_call *c, const gpu_traits *t, int stacks, const gpu_view *logits, int each) {
+    const gpu_view *w = c->v + 2;
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 9.0";
+    for (int i = 0; i < stacks; i++)
+        if (!(w[i].format & PACKED_FLAG) || !packed_bytes(w[i].format) || w[i].format != w->format)
+            return "weights must be packed (E, N, K), of one format";
+    if (c->v[0].shape[0] > STEP_TOKENS || logits->shape[1] > STEP_EXPERTS || each > STEP_CHOSEN)
+        return "it is made for 16 tokens, 512 experts and 32 of a token, at most";
+    return whole(c->v + 1) && w->shape[2] % 4 == 0 ? NULL : "x must have rows of whole groups of four numbers";
+}
+
+/* Tiles of a group, about one group per multiprocessor for `lists` lists of tiles. chunks: that a tile has. */
+static int tiles_per(const gpu_call *c, const gpu_traits *t, int64_t lists, int chunks) {
+    int tiles = tiles_of(c->v + 2), groups = (int)((t->units + lists - 1) / lists), per = (tiles + groups - 1) / groups;
+    int room = STEP_TASKS / chunks;
+    return per < room ? per : room > 1 ? room : 1;
+}
+
+static int gate_per(const gpu_call *c, const gpu_traits *t) {
+    return tiles_per(c, t, (int64_t)c->v[0].shape[0] * c->v[0].shape[1], 2 * chunks_of(c->v + 2));
+}
+
+static step_room gate_room(const gpu_call *c, const gpu_traits *t) {
+    int chunks = chunks_of(c->v + 2);
+    return step_room_of(packed_bytes(c->v[2].format), 2 * chunks * gate_per(c, t), chunks, c->v[5].shape[1]);
+}
+
+static const char *check_gate(const gpu_call *c, const gpu_traits *t) {
+    const char *fault = fault_of(c, t, 2, c->v + 5, c->v[0].shape[1]);
+    if (!fault && c->v[4].data % 16)
+        fault = "the norm's weights must begin at a whole group of four numbers";
+    return fault || gate_room(c, t).bytes <= t->shared ? fault : "its rows are too long for shared memory";
+}
+
+static void grid_gate(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int per = gate_per(c, t);
+    *g = grid_of((tiles_of(c->v + 2) + per - 1) / per, (int64_t)c->v[0].shape[0] * c->v[0].shape[1], 1, STEP_THREADS,
+                 (uint64_t)gate_room(c, t).bytes);
+}
+
+static int down_columns(const gpu_call *c) {
+    return c->v[1].shape[1] * chunks_of(c->v + 2);
+}
+
+static int down_per(const gpu_call *c, const gpu_traits *t) {
+    return tiles_per(c, t, c->v[0].shape[0], down_columns(c));
+}
+
+static step_room down_room(const gpu_call *c, const gpu_traits *t) {
+    int columns = down_columns(c);
+    return step_room_of(packed_bytes(c->v[2].format), columns * down_per(c, t), columns, c->v[3].shape[1]);
+}
+
+static const char *check_down(const gpu_call *c, const gpu_traits *t) {
+    arg_expert_linear_sum a;
+    const char *fault = fault_of(c, t, 1, c->v + 3, c->v[1].shape[1]);
+    memcpy(&a, c->arg, sizeof a);
+    if (!fault && a.norm == 2)
+        fault = "it does not have SparseMixer's weights";
+    return fault || down_room(c, t).bytes <= t->shared ? fault : "its rows are too long for shared memory";
+}
+
+static void grid_down(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int per = down_per(c, t);
+    *g = grid_of((tiles_of(c->v + 2) + per - 1) / per, c->v[0].shape[0], 1, STEP_THREADS, (uint64_t)down_room(c, t).bytes);
+}
+
+const gpu_kernel cuda_expert_step_kernels[] = {
+    {.op = "norm_expert_swiglu",
+     .check = check_gate,
+     .format_of = 2,
+     .launch = {{"norm_expert_swiglu", grid_gate, 1}}},
+    {.op = "expert_linear_sum",
+     .check = check_down,
+     .format_of = 2,
+     .launch = {{"expert_linear_sum", grid_down, 1}}},
+    {0},
+};

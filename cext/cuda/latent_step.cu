@@ -1,0 +1,113 @@
+/* latent_step.cu: what stands between the product and the attention of a layer with MLA, in one launch for few tokens, for sm_90
+ * and newer: the part of each head's query without RoPE times the head's k_b (arithmetic: gemv.cuh), RoPE of the other part, and
+ * the row of the cache: the norm of the latent, RoPE of the shared key.
+ *
+ * A wave computes 16 rows of a head, from its own copy of the head's query in bytes; its weights are asked for before the kernel
+ * ahead has ended. The first wave of a head rotates. The last group of a token writes the row.
+ */
+#include "gemv_group.cuh"
+#include "kv.k.h"
+#include "latent_step.h"
+
+/* The row of the cache of token t; called by all threads of a group. */
+static __device__ __forceinline__ void latent_row(const gpu_call &c, int t, float *row) {
+    __shared__ float sums[LATENT_STEP_WAVES];
+    const arg_rope_latent_write *a = (const arg_rope_latent_write *)c.arg;
+    const gpu_view *cache = c.v + 3;
+    const int rank = c.v[8].shape[0], n_rot = c.v[7].shape[1], d = cache->shape[3], threads = 32 * LATENT_STEP_WAVES;
+    const float *x = ROW(const float, c.v + 2, t), *norm = (const float *)c.v[8].data;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < rank; i += threads)
+        sum += x[i] * x[i];
+    for (int far = 16; far; far /= 2)
+        sum += __shfl_xor_sync(~0u, sum, far);
+    if (threadIdx.x % 32 == 0)
+        sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0.0f;
+    for (int w = 0; w < LATENT_STEP_WAVES; w++)
+        sum += sums[w];
+    const float size = sqrtf(sum / (float)rank + a->eps);
+    for (int i = threadIdx.x; i < rank; i += threads)
+        row[i] = x[i] / size * norm[i];
+    for (int i = threadIdx.x; i < d - rank - n_rot / 2; i += threads)
+        rope_put(rope_rotate(plain_head(x + rank), ROW(const float, c.v + 7, t), n_rot, a->style, i), row + rank);
+    __syncthreads();
+    char *to = kv_place(cache, c.v + 4, t, 0);
+    if (!to) {
+        fault(&c);
+        return;
+    }
+    if (!kv_in_blocks(cache->format))
+        for (int i = threadIdx.x; i < d; i += threads)
+            kv_store_one(cache->format, row[i], to, i);
+    else
+        for (int i = threadIdx.x; i < d / KV_BLOCK; i += threads)
+            kv_store_block(cache->format, row + i * KV_BLOCK, to, i);
+}
+
+template <class F> static __device__ __forceinline__ void latent_step(const gpu_call &c) {
+#if __CUDA_ARCH__ >= 900
+    __shared__ __align__(128) char chunk[LATENT_STEP_WAVES][F::BYTES], acts[LATENT_STEP_WAVES][LATENT_STEP_ACTS];
+    __shared__ float row[LATENT_STEP_MOST];
+    __shared__ __align__(8) uint64_t bars[LATENT_STEP_WAVES];
+    const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, t = blockIdx.y;
+    const int rank = c.v[9].shape[1], nope = c.v[9].shape[2], tiles = (rank + TILE_ROWS - 1) / TILE_ROWS;
+    const int per = (tiles + LATENT_STEP_WAVES - 1) / LATENT_STEP_WAVES, head = blockIdx.x / per;
+    const int tile = blockIdx.x % per * LATENT_STEP_WAVES + wave, heads = c.v[9].shape[0];
+    if (t >= rows_now(c, c.v[0])) {
+        launch_next();
+        wait_before();
+        return;
+    }
+    if (head == heads) {
+        wait_before();
+        launch_next();
+        latent_row(c, t, row);
+        return;
+    }
+    const uint32_t bar = shared_address(bars + wave);
+    if (lane == 0 && tile < tiles) {
+        barrier_init(bar, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_expect(bar, F::BYTES);
+        copy_bulk(shared_address(chunk[wave]), (const char *)c.v[9].data + head * c.v[9].stride + tile * F::BYTES,
+                  F::BYTES, bar, read_once());
+    }
+    __syncwarp();
+    wait_before();
+    launch_next();
+    const int each = c.v[1].shape[2];
+    const float *q = ROW(const float, c.v + 1, t) + (int64_t)head * each;
+    float *y = ROW(float, c.v, t) + (int64_t)head * c.v[0].shape[2];
+    if (tile < tiles) {
+        eight v;
+        float acc[2] = {0.0f, 0.0f};
+        v.load(q, nope, lane);
+        gemv_quantize(v.v, acts[wave], 0, 1, lane);
+        __syncwarp();
+        barrier_wait(bar, 0);
+        gemv_chunk<F>(chunk[wave], acts[wave], 1, lane, acc);
+        for (int h = 0; h < 2 && lane % 4 == 0; h++)
+            if (tile * TILE_ROWS + lane / 4 + 8 * h < rank)
+                y[tile * TILE_ROWS + lane / 4 + 8 * h] = acc[h];
+    }
+    const int n_rot = c.v[7].shape[1];
+    for (int i = lane; tile == 0 && i < each - nope - n_rot / 2; i += 32)
+        rope_put(rope_rotate(plain_head(q + nope), ROW(const float, c.v + 7, t), n_rot,
+                             ((const arg_rope_latent_write *)c.arg)->style, i),
+                 y + rank);
+#endif
+}
+
+#define LATENT_STEP(f)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(32 * LATENT_STEP_WAVES)                                               \
+        rope_latent_write_##f(const __grid_constant__ gpu_call c) {                                                    \
+        latent_step<tile_##f>(c);                                                                                      \
+    }
+/* Those whose blocks fit rows of 128 columns. */
+LATENT_STEP(q8_0)
+LATENT_STEP(q4_0)
+LATENT_STEP(q5_0)
+LATENT_STEP(iq4_nl)
+LATENT_STEP(mxfp4)
