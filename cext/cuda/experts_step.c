@@ -86,7 +86,84 @@ static void grid_down(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of((tiles_of(c->v + 2) + per - 1) / per, c->v[0].shape[0], 1, STEP_THREADS, (uint64_t)down_room(c, t).bytes);
 }
 
+/* --- more than four tokens: groups of an expert */
+
+static uint32_t grouped(const gpu_call *c, const gpu_traits *t, int64_t pairs) {
+    int tiles = tiles_of(c->v + 2), most = parts(tiles, EXPERT_WAVES);
+    int64_t groups = 3 * (int64_t)t->units / pairs; /* two on a multiprocessor, two thirds of the pairs first of their expert */
+    return (uint32_t)(groups < 1 ? 1 : groups < most ? groups : most);
+}
+
+static step_group_room group_room(const gpu_call *c) {
+    return step_group_room_of(packed_bytes(c->v[2].format), chunks_of(c->v + 2));
+}
+
+static const char *several(const gpu_call *c, const gpu_traits *t, int each) {
+    if (c->v[0].shape[0] <= GEMV_COLUMNS || (int64_t)each * c->v[0].shape[0] > STEP_TOKENS * STEP_CHOSEN)
+        return "it is made for 5 to 16 tokens";
+    return group_room(c).bytes + (int)sizeof(int) * (STEP_TOKENS * STEP_CHOSEN + STEP_TOKENS) <= t->shared
+               ? NULL
+               : "its rows are too long for shared memory";
+}
+
+static const char *check_grouped_gate(const gpu_call *c, const gpu_traits *t) {
+    const char *fault = check_gate(c, t);
+    return fault ? fault : several(c, t, c->v[0].shape[1]);
+}
+
+static const char *check_grouped_down(const gpu_call *c, const gpu_traits *t) {
+    const char *fault = check_down(c, t);
+    return fault ? fault : several(c, t, c->v[1].shape[1]);
+}
+
+static void grid_grouped_gate(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int64_t pairs = (int64_t)c->v[0].shape[0] * c->v[0].shape[1];
+    *g = grid_of(grouped(c, t, pairs), pairs, 1, STEP_THREADS, (uint64_t)group_room(c).bytes);
+}
+
+static void grid_grouped_down(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int64_t pairs = (int64_t)c->v[0].shape[0] * c->v[1].shape[1];
+    *g = grid_of(grouped(c, t, pairs), pairs, 1, STEP_THREADS, (uint64_t)group_room(c).bytes);
+}
+
+static void grid_grouped_sum(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(parts(c->v[0].shape[1], STEP_THREADS), c->v[0].shape[0], 1, STEP_THREADS, 0);
+}
+
+static uint64_t scratch_grouped(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return 4 * (uint64_t)c->v[0].shape[0] * c->v[1].shape[1] * c->v[0].shape[1];
+}
+
+/* --- top_experts of any number of tokens */
+
+static const char *check_top_rows(const gpu_call *c, const gpu_traits *t) {
+    arg_top_experts a;
+    memcpy(&a, c->arg, sizeof a);
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 9.0";
+    return a.groups == 1 && c->v[1].shape[1] <= STEP_EXPERTS && a.k <= STEP_CHOSEN
+               ? NULL
+               : "it takes 512 experts without groups, and 32 of a token, at most";
+}
+
+static void grid_top_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(c->v[0].shape[0], 1, 1, STEP_THREADS, 0);
+}
+
 const gpu_kernel cuda_expert_step_kernels[] = {
+    {.op = "norm_expert_swiglu",
+     .check = check_grouped_gate,
+     .format_of = 2,
+     .launch = {{"expert_grouped_gate", grid_grouped_gate, 1}}},
+    {.op = "expert_linear_sum",
+     .check = check_grouped_down,
+     .scratch = scratch_grouped,
+     .format_of = 2,
+     .launch = {{"expert_grouped_down", grid_grouped_down, 1}, {"expert_grouped_sum", grid_grouped_sum, 1, 1}}},
+    {.op = "top_experts", .check = check_top_rows, .launch = {{"top_experts_rows", grid_top_rows, 1}}},
     {.op = "norm_expert_swiglu",
      .check = check_gate,
      .format_of = 2,

@@ -4,9 +4,12 @@
  * for its weights, normalizes and quantizes the token meanwhile. expert_linear_sum: a group has some tiles of a token's result,
  * for which it multiplies the rows of all its experts; the sum over experts, in their order, is weighted by the router.
  *
+ * Of more than four tokens, several have the same expert: expert_grouped_gate and expert_grouped_down have groups for each expert,
+ * which take four of its tokens at a time, and expert_grouped_sum weighs and adds. Every group ranks all tokens' logits, a wave one token.
+ *
  * Every wave has a ring of its own in shared memory, filled by bulk copies. The order of a sum depends on shapes alone.
  *
- * expert_linear_sum reads the logits, and asks for its weights, before the kernel ahead has ended. That is sound because
+ * The down products read the logits, and ask for their weights, before the kernel ahead has ended. That is sound because
  * norm_expert_swiglu, which stands between the router and it in every plan, launches the next kernel only after its own wait:
  * by then the router has ended, and whatever is launched later sees its logits.
  */
@@ -20,6 +23,7 @@ struct step_choice {
     int *ids;
     __device__ __forceinline__ step_choice(char *shared, const step_room &r, int experts)
         : keys((float *)(shared + r.keys)), logits(keys + (experts + 3) / 4 * 4), ids((int *)(shared + r.chosen)) {}
+    __device__ __forceinline__ step_choice(float *keys, float *logits, int *ids) : keys(keys), logits(logits), ids(ids) {}
 };
 
 /* Ranks a token's experts as top_experts does: higher scores first, of equal ones the lower id, NaN last. An expert has as many
@@ -253,6 +257,228 @@ template <class F> static __device__ __forceinline__ void step_down(const gpu_ca
 #endif
 }
 
+/* A score as an integer of the same order; NaN is least. */
+static __device__ __forceinline__ uint32_t step_key(float score) {
+    const uint32_t bits = __float_as_uint(score == score ? score + 0.0f /* no -0 */ : -INFINITY);
+    return bits ^ (bits >> 31 ? 0xFFFFFFFFu : 0x80000000u);
+}
+
+/* Ranks the experts of one token, as step_choose, by one wave. */
+static __device__ __forceinline__ void step_rank(int *ids, const float *x, const float *bias, int experts, int k,
+                                                 bool sigmoid) {
+    const int lane = threadIdx.x % 32;
+    uint32_t keys[STEP_EXPERTS / 32];
+#pragma unroll
+    for (int i = 0; i < STEP_EXPERTS / 32; i++) {
+        const int e = 32 * i + lane;
+        keys[i] = 0; /* below all scores */
+        if (e < experts) {
+            const float score = sigmoid ? 1.0f / (1.0f + expf(-x[e])) : x[e];
+            keys[i] = step_key(score + (bias ? bias[e] : 0.0f));
+        }
+    }
+    for (int j = 0; j < k; j++) {
+        uint32_t best = 0;
+        int at = STEP_EXPERTS;
+#pragma unroll
+        for (int i = STEP_EXPERTS / 32 - 1; i >= 0; i--)
+            if (keys[i] && keys[i] >= best)
+                best = keys[i], at = 32 * i + lane;
+        const uint32_t most = __reduce_max_sync(~0u, best);
+        at = __reduce_min_sync(~0u, best == most ? at : STEP_EXPERTS);
+#pragma unroll
+        for (int i = 0; i < STEP_EXPERTS / 32; i++)
+            if (at == 32 * i + lane)
+                keys[i] = 0;
+        if (lane == 0)
+            ids[j] = at;
+    }
+}
+
+/* The experts of a step's tokens, in their groups' shared memory. */
+struct step_list {
+    int all[STEP_TOKENS * STEP_CHOSEN], members[STEP_TOKENS];
+};
+
+/* Ranks all tokens, and lists the pairs of the expert of pair `own`; gives their number, 0 if an earlier pair has the same. Called by
+ * all threads. */
+static __device__ __forceinline__ int step_members(step_list &list, const gpu_call &c, const gpu_view *logits,
+                                                   const float *bias, int tokens, int k, int own, bool sigmoid) {
+    const int wave = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (wave < tokens)
+        step_rank(list.all + wave * k, ROW(const float, logits, wave), bias, logits->shape[1], k, sigmoid);
+    __syncthreads();
+    const int id = list.all[own];
+    int n = 0;
+    for (int base = 0; base < tokens * k; base += 32) {
+        const bool mine = base + lane < tokens * k && list.all[base + lane] == id;
+        const uint32_t who = __ballot_sync(~0u, mine);
+        if (who && n == 0 && base + __ffs(who) - 1 < own)
+            return 0;
+        if (mine && wave == 0)
+            list.members[n + __popc(who & ((1u << lane) - 1))] = base + lane;
+        n += __popc(who);
+    }
+    __syncthreads();
+    return n;
+}
+
+/* All products of one expert's tiles for all its pairs: gate and up with the norm, or down into scratch (pairs, N). */
+template <class F, bool GATED> static __device__ __forceinline__ void step_grouped(const gpu_call &c) {
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) char shared[];
+    __shared__ step_list list;
+    enum { MATRICES_OF = GATED ? 2 : 1, LOGITS = GATED ? 5 : 3, BIAS = GATED ? 6 : 5 };
+    const arg_norm_expert_swiglu *g = (const arg_norm_expert_swiglu *)c.arg;
+    const arg_expert_linear_sum *d = (const arg_expert_linear_sum *)c.arg;
+    const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, each = GATED ? g->k : d->k, own = blockIdx.y;
+    const int width = c.v[2].shape[2], rows = c.v[2].shape[1];
+    const int chunks = (width + CHUNK - 1) / CHUNK, tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const int per = (tiles + gridDim.x - 1) / gridDim.x, first = blockIdx.x * per, end = min(first + per, tiles);
+    const step_group_room r = step_group_room_of(F::BYTES, chunks);
+    const float *bias = (int)c.n_in == BIAS ? (const float *)c.v[BIAS].data : nullptr;
+    const uint64_t policy = read_once();
+    float *squares = (float *)(shared + r.squares);
+    char *acts = shared + r.acts;
+    const int act_bytes = gemv_chunk_bytes(GEMV_COLUMNS);
+    step_room room;
+    room.stages = r.stages, room.bars = r.bars;
+    step_ring ring(shared, room, F::BYTES);
+    if (GATED) {
+        wait_before();
+        launch_next();
+    } else {
+        launch_next();
+    }
+    const int tokens = min(rows_now(c, c.v[0]), (int)STEP_TOKENS);
+    const int n = own < tokens * each ? step_members(list, c, c.v + LOGITS, bias, tokens, each, own,
+                                                     GATED ? g->sigmoid : d->sigmoid)
+                                      : 0;
+    if (n == 0) {
+        if (!GATED)
+            wait_before();
+        return;
+    }
+    const int id = list.all[own], mine = (end - first - wave + EXPERT_WAVES - 1) / EXPERT_WAVES; /* tiles of this wave */
+    const int once = max(mine, 0) * MATRICES_OF * chunks, steps = once * ((n + GEMV_COLUMNS - 1) / GEMV_COLUMNS);
+    auto from = [&](int step) {
+        const int i = step % once, tile = first + wave + i / (MATRICES_OF * chunks) * EXPERT_WAVES;
+        const gpu_view *w = c.v + 2 + (GATED ? i / chunks % 2 : 0);
+        return (const char *)w->data + id * w->stride + ((int64_t)tile * chunks + i % chunks) * F::BYTES;
+    };
+    int ahead = 0, step = 0;
+    if (lane == 0)
+        for (; ahead < ring.stages && ahead < steps; ahead++)
+            ring.fetch(ahead, from(ahead), policy);
+    ahead = min(ring.stages, steps);
+    if (!GATED)
+        wait_before();
+    for (int base = 0; base < n; base += GEMV_COLUMNS) {
+        const int columns = min(GEMV_COLUMNS, n - base);
+        for (int task = wave; task < columns * chunks; task += EXPERT_WAVES) {
+            const int t = task / chunks, k = task % chunks, pair = list.members[base + t];
+            const float *x = ROW(const float, c.v + 1, pair / each) + (GATED ? 0 : (int64_t)(pair % each) * width);
+            float sum = 0.0f;
+            eight v, w;
+            v.load(x + k * CHUNK, width - k * CHUNK, lane);
+            if (GATED) {
+                w.load((const float *)c.v[4].data + k * CHUNK, width - k * CHUNK, lane);
+                for (int i = 0; i < 8; i++) {
+                    sum += v.v[i] * v.v[i];
+                    v.v[i] *= w.v[i];
+                }
+                for (int far = 16; far; far /= 2)
+                    sum += __shfl_xor_sync(~0u, sum, far);
+                if (lane == 0)
+                    squares[task] = sum;
+            }
+            gemv_quantize(v.v, acts + k * act_bytes, t, GEMV_COLUMNS, lane);
+        }
+        __syncthreads();
+        const int t = lane % 4, pair = t < columns ? list.members[base + t] : 0;
+        float scale = 0.0f;
+        if (GATED && t < columns) {
+            for (int k = 0; k < chunks; k++)
+                scale += squares[t * chunks + k];
+            scale = rsqrtf(scale / (float)width + g->eps);
+        }
+        for (int tile = first + wave; tile < end; tile += EXPERT_WAVES) {
+            float y[2][MATRICES_OF]; /* row lane / 4 and 8 more */
+            for (int m = 0; m < MATRICES_OF; m++) {
+                float acc[2] = {0.0f, 0.0f};
+                for (int k = 0; k < chunks; k++, step++) {
+                    gemv_chunk<F>(ring.wait(), acts + k * act_bytes, GEMV_COLUMNS, lane, acc);
+                    __syncwarp();
+                    if (lane == 0 && ahead < steps)
+                        ring.fetch(ring.stage, from(ahead), policy);
+                    ahead++;
+                    ring.next();
+                }
+                y[0][m] = acc[0];
+                y[1][m] = acc[1];
+            }
+            for (int h = 0; h < 2 && t < columns; h++) {
+                const int row = tile * TILE_ROWS + lane / 4 + 8 * h;
+                if (row >= rows)
+                    continue;
+                if (GATED) {
+                    const float gate = y[h][0] * scale;
+                    (ROW(float, c.v, pair / each) + (int64_t)(pair % each) * rows)[row] =
+                        gate / (1.0f + __expf(-gate)) * (y[h][MATRICES_OF - 1] * scale);
+                } else {
+                    ((float *)c.scratch)[(int64_t)pair * rows + row] = y[h][0];
+                }
+            }
+        }
+        __syncthreads();
+    }
+#endif
+}
+
+/* The weighted sum of grouped_down's rows, and the residual. */
+extern "C" __global__ void __launch_bounds__(STEP_THREADS) expert_grouped_sum(const __grid_constant__ gpu_call c) {
+#if __CUDA_ARCH__ >= 900
+    __shared__ float keys[STEP_EXPERTS], logits[STEP_EXPERTS], weights[STEP_CHOSEN];
+    __shared__ int ids[STEP_CHOSEN];
+    const arg_expert_linear_sum *a = (const arg_expert_linear_sum *)c.arg;
+    const int t = blockIdx.y, rows = c.v[0].shape[1], row = blockIdx.x * STEP_THREADS + threadIdx.x;
+    const int experts = c.v[3].shape[1];
+    launch_next();
+    if (t < rows_now(c, c.v[0])) {
+        const step_choice chosen(keys, logits, ids);
+        step_choose(chosen, ROW(const float, c.v + 3, t), c.n_in == 5 ? (const float *)c.v[5].data : nullptr, experts,
+                    a->k, a->sigmoid);
+        if (threadIdx.x < 32)
+            step_weigh(chosen, a, experts, a->k, weights);
+        __syncthreads();
+    }
+    wait_before();
+    if (t >= rows_now(c, c.v[0]) || row >= rows)
+        return;
+    const float *y = (const float *)c.scratch + (int64_t)t * a->k * rows + row;
+    float sum = 0.0f;
+    for (int j = 0; j < a->k; j++)
+        sum = fmaf(weights[j], y[(int64_t)j * rows], sum);
+    ROW(float, c.v, t)[row] = sum + ROW(const float, c.v + 4, t)[row];
+#endif
+}
+
+/* top_experts without groups of experts: a group ranks a token's. */
+extern "C" __global__ void __launch_bounds__(STEP_THREADS) top_experts_rows(const __grid_constant__ gpu_call c) {
+    __shared__ float keys[STEP_EXPERTS], logits[STEP_EXPERTS];
+    __shared__ int ids[STEP_CHOSEN];
+    const int t = blockIdx.x, k = c.v[0].shape[1];
+    wait_before();
+    launch_next();
+    if (t >= rows_now(c, c.v[0]))
+        return;
+    step_choose(step_choice(keys, logits, ids), ROW(const float, c.v + 1, t),
+                c.n_in == 2 ? (const float *)c.v[2].data : nullptr, c.v[1].shape[1], k,
+                ((const arg_top_experts *)c.arg)->sigmoid);
+    if ((int)threadIdx.x < k)
+        ROW(int32_t, c.v, t)[threadIdx.x] = ids[threadIdx.x];
+}
+
 #define STEP_KERNELS(f)                                                                                                \
     extern "C" __global__ void __launch_bounds__(STEP_THREADS, 2)                                                      \
         norm_expert_swiglu_##f(const __grid_constant__ gpu_call c) {                                                   \
@@ -261,5 +487,13 @@ template <class F> static __device__ __forceinline__ void step_down(const gpu_ca
     extern "C" __global__ void __launch_bounds__(STEP_THREADS, 2)                                                      \
         expert_linear_sum_##f(const __grid_constant__ gpu_call c) {                                                    \
         step_down<tile_##f>(c);                                                                                        \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(STEP_THREADS, 2)                                                      \
+        expert_grouped_gate_##f(const __grid_constant__ gpu_call c) {                                                  \
+        step_grouped<tile_##f, true>(c);                                                                               \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(STEP_THREADS, 2)                                                      \
+        expert_grouped_down_##f(const __grid_constant__ gpu_call c) {                                                  \
+        step_grouped<tile_##f, false>(c);                                                                              \
     }
 TILE_FORMATS(STEP_KERNELS)

@@ -38,4 +38,23 @@ BOTH step_room step_room_of(int chunk_bytes, int tasks, int columns, int experts
     return r;
 }
 
+/* The same of a group that has all tokens of an expert. squares: of each of four columns' chunks, for the norm. */
+typedef struct {
+    int stages, acts, squares, bars, bytes;
+} step_group_room;
+
+BOTH step_group_room step_group_room_of(int chunk_bytes, int chunks) {
+    step_group_room r;
+    int each = EXPERT_WAVES * chunk_bytes, acts = (chunks * gemv_chunk_bytes(GEMV_COLUMNS) + 15) / 16 * 16;
+    int fixed = acts + GEMV_COLUMNS * chunks * 4 + EXPERT_WAVES * STEP_STAGES * 8;
+    r.stages = STEP_STAGES;
+    while (r.stages > 2 && r.stages * each + fixed > STEP_ROOM - 4096 /* lists */)
+        r.stages--;
+    r.acts = r.stages * each;
+    r.bars = r.acts + acts;
+    r.squares = r.bars + EXPERT_WAVES * STEP_STAGES * 8;
+    r.bytes = r.squares + GEMV_COLUMNS * chunks * 4;
+    return r;
+}
+
 #endif

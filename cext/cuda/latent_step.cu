@@ -1,9 +1,12 @@
-/* latent_step.cu: what stands between the product and the attention of a layer with MLA, in one launch for few tokens, for sm_90
- * and newer: the part of each head's query without RoPE times the head's k_b (arithmetic: gemv.cuh), RoPE of the other part, and
+/* latent_step.cu: steps of a layer with MLA for few tokens, each in one launch, for sm_90 and newer.
+ *
+ * rope_latent_write is what stands between the product and the attention: the part of each head's query without RoPE times the head's k_b (arithmetic: gemv.cuh), RoPE of the other part, and
  * the row of the cache: the norm of the latent, RoPE of the shared key.
  *
- * A wave computes 16 rows of a head, from its own copy of the head's query in bytes; its weights are asked for before the kernel
- * ahead has ended. The first wave of a head rotates. The last group of a token writes the row.
+ * A wave computes 16 rows of a head for up to four tokens, from its own copy of the head's queries in bytes; its weights are asked
+ * for before the kernel ahead has ended. The first wave of a head rotates. The last groups write the tokens' rows.
+ *
+ * head_linear_step, the product of each head with its own matrix, has the same waves, with rows of up to four chunks.
  */
 #include "gemv_group.cuh"
 #include "kv.k.h"
@@ -51,23 +54,21 @@ template <class F> static __device__ __forceinline__ void latent_step(const gpu_
     __shared__ __align__(128) char chunk[LATENT_STEP_WAVES][F::BYTES], acts[LATENT_STEP_WAVES][LATENT_STEP_ACTS];
     __shared__ float row[LATENT_STEP_MOST];
     __shared__ __align__(8) uint64_t bars[LATENT_STEP_WAVES];
-    const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, t = blockIdx.y;
+    const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, from = blockIdx.y * GEMV_COLUMNS;
     const int rank = c.v[9].shape[1], nope = c.v[9].shape[2], tiles = (rank + TILE_ROWS - 1) / TILE_ROWS;
     const int per = (tiles + LATENT_STEP_WAVES - 1) / LATENT_STEP_WAVES, head = blockIdx.x / per;
     const int tile = blockIdx.x % per * LATENT_STEP_WAVES + wave, heads = c.v[9].shape[0];
-    if (t >= rows_now(c, c.v[0])) {
-        launch_next();
-        wait_before();
-        return;
-    }
-    if (head == heads) {
+    const int columns = min(GEMV_COLUMNS, rows_now(c, c.v[0]) - from), most = min(GEMV_COLUMNS, c.v[0].shape[0]);
+    if (head >= heads) {
+        const int t = (int)blockIdx.x - heads * per;
         wait_before();
         launch_next();
-        latent_row(c, t, row);
+        if (t < columns)
+            latent_row(c, from + t, row);
         return;
     }
     const uint32_t bar = shared_address(bars + wave);
-    if (lane == 0 && tile < tiles) {
+    if (lane == 0 && tile < tiles && columns > 0) {
         barrier_init(bar, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         barrier_expect(bar, F::BYTES);
@@ -77,26 +78,30 @@ template <class F> static __device__ __forceinline__ void latent_step(const gpu_
     __syncwarp();
     wait_before();
     launch_next();
-    const int each = c.v[1].shape[2];
-    const float *q = ROW(const float, c.v + 1, t) + (int64_t)head * each;
-    float *y = ROW(float, c.v, t) + (int64_t)head * c.v[0].shape[2];
-    if (tile < tiles) {
-        eight v;
+    const int each = c.v[1].shape[2], n_rot = c.v[7].shape[1];
+    if (tile < tiles && columns > 0) {
         float acc[2] = {0.0f, 0.0f};
-        v.load(q, nope, lane);
-        gemv_quantize(v.v, acts[wave], 0, 1, lane);
+        for (int t = 0; t < columns; t++) {
+            eight v;
+            v.load(ROW(const float, c.v + 1, from + t) + (int64_t)head * each, nope, lane);
+            gemv_quantize(v.v, acts[wave], t, most, lane);
+        }
         __syncwarp();
         barrier_wait(bar, 0);
-        gemv_chunk<F>(chunk[wave], acts[wave], 1, lane, acc);
-        for (int h = 0; h < 2 && lane % 4 == 0; h++)
+        gemv_chunk<F>(chunk[wave], acts[wave], most, lane, acc);
+        float *y = ROW(float, c.v, from + lane % 4) + (int64_t)head * c.v[0].shape[2];
+        for (int h = 0; h < 2 && lane % 4 < columns; h++)
             if (tile * TILE_ROWS + lane / 4 + 8 * h < rank)
                 y[tile * TILE_ROWS + lane / 4 + 8 * h] = acc[h];
     }
-    const int n_rot = c.v[7].shape[1];
-    for (int i = lane; tile == 0 && i < each - nope - n_rot / 2; i += 32)
-        rope_put(rope_rotate(plain_head(q + nope), ROW(const float, c.v + 7, t), n_rot,
-                             ((const arg_rope_latent_write *)c.arg)->style, i),
-                 y + rank);
+    for (int t = 0; tile == 0 && t < columns; t++) {
+        const float *q = ROW(const float, c.v + 1, from + t) + (int64_t)head * each + nope;
+        float *y = ROW(float, c.v, from + t) + (int64_t)head * c.v[0].shape[2] + rank;
+        for (int i = lane; i < each - nope - n_rot / 2; i += 32)
+            rope_put(rope_rotate(plain_head(q), ROW(const float, c.v + 7, from + t), n_rot,
+                                 ((const arg_rope_latent_write *)c.arg)->style, i),
+                     y);
+    }
 #endif
 }
 
@@ -105,6 +110,58 @@ template <class F> static __device__ __forceinline__ void latent_step(const gpu_
         rope_latent_write_##f(const __grid_constant__ gpu_call c) {                                                    \
         latent_step<tile_##f>(c);                                                                                      \
     }
+template <class F> static __device__ __forceinline__ void head_step(const gpu_call &c) {
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) char shared[];
+    __shared__ __align__(8) uint64_t bars[LATENT_STEP_WAVES];
+    const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, from = blockIdx.y * GEMV_COLUMNS;
+    const int rows = c.v[2].shape[1], width = c.v[2].shape[2], tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const int chunks = (width + CHUNK - 1) / CHUNK, per = (tiles + LATENT_STEP_WAVES - 1) / LATENT_STEP_WAVES;
+    const int head = blockIdx.x / per, tile = blockIdx.x % per * LATENT_STEP_WAVES + wave;
+    const int columns = min(GEMV_COLUMNS, rows_now(c, c.v[0]) - from), most = min(GEMV_COLUMNS, c.v[0].shape[0]);
+    char *chunk = shared + wave * chunks * (F::BYTES + LATENT_STEP_ACTS), *acts = chunk + chunks * F::BYTES;
+    const uint32_t bar = shared_address(bars + wave);
+    if (tile >= tiles || columns <= 0) {
+        launch_next();
+        wait_before();
+        return;
+    }
+    if (lane == 0) {
+        barrier_init(bar, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_expect(bar, chunks * F::BYTES);
+        copy_bulk(shared_address(chunk),
+                  (const char *)c.v[2].data + head * c.v[2].stride + (int64_t)tile * chunks * F::BYTES,
+                  chunks * F::BYTES, bar, read_once());
+    }
+    __syncwarp();
+    wait_before();
+    launch_next();
+    for (int t = 0; t < columns; t++)
+        for (int k = 0; k < chunks; k++) {
+            eight v;
+            v.load(ROW(const float, c.v + 1, from + t) + (int64_t)head * width + k * CHUNK, width - k * CHUNK, lane);
+            gemv_quantize(v.v, acts + k * LATENT_STEP_ACTS, t, most, lane);
+        }
+    __syncwarp();
+    barrier_wait(bar, 0);
+    float acc[2] = {0.0f, 0.0f};
+    for (int k = 0; k < chunks; k++)
+        gemv_chunk<F>(chunk + k * F::BYTES, acts + k * LATENT_STEP_ACTS, most, lane, acc);
+    float *y = ROW(float, c.v, from + lane % 4) + (int64_t)head * rows;
+    for (int h = 0; h < 2 && lane % 4 < columns; h++)
+        if (tile * TILE_ROWS + lane / 4 + 8 * h < rows)
+            y[tile * TILE_ROWS + lane / 4 + 8 * h] = acc[h];
+#endif
+}
+
+#define HEAD_STEP(f)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(32 * LATENT_STEP_WAVES)                                               \
+        head_linear_step_##f(const __grid_constant__ gpu_call c) {                                                     \
+        head_step<tile_##f>(c);                                                                                        \
+    }
+TILE_FORMATS(HEAD_STEP)
+
 /* Those whose blocks fit rows of 128 columns. */
 LATENT_STEP(q8_0)
 LATENT_STEP(q4_0)

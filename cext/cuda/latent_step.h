@@ -4,9 +4,10 @@
 
 enum {
     LATENT_STEP_WAVES = 4,
-    LATENT_STEP_ACTS = 560,   /* bytes of a chunk's activations, a multiple of 16 */
-    LATENT_STEP_MOST = 1024,  /* numbers of a cache's row */
-    LATENT_STEP_TOKENS = 16   /* that a launch takes: each reads k_b again */
+    LATENT_STEP_ACTS = 2192, /* bytes of a chunk's activations of four tokens, a multiple of 16 */
+    LATENT_STEP_MOST = 1024, /* numbers of a cache's row */
+    HEAD_STEP_CHUNKS = 4,    /* of a row of head_linear's weights */
+    LATENT_STEP_TOKENS = 128 /* that a launch takes: each four read the weights again */
 };
 
 #endif

@@ -47,8 +47,10 @@ static const char *check_linear_rows(const gpu_call *c, const gpu_traits *t) {
 }
 
 static void grid_linear_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int64_t tokens = c->v[0].shape[0];
     (void)t;
-    *g = grid_of(parts(c->v[0].shape[1], LINEAR_WAVES), c->v[0].shape[0], 1, 32 * LINEAR_WAVES, 0);
+    *g = grid_of(parts(c->v[0].shape[1], LINEAR_WAVES), tokens < LINEAR_BESIDE ? tokens : LINEAR_BESIDE, 1,
+                 32 * LINEAR_WAVES, 0);
 }
 
 /* More tokens take the norm once, in a kernel of its own. */

@@ -101,6 +101,19 @@ def test_experts_of_few_tokens_equal_their_definition(cuda: Device, tokens: int,
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 3, 18, 128])
+def test_matrices_of_heads_equal_their_definition(cuda: Device, tokens: int) -> None:
+    """Rows of one to four chunks, and of more, which other kernels take."""
+    rng = generator(f"heads {tokens}")
+    packed = [f for f in FORMATS if cuda.packed(FORMATS[f].id, 1, 16, 256)]
+    for format, (n, k) in itertools.product(packed, ((128, 512), (40, 256), (16, 1024), (20, 1280))):
+        one = replace(expert_cases.headed(rng, format, tokens, n, k), bound=ROUNDED)
+        x = f32(rng, tokens, 3, k)
+        one = replace(one, inputs=(x, *one.inputs[1:]))
+        check(one, run(cuda, "head_linear", one, packed=(1,)), define("head_linear", one))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("format", ["f16", "bf16", "fp8", "q8_0", "q4_0"])
 @pytest.mark.parametrize("tokens", [1, 5, 16])
 def test_queries_and_rows_of_latents_equal_their_definition(cuda: Device, tokens: int, format: str) -> None:
