@@ -3,7 +3,7 @@
 #include "check.h"
 #include "tables.h"
 
-enum { LEAST_ARCH = 90 };
+enum { LEAST_ARCH = 90, SUM_TOKENS = 512 };
 
 static int chunks_of(const gpu_view *w) {
     return (w->shape[2] + CHUNK - 1) / CHUNK;
@@ -153,7 +153,25 @@ static void grid_top_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of(c->v[0].shape[0], 1, 1, STEP_THREADS, 0);
 }
 
+static const char *check_sum_rows(const gpu_call *c, const gpu_traits *t) {
+    arg_expert_sum_add a;
+    memcpy(&a, c->arg, sizeof a);
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 9.0";
+    if (a.norm == 2 || c->v[1].shape[1] > STEP_CHOSEN || c->v[0].shape[0] > SUM_TOKENS)
+        return "it takes 32 experts of a token and 512 tokens, at most, and does not have SparseMixer's weights";
+    return c->v[0].shape[1] % 4 == 0 && whole(c->v) && whole(c->v + 1) && whole(c->v + 4)
+               ? NULL
+               : "rows must be whole groups of four numbers";
+}
+
+static void grid_sum_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    *g = grid_of(parts(c->v[0].shape[1], 4 * STEP_THREADS), c->v[0].shape[0], 1,
+                 threads_for(t, c->v[0].shape[1] / 4, STEP_THREADS), 0);
+}
+
 const gpu_kernel cuda_expert_step_kernels[] = {
+    {.op = "expert_sum_add", .check = check_sum_rows, .launch = {{"expert_sum_rows", grid_sum_rows, 1}}},
     {.op = "norm_expert_swiglu",
      .check = check_grouped_gate,
      .format_of = 2,

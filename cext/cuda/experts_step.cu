@@ -177,24 +177,24 @@ template <class F> static __device__ __forceinline__ void step_gate_up(const gpu
 }
 
 /* The routing weights of the chosen experts, as expert_weights computes them; by one wave, of at most 32. */
-static __device__ __forceinline__ void step_weigh(const step_choice &o, const arg_expert_linear_sum *a, int experts,
-                                                  int k, float *weights) {
+static __device__ __forceinline__ void step_weigh(const float *logits, const int *ids, int experts, int k, int norm,
+                                                  bool sigmoid, float scale, float *weights) {
     const int lane = threadIdx.x % 32;
     float most = -INFINITY, total = 0.0f, chosen = 0.0f;
     for (int i = lane; i < experts; i += 32)
-        most = fmaxf(most, o.logits[i]);
+        most = fmaxf(most, logits[i]);
     for (int far = 16; far; far /= 2)
         most = fmaxf(most, __shfl_xor_sync(~0u, most, far));
     for (int i = lane; i < experts; i += 32)
-        total += expf(o.logits[i] - most);
+        total += expf(logits[i] - most);
     for (int far = 16; far; far /= 2)
         total += __shfl_xor_sync(~0u, total, far);
-    const float x = lane < k ? o.logits[o.ids[lane]] : 0.0f;
-    const float own = a->sigmoid ? 1.0f / (1.0f + expf(-x)) : expf(x - most) / total;
+    const float x = lane < k ? logits[ids[lane]] : 0.0f;
+    const float own = sigmoid ? 1.0f / (1.0f + expf(-x)) : expf(x - most) / total;
     for (int j = 0; j < k; j++)
         chosen += __shfl_sync(~0u, own, j);
     if (lane < k)
-        weights[lane] = own / (a->norm ? chosen + 1e-20f : 1.0f) * a->scale;
+        weights[lane] = own / (norm ? chosen + 1e-20f : 1.0f) * scale;
 }
 
 template <class F> static __device__ __forceinline__ void step_down(const gpu_call &c) {
@@ -227,7 +227,7 @@ template <class F> static __device__ __forceinline__ void step_down(const gpu_ca
         for (int i = 0; i < ring.stages && wave + i * EXPERT_WAVES < tasks; i++)
             ring.fetch(i, from(wave + i * EXPERT_WAVES), policy);
     if (wave == EXPERT_WAVES - 1)
-        step_weigh(chosen, a, experts, each, weights);
+        step_weigh(chosen.logits, chosen.ids, experts, each, a->norm, a->sigmoid, a->scale, weights);
     wait_before();
     const float *x = ROW(const float, c.v + 1, t);
     float residual = 0.0f;
@@ -449,7 +449,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) expert_grouped_sum(co
         step_choose(chosen, ROW(const float, c.v + 3, t), c.n_in == 5 ? (const float *)c.v[5].data : nullptr, experts,
                     a->k, a->sigmoid);
         if (threadIdx.x < 32)
-            step_weigh(chosen, a, experts, a->k, weights);
+            step_weigh(logits, ids, experts, a->k, a->norm, a->sigmoid, a->scale, weights);
         __syncthreads();
     }
     wait_before();
@@ -461,6 +461,42 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) expert_grouped_sum(co
         sum = fmaf(weights[j], y[(int64_t)j * rows], sum);
     ROW(float, c.v, t)[row] = sum + ROW(const float, c.v + 4, t)[row];
 #endif
+}
+
+/* expert_sum_add: the experts' rows times the router's weights, and the residual. */
+extern "C" __global__ void __launch_bounds__(STEP_THREADS) expert_sum_rows(const __grid_constant__ gpu_call c) {
+    __shared__ float weights[STEP_CHOSEN];
+    const arg_expert_sum_add *a = (const arg_expert_sum_add *)c.arg;
+    const int t = blockIdx.y, rows = c.v[0].shape[1], row = 4 * (blockIdx.x * STEP_THREADS + threadIdx.x);
+    const int k = c.v[1].shape[1], experts = c.v[2].shape[1];
+    wait_before();
+    launch_next();
+    if (t >= rows_now(c, c.v[0]))
+        return;
+    const int *ids = ROW(const int32_t, c.v + 3, t);
+    if (threadIdx.x < 32) {
+        const int id = (int)threadIdx.x < k ? ids[threadIdx.x] : 0;
+        if (!__all_sync(~0u, id >= 0 && id < experts)) {
+            fault(&c);
+            weights[threadIdx.x] = 0.0f;
+        } else {
+            step_weigh(ROW(const float, c.v + 2, t), ids, experts, k, a->norm, a->sigmoid, a->scale, weights);
+        }
+    }
+    const float *y = ROW(const float, c.v + 1, t) + row;
+    float4 sum = make_float4(0, 0, 0, 0), r = sum;
+    if (row < rows)
+        r = *(const float4 *)(ROW(const float, c.v + 4, t) + row);
+    __syncthreads();
+    if (row >= rows)
+        return;
+#pragma unroll 8
+    for (int j = 0; j < k; j++) {
+        const float4 v = *(const float4 *)(y + (int64_t)j * rows);
+        const float w = weights[j];
+        sum = make_float4(fmaf(w, v.x, sum.x), fmaf(w, v.y, sum.y), fmaf(w, v.z, sum.z), fmaf(w, v.w, sum.w));
+    }
+    *(float4 *)(ROW(float, c.v, t) + row) = make_float4(sum.x + r.x, sum.y + r.y, sum.z + r.z, sum.w + r.w);
 }
 
 /* top_experts without groups of experts: a group ranks a token's. */

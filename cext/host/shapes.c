@@ -354,6 +354,16 @@ static const char *expert_linear_sum(const call *c) {
                                                                                     : "the weight must be (E, N, K)";
 }
 
+static const char *expert_sum_add(const call *c) {
+    const hal_view *z = c->v, *y = c->v + 1, *logits = c->v + 2, *ids = c->v + 3, *r = c->v + 4;
+    if (c->n != 4 || !is(y, F32, 3) || !is(logits, F32, 2) || !is(ids, I32, 2) || !is(r, F32, 2) || !is(z, F32, 2))
+        return "it takes y f32 (T, k, N), logits f32 (T, E), ids i32 (T, k) and a residual, and gives f32 (T, N)";
+    return y->shape[0] == z->shape[0] && y->shape[2] == z->shape[1] && logits->shape[0] == z->shape[0] &&
+                   ids->shape[0] == z->shape[0] && ids->shape[1] == y->shape[1] && same_shape(r, z)
+               ? NULL
+               : "y, logits, ids, residual and output differ in tokens, experts or width";
+}
+
 static const char *expert_add(const call *c) {
     const hal_view *y = c->v, *x = c->v + 1, *b = c->v + 2, *ids = c->v + 3;
     if (c->n != 3 || !is(x, F32, 3) || !is(b, F32, 2) || !is(ids, I32, 2) || y->format != F32)
@@ -827,6 +837,7 @@ static const char *(*const rules[HAL_N_OPS])(const call *) = {
     [HAL_OP_EXPERT_SUM] = expert_sum,
     [HAL_OP_NORM_EXPERT_SWIGLU] = norm_expert_swiglu,
     [HAL_OP_EXPERT_LINEAR_SUM] = expert_linear_sum,
+    [HAL_OP_EXPERT_SUM_ADD] = expert_sum_add,
     [HAL_OP_HEAD_LINEAR] = head_linear,
     [HAL_OP_SHORT_CONV] = short_conv,
     [HAL_OP_CONV_WRITE] = conv_write,

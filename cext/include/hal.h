@@ -279,6 +279,7 @@ enum {
     HAL_OP_PAD,
     HAL_OP_NORM_EXPERT_SWIGLU,
     HAL_OP_EXPERT_LINEAR_SUM,
+    HAL_OP_EXPERT_SUM_ADD,
     HAL_OP_ROPE_LATENT_WRITE,
     HAL_N_OPS
 };
@@ -376,6 +377,10 @@ typedef struct {
     int32_t k, sigmoid, norm;
     float scale;
 } arg_expert_linear_sum;
+typedef struct {
+    int32_t norm, sigmoid;
+    float scale;
+} arg_expert_sum_add;
 typedef struct {
     float eps;
 } arg_layer_norm;

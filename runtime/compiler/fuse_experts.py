@@ -53,6 +53,11 @@ class ExpertSteps:
         args = {**_args(self.ids, "k", "sigmoid"), **_args(self.share, "norm", "scale")}
         return ops.expert_linear_sum(gated, new[self.down.src[1]], logits, residual, *bias, **args)
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the fused steps rank the experts as the file does: without groups of experts."""
+        return bool(self.ids.arg("groups") == 1)
+
     def trial(self, new: Mapping[Node, Node]) -> tuple[Node, ...]:
         """All of them, at the norm: what they compute from later values is left out."""
         products = tuple(self.normed(node, new) for node in self.after_norm)
@@ -68,10 +73,32 @@ class ExpertSteps:
             return self.gate(new, new[logits])
         if node is not self.end:
             return None
-        residual = new[self.residual]
-        if self.shared is not None:
-            residual = ops.linear_add(*(new[s] for s in self.shared.src[:2]), residual)
-        return self.sum(new, new[self.gated], new[logits], residual)
+        return self.sum(new, new[self.gated], new[logits], self._residual_of(new))
+
+    def trial_tail(self) -> Node:
+        """The routing weights, the sum and the residual as one node, where the products stay as they are. Its
+        sources are the old ones.
+        """
+        return self._tail(self.norm.src[0], self.after_norm[0], self.ids, self.down)
+
+    def replaced_tail(self, node: Node, new: Mapping[Node, Node]) -> Node | None:
+        """What stands in the place of one of tail_steps; None: nothing."""
+        if node is not self.end:
+            return None
+        sources = (new[n] for n in (self.after_norm[0], self.ids, self.down))
+        return self._tail(self._residual_of(new), *sources)
+
+    def _tail(self, residual: Node, logits: Node, ids: Node, y: Node) -> Node:
+        return ops.expert_sum_add(y, logits, ids, residual, **_args(self.share, "norm", "sigmoid", "scale"))
+
+    def _residual_of(self, new: Mapping[Node, Node]) -> Node:
+        if self.shared is None:
+            return new[self.residual]
+        return ops.linear_add(*(new[s] for s in self.shared.src[:2]), new[self.residual])
+
+    @property
+    def tail_steps(self) -> tuple[Node, ...]:
+        return (self.share, self.total, *([self.shared] if self.shared else []), self.end)
 
     @property
     def residual(self) -> Node:
@@ -99,7 +126,7 @@ def _steps(total: Node, read_by: Mapping[Node, list[Node]]) -> ExpertSteps | Non
         return None
     gated, ids, logits = down.src[0], down.src[2], share.src[0]
     norm = gated.src[0]
-    if ids.op != "top_experts" or ids.arg("groups") != 1 or share.arg("sigmoid") != ids.arg("sigmoid"):
+    if ids.op != "top_experts" or share.arg("sigmoid") != ids.arg("sigmoid"):
         return None
     if norm.op != "rms_norm" or len(norm.shape) != 2 or logits.op != "linear" or logits.src[0] is not norm:
         return None

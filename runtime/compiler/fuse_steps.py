@@ -8,6 +8,7 @@ Each rule's docstring gives the pattern.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from satchel.runtime import ops
@@ -63,7 +64,8 @@ class _Bucket:
         self.targets = {target.name: target for target in optimized.targets}
         self.new: dict[Node, Node] = {}
         self.device: dict[Node, str] = {}
-        self.fused: dict[Node, ExpertSteps] = {}  # steps of mixtures that are fused
+        # Steps of mixtures that are fused, and what stands in the place of each.
+        self.fused: dict[Node, Callable[[Node, Mapping[Node, Node]], Node | None]] = {}
 
     def put(self, node: Node, made: Node) -> None:
         """The new node in the place of the old one, and the views that it reads, on its device."""
@@ -102,15 +104,20 @@ class _Bucket:
             self.put(node, columns)
 
     def experts(self, found: ExpertSteps) -> None:
-        """A mixture's steps as three, if the device has all of them; at its norm, which they compute."""
+        """A mixture's steps as three, if the device has all of them, else its last ones as one. Called at its
+        norm.
+        """
         together = len({self.placed[n] for n in found.steps}) == 1
-        if together and all(self.fits(made, *found.steps) for made in found.trial(self.new)):
-            self.fused.update(dict.fromkeys(found.steps[1:], found))
-        else:
-            self.keep(found.norm)
+        whole = together and found.ranks
+        if whole and all(self.fits(made, *found.steps) for made in found.trial(self.new)):
+            self.fused.update(dict.fromkeys(found.steps[1:], found.replaced))
+            return
+        self.keep(found.norm)
+        if together and self.fits(found.trial_tail(), *found.tail_steps):
+            self.fused.update(dict.fromkeys(found.tail_steps, found.replaced_tail))
 
     def expert_step(self, node: Node) -> None:
-        made = self.fused[node].replaced(node, self.new)
+        made = self.fused[node](node, self.new)
         if made is not None:
             self.put(node, made)
 

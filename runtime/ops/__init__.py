@@ -720,6 +720,20 @@ def expert_linear_sum(
     return add.define(expert_sum.define(expert_linear.define(y, w, ids), share), r)
 
 
+@op(
+    lambda y, logits, ids, r, **_: Type((y.shape[0], y.shape[2])),
+    parts=lambda y, logits, ids, r, **a: add(expert_sum(y, expert_weights(logits, ids, **a)), r),
+    row_wise=True,
+    indexes=(1, 1),
+)
+def expert_sum_add(
+    y: Array, logits: Array, ids: Array, r: Array, *, norm: int, sigmoid: int = 0, scale: float = 1.0
+) -> Array:
+    """expert_sum(y, expert_weights(logits, ids)) + r: (T, N), of y (T, k, N)."""
+    share = expert_weights.define(logits, ids, norm=norm, sigmoid=sigmoid, scale=scale)
+    return add.define(expert_sum.define(y, share), r)
+
+
 # --- RoPE, cache and attention of a layer in one step
 
 

@@ -235,6 +235,16 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             yield gates(rng, format, t, 512, 40, sigmoid=sigmoid)
 
 
+@case("expert_sum_add")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for tokens, k, n in ((1, 8, 2048), (7, 3, 36), (40, 1, 700)):
+        for norm, sigmoid in ((0, 0), (1, 0), (1, 1)):
+            ids = choose(rng, tokens, 12, k)
+            inputs = (f32(rng, tokens, k, n), f32(rng, tokens, 12, scale=4), ids, f32(rng, tokens, n))
+            args = {"norm": norm, "sigmoid": sigmoid, "scale": 1.5}
+            yield Case(f"{tokens}x{k}x{n}-{norm}-{sigmoid}", inputs, (tokens, n), args=args)
+
+
 @case("expert_linear_sum")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in ("f32", "bf16", "q8_0", "q4_k"):

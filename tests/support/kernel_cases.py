@@ -49,6 +49,7 @@ CUDA_ALONE = {
     "rope_qkv_attention",
     "norm_expert_swiglu",
     "expert_linear_sum",
+    "expert_sum_add",
     "rope_latent_write",
 }
 FUSED_STEPS = CUDA_ALONE | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
