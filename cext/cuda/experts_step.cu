@@ -4,8 +4,8 @@
  * for its weights, normalizes and quantizes the token meanwhile. expert_linear_sum: a group has some tiles of a token's result,
  * for which it multiplies the rows of all its experts; the sum over experts, in their order, is weighted by the router.
  *
- * Of more than four tokens, several have the same expert: expert_grouped_gate and expert_grouped_down have groups for each expert,
- * which take four of its tokens at a time, and expert_grouped_sum weighs and adds. Every group ranks all tokens' logits, a wave one token.
+ * Of more than four tokens, several have the same expert: expert_grouped_gate and expert_grouped_down have groups for each four
+ * tokens of an expert, and expert_grouped_sum weighs and adds. Every group ranks all tokens' logits, a wave one token.
  *
  * Every wave has a ring of its own in shared memory, filled by bulk copies. The order of a sum depends on shapes alone.
  *
@@ -87,10 +87,11 @@ struct step_ring {
     }
 };
 
-/* Multiplies a wave's tasks in turn: from(task) is a task's chunk of weights, column(task) its chunk of activations. */
-template <class F, class FROM, class COLUMN>
+/* Multiplies a wave's tasks in turn: from(task) is a task's chunk of weights, column(task) its chunk of activations, place(task, row)
+ * where a row's sum goes. */
+template <class F, class FROM, class COLUMN, class PLACE>
 static __device__ __forceinline__ void step_products(step_ring &ring, const char *acts, float *part, int tasks,
-                                                     uint64_t policy, FROM from, COLUMN column) {
+                                                     uint64_t policy, FROM from, COLUMN column, PLACE place) {
     const int wave = threadIdx.x / 32, lane = threadIdx.x % 32;
     int ahead = wave + ring.stages * EXPERT_WAVES;
     for (int task = wave; task < tasks; task += EXPERT_WAVES, ahead += EXPERT_WAVES) {
@@ -101,8 +102,8 @@ static __device__ __forceinline__ void step_products(step_ring &ring, const char
             ring.fetch(ring.stage, from(ahead), policy);
         ring.next();
         if (lane % 4 == 0) {
-            part[task * TILE_ROWS + lane / 4] = acc[0];
-            part[task * TILE_ROWS + lane / 4 + 8] = acc[1];
+            part[place(task, lane / 4)] = acc[0];
+            part[place(task, lane / 4 + 8)] = acc[1];
         }
     }
 }
@@ -158,7 +159,8 @@ template <class F> static __device__ __forceinline__ void step_gate_up(const gpu
     if (lane == 0)
         squares[wave] = sum;
     __syncthreads();
-    step_products<F>(ring, shared + r.acts, part, tasks, policy, from, [&](int task) { return task % chunks; });
+    step_products<F>(ring, shared + r.acts, part, tasks, policy, from, [&](int task) { return task % chunks; },
+                     [](int task, int row) { return task * TILE_ROWS + row; });
     __syncthreads();
     for (int i = threadIdx.x; i < count * TILE_ROWS; i += STEP_THREADS) {
         float y[2] = {0.0f, 0.0f}, mean = 0.0f;
@@ -230,9 +232,9 @@ template <class F> static __device__ __forceinline__ void step_down(const gpu_ca
         step_weigh(chosen.logits, chosen.ids, experts, each, a->norm, a->sigmoid, a->scale, weights);
     wait_before();
     const float *x = ROW(const float, c.v + 1, t);
-    float residual = 0.0f;
-    if ((int)threadIdx.x < count * TILE_ROWS && first * TILE_ROWS + (int)threadIdx.x < rows)
-        residual = ROW(const float, c.v + 4, t)[first * TILE_ROWS + threadIdx.x];
+    float residual = 0.0f; /* of the first row that this wave ends */
+    if (first * TILE_ROWS + wave < rows)
+        residual = ROW(const float, c.v + 4, t)[first * TILE_ROWS + wave];
     for (int at = wave; at < columns; at += EXPERT_WAVES) {
         const int k = at % chunks;
         eight v;
@@ -240,19 +242,19 @@ template <class F> static __device__ __forceinline__ void step_down(const gpu_ca
         gemv_quantize(v.v, shared + r.acts + at * gemv_chunk_bytes(1), 0, 1, lane);
     }
     __syncthreads();
-    step_products<F>(ring, shared + r.acts, part, tasks, policy, from, [&](int task) { return task % columns; });
+    const int pitch = columns | 1; /* a row's sums lie side by side, rows in different banks */
+    step_products<F>(ring, shared + r.acts, part, tasks, policy, from, [&](int task) { return task % columns; },
+                     [&](int task, int row) { return (task / columns * TILE_ROWS + row) * pitch + task % columns; });
     __syncthreads();
-    for (int i = threadIdx.x; i < count * TILE_ROWS; i += STEP_THREADS) {
+    for (int i = wave; i < count * TILE_ROWS; i += EXPERT_WAVES) {
         const int row = first * TILE_ROWS + i;
         float sum = 0.0f;
-        for (int j = 0; j < each; j++) {
-            float y = 0.0f;
-            for (int k = 0; k < chunks; k++)
-                y += part[(i / TILE_ROWS * columns + j * chunks + k) * TILE_ROWS + i % TILE_ROWS];
-            sum = fmaf(weights[j], y, sum);
-        }
-        if (row < rows)
-            ROW(float, c.v, t)[row] = sum + (i < STEP_THREADS ? residual : ROW(const float, c.v + 4, t)[row]);
+        for (int k = lane; k < columns; k += 32)
+            sum += weights[k / chunks] * part[i * pitch + k];
+        for (int far = 16; far; far /= 2)
+            sum += __shfl_xor_sync(~0u, sum, far);
+        if (lane == 0 && row < rows)
+            ROW(float, c.v, t)[row] = sum + (i < EXPERT_WAVES ? residual : ROW(const float, c.v + 4, t)[row]);
     }
 #endif
 }
@@ -297,11 +299,11 @@ static __device__ __forceinline__ void step_rank(int *ids, const float *x, const
 
 /* The experts of a step's tokens, in their groups' shared memory. */
 struct step_list {
-    int all[STEP_TOKENS * STEP_CHOSEN], members[STEP_TOKENS];
+    int all[STEP_TOKENS * STEP_CHOSEN], members[GEMV_COLUMNS];
 };
 
-/* Ranks all tokens, and lists the pairs of the expert of pair `own`; gives their number, 0 if an earlier pair has the same. Called by
- * all threads. */
+/* Ranks all tokens, and lists the pairs of the expert of pair `own` that its group takes: `own` and the next three. Gives their
+ * number; 0 if `own` is among the pairs of an earlier group. Called by all threads. */
 static __device__ __forceinline__ int step_members(step_list &list, const gpu_call &c, const gpu_view *logits,
                                                    const float *bias, int tokens, int k, int own, bool sigmoid) {
     const int wave = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -309,21 +311,23 @@ static __device__ __forceinline__ int step_members(step_list &list, const gpu_ca
         step_rank(list.all + wave * k, ROW(const float, logits, wave), bias, logits->shape[1], k, sigmoid);
     __syncthreads();
     const int id = list.all[own];
-    int n = 0;
+    int n = 0, before = 0; /* pairs of the expert, and those before `own` */
     for (int base = 0; base < tokens * k; base += 32) {
         const bool mine = base + lane < tokens * k && list.all[base + lane] == id;
         const uint32_t who = __ballot_sync(~0u, mine);
-        if (who && n == 0 && base + __ffs(who) - 1 < own)
-            return 0;
-        if (mine && wave == 0)
-            list.members[n + __popc(who & ((1u << lane) - 1))] = base + lane;
+        const int ahead = own - base; /* lanes below are before `own` */
+        const uint32_t earlier = ahead >= 32 ? ~0u : ahead > 0 ? (1u << ahead) - 1 : 0;
+        before += __popc(who & earlier);
+        const int at = n - before + __popc(who & ((1u << lane) - 1));
+        if (mine && wave == 0 && base + lane >= own && at < GEMV_COLUMNS)
+            list.members[at] = base + lane;
         n += __popc(who);
     }
     __syncthreads();
-    return n;
+    return before % GEMV_COLUMNS ? 0 : min(n - before, (int)GEMV_COLUMNS);
 }
 
-/* All products of one expert's tiles for all its pairs: gate and up with the norm, or down into scratch (pairs, N). */
+/* All products of one expert's tiles for up to four of its pairs: gate and up with the norm, or down into scratch (pairs, N). */
 template <class F, bool GATED> static __device__ __forceinline__ void step_grouped(const gpu_call &c) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char shared[];
@@ -360,77 +364,73 @@ template <class F, bool GATED> static __device__ __forceinline__ void step_group
         return;
     }
     const int id = list.all[own], mine = (end - first - wave + EXPERT_WAVES - 1) / EXPERT_WAVES; /* tiles of this wave */
-    const int once = max(mine, 0) * MATRICES_OF * chunks, steps = once * ((n + GEMV_COLUMNS - 1) / GEMV_COLUMNS);
-    auto from = [&](int step) {
-        const int i = step % once, tile = first + wave + i / (MATRICES_OF * chunks) * EXPERT_WAVES;
+    const int steps = max(mine, 0) * MATRICES_OF * chunks;
+    auto from = [&](int i) {
+        const int tile = first + wave + i / (MATRICES_OF * chunks) * EXPERT_WAVES;
         const gpu_view *w = c.v + 2 + (GATED ? i / chunks % 2 : 0);
         return (const char *)w->data + id * w->stride + ((int64_t)tile * chunks + i % chunks) * F::BYTES;
     };
-    int ahead = 0, step = 0;
     if (lane == 0)
-        for (; ahead < ring.stages && ahead < steps; ahead++)
-            ring.fetch(ahead, from(ahead), policy);
-    ahead = min(ring.stages, steps);
+        for (int i = 0; i < ring.stages && i < steps; i++)
+            ring.fetch(i, from(i), policy);
+    int ahead = ring.stages;
     if (!GATED)
         wait_before();
-    for (int base = 0; base < n; base += GEMV_COLUMNS) {
-        const int columns = min(GEMV_COLUMNS, n - base);
-        for (int task = wave; task < columns * chunks; task += EXPERT_WAVES) {
-            const int t = task / chunks, k = task % chunks, pair = list.members[base + t];
-            const float *x = ROW(const float, c.v + 1, pair / each) + (GATED ? 0 : (int64_t)(pair % each) * width);
-            float sum = 0.0f;
-            eight v, w;
-            v.load(x + k * CHUNK, width - k * CHUNK, lane);
+    for (int task = wave; task < n * chunks; task += EXPERT_WAVES) {
+        const int t = task / chunks, k = task % chunks, pair = list.members[t];
+        const float *x = ROW(const float, c.v + 1, pair / each) + (GATED ? 0 : (int64_t)(pair % each) * width);
+        float sum = 0.0f;
+        eight v, w;
+        v.load(x + k * CHUNK, width - k * CHUNK, lane);
+        if (GATED) {
+            w.load((const float *)c.v[4].data + k * CHUNK, width - k * CHUNK, lane);
+            for (int i = 0; i < 8; i++) {
+                sum += v.v[i] * v.v[i];
+                v.v[i] *= w.v[i];
+            }
+            for (int far = 16; far; far /= 2)
+                sum += __shfl_xor_sync(~0u, sum, far);
+            if (lane == 0)
+                squares[task] = sum;
+        }
+        gemv_quantize(v.v, acts + k * act_bytes, t, GEMV_COLUMNS, lane);
+    }
+    __syncthreads();
+    const int t = lane % 4, pair = t < n ? list.members[t] : 0;
+    float scale = 0.0f;
+    if (GATED && t < n) {
+        for (int k = 0; k < chunks; k++)
+            scale += squares[t * chunks + k];
+        scale = rsqrtf(scale / (float)width + g->eps);
+    }
+    for (int tile = first + wave; tile < end; tile += EXPERT_WAVES) {
+        float y[2][MATRICES_OF]; /* row lane / 4 and 8 more */
+#pragma unroll
+        for (int m = 0; m < MATRICES_OF; m++) {
+            float acc[2] = {0.0f, 0.0f};
+            for (int k = 0; k < chunks; k++, ahead++) {
+                gemv_chunk<F>(ring.wait(), acts + k * act_bytes, GEMV_COLUMNS, lane, acc);
+                __syncwarp();
+                if (lane == 0 && ahead < steps)
+                    ring.fetch(ring.stage, from(ahead), policy);
+                ring.next();
+            }
+            y[0][m] = acc[0];
+            y[1][m] = acc[1];
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = tile * TILE_ROWS + lane / 4 + 8 * h;
+            if (row >= rows || t >= n)
+                continue;
             if (GATED) {
-                w.load((const float *)c.v[4].data + k * CHUNK, width - k * CHUNK, lane);
-                for (int i = 0; i < 8; i++) {
-                    sum += v.v[i] * v.v[i];
-                    v.v[i] *= w.v[i];
-                }
-                for (int far = 16; far; far /= 2)
-                    sum += __shfl_xor_sync(~0u, sum, far);
-                if (lane == 0)
-                    squares[task] = sum;
-            }
-            gemv_quantize(v.v, acts + k * act_bytes, t, GEMV_COLUMNS, lane);
-        }
-        __syncthreads();
-        const int t = lane % 4, pair = t < columns ? list.members[base + t] : 0;
-        float scale = 0.0f;
-        if (GATED && t < columns) {
-            for (int k = 0; k < chunks; k++)
-                scale += squares[t * chunks + k];
-            scale = rsqrtf(scale / (float)width + g->eps);
-        }
-        for (int tile = first + wave; tile < end; tile += EXPERT_WAVES) {
-            float y[2][MATRICES_OF]; /* row lane / 4 and 8 more */
-            for (int m = 0; m < MATRICES_OF; m++) {
-                float acc[2] = {0.0f, 0.0f};
-                for (int k = 0; k < chunks; k++, step++) {
-                    gemv_chunk<F>(ring.wait(), acts + k * act_bytes, GEMV_COLUMNS, lane, acc);
-                    __syncwarp();
-                    if (lane == 0 && ahead < steps)
-                        ring.fetch(ring.stage, from(ahead), policy);
-                    ahead++;
-                    ring.next();
-                }
-                y[0][m] = acc[0];
-                y[1][m] = acc[1];
-            }
-            for (int h = 0; h < 2 && t < columns; h++) {
-                const int row = tile * TILE_ROWS + lane / 4 + 8 * h;
-                if (row >= rows)
-                    continue;
-                if (GATED) {
-                    const float gate = y[h][0] * scale;
-                    (ROW(float, c.v, pair / each) + (int64_t)(pair % each) * rows)[row] =
-                        gate / (1.0f + __expf(-gate)) * (y[h][MATRICES_OF - 1] * scale);
-                } else {
-                    ((float *)c.scratch)[(int64_t)pair * rows + row] = y[h][0];
-                }
+                const float gate = y[h][0] * scale;
+                (ROW(float, c.v, pair / each) + (int64_t)(pair % each) * rows)[row] =
+                    gate / (1.0f + __expf(-gate)) * (y[h][MATRICES_OF - 1] * scale);
+            } else {
+                ((float *)c.scratch)[(int64_t)pair * rows + row] = y[h][0];
             }
         }
-        __syncthreads();
     }
 #endif
 }
