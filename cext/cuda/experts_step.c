@@ -83,14 +83,16 @@ static const char *check_down(const gpu_call *c, const gpu_traits *t) {
 
 static void grid_down(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     int per = down_per(c, t);
-    *g = grid_of((tiles_of(c->v + 2) + per - 1) / per, c->v[0].shape[0], 1, STEP_THREADS, (uint64_t)down_room(c, t).bytes);
+    *g = grid_of((tiles_of(c->v + 2) + per - 1) / per, c->v[0].shape[0], 1, STEP_THREADS,
+                 (uint64_t)down_room(c, t).bytes);
 }
 
 /* --- more than four tokens: groups of an expert */
 
 static uint32_t grouped(const gpu_call *c, const gpu_traits *t, int64_t pairs) {
     int tiles = tiles_of(c->v + 2), most = parts(tiles, EXPERT_WAVES);
-    int64_t groups = 3 * (int64_t)t->units / pairs; /* two on a multiprocessor, two thirds of the pairs first of their expert */
+    int64_t groups =
+        3 * (int64_t)t->units / pairs; /* two on a multiprocessor, two thirds of the pairs first of their expert */
     return (uint32_t)(groups < 1 ? 1 : groups < most ? groups : most);
 }
 
@@ -182,13 +184,7 @@ const gpu_kernel cuda_expert_step_kernels[] = {
      .format_of = 2,
      .launch = {{"expert_grouped_down", grid_grouped_down, 1}, {"expert_grouped_sum", grid_grouped_sum, 1, 1}}},
     {.op = "top_experts", .check = check_top_rows, .launch = {{"top_experts_rows", grid_top_rows, 1}}},
-    {.op = "norm_expert_swiglu",
-     .check = check_gate,
-     .format_of = 2,
-     .launch = {{"norm_expert_swiglu", grid_gate, 1}}},
-    {.op = "expert_linear_sum",
-     .check = check_down,
-     .format_of = 2,
-     .launch = {{"expert_linear_sum", grid_down, 1}}},
+    {.op = "norm_expert_swiglu", .check = check_gate, .format_of = 2, .launch = {{"norm_expert_swiglu", grid_gate, 1}}},
+    {.op = "expert_linear_sum", .check = check_down, .format_of = 2, .launch = {{"expert_linear_sum", grid_down, 1}}},
     {0},
 };

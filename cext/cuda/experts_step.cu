@@ -23,7 +23,8 @@ struct step_choice {
     int *ids;
     __device__ __forceinline__ step_choice(char *shared, const step_room &r, int experts)
         : keys((float *)(shared + r.keys)), logits(keys + (experts + 3) / 4 * 4), ids((int *)(shared + r.chosen)) {}
-    __device__ __forceinline__ step_choice(float *keys, float *logits, int *ids) : keys(keys), logits(logits), ids(ids) {}
+    __device__ __forceinline__ step_choice(float *keys, float *logits, int *ids)
+        : keys(keys), logits(logits), ids(ids) {}
 };
 
 /* Ranks a token's experts as top_experts does: higher scores first, of equal ones the lower id, NaN last. An expert has as many
@@ -159,8 +160,9 @@ template <class F> static __device__ __forceinline__ void step_gate_up(const gpu
     if (lane == 0)
         squares[wave] = sum;
     __syncthreads();
-    step_products<F>(ring, shared + r.acts, part, tasks, policy, from, [&](int task) { return task % chunks; },
-                     [](int task, int row) { return task * TILE_ROWS + row; });
+    step_products<F>(
+        ring, shared + r.acts, part, tasks, policy, from, [&](int task) { return task % chunks; },
+        [](int task, int row) { return task * TILE_ROWS + row; });
     __syncthreads();
     for (int i = threadIdx.x; i < count * TILE_ROWS; i += STEP_THREADS) {
         float y[2] = {0.0f, 0.0f}, mean = 0.0f;
@@ -243,8 +245,9 @@ template <class F> static __device__ __forceinline__ void step_down(const gpu_ca
     }
     __syncthreads();
     const int pitch = columns | 1; /* a row's sums lie side by side, rows in different banks */
-    step_products<F>(ring, shared + r.acts, part, tasks, policy, from, [&](int task) { return task % columns; },
-                     [&](int task, int row) { return (task / columns * TILE_ROWS + row) * pitch + task % columns; });
+    step_products<F>(
+        ring, shared + r.acts, part, tasks, policy, from, [&](int task) { return task % columns; },
+        [&](int task, int row) { return (task / columns * TILE_ROWS + row) * pitch + task % columns; });
     __syncthreads();
     for (int i = wave; i < count * TILE_ROWS; i += EXPERT_WAVES) {
         const int row = first * TILE_ROWS + i;
@@ -355,15 +358,16 @@ template <class F, bool GATED> static __device__ __forceinline__ void step_group
         launch_next();
     }
     const int tokens = min(rows_now(c, c.v[0]), (int)STEP_TOKENS);
-    const int n = own < tokens * each ? step_members(list, c, c.v + LOGITS, bias, tokens, each, own,
-                                                     GATED ? g->sigmoid : d->sigmoid)
-                                      : 0;
+    const int n = own < tokens * each
+                      ? step_members(list, c, c.v + LOGITS, bias, tokens, each, own, GATED ? g->sigmoid : d->sigmoid)
+                      : 0;
     if (n == 0) {
         if (!GATED)
             wait_before();
         return;
     }
-    const int id = list.all[own], mine = (end - first - wave + EXPERT_WAVES - 1) / EXPERT_WAVES; /* tiles of this wave */
+    const int id = list.all[own],
+              mine = (end - first - wave + EXPERT_WAVES - 1) / EXPERT_WAVES; /* tiles of this wave */
     const int steps = max(mine, 0) * MATRICES_OF * chunks;
     auto from = [&](int i) {
         const int tile = first + wave + i / (MATRICES_OF * chunks) * EXPERT_WAVES;

@@ -133,8 +133,7 @@ extern "C" __global__ void __launch_bounds__(32 * LINEAR_WAVES)
             const int at = first + i * 32 * LINEAR_WAVES;
             if (at < n) {
                 squares += b[i].x * b[i].x + b[i].y * b[i].y + b[i].z * b[i].z + b[i].w * b[i].w;
-                y[at] =
-                    make_float4(b[i].x * scale[i].x, b[i].y * scale[i].y, b[i].z * scale[i].z, b[i].w * scale[i].w);
+                y[at] = make_float4(b[i].x * scale[i].x, b[i].y * scale[i].y, b[i].z * scale[i].z, b[i].w * scale[i].w);
             }
         }
     }

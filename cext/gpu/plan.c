@@ -163,7 +163,8 @@ static int allow_shared(hal_device *d, const gpu_launch *l) {
  * that wants another division cannot begin beside its predecessor. So all that may be launched early want the same one. */
 static void prefer_shared(hal_device *d, const gpu_launch *l) {
     if (l->early && d->api.allow && d->api.launch_with)
-        d->api.allow(l->function, GPU_PREFER_SHARED, 100); /* a wish: a driver that refuses it runs the kernel all the same */
+        d->api.allow(l->function, GPU_PREFER_SHARED,
+                     100); /* a wish: a driver that refuses it runs the kernel all the same */
 }
 
 static int is_portable(const gpu_kernel *k) {

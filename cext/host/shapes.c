@@ -508,7 +508,8 @@ static const char *rope_latent_write(const call *c) {
     const arg_rope_latent_write *a = c->arg;
     const char *fault;
     if (c->n != 9 || w->ndim != 3 || !is(q, F32, 3) || !is(y, F32, 3) || !is(kv, F32, 2) || !is_cache(cache))
-        return "it takes q, kv, a cache, slot, pos, table, cos_sin, a norm and a weight (H, N, K), and gives f32 (T, H, D)";
+        return "it takes q, kv, a cache, slot, pos, table, cos_sin, a norm and a weight (H, N, K), and gives f32 (T, "
+               "H, D)";
     if ((fault = places(c->v + 4, q->shape[0])))
         return fault;
     if (!is(cos_sin, F32, 2) || cos_sin->shape[0] != q->shape[0] || cos_sin->shape[1] < 2 || cos_sin->shape[1] % 2)
