@@ -115,7 +115,7 @@ static int head_chunks(const gpu_call *c) {
 }
 
 static uint64_t head_shared(const gpu_call *c) {
-    return (uint64_t)(LATENT_STEP_WAVES * head_chunks(c) * (packed_bytes(c->v[2].format) + LATENT_STEP_ACTS));
+    return (uint64_t)(head_chunks(c) * (LATENT_STEP_WAVES * packed_bytes(c->v[2].format) + LATENT_STEP_ACTS));
 }
 
 static const char *check_head(const gpu_call *c, const gpu_traits *t) {

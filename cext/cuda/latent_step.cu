@@ -3,8 +3,8 @@
  * rope_latent_write is what stands between the product and the attention: the part of each head's query without RoPE times the head's k_b (arithmetic: gemv.cuh), RoPE of the other part, and
  * the row of the cache: the norm of the latent, RoPE of the shared key.
  *
- * A wave computes 16 rows of a head for up to four tokens, from its own copy of the head's queries in bytes; its weights are asked
- * for before the kernel ahead has ended. The first wave of a head rotates. The last groups write the tokens' rows.
+ * A wave computes 16 rows of a head for up to four tokens, whose queries the group's waves have made bytes of, one token each; its
+ * weights are asked for before the kernel ahead has ended. The first wave of a head rotates. The last groups write the tokens' rows.
  *
  * head_linear_step, the product of each head with its own matrix, has the same waves, with rows of up to four chunks.
  */
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void latent_row(const gpu_call &c, int t, floa
 
 template <class F> static __device__ __forceinline__ void latent_step(const gpu_call &c) {
 #if __CUDA_ARCH__ >= 900
-    __shared__ __align__(128) char chunk[LATENT_STEP_WAVES][F::BYTES], acts[LATENT_STEP_WAVES][LATENT_STEP_ACTS];
+    __shared__ __align__(128) char chunk[LATENT_STEP_WAVES][F::BYTES], acts[LATENT_STEP_ACTS];
     __shared__ float row[LATENT_STEP_MOST];
     __shared__ __align__(8) uint64_t bars[LATENT_STEP_WAVES];
     const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, from = blockIdx.y * GEMV_COLUMNS;
@@ -79,16 +79,16 @@ template <class F> static __device__ __forceinline__ void latent_step(const gpu_
     wait_before();
     launch_next();
     const int each = c.v[1].shape[2], n_rot = c.v[7].shape[1];
+    if (wave < columns) {
+        eight v;
+        v.load(ROW(const float, c.v + 1, from + wave) + (int64_t)head * each, nope, lane);
+        gemv_quantize(v.v, acts, wave, most, lane);
+    }
+    __syncthreads();
     if (tile < tiles && columns > 0) {
         float acc[2] = {0.0f, 0.0f};
-        for (int t = 0; t < columns; t++) {
-            eight v;
-            v.load(ROW(const float, c.v + 1, from + t) + (int64_t)head * each, nope, lane);
-            gemv_quantize(v.v, acts[wave], t, most, lane);
-        }
-        __syncwarp();
         barrier_wait(bar, 0);
-        gemv_chunk<F>(chunk[wave], acts[wave], most, lane, acc);
+        gemv_chunk<F>(chunk[wave], acts, most, lane, acc);
         float *y = ROW(float, c.v, from + lane % 4) + (int64_t)head * c.v[0].shape[2];
         for (int h = 0; h < 2 && lane % 4 < columns; h++)
             if (tile * TILE_ROWS + lane / 4 + 8 * h < rank)
@@ -119,14 +119,9 @@ template <class F> static __device__ __forceinline__ void head_step(const gpu_ca
     const int chunks = (width + CHUNK - 1) / CHUNK, per = (tiles + LATENT_STEP_WAVES - 1) / LATENT_STEP_WAVES;
     const int head = blockIdx.x / per, tile = blockIdx.x % per * LATENT_STEP_WAVES + wave;
     const int columns = min(GEMV_COLUMNS, rows_now(c, c.v[0]) - from), most = min(GEMV_COLUMNS, c.v[0].shape[0]);
-    char *chunk = shared + wave * chunks * (F::BYTES + LATENT_STEP_ACTS), *acts = chunk + chunks * F::BYTES;
+    char *chunk = shared + wave * chunks * F::BYTES, *acts = shared + LATENT_STEP_WAVES * chunks * F::BYTES;
     const uint32_t bar = shared_address(bars + wave);
-    if (tile >= tiles || columns <= 0) {
-        launch_next();
-        wait_before();
-        return;
-    }
-    if (lane == 0) {
+    if (lane == 0 && tile < tiles && columns > 0) {
         barrier_init(bar, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         barrier_expect(bar, chunks * F::BYTES);
@@ -137,13 +132,15 @@ template <class F> static __device__ __forceinline__ void head_step(const gpu_ca
     __syncwarp();
     wait_before();
     launch_next();
-    for (int t = 0; t < columns; t++)
-        for (int k = 0; k < chunks; k++) {
-            eight v;
-            v.load(ROW(const float, c.v + 1, from + t) + (int64_t)head * width + k * CHUNK, width - k * CHUNK, lane);
-            gemv_quantize(v.v, acts + k * LATENT_STEP_ACTS, t, most, lane);
-        }
-    __syncwarp();
+    for (int task = wave; task < columns * chunks; task += LATENT_STEP_WAVES) {
+        const int t = task / chunks, k = task % chunks;
+        eight v;
+        v.load(ROW(const float, c.v + 1, from + t) + (int64_t)head * width + k * CHUNK, width - k * CHUNK, lane);
+        gemv_quantize(v.v, acts + k * LATENT_STEP_ACTS, t, most, lane);
+    }
+    __syncthreads();
+    if (tile >= tiles || columns <= 0)
+        return;
     barrier_wait(bar, 0);
     float acc[2] = {0.0f, 0.0f};
     for (int k = 0; k < chunks; k++)
