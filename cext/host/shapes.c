@@ -789,7 +789,9 @@ static const char *logprobs(const call *c) {
     return c->n == 3 ? params(c->v + 3, y->shape[0]) : NULL;
 }
 
-static const char *(*const rules[HAL_N_OPS])(const call *) = {
+typedef const char *rule(const call *);
+
+static rule *const rules[HAL_N_OPS] = {
     [HAL_OP_GET_ROWS] = get_rows,
     [HAL_OP_GET_ROWS_PART] = get_rows_part,
     [HAL_OP_GATHER_ROWS] = gather_rows,

@@ -238,7 +238,7 @@ def test_a_mixture_whose_sum_others_read_keeps_its_steps() -> None:
     (found,) = experts_of((end,)).values()
     assert (found.norm, found.end, found.residual, found.shared) == (y, end, x, None)
     assert experts_of((end, total)) == {} and experts_of((end, ops.add(logits, logits))) == {}
-    parts = OPS["expert_linear_sum"].parts
+    parts = ops.expert_linear_sum.parts
     assert parts is not None
     made = found.trial({n: n for n in toposort((end,))})[-1]
     whole = parts(*made.src, **dict(made.args))
