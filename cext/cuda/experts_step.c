@@ -87,7 +87,7 @@ static void grid_down(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
                  (uint64_t)down_room(c, t).bytes);
 }
 
-/* --- more than four tokens: groups of an expert */
+/* --- 2 to 16 tokens: groups of an expert */
 
 static uint32_t grouped(const gpu_call *c, const gpu_traits *t, int64_t pairs) {
     int tiles = tiles_of(c->v + 2), most = parts(tiles, EXPERT_WAVES);
@@ -101,8 +101,8 @@ static step_group_room group_room(const gpu_call *c) {
 }
 
 static const char *several(const gpu_call *c, const gpu_traits *t, int each) {
-    if (c->v[0].shape[0] <= GEMV_COLUMNS || (int64_t)each * c->v[0].shape[0] > STEP_TOKENS * STEP_CHOSEN)
-        return "it is made for 5 to 16 tokens";
+    if (c->v[0].shape[0] < 2 || (int64_t)each * c->v[0].shape[0] > STEP_TOKENS * STEP_CHOSEN)
+        return "it is made for 2 to 16 tokens";
     return group_room(c).bytes + (int)sizeof(int) * (STEP_TOKENS * STEP_CHOSEN + STEP_TOKENS) <= t->shared
                ? NULL
                : "its rows are too long for shared memory";

@@ -4,7 +4,7 @@
  * for its weights, normalizes and quantizes the token meanwhile. expert_linear_sum: a group has some tiles of a token's result,
  * for which it multiplies the rows of all its experts; the sum over experts, in their order, is weighted by the router.
  *
- * Of more than four tokens, several have the same expert: expert_grouped_gate and expert_grouped_down have groups for each four
+ * Of several tokens some have the same expert: expert_grouped_gate and expert_grouped_down have groups for each four
  * tokens of an expert, and expert_grouped_sum weighs and adds. Every group ranks all tokens' logits, a wave one token.
  *
  * Every wave has a ring of its own in shared memory, filled by bulk copies. The order of a sum depends on shapes alone.

@@ -91,7 +91,7 @@ UNGROUPED = {"deepseek2__expert_group_count": 1, "deepseek2__expert_group_used_c
     ("arch", "keys"), [("qwen3moe", {}), ("deepseek2", {}), ("deepseek2", UNGROUPED)], ids=str
 )
 def test_mixtures_of_few_tokens_agree(gpu: str, arch: str, keys: dict[str, Any], tmp_path: Path) -> None:
-    """There are kernels for the experts of up to 4 and 16 tokens, and for more. Routers as above; the last
+    """There are kernels for the experts of one token, of 2 to 16, and of more. Routers as above; the last
     token of each step counts, which a step of one token computes alone.
     """
     if gpu != "cuda":
