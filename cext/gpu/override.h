@@ -4,11 +4,7 @@
 
 #include "device.h"
 
-enum {
-    GPU_NAME = 96,
-    GPU_ALLOW_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, and HIP's */
-    GPU_PREFER_SHARED = 9 /* CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, and HIP's: a percentage */
-};
+enum { GPU_NAME = 96, GPU_ALLOW_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, and HIP's */ };
 
 const hal_kernel_override *gpu_override_at(const hal_plan *, uint32_t step); /* NULL: the backend selects the kernel */
 int gpu_check_overrides(const hal_device *, const hal_plan *);

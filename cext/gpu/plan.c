@@ -159,14 +159,6 @@ static int allow_shared(hal_device *d, const gpu_launch *l) {
     return gpu_check(d, d->api.allow(l->function, GPU_ALLOW_SHARED, (int)l->grid.shared), "shared memory of a kernel");
 }
 
-/* A multiprocessor divides its memory between shared memory and cache, and changes that only while nothing runs on it: a kernel
- * that wants another division cannot begin beside its predecessor. So all that may be launched early want the same one. */
-static void prefer_shared(hal_device *d, const gpu_launch *l) {
-    if (l->early && d->api.allow && d->api.launch_with)
-        d->api.allow(l->function, GPU_PREFER_SHARED,
-                     100); /* a wish: a driver that refuses it runs the kernel all the same */
-}
-
 static int is_portable(const gpu_kernel *k) {
     for (const gpu_kernel *one = gpu_portable_kernels; one->op; one++)
         if (one == k)
@@ -182,7 +174,6 @@ static int add_launches(hal_exec *e, const gpu_kernel *k, const gpu_function *fo
         *l = (gpu_launch){.function = found[i], .call = (uint32_t)call, .grid.groups = {1, 1, 1}};
         l->early = k->launch[i].early || (d->waits && is_portable(k));
         k->launch[i].grid(e->calls + call, &d->traits, &l->grid);
-        prefer_shared(d, l);
         if ((code = allow_shared(d, l)))
             return code;
     }
