@@ -92,7 +92,7 @@ UNGROUPED = {"deepseek2__expert_group_count": 1, "deepseek2__expert_group_used_c
 )
 def test_mixtures_of_few_tokens_agree(gpu: str, arch: str, keys: dict[str, Any], tmp_path: Path) -> None:
     """There are kernels for the experts of one token, of 2 to 16, and of more. Routers as above; the last
-    token of each step counts, which a step of one token computes alone.
+    token of each step counts.
     """
     if gpu != "cuda":
         pytest.skip("the portable kernels take any number alike")
@@ -101,8 +101,6 @@ def test_mixtures_of_few_tokens_agree(gpu: str, arch: str, keys: dict[str, Any],
         wanted = model.logits(IDS)
     with Model.load(path, device=gpu, context=256, slots=16) as model:
         found = [model.logits(IDS[:n])[-1] for n in (1, 2, 4, 5, 8, 13, 16, 24)]
-        told = [model.generate_many([IDS[:n]], max_tokens=3, sampling=GREEDY)[0].ids for n in (3, 12)]
-        assert [len(ids) for ids in told] == [3, 3]
     rows = wanted[[n - 1 for n in (1, 2, 4, 5, 8, 13, 16, 24)]]
     errors = np.square(np.array(found) - rows).sum(-1) / np.square(rows).sum(-1)
     assert np.median(errors) <= BOUND and (errors <= 50 * BOUND).all()
