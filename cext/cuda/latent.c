@@ -1,10 +1,15 @@
-/* latent.c: kernel table of attention_latent.cu: attention over the latents of MLA, of all positions or of listed ones. */
+/* latent.c: kernel tables of attention_latent.cu, attention over the latents of MLA, of all positions or of listed ones, and of
+ * latent_step.cu, what stands before it.
+ */
 #include "check.h"
 #include "check_tokens.h"
 #include "latent_shape.h"
+#include "latent_step.h"
+#include "packed.h"
 #include "tables.h"
 
 enum { MADE_FOR = 90 };
+enum { Q4_0 = 2, Q5_0 = 6, Q8_0 = 8, IQ4_NL = 20, MXFP4 = 39 }; /* as GGUF numbers them */
 
 static int aligned(const gpu_view *v, uint64_t bytes) {
     return v->data % bytes == 0 && v->stride % bytes == 0;
@@ -80,7 +85,60 @@ static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
         *g = grid_of(1, 1, 1, LATENT_JOINERS, 0); /* there is nothing to join */
 }
 
+static const char *check_step(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *q = c->v + 1, *cache = c->v + 3, *w = c->v + 9;
+    if (t->arch < MADE_FOR)
+        return "needs compute capability 9.0";
+    if (!(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[2] > CHUNK || w->shape[2] % 4 ||
+        w->shape[2] % 32)
+        return "k_b must be packed (H, N, K), with K a multiple of 32, of 256 at most";
+    if ((w->format & 0xFFFFFF) != Q8_0 && (w->format & 0xFFFFFF) != Q4_0 && (w->format & 0xFFFFFF) != Q5_0 &&
+        (w->format & 0xFFFFFF) != IQ4_NL && (w->format & 0xFFFFFF) != MXFP4)
+        return "k_b must be in a format of blocks of 32";
+    if (cache->shape[1] != 1 || cache->shape[3] > LATENT_STEP_MOST || !kv_block(cache->format))
+        return "a cache must have one row of 1,024 numbers at most";
+    return q->shape[0] <= LATENT_STEP_TOKENS && aligned(q, 16) && q->shape[2] % 4 == 0
+               ? NULL
+               : "it takes 128 tokens, and queries whose heads begin at whole groups of four numbers";
+}
+
+static void grid_step(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    const gpu_view *w = c->v + 9;
+    int tiles = (w->shape[1] + TILE_ROWS - 1) / TILE_ROWS, per = (tiles + LATENT_STEP_WAVES - 1) / LATENT_STEP_WAVES;
+    (void)t;
+    *g = grid_of((int64_t)w->shape[0] * per + GEMV_COLUMNS, parts(c->v[0].shape[0], GEMV_COLUMNS), 1,
+                 32 * LATENT_STEP_WAVES, 0);
+}
+
+static int head_chunks(const gpu_call *c) {
+    return (int)parts(c->v[2].shape[2], CHUNK);
+}
+
+static uint64_t head_shared(const gpu_call *c) {
+    return (uint64_t)(head_chunks(c) * (LATENT_STEP_WAVES * packed_bytes(c->v[2].format) + LATENT_STEP_ACTS));
+}
+
+static const char *check_head(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
+    if (t->arch < MADE_FOR)
+        return "needs compute capability 9.0";
+    if (!(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[2] % 4 || head_chunks(c) > HEAD_STEP_CHUNKS)
+        return "weights must be packed (H, N, K), with K of 1,024 at most";
+    if (x->format != F32 || y->format != F32 || y->shape[0] > LATENT_STEP_TOKENS || !aligned(x, 16))
+        return "x must be f32, of 128 tokens at most, rows at multiples of 16 bytes";
+    return head_shared(c) <= (uint64_t)t->shared ? NULL : "its rows are too long for shared memory";
+}
+
+static void grid_head(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    const gpu_view *w = c->v + 2;
+    (void)t;
+    *g = grid_of((int64_t)w->shape[0] * parts(parts(w->shape[1], TILE_ROWS), LATENT_STEP_WAVES),
+                 parts(c->v[0].shape[0], GEMV_COLUMNS), 1, 32 * LATENT_STEP_WAVES, head_shared(c));
+}
+
 const gpu_kernel cuda_latent_kernels[] = {
+    {.op = "head_linear", .check = check_head, .format_of = 2, .launch = {{"head_linear_step", grid_head, 1}}},
+    {.op = "rope_latent_write", .check = check_step, .format_of = 9, .launch = {{"rope_latent_write", grid_step, 1}}},
     {.op = "attention", .check = check_whole, .format_of = 2, .launch = {{"attention_latent", grid_whole, 1}}},
     {.op = "attention",
      .check = check_dense,

@@ -6,7 +6,12 @@
 #include "small.h"
 #include "tables.h"
 
-enum { EARLY_ARCH = 90, NORM_MOST = 4 * NORM_PARTS * NORM_THREADS };
+enum {
+    EARLY_ARCH = 90,
+    NORM_MOST = 4 * NORM_PARTS * NORM_THREADS,
+    NORM_LINEAR_TOKENS = 16,
+    NORM_LINEAR_BYTES = 48 << 10
+};
 
 static int whole(const gpu_view *v) {
     return v->data % 16 == 0 && v->stride % 16 == 0;
@@ -42,12 +47,36 @@ static const char *check_linear_rows(const gpu_call *c, const gpu_traits *t) {
 }
 
 static void grid_linear_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int64_t tokens = c->v[0].shape[0];
     (void)t;
-    *g = grid_of(parts(c->v[0].shape[1], LINEAR_WAVES), c->v[0].shape[0], 1, 32 * LINEAR_WAVES, 0);
+    *g = grid_of(parts(c->v[0].shape[1], LINEAR_WAVES), tokens < LINEAR_BESIDE ? tokens : LINEAR_BESIDE, 1,
+                 32 * LINEAR_WAVES, 0);
+}
+
+/* More tokens take the norm once, in a kernel of its own. */
+static const char *check_norm_linear_rows(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2, *norm = c->v + 3;
+    if (t->arch < EARLY_ARCH)
+        return "it is launched early, which needs compute capability 9.0";
+    if (c->n_in != 3 || w->format != F32 || norm->format != F32 || !whole(w) || norm->data % 16)
+        return "it takes one weight, f32, whose rows are whole groups of four numbers";
+    return x->format == F32 && y->shape[0] <= NORM_LINEAR_TOKENS && width(x) % 4 == 0 && whole(x) &&
+                   4 * width(x) <= NORM_LINEAR_BYTES
+               ? NULL
+               : "x must be f32, of 16 tokens at most, rows whole groups of four numbers, 48 KB at most";
+}
+
+static void grid_norm_linear_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(parts(c->v[0].shape[1], LINEAR_WAVES), c->v[0].shape[0], 1, 32 * LINEAR_WAVES,
+                 4 * (uint64_t)width(c->v + 1));
 }
 
 const gpu_kernel cuda_small_kernels[] = {
     {.op = "linear", .check = check_linear_rows, .launch = {{"linear_f32_rows", grid_linear_rows, 1}}},
+    {.op = "norm_linear",
+     .check = check_norm_linear_rows,
+     .launch = {{"norm_linear_f32_rows", grid_norm_linear_rows, 1}}},
     {.op = "rms_norm", .check = check_norm_rows, .launch = {{"rms_norm_rows", grid_norm_rows, 1}}},
     {.op = "rms_norm_add", .check = check_norm_rows, .launch = {{"rms_norm_rows", grid_norm_rows, 1}}},
     {0},

@@ -9,6 +9,7 @@ const gpu_kernel *const cuda_tables[] = {
     cuda_prompt_kernels,
     cuda_latent_kernels,
     cuda_products,
+    cuda_expert_step_kernels,
     cuda_expert_kernels,
     cuda_small_kernels,
     cuda_heads_kernels,

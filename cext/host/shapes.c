@@ -326,6 +326,52 @@ static const char *expert_sum(const call *c) {
                : "y, weights and output differ in tokens, experts or width";
 }
 
+/* A router's logits f32 (T, E) at v[at], for experts that a token has k of, and maybe a bias (E) behind the other inputs. */
+static const char *router(const call *c, int at, int inputs, int32_t k) {
+    const hal_view *x = c->v + at;
+    if (c->n != inputs && c->n != inputs + 1)
+        return "it takes as many inputs as the op has, and may take a bias of the router";
+    if (!is(x, F32, 2) || x->shape[0] != c->v->shape[0] || x->shape[1] != c->v[2].shape[0])
+        return "logits must be f32 (T, E), for as many experts as the weights have";
+    if (c->n > inputs && !is_dense_list(c->v + c->n, F32, x->shape[1]))
+        return "the bias must be f32 (E)";
+    return k > 0 && k <= x->shape[1] ? NULL : "k must be 1 to E";
+}
+
+static const char *norm_expert_swiglu(const call *c) {
+    const hal_view *y = c->v, *x = c->v + 1, *w = c->v + 4;
+    int32_t k = ((const arg_norm_expert_swiglu *)c->arg)->k;
+    const char *fault = router(c, 5, 5, k);
+    if (fault)
+        return fault;
+    if (!is(x, F32, 2) || !is(y, F32, 3) || x->shape[0] != y->shape[0] || y->shape[1] != k)
+        return "x must be f32 (T, K) and the output f32 (T, k, N)";
+    return is_dense_list(w, F32, x->shape[1]) ? expert_weights_shape(c, 2) : "the norm's weights must be f32 (K)";
+}
+
+static const char *expert_linear_sum(const call *c) {
+    const hal_view *z = c->v, *y = c->v + 1, *w = c->v + 2, *r = c->v + 4;
+    const arg_expert_linear_sum *a = c->arg;
+    const char *fault = router(c, 3, 4, a->k);
+    if (fault)
+        return fault;
+    if (!is(y, F32, 3) || !is(z, F32, 2) || !is(r, F32, 2) || !same_shape(r, z) || y->shape[0] != z->shape[0] ||
+        y->shape[1] != a->k)
+        return "y must be f32 (T, k, K), and output and residual f32 (T, N)";
+    return w->ndim == 3 && w->shape[1] == z->shape[1] && w->shape[2] == y->shape[2] ? NULL
+                                                                                    : "the weight must be (E, N, K)";
+}
+
+static const char *expert_sum_add(const call *c) {
+    const hal_view *z = c->v, *y = c->v + 1, *logits = c->v + 2, *ids = c->v + 3, *r = c->v + 4;
+    if (c->n != 4 || !is(y, F32, 3) || !is(logits, F32, 2) || !is(ids, I32, 2) || !is(r, F32, 2) || !is(z, F32, 2))
+        return "it takes y f32 (T, k, N), logits f32 (T, E), ids i32 (T, k) and a residual, and gives f32 (T, N)";
+    return y->shape[0] == z->shape[0] && y->shape[2] == z->shape[1] && logits->shape[0] == z->shape[0] &&
+                   ids->shape[0] == z->shape[0] && ids->shape[1] == y->shape[1] && same_shape(r, z)
+               ? NULL
+               : "y, logits, ids, residual and output differ in tokens, experts or width";
+}
+
 static const char *expert_add(const call *c) {
     const hal_view *y = c->v, *x = c->v + 1, *b = c->v + 2, *ids = c->v + 3;
     if (c->n != 3 || !is(x, F32, 3) || !is(b, F32, 2) || !is(ids, I32, 2) || y->format != F32)
@@ -461,6 +507,28 @@ static const char *rope_qkv_attention(const call *c) {
     if ((fault = countable(table, k)))
         return fault;
     return a->window < 0 || a->chunk < 0 || !(a->cap >= 0) ? "window, cap and chunk must not be negative" : NULL;
+}
+
+/* MLA: q (T, H, nope + n_rot), kv (T, rank + n_rot), cache, slot, pos, table, cos_sin, norm (rank), k_b (H, rank, nope). */
+static const char *rope_latent_write(const call *c) {
+    const hal_view *y = c->v, *q = c->v + 1, *kv = c->v + 2, *cache = c->v + 3, *cos_sin = c->v + 7, *norm = c->v + 8;
+    const hal_view *w = c->v + 9;
+    const arg_rope_latent_write *a = c->arg;
+    const char *fault;
+    if (c->n != 9 || w->ndim != 3 || !is(q, F32, 3) || !is(y, F32, 3) || !is(kv, F32, 2) || !is_cache(cache))
+        return "it takes q, kv, a cache, slot, pos, table, cos_sin, a norm and a weight (H, N, K), and gives f32 (T, "
+               "H, D)";
+    if ((fault = places(c->v + 4, q->shape[0])))
+        return fault;
+    if (!is(cos_sin, F32, 2) || cos_sin->shape[0] != q->shape[0] || cos_sin->shape[1] < 2 || cos_sin->shape[1] % 2)
+        return "cos_sin must be f32 (T, n_rot), n_rot even";
+    if (q->shape[1] != w->shape[0] || q->shape[2] != (int64_t)w->shape[2] + cos_sin->shape[1] ||
+        kv->shape[1] != (int64_t)w->shape[1] + cos_sin->shape[1] || !is_dense_list(norm, F32, w->shape[1]))
+        return "q must be (T, H, K + n_rot), kv (T, N + n_rot) and the norm (N), of a weight (H, N, K)";
+    if (y->shape[0] != q->shape[0] || kv->shape[0] != q->shape[0] || y->shape[1] != q->shape[1] ||
+        y->shape[2] != kv->shape[1] || cache->shape[1] != 1 || cache->shape[3] != kv->shape[1])
+        return "the output must be (T, H, N + n_rot), and the cache have one such row for each position";
+    return a->style == HAL_ROPE_INTERLEAVED || a->style == HAL_ROPE_HALVES ? NULL : "style must be 0 or 1";
 }
 
 /* Mask, sinks and slopes of attention. */
@@ -729,7 +797,9 @@ static const char *logprobs(const call *c) {
     return c->n == 3 ? params(c->v + 3, y->shape[0]) : NULL;
 }
 
-static const char *(*const rules[HAL_N_OPS])(const call *) = {
+typedef const char *rule(const call *);
+
+static rule *const rules[HAL_N_OPS] = {
     [HAL_OP_GET_ROWS] = get_rows,
     [HAL_OP_GET_ROWS_PART] = get_rows_part,
     [HAL_OP_GATHER_ROWS] = gather_rows,
@@ -763,6 +833,7 @@ static const char *(*const rules[HAL_N_OPS])(const call *) = {
     [HAL_OP_KV_WRITE] = kv_write,
     [HAL_OP_ROPE_KV_WRITE] = rope_kv_write,
     [HAL_OP_ROPE_QKV_WRITE] = rope_qkv_write,
+    [HAL_OP_ROPE_LATENT_WRITE] = rope_latent_write,
     [HAL_OP_ROPE_QKV_ATTENTION] = rope_qkv_attention,
     [HAL_OP_ATTENTION] = attention,
     [HAL_OP_ABSORBED_ATTENTION] = absorbed_attention,
@@ -776,6 +847,9 @@ static const char *(*const rules[HAL_N_OPS])(const call *) = {
     [HAL_OP_EXPERT_ADD] = expert_add,
     [HAL_OP_EXPERT_GATE_LIMITED] = expert_gate_limited,
     [HAL_OP_EXPERT_SUM] = expert_sum,
+    [HAL_OP_NORM_EXPERT_SWIGLU] = norm_expert_swiglu,
+    [HAL_OP_EXPERT_LINEAR_SUM] = expert_linear_sum,
+    [HAL_OP_EXPERT_SUM_ADD] = expert_sum_add,
     [HAL_OP_HEAD_LINEAR] = head_linear,
     [HAL_OP_SHORT_CONV] = short_conv,
     [HAL_OP_CONV_WRITE] = conv_write,

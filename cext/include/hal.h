@@ -289,6 +289,10 @@ enum {
     HAL_OP_GET_ROWS_PART,
     HAL_OP_PAD,
     HAL_OP_FIRST,
+    HAL_OP_NORM_EXPERT_SWIGLU,
+    HAL_OP_EXPERT_LINEAR_SUM,
+    HAL_OP_EXPERT_SUM_ADD,
+    HAL_OP_ROPE_LATENT_WRITE,
     HAL_N_OPS
 };
 
@@ -339,6 +343,10 @@ typedef struct {
     int32_t style, biases, norms;
     float eps;
 } arg_rope_qkv_write;
+typedef struct {
+    float eps; /* of the latent's norm */
+    int32_t style;
+} arg_rope_latent_write;
 /* scale to chunk are those of arg_attention, the others those of arg_rope_qkv_write. One input more is attention sinks. */
 typedef struct {
     float scale;
@@ -372,6 +380,19 @@ typedef struct {
     int32_t norm, sigmoid;
     float scale;
 } arg_expert_weights;
+/* k and sigmoid are those of arg_top_experts, whose groups are 1; norm and scale those of arg_expert_weights. */
+typedef struct {
+    float eps;
+    int32_t k, sigmoid;
+} arg_norm_expert_swiglu;
+typedef struct {
+    int32_t k, sigmoid, norm;
+    float scale;
+} arg_expert_linear_sum;
+typedef struct {
+    int32_t norm, sigmoid;
+    float scale;
+} arg_expert_sum_add;
 typedef struct {
     float eps;
 } arg_layer_norm;

@@ -111,7 +111,7 @@ class CostModel:
             return PlanCost()
         if made_by.gathers:
             return PlanCost(step.weight_bytes * count / most)
-        return PlanCost(_weight_bytes(step, views, count, most), _macs(segment, views, count))
+        return PlanCost(_weight_bytes(step, views, count, most), _macs(segment, step, views, count))
 
     def plan(self, plan: Plan, span: TokenSpan) -> Iterator[tuple[str, PlanCost]]:
         """Device and cost of each step of a plan."""
@@ -125,11 +125,17 @@ def _weight_bytes(step: PlanStep, views: Array, count: int, most: int) -> float:
     """Each weight once, whatever the number of tokens; of experts, the most that these tokens can select."""
     if not OPS[step.op].experts:
         return step.weight_bytes
-    experts, asked = int(views["shape"][2][0]), int(views["shape"][-1][1])
+    experts, asked = int(views["shape"][2][0]), _per_token(step, views)
     return step.weight_bytes * min(experts, count * asked) / min(experts, most * asked)
 
 
-def _macs(segment: Segment, views: Array, count: int) -> Counter[str]:
+def _per_token(step: PlanStep, views: Array) -> int:
+    """Experts that each token has."""
+    value, dimension = OPS[step.op].per_token
+    return int(views["shape"][value][dimension])
+
+
+def _macs(segment: Segment, step: PlanStep, views: Array, count: int) -> Counter[str]:
     """Multiply-adds of a step's weights (N, K), or (E, N, K) of which each token selects k experts."""
     found: Counter[str] = Counter()
     act = NAMES.get(int(views["format"][1]), "f32") if len(views) > 1 else "f32"
@@ -137,7 +143,7 @@ def _macs(segment: Segment, views: Array, count: int) -> Counter[str]:
         if segment.buffers[view["buffer"]].usage != WEIGHT or view["ndim"] < 2:
             continue
         rows, columns = (int(n) for n in view["shape"][view["ndim"] - 2 : view["ndim"]])
-        each = int(views["shape"][-1][1]) if view["ndim"] == 3 else 1
+        each = _per_token(step, views) if view["ndim"] == 3 else 1
         weight = NAMES[int(view["format"]) & ~PACKED]
         found[kind_of(weight, act)] += rows * columns * count * each
     return found

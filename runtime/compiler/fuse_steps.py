@@ -8,11 +8,14 @@ Each rule's docstring gives the pattern.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from satchel.runtime import ops
 from satchel.runtime.compiler.fuse import Local, Uses
+from satchel.runtime.compiler.fuse_experts import ExpertSteps, experts_of
 from satchel.runtime.compiler.fuse_heads import AttentionSteps, layers_of, variants
+from satchel.runtime.compiler.fuse_latent import LatentSteps, latents_of
 from satchel.runtime.compiler.fuse_post_norm import PostNormSteps, post_norms_of
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Node, readers, toposort
@@ -61,6 +64,8 @@ class _Bucket:
         self.targets = {target.name: target for target in optimized.targets}
         self.new: dict[Node, Node] = {}
         self.device: dict[Node, str] = {}
+        # Steps of mixtures that are fused, and what stands in the place of each.
+        self.fused: dict[Node, Callable[[Node, Mapping[Node, Node]], Node | None]] = {}
 
     def put(self, node: Node, made: Node) -> None:
         """The new node in the place of the old one, and the views that it reads, on its device."""
@@ -98,6 +103,24 @@ class _Bucket:
         for node, columns in found.results(fused):
             self.put(node, columns)
 
+    def experts(self, found: ExpertSteps) -> None:
+        """A mixture's steps as three, if the device has all of them, else its last ones as one. Called at its
+        norm.
+        """
+        together = len({self.placed[n] for n in found.steps}) == 1
+        whole = together and found.ranks
+        if whole and all(self.fits(made, *found.steps) for made in found.trial(self.new)):
+            self.fused.update(dict.fromkeys(found.steps[1:], found.replaced))
+            return
+        self.keep(found.norm)
+        if together and self.fits(found.trial_tail(), *found.tail_steps):
+            self.fused.update(dict.fromkeys(found.tail_steps, found.replaced_tail))
+
+    def expert_step(self, node: Node) -> None:
+        made = self.fused[node](node, self.new)
+        if made is not None:
+            self.put(node, made)
+
     def attention(self, layer: AttentionSteps) -> None:
         """A layer's attention with the steps before it as one step; else as two, or each by itself."""
         node, steps = layer.attention, (layer.rope, layer.keys, layer.values)
@@ -116,18 +139,39 @@ class _Bucket:
         if not whole:
             self.keep(node)
 
+    def latent(self, node: Node, found: LatentSteps) -> None:
+        """What stands before the attention of a layer with MLA as one step, or each by itself."""
+        made = found.fused(self.new) if len({self.placed[n] for n in found.steps}) == 1 else None
+        if made is not None and self.fits(made, *found.steps):
+            self.put(found.asked, made)
+            self.put(found.write, ops.ordered_after(self.new[found.write.src[0]], made))
+        else:
+            for step in found.steps:
+                self.keep(step)
+        self.keep(node)
+
 
 def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
     """The graph of this bucket's plan."""
     work, layers = _Bucket(optimized, bucket), layers_of(optimized.roots)
-    post_norms = post_norms_of(optimized.roots)
+    post_norms, mixtures = post_norms_of(optimized.roots), experts_of(optimized.roots)
+    latents = latents_of(optimized.roots)
     late = {n for layer in layers.values() for n in (layer.keys, layer.values)}
     late |= {n for found in post_norms.values() for n in found.steps[:-1]}
-    for node in toposort(optimized.roots):
+    late |= {n for found in latents.values() for n in found.steps}
+    order = toposort(optimized.roots)
+    work.new.update((node, node) for node in order if node.op in LEAVES)
+    for node in order:
+        if node.op in LEAVES:
+            continue
         for graph in {s.graph for s in node.src}:
             graph.label = node.name
-        if node.op in LEAVES:
-            work.new[node] = node
+        if node in mixtures:
+            work.experts(mixtures[node])
+        elif node in work.fused:
+            work.expert_step(node)
+        elif node in latents:
+            work.latent(node, latents[node])
         elif node in layers:
             work.attention(layers[node])
         elif node in post_norms:

@@ -173,9 +173,11 @@ class Lowering:
         """
         if OPS[node.op].gathers:
             return stride_of(node.src[0].type) * self.bucket.tokens
-        asked = 1 << 62
-        if OPS[node.op].experts:
-            asked = self.bucket.size(node.shape[0]) * node.src[-1].width
+        asked, made_by = 1 << 62, OPS[node.op]
+        if made_by.experts:
+            value, dimension = made_by.per_token
+            each = (node, *node.src)[value].shape[dimension]
+            asked = self.bucket.size(node.shape[0]) * self.bucket.size(each)
         read = (s.type for s in node.src if s.op == "weight")
         return sum(stride_of(w) * min(self.bucket.size(w.shape[0]), asked) for w in read)
 

@@ -631,6 +631,110 @@ def expert_sum(y: Array, weights: Array) -> Array:
     return out.astype(np.float32)
 
 
+# --- a mixture's experts in a step of few tokens, from the router's logits on
+
+
+def _routed(logits: Type, stack: Type, k: int) -> None:
+    if logits.shape[-1] != stack.shape[0] or not 0 < k <= stack.shape[0]:  # type: ignore[operator]
+        raise TypeError(f"experts: k = {k} and the logits {logits} do not fit the weights {stack}")
+
+
+def _gate_of(x: Type, gate: Type, up: Type, w: Type, logits: Type, *bias: Type, k: int, **_: Arg) -> Type:
+    _routed(logits, gate, k)
+    return _expert_rows(x, gate, up, Type((x.shape[0], k), "i32"))
+
+
+@op(
+    _gate_of,
+    parts=lambda x, gate, up, w, logits, *bias, eps, k, sigmoid: expert_swiglu(
+        rms_norm(x, w, eps=eps), gate, up, top_experts(logits, *bias, k=k, sigmoid=sigmoid)
+    ),
+    row_wise=True,
+    product=True,
+    experts=True,
+    per_token=(0, 1),
+    weights=slice(1, 3),
+)
+def norm_expert_swiglu(
+    x: Array,
+    gate: Array,
+    up: Array,
+    w: Array,
+    logits: Array,
+    *bias: Array,
+    eps: float,
+    k: int,
+    sigmoid: int = 0,
+) -> Array:
+    """expert_swiglu(rms_norm(x, w), gate, up, top_experts(logits, bias)): (T, k, N), best expert first."""
+    ids = top_experts.define(logits, *bias, k=k, sigmoid=sigmoid)
+    return expert_swiglu.define(rms_norm.define(x, w, eps=eps), gate, up, ids)
+
+
+def _sum_of(y: Type, stack: Type, logits: Type, r: Type, *bias: Type, k: int, **_: Arg) -> Type:
+    _routed(logits, stack, k)
+    rows = _expert_rows(y, stack, Type((y.shape[0], k), "i32"))
+    return Type((rows.shape[0], rows.shape[2]))
+
+
+def _sum_parts(
+    y: Node,
+    w: Node,
+    logits: Node,
+    r: Node,
+    *bias: Node,
+    k: int,
+    sigmoid: int,
+    norm: int,
+    scale: float,
+) -> Node:
+    ids = top_experts(logits, *bias, k=k, sigmoid=sigmoid)
+    share = expert_weights(logits, ids, norm=norm, sigmoid=sigmoid, scale=scale)
+    return add(expert_sum(expert_linear(y, w, ids), share), r)
+
+
+@op(
+    _sum_of,
+    parts=_sum_parts,
+    row_wise=True,
+    product=True,
+    experts=True,
+    per_token=(1, 1),
+    weights=slice(1, 2),
+)
+def expert_linear_sum(
+    y: Array,
+    w: Array,
+    logits: Array,
+    r: Array,
+    *bias: Array,
+    k: int,
+    sigmoid: int = 0,
+    norm: int,
+    scale: float = 1.0,
+) -> Array:
+    """expert_sum(expert_linear(y, w, ids), expert_weights(logits, ids)) + r: (T, N), of y (T, k, K), with
+    ids = top_experts(logits, bias).
+    """
+    ids = top_experts.define(logits, *bias, k=k, sigmoid=sigmoid)
+    share = expert_weights.define(logits, ids, norm=norm, sigmoid=sigmoid, scale=scale)
+    return add.define(expert_sum.define(expert_linear.define(y, w, ids), share), r)
+
+
+@op(
+    lambda y, logits, ids, r, **_: Type((y.shape[0], y.shape[2])),
+    parts=lambda y, logits, ids, r, **a: add(expert_sum(y, expert_weights(logits, ids, **a)), r),
+    row_wise=True,
+    indexes=(1, 1),
+)
+def expert_sum_add(
+    y: Array, logits: Array, ids: Array, r: Array, *, norm: int, sigmoid: int = 0, scale: float = 1.0
+) -> Array:
+    """expert_sum(y, expert_weights(logits, ids)) + r: (T, N), of y (T, k, N)."""
+    share = expert_weights.define(logits, ids, norm=norm, sigmoid=sigmoid, scale=scale)
+    return add.define(expert_sum.define(y, share), r)
+
+
 # --- RoPE, cache and attention of a layer in one step
 
 
@@ -763,6 +867,82 @@ def rope_qkv_attention(
     rotated = rope.define(_prepared((q, *heads[:2]), heads[2:], eps)[0], cos_sin, style=style)
     full = {**attention.defaults, "scale": scale, "window": window, "cap": cap, "chunk": chunk}
     return attention.define(rotated, *caches, slot, pos, table, *sinks, **full)
+
+
+def _latent_written(
+    q: Array,
+    kv: Array,
+    cache: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    cos_sin: Array,
+    w: Array,
+    k_b: Array,
+    *,
+    eps: float,
+    style: int,
+) -> tuple[Array]:
+    """The cache after the step."""
+    rank = len(w)
+    shared = rope.define(kv[:, None, rank:], cos_sin, style=style)
+    row = np.concatenate([rms_norm.define(kv[:, :rank], w, eps=eps)[:, None], shared], axis=-1)
+    return (kv_write.define(cache, row, slot, pos, table),)
+
+
+def _latent_parts(
+    q: Node,
+    kv: Node,
+    cache: Node,
+    slot: Node,
+    pos: Node,
+    table: Node,
+    cos_sin: Node,
+    w: Node,
+    k_b: Node,
+    *,
+    eps: float,
+    style: int,
+) -> Node:
+    rank, nope, n_rot = w.width, k_b.width, cos_sin.width
+    turned = rope(take(q, start=nope, size=n_rot), cos_sin, style=style)
+    asked = concat(head_linear(take(q, start=0, size=nope), k_b), turned)
+    latent = rms_norm(cols(kv, start=0, size=rank), w, eps=eps)
+    shared = rope(reshape(cols(kv, start=rank, size=n_rot), shape=(1, n_rot)), cos_sin, style=style)
+    row = concat(reshape(latent, shape=(1, rank)), shared)
+    return ordered_after(asked, kv_write(cache, row, slot, pos, table))
+
+
+@op(
+    lambda q, kv, *_, **__: Type((*q.shape[:2], kv.shape[1])),
+    parts=_latent_parts,
+    cache=slice(2, 3),
+    update=_latent_written,
+    weights=slice(8, 9),
+)
+def rope_latent_write(
+    q: Array,
+    kv: Array,
+    cache: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    cos_sin: Array,
+    w: Array,
+    k_b: Array,
+    *,
+    eps: float,
+    style: int,
+) -> Array:
+    """Queries of absorbed MLA (T, H, rank + n_rot), beside the write of the cache's rows: of each head of q
+    (T, H, nope + n_rot) the first part times the head's matrix of k_b (H, rank, nope), the second after RoPE.
+
+    A row of the cache is rms_norm(kv[:, :rank], w), then the shared key kv[:, rank:] after RoPE, of kv
+    (T, rank + n_rot).
+    """
+    nope = q.shape[2] - cos_sin.shape[1]
+    turned = rope.define(q[..., nope:], cos_sin, style=style)
+    return np.concatenate([head_linear.define(q[..., :nope], k_b), turned], axis=-1)
 
 
 def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:

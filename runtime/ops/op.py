@@ -52,8 +52,11 @@ class Op:
     weights: slice = field(default_factory=lambda: NONE)
     # The op multiplies the weights with the rows of the first source, which may be quantized.
     product: bool = False
-    # The last source holds expert ids (T, k); the weights before it are stacks of all experts.
+    # The weights are stacks of all experts, of which each token has some: the last source holds their ids
+    # (T, k), or the op ranks the router's logits itself.
     experts: bool = False
+    # Of an op with experts, (value, dimension) that is k; value 0 is the result, then the sources follow.
+    per_token: tuple[int, int] = (-1, 1)
     # (source, dimension) that the op's `ids` or `rows` index.
     indexes: tuple[int, int] | None = None
     # Sources that are paged: blocks of a KV cache or pages of recurrent states.

@@ -7,7 +7,9 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import expert_cases
 import fused_cases
+import latent_cases
 import numpy as np
 import pytest
 from kernel_cases import check
@@ -56,6 +58,78 @@ def test_a_product_with_its_norm_equals_its_parts(cuda: Device, op: str, tokens:
             check(one, found, normed_parts(cuda, op, one, own))
             tried += 1
     assert tried >= 3 * len(packed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 3, 16])
+def test_a_router_with_its_norm_equals_its_definition(cuda: Device, tokens: int) -> None:
+    rng = generator(f"router {tokens}")
+    for k, n in ((2048, 64), (2048, 128), (7168, 256), (516, 7)):
+        one = replace(fused_cases.normed(rng, ("f32",), tokens, k, n), bound=1e-9)
+        check(one, run(cuda, "norm_linear", one), define("norm_linear", one))
+
+
+# (experts of a token, in all), K and N of their weights
+MIXTURES = (
+    ((8, 128), 256, 48),
+    ((8, 12), 2048, 768),
+    ((6, 64), 512, 90),
+    ((1, 5), 768, 7),
+    ((17, 300), 256, 16),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 2, 5, 16])
+@pytest.mark.parametrize("sigmoid", [0, 1])
+def test_experts_of_few_tokens_equal_their_definition(cuda: Device, tokens: int, sigmoid: int) -> None:
+    """Gate and up of the selected experts after the norm, and their weighted sum with a residual: every
+    packed format, scores that tie, and sizes at which a group has several tiles.
+    """
+    rng = generator(f"experts {tokens} {sigmoid}")
+    packed = [f for f in FORMATS if cuda.packed(FORMATS[f].id, 1, 16, 256)]
+    for format, (of, k, n) in itertools.product(packed, MIXTURES):
+        if k == 2048 and format not in ("q4_k", "q6_k"):
+            continue  # the definition takes long
+        gate = expert_cases.gates(rng, format, tokens, k, n, sigmoid=sigmoid, of=of)
+        down = expert_cases.sums(rng, format, tokens, k, n, norm=sigmoid, sigmoid=sigmoid, of=of)
+        for op, one, weights in (("norm_expert_swiglu", gate, (1, 2)), ("expert_linear_sum", down, (1,))):
+            logits = one.inputs[weights[-1] + 1 + (op == "norm_expert_swiglu")][0]
+            logits[0, 1::2] = logits[0, 0]
+            one = replace(one, bound=ROUNDED)
+            check(one, run(cuda, op, one, packed=weights), define(op, one))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 3, 18, 128])
+def test_matrices_of_heads_equal_their_definition(cuda: Device, tokens: int) -> None:
+    """Rows of one to four chunks, and of more, which other kernels take."""
+    rng = generator(f"heads {tokens}")
+    packed = [f for f in FORMATS if cuda.packed(FORMATS[f].id, 1, 16, 256)]
+    for format, (n, k) in itertools.product(packed, ((128, 512), (40, 256), (16, 1024), (20, 1280))):
+        one = replace(expert_cases.headed(rng, format, tokens, n, k), bound=ROUNDED)
+        x = f32(rng, tokens, 3, k)
+        one = replace(one, inputs=(x, *one.inputs[1:]))
+        check(one, run(cuda, "head_linear", one, packed=(1,)), define("head_linear", one))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", ["f16", "bf16", "fp8", "q8_0", "q4_0"])
+@pytest.mark.parametrize("tokens", [1, 5, 16])
+def test_queries_and_rows_of_latents_equal_their_definition(cuda: Device, tokens: int, format: str) -> None:
+    """Queries, and the cache with the rows that the step has written."""
+    rng = generator(f"latent {tokens} {format}")
+    places = [(i % 3, 7 * i + i // 3) for i in range(tokens)]
+    sizes = ((512, 128, 64), (64, 64, 32), (128, 256, 64))
+    for weights, size, style in itertools.product(("q8_0", "q4_0", "q5_0", "iq4_nl", "mxfp4"), sizes, (0, 1)):
+        one = latent_cases.written(rng, (format, weights), size, places, heads=4, style=style)
+        one = replace(one, bound=ROUNDED)
+        found, want = (
+            run_all(cuda, "rope_latent_write", one, packed=(8,)),
+            define_all("rope_latent_write", one),
+        )
+        check(one, found[0], want[0])
+        check(replace(one, format=format), found[1], want[1])
 
 
 @pytest.mark.gpu

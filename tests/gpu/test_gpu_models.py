@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,28 @@ def test_mixtures_agree(gpu: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "qwen3moe", "q4_k")
     found, wanted = logits(path, gpu), logits(path, "cpu")
     errors = np.square(found - wanted).sum(-1) / np.square(wanted).sum(-1)
+    assert np.median(errors) <= BOUND and (errors <= 50 * BOUND).all()
+
+
+UNGROUPED = {"deepseek2__expert_group_count": 1, "deepseek2__expert_group_used_count": 1}
+
+
+@pytest.mark.parametrize(
+    ("arch", "keys"), [("qwen3moe", {}), ("deepseek2", {}), ("deepseek2", UNGROUPED)], ids=str
+)
+def test_mixtures_of_few_tokens_agree(gpu: str, arch: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    """There are kernels for the experts of one token, of 2 to 16, and of more. Routers as above; the last
+    token of each step counts.
+    """
+    if gpu != "cuda":
+        pytest.skip("the portable kernels take any number alike")
+    path = write_model(tmp_path / "m.gguf", arch, "q4_k", **keys)
+    with Model.load(path, device="cpu", context=256, activations=16) as model:
+        wanted = model.logits(IDS)
+    with Model.load(path, device=gpu, context=256, slots=16) as model:
+        found = [model.logits(IDS[:n])[-1] for n in (1, 2, 4, 5, 8, 13, 16, 24)]
+    rows = wanted[[n - 1 for n in (1, 2, 4, 5, 8, 13, 16, 24)]]
+    errors = np.square(np.array(found) - rows).sum(-1) / np.square(rows).sum(-1)
     assert np.median(errors) <= BOUND and (errors <= 50 * BOUND).all()
 
 

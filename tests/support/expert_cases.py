@@ -53,10 +53,22 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{norm}-far", ((far, "f32"), (top, "i32")), (3, 3), args={"norm": norm})
 
 
-def products(rng: np.random.Generator, format: str, weights: int, t: int, k: int, n: int, own: bool) -> Case:
-    """own: each expert of a token has an input row of its own, (T, k, K); else the token has one, (T, K)."""
+def products(
+    rng: np.random.Generator,
+    format: str,
+    weights: int,
+    t: int,
+    k: int,
+    n: int,
+    own: bool,
+    *,
+    of: tuple[int, int] = (3, 6),
+) -> Case:
+    """own: each expert of a token has an input row of its own, (T, k, K); else the token has one, (T, K). of:
+    experts of a token, and in all.
+    """
     act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
-    experts, used = 6, 3
+    used, experts = of
     act = "f32" if k % FORMATS[act].block else act
     x = encode(act, f32(rng, *((t, used, k) if own else (t, k)))[0])
     stacks = [stack(rng, format, experts, n, k) for _ in range(weights)]
@@ -172,6 +184,72 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     for tokens, k, n in ((1, 8, 2048), (7, 3, 33), (40, 1, 700)):
         inputs = (f32(rng, tokens, k, n), f32(rng, tokens, k))
         yield Case(f"{tokens}x{k}x{n}", inputs, (tokens, n))
+
+
+def routed(rng: np.random.Generator, t: int, experts: int, bias: bool) -> tuple[tuple[Array, str], ...]:
+    """Logits (T, E) of a router, and maybe a bias of its scores."""
+    return f32(rng, t, experts, scale=2), *((f32(rng, experts),) if bias else ())
+
+
+def gates(
+    rng: np.random.Generator,
+    format: str,
+    t: int,
+    k: int,
+    n: int,
+    *,
+    sigmoid: int = 0,
+    of: tuple[int, int] = (3, 6),
+) -> Case:
+    """norm_expert_swiglu, each token having some of the experts; with sigmoid, also a bias."""
+    one = products(rng, format, 2, t, k, n, False, of=of)
+    logits, *bias = routed(rng, t, of[1], bool(sigmoid))
+    inputs = (f32(rng, t, k), *one.inputs[1:3], f32(rng, k), logits, *bias)
+    args = {"eps": 1e-5, "k": of[0], "sigmoid": sigmoid}
+    return Case(f"{one.name}-{sigmoid}", inputs, one.shape, args=args, bound=1e-10)
+
+
+def sums(
+    rng: np.random.Generator,
+    format: str,
+    t: int,
+    k: int,
+    n: int,
+    *,
+    norm: int = 1,
+    sigmoid: int = 0,
+    of: tuple[int, int] = (3, 6),
+) -> Case:
+    """expert_linear_sum, each token having some of the experts; with sigmoid, also a bias."""
+    one = products(rng, format, 1, t, k, n, True, of=of)
+    logits, *bias = routed(rng, t, of[1], bool(sigmoid))
+    inputs = (f32(rng, t, of[0], k), one.inputs[1], logits, f32(rng, t, n), *bias)
+    args = {"k": of[0], "sigmoid": sigmoid, "norm": norm, "scale": 1.5}
+    return Case(f"{one.name}-{norm}-{sigmoid}", inputs, (t, n), args=args, bound=1e-10)
+
+
+@case("norm_expert_swiglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in ("f32", "bf16", "q8_0", "q4_k"):
+        for t, sigmoid in ((1, 0), (5, 1)):
+            yield gates(rng, format, t, 512, 40, sigmoid=sigmoid)
+
+
+@case("expert_sum_add")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for tokens, k, n in ((1, 8, 2048), (7, 3, 36), (40, 1, 700)):
+        for norm, sigmoid in ((0, 0), (1, 0), (1, 1)):
+            ids = choose(rng, tokens, 12, k)
+            inputs = (f32(rng, tokens, k, n), f32(rng, tokens, 12, scale=4), ids, f32(rng, tokens, n))
+            args = {"norm": norm, "sigmoid": sigmoid, "scale": 1.5}
+            yield Case(f"{tokens}x{k}x{n}-{norm}-{sigmoid}", inputs, (tokens, n), args=args)
+
+
+@case("expert_linear_sum")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in ("f32", "bf16", "q8_0", "q4_k"):
+        for t, norm, sigmoid in ((1, 0, 0), (5, 1, 1), (2, 1, 0)):
+            yield sums(rng, format, t, 256, 70, norm=norm, sigmoid=sigmoid)
 
 
 __all__ = ["CASES"]

@@ -47,6 +47,10 @@ OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy" a
 CUDA_ALONE = {
     *(f"{norm}_linear{gate}" for norm in ("norm", "post_norm") for gate in ("", "_swiglu", "_geglu")),
     "rope_qkv_attention",
+    "norm_expert_swiglu",
+    "expert_linear_sum",
+    "expert_sum_add",
+    "rope_latent_write",
 }
 FUSED_STEPS = CUDA_ALONE | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
 CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]

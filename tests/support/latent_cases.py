@@ -60,6 +60,47 @@ def expanded_case(
     return Case(name, (q, cache, cache, *place, *weights, left), left[0].shape, args=args, bound=5e-9)
 
 
+def written(
+    rng: np.random.Generator,
+    formats: tuple[str, str],
+    sizes: tuple[int, int, int],
+    tokens: Tokens,
+    *,
+    heads: int = 3,
+    style: int = 0,
+) -> Case:
+    """rope_latent_write. formats: of the cache and of k_b. sizes: (rank, nope, n_rot)."""
+    rank, nope, n_rot = sizes
+    t = len(tokens)
+    cache, place = past_of(rng, formats[0], tokens, rank + n_rot)
+    angle = rng.uniform(-3, 3, (t, n_rot // 2))
+    turn = np.concatenate([np.cos(angle), np.sin(angle)], -1).astype(np.float32), "f32"
+    k_b = random_blocks(rng, formats[1], heads * rank, nope).reshape(heads, rank, -1)
+    inputs = (
+        f32(rng, t, heads, nope + n_rot),
+        f32(rng, t, rank + n_rot),
+        cache,
+        *place,
+        turn,
+        f32(rng, rank),
+    )
+    return Case(
+        f"{formats}-{sizes}-{t}",
+        (*inputs, (k_b, formats[1])),
+        (t, heads, rank + n_rot),
+        args={"eps": 1e-5, "style": style},
+        bound=1e-10,
+    )
+
+
+@case("rope_latent_write")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for i, format in enumerate(CACHE_TYPES):
+        for t in (1, 3):
+            tokens = [(s, 5 * s + p) for s, p in ((0, 17), (1, 3), (1, 4))[:t]]
+            yield written(rng, (format, ("q8_0", "q5_0", "f32")[i % 3]), (64, 64, 32), tokens, style=i % 2)
+
+
 @case("expanded_attention")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in CACHE_TYPES:

@@ -20,6 +20,7 @@ from satchel.errors import DeviceError, RequestError
 from satchel.runtime import ops
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler.check import check_steps
+from satchel.runtime.compiler.fuse_experts import experts_of
 from satchel.runtime.compiler.fuse_heads import layers_of
 from satchel.runtime.compiler.fuse_post_norm import post_norms_of
 from satchel.runtime.device.device import Device, KernelOverride
@@ -189,6 +190,59 @@ def test_gelu_gates_and_post_norms_take_no_launch(tmp_path: Path, dry: Model, to
         assert launches(model, tokens, "blk.1") == launches(dry, tokens, "blk.1")
         found = ops_of(model.engine.program(tokens, 1).plan, "blk.1")
     assert [op for op in found if op.startswith("post_")] == ["post_norm_linear", "post_norm_linear_geglu"]
+
+
+UNGROUPED = {"deepseek2__expert_group_count": 1, "deepseek2__expert_group_used_count": 1}
+EXPERTS = ["norm_linear", "norm_expert_swiglu", "expert_linear_sum"]
+
+
+@pytest.mark.parametrize(("tokens", "count"), [(1, 6), (4, 9), (8, 11), (16, 11)])
+def test_a_mixture_is_three_steps(tmp_path: Path, tokens: int, count: int) -> None:
+    """The router with its norm, gate and up, and the down products with their sum and the residual."""
+    with loaded(write_model(tmp_path / "m.gguf", "qwen3moe", "q4_k"), "dry") as model:
+        assert ops_of(model.engine.program(tokens, 1).plan, "blk.1")[-3:] == EXPERTS
+        assert launches(model, tokens, "blk.1") == count
+
+
+def test_a_shared_expert_stands_between_the_steps_of_a_mixture(tmp_path: Path) -> None:
+    """It takes the norm into its own product, and its sum is the residual of the others."""
+    with loaded(write_model(tmp_path / "m.gguf", "deepseek2", "q4_k", **UNGROUPED), "dry") as model:
+        found = ops_of(model.engine.program(1, 1).plan, "blk.1")
+        assert launches(model, 1, "blk.1") == 11
+    assert found[2:5] == ["rope_latent_write", "attention", "head_linear"]
+    assert found[-5:] == [*EXPERTS[:2], "norm_linear_swiglu", "linear_add", EXPERTS[2]]
+
+
+@pytest.mark.parametrize(("arch", "tokens"), [("deepseek2", 1), ("qwen3moe", 64)])
+def test_experts_in_groups_and_of_more_tokens_keep_their_products(
+    tmp_path: Path, arch: str, tokens: int
+) -> None:
+    """Their weights, sum and residual are one step."""
+    with loaded(write_model(tmp_path / "m.gguf", arch, "q4_k"), "dry") as model:
+        found = ops_of(model.engine.program(tokens, 1).plan, "blk.1")
+    assert {"top_experts", "expert_swiglu", "expert_linear", "expert_sum_add"} <= set(found)
+    assert not {"expert_weights", "expert_sum", "add"} & set(found)
+
+
+def test_a_mixture_whose_sum_others_read_keeps_its_steps() -> None:
+    g = Graph()
+    x = g.node("input", (), Type((TOKENS, 8)), "x")
+    w, router = g.node("weight", (), Type((8,)), "w"), g.node("weight", (), Type((4, 8)), "router")
+    gate, up, down = (g.node("weight", (), Type((4, 8, 8)), name) for name in ("gate", "up", "down"))
+    y = ops.rms_norm(x, w, eps=1e-6)
+    logits = ops.linear(y, router)
+    ids = ops.top_experts(logits, k=2)
+    share = ops.expert_weights(logits, ids, norm=1)
+    total = ops.expert_sum(ops.expert_linear(ops.expert_swiglu(y, gate, up, ids), down, ids), share)
+    end = ops.add(x, total)
+    (found,) = experts_of((end,)).values()
+    assert (found.norm, found.end, found.residual, found.shared) == (y, end, x, None)
+    assert experts_of((end, total)) == {} and experts_of((end, ops.add(logits, logits))) == {}
+    parts = ops.expert_linear_sum.parts
+    assert parts is not None
+    made = found.trial({n: n for n in toposort((end,))})[-1]
+    whole = parts(*made.src, **dict(made.args))
+    assert (whole.op, whole.src[0].op, whole.src[1]) == ("add", "expert_sum", x)
 
 
 def test_a_post_norm_that_an_earlier_step_reads_keeps_its_own() -> None:

@@ -47,8 +47,10 @@ def test_traits_agree_with_each_other() -> None:
             assert op.weights == NONE and op.cache == NONE and not op.alias, name
         if op.product:
             assert op.weights.start == 1, f"{name}: the first source meets the weights"
-        if op.experts:
-            assert op.sources[-1] == "ids" and op.indexes == (1, 0), name
+        if op.experts and op.indexes is not None:
+            assert (op.sources[-1], op.indexes, op.per_token) == ("ids", (1, 0), (-1, 1)), name
+        elif op.experts:
+            assert "logits" in op.sources and "k" in op.arguments, f"{name} ranks them itself"
         if op.cache != NONE:
             assert {"slot", "pos", "table"} <= set(op.sources), name
         if op.alias and op.cache != NONE:
