@@ -15,6 +15,18 @@ static const char *check(const gpu_call *c, const gpu_traits *t, uint32_t mode, 
     return t->arch == MADE_FOR && t->shared >= COLUMNS_SHARED + 4096 ? 0 : "it is made for sm_90";
 }
 
+/* Under PRODUCT_DETERMINISTIC: all of a matrix's products have one check that does not ask for their columns, so kernels of the same
+ * order compute them. */
+static const char *check_fixed(const gpu_call *c, const gpu_traits *t, uint32_t mode, int kind, int dense) {
+    const char *fault = cuda_fixed_fault(c, t, mode);
+    int tokens = c->v[0].shape[0];
+    if (fault)
+        return fault;
+    if (dense != !(c->v[2].format & PACKED_FLAG))
+        return "it is made for weights in another order";
+    return tokens > COLUMNS_MOST || columns_kind(tokens) != kind ? "it is made for another number of columns" : 0;
+}
+
 static uint64_t scratch(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     return columns_scratch(c);
@@ -43,6 +55,21 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     static const char *name##_dense_##kind(const gpu_call *c, const gpu_traits *t) {                                   \
         return check(c, t, mode, kind, 1);                                                                             \
     }
+#define FIXED_CHECK(name, mode, kind)                                                                                  \
+    static const char *name##_fixed_##kind(const gpu_call *c, const gpu_traits *t) {                                   \
+        return check_fixed(c, t, mode, kind, 0);                                                                       \
+    }                                                                                                                  \
+    static const char *name##_dense_fixed_##kind(const gpu_call *c, const gpu_traits *t) {                             \
+        return check_fixed(c, t, mode, kind, 1);                                                                       \
+    }
+#define FIXED_CHECKS(name, mode)                                                                                       \
+    FIXED_CHECK(name, mode, 0)                                                                                         \
+    FIXED_CHECK(name, mode, 1)                                                                                         \
+    FIXED_CHECK(name, mode, 2) FIXED_CHECK(name, mode, 3) FIXED_CHECK(name, mode, 4)
+FIXED_CHECKS(plain, 0)
+FIXED_CHECKS(add, PRODUCT_ADD)
+FIXED_CHECKS(gated, PRODUCT_GATED)
+
 #define CHECKS(name, mode)                                                                                             \
     CHECK(name, mode, 0) CHECK(name, mode, 1) CHECK(name, mode, 2) CHECK(name, mode, 3) CHECK(name, mode, 4)
 CHECKS(plain, 0)
@@ -80,4 +107,21 @@ const gpu_kernel cuda_column_kernels[] = {
                         ENTRIES("post_norm_linear_geglu", posted_gated,
                                 PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED | PRODUCT_GELU) ENTRIES("linear", plain, 0)
                             ENTRIES("linear_add", add, PRODUCT_ADD) ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
+};
+
+#define FIXED_ENTRIES(op, name, mode)                                                                                  \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 0, "columns_dense_8")                                \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 1, "columns_dense_16")                               \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 2, "columns_dense_32")                               \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 3, "columns_dense_64")                               \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 4, "columns_dense_128")                              \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 0, "columns_8")                                            \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 1, "columns_16")                                           \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 2, "columns_32")                                           \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 3, "columns_64")                                           \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 4, "columns_128")
+
+const gpu_kernel cuda_fixed_column_kernels[] = {
+    FIXED_ENTRIES("linear", plain, 0) FIXED_ENTRIES("linear_add", add, PRODUCT_ADD)
+        FIXED_ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };

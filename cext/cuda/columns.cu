@@ -263,7 +263,7 @@ template <int N, bool DENSE> static __device__ __forceinline__ void columns(cons
               chunks = packed_chunks(&c.v[1]);
     const uint32_t parts = cluster_size(), rank = blockIdx.x % parts, group = blockIdx.x / parts,
                    base = shared_address(memory);
-    const int from = (int)((int64_t)chunks * rank / parts), to = (int)((int64_t)chunks * (rank + 1) / parts);
+    const int from = columns_part(chunks, rank, parts), to = columns_part(chunks, rank + 1, parts);
     const columns_room r = columns_room_of(N, teams, columns_bytes(&c));
     /* all dynamic: static shared memory would reduce the limit of dynamic */
     team_rows *where = (team_rows *)(memory + r.teams);
