@@ -231,7 +231,8 @@ static __device__ __forceinline__ void softmax_step(const A &a, row_state<COLUMN
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
         const float base = most == -INFINITY ? 0 : most * scale;
-        keep[h] = power_of_two(fmaf(w.most[h], scale, -base));
+        /* The difference is rounded, so not 0 for the same score: keys that a row does not see would change its bits. */
+        keep[h] = A::POSITIONS && most == w.most[h] ? 1 : power_of_two(fmaf(w.most[h], scale, -base));
         w.most[h] = most;
 #pragma unroll
         for (int j = 0; j < SCORES / 4; j++)

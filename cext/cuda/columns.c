@@ -27,6 +27,20 @@ static const char *check_fixed(const gpu_call *c, const gpu_traits *t, uint32_t 
     return tokens > COLUMNS_MOST || columns_kind(tokens) != kind ? "it is made for another number of columns" : 0;
 }
 
+/* Of up to 8 tokens whose activations fit shared memory. The mode is not in the call yet. */
+static const char *check_whole(const gpu_call *c, const gpu_traits *t, uint32_t mode, int dense) {
+    const char *fault = check_fixed(c, t, mode, 0, dense);
+    gpu_call moded = *c;
+    columns_cut cut;
+    moded.mode = mode | PRODUCT_DETERMINISTIC;
+    if (fault)
+        return fault;
+    cut = columns_cut_of(&moded, t->units);
+    return columns_whole_room(columns_steps(c, cut.parts), cut.teams, columns_bytes(&moded)).bytes <= t->shared
+               ? 0
+               : "its rows are too long for shared memory";
+}
+
 static uint64_t scratch(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     return columns_scratch(c);
@@ -47,6 +61,12 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->shared = (uint32_t)columns_room_of(8 << columns_kind(c->v[0].shape[0]), cut.teams, columns_bytes(c)).bytes;
 }
 
+static void grid_whole(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    columns_cut cut = columns_cut_of(c, t->units);
+    grid_multiply(c, t, g);
+    g->shared = (uint32_t)columns_whole_room(columns_steps(c, cut.parts), cut.teams, columns_bytes(c)).bytes;
+}
+
 /* A check is told neither mode nor kernel, so each entry has its own. */
 #define CHECK(name, mode, kind)                                                                                        \
     static const char *name##_##kind(const gpu_call *c, const gpu_traits *t) {                                         \
@@ -62,6 +82,16 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     static const char *name##_dense_fixed_##kind(const gpu_call *c, const gpu_traits *t) {                             \
         return check_fixed(c, t, mode, kind, 1);                                                                       \
     }
+#define WHOLE_CHECKS(name, mode)                                                                                       \
+    static const char *name##_whole(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_whole(c, t, mode, 0);                                                                             \
+    }                                                                                                                  \
+    static const char *name##_dense_whole(const gpu_call *c, const gpu_traits *t) {                                    \
+        return check_whole(c, t, mode, 1);                                                                             \
+    }
+WHOLE_CHECKS(plain, 0)
+WHOLE_CHECKS(add, PRODUCT_ADD)
+WHOLE_CHECKS(gated, PRODUCT_GATED)
 #define FIXED_CHECKS(name, mode)                                                                                       \
     FIXED_CHECK(name, mode, 0)                                                                                         \
     FIXED_CHECK(name, mode, 1)                                                                                         \
@@ -109,7 +139,11 @@ const gpu_kernel cuda_column_kernels[] = {
                             ENTRIES("linear_add", add, PRODUCT_ADD) ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };
 
+#define WHOLE_ENTRY(op_, name, mode_, kernel)                                                                          \
+    {.op = op_, .check = name, .mode = (mode_) | PRODUCT_DETERMINISTIC, .launch = {{kernel, grid_whole, 1}}},
 #define FIXED_ENTRIES(op, name, mode)                                                                                  \
+    WHOLE_ENTRY(op, name##_whole, mode, "columns_whole_8")                                                             \
+    WHOLE_ENTRY(op, name##_dense_whole, mode, "columns_dense_whole_8")                                                 \
     ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 0, "columns_dense_8")                                \
     ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 1, "columns_dense_16")                               \
     ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 2, "columns_dense_32")                               \

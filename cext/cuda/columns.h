@@ -63,6 +63,28 @@ BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
     return r;
 }
 
+/* Of a group that converts its part's activations itself, `steps` of 8 tokens, and has all of them in shared memory: as many stages of
+ * weights as leave room for a second group, two at least. */
+BOTH columns_room columns_whole_room(int steps, int teams, int chunk_bytes) {
+    columns_room r = columns_room_of(8, teams, chunk_bytes);
+    int column = 8 * COLUMNS_K * 2, sums = 8 * (teams * COLUMNS_ROWS + 4) * 4;
+    r.column_stages = steps;
+    r.weight_stages = chunk_bytes == TILE_ROWS * COLUMNS_K * 2 ? 8 : 4;
+    while (r.weight_stages > 2 && 2 * (steps * column + r.weight_stages * r.weight) > COLUMNS_SHARED - 16384)
+        r.weight_stages--;
+    r.weights = (steps * column + 1023) / 1024 * 1024;
+    r.tables = r.weights + r.weight_stages * r.weight;
+    r.bars = r.tables + teams * 4 * COLUMNS_TABLE;
+    r.teams = r.bars + 256 > sums ? r.bars + 256 : sums;
+    r.bytes = r.teams + COLUMNS_TEAMS * 16 + 1024;
+    return r;
+}
+
+/* Steps of the longest of so many parts of K. */
+BOTH int columns_steps(const gpu_call *c, int parts) {
+    return (packed_chunks(&c->v[1]) + parts - 1) / parts * (CHUNK / COLUMNS_K);
+}
+
 /* Most teams of a group: a warpgroup's accumulators of 128 columns take half of its registers. */
 #define COLUMNS_TEAMS_OF(tokens) ((tokens) > 64 ? COLUMNS_TEAMS / 2 : COLUMNS_TEAMS)
 

@@ -79,8 +79,14 @@ def test_products_of_any_number_of_tokens_have_kernels_of_one_order(
     dense, tiles = ("_dense", "") if format == "bf16" else ("", "_fixed")
     for tokens in COUNTS:
         kind = next((n for n in (8, 16, 32, 64, 128) if n >= tokens), 0)
-        few, many = f"columns_convert+columns{dense}_{kind}", f"wide_tiles{tiles}+{op}_fixed"
-        assert kernel_of(dry_fixed, op, product(op, format, tokens, 512, 256)) == (few if kind else many)
+        want = f"columns_convert+columns{dense}_{kind}" if kind else f"wide_tiles{tiles}+{op}_fixed"
+        want = f"columns{dense}_whole_8" if kind == 8 else want
+        assert kernel_of(dry_fixed, op, product(op, format, tokens, 512, 256)) == want
+
+
+def test_rows_that_are_too_long_for_shared_memory_are_converted_before(dry_fixed: Device) -> None:
+    one = product("linear", "q8_0", 1, 1 << 17, 8)
+    assert kernel_of(dry_fixed, "linear", one) == "columns_convert+columns_8"
 
 
 def test_products_that_one_of_them_cannot_take_have_another_kernel_for_all(dry_fixed: Device) -> None:
