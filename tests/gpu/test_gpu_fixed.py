@@ -51,7 +51,8 @@ def product(op: str, format: str, tokens: int, k: int, n: int, *, wild: bool = F
     block = f32(rng, max(COUNTS), k)[0]
     if wild:
         block[:12] = extremes(rng, 12, k)
-    weights = [(random_blocks(rng, format, n, k), format) for _ in range(1 if op == "linear_add" else 2)]
+    pair = format.split("/") * 2  # one format, or those of two weights side by side
+    weights = [(random_blocks(rng, f, n, k), f) for f in pair[: 1 if op == "linear_add" else 2]]
     for array, _ in weights:
         for scale in {"d", "dmin", "m"} & set(array.dtype.names or ()):
             array[scale] = (array[scale].astype(np.float32) / 64).astype(array.dtype[scale])
@@ -98,11 +99,10 @@ def test_products_that_one_of_them_cannot_take_have_another_kernel_for_all(dry_f
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("format", (*PACKED, *DENSE))
+@pytest.mark.parametrize("format", (*PACKED, *DENSE, "q4_k/q6_k"))
 def test_a_tokens_products_are_the_same_among_any_others(fixed: Device, format: str, op: str) -> None:
-    for k, n in ((512, 256), (2048, 520), (2304, 4100)) + (
-        ((96, 40),) if FORMATS[format].block <= 32 else ()
-    ):
+    narrow = all(FORMATS[f].block <= 32 for f in format.split("/"))
+    for k, n in ((512, 256), (2048, 520), (2304, 4100), *(((96, 40),) if narrow else ())):
         many = max(COUNTS)
         usual = product(op, format, many, k, n)
         packed = weights_of(usual)
