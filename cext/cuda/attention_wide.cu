@@ -3,8 +3,8 @@
  *
  * A group computes a tile of 128 tokens of one query head, 64 in each of its two warpgroups, and loops over the keys that they
  * see, 64 at a time, while the next keys and values are loaded. A run is consecutive positions of one slot; a tile's runs are
- * processed one after the other with the other rows masked. Steps are at fixed positions and a masked key leaves a row
- * unchanged, so a row's bits depend on the positions that it sees alone. attention_split computes tiles of many short runs.
+ * processed one after the other with the other rows masked. attention_split computes tiles of many short runs. A row's last bits may
+ * hang on what else the tile computes; those of attention_fixed.cu, which has the same groups, do not.
  *
  * ANY: the kernel takes heads of up to D numbers, whose rows are filled up with zeros, sight both ways, soft caps and ALiBi; the
  * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256 a group takes 64 tokens and 32 keys at a time: each warpgroup
