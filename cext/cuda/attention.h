@@ -215,6 +215,29 @@ static __device__ __forceinline__ float share_of(float most, float total, float 
     return total == 0 ? 0 : __fdividef(keep, total);
 }
 
+/* Calls token() for this group's tokens: every walkers-th from `walker` on, of all tokens or of tiles with short runs. */
+template <class F>
+static __device__ __forceinline__ void each_token(const gpu_call &c, int walker, int walkers, F token) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    const int rows = rows_of(&c, &c.v[1]), all = c.v[1].shape[0] <= FEW, lane = threadIdx.x % 32;
+    if (all) {
+        if (walker < rows)
+            token(walker);
+        return;
+    }
+    for (int first = 0; first * TOKENS < rows; first += 32) {
+        const int tile = first + lane, mine = tile * TOKENS < rows && ((const int32_t *)c.scratch)[tile];
+        for (uint32_t left = __ballot_sync(0xFFFFFFFFu, mine); left; left &= left - 1) {
+            const int begin = (first + __ffs(left) - 1) * TOKENS, end = begin + TOKENS < rows ? begin + TOKENS : rows;
+            for (int t = begin + walker; t < end; t += walkers) {
+                token(t);
+                __syncthreads();
+            }
+        }
+    }
+}
+
 /* *down: the power of two that scales a query's largest magnitude to [1, 2); *up: its inverse. */
 static __device__ __forceinline__ void query_power(float most, float *down, float *up) {
     int e = (int)(__float_as_uint(most) >> 23 & 255);

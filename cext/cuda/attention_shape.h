@@ -24,6 +24,9 @@ enum {
     ADD_BYTES = WARPS * 2 * 512 /* two steps' scores of each warp */
 };
 
+/* Of attention_fixed: positions of a split, splits at most that groups of their own take, counters of tokens and KV heads. */
+enum { FIXED_SPLIT = 512, FIXED_SPLITS = 256, FIXED_COUNTERS = 256, FIXED_ROWS = 64 /* heads of a KV head */ };
+
 #ifdef __CUDACC__
 #define SHAPE_FN static __host__ __device__ __forceinline__
 #else
@@ -63,6 +66,33 @@ SHAPE_FN int most_splits(const gpu_call *c) {
 
 SHAPE_FN int tiles_of(const gpu_call *c) {
     return (c->v[1].shape[0] + TOKENS - 1) / TOKENS;
+}
+
+/* Splits of the longest past in attention_fixed. */
+SHAPE_FN int fixed_splits(const gpu_call *c) {
+    int64_t splits = ((int64_t)c->v[6].shape[1] * c->v[2].shape[2] + FIXED_SPLIT - 1) / FIXED_SPLIT;
+    return splits < FIXED_SPLITS ? (int)splits : FIXED_SPLITS;
+}
+
+/* Groups that share the splits of one token and KV head in attention_fixed; 1: a group takes them all, and scratch has none. */
+SHAPE_FN int fixed_groups(const gpu_call *c) {
+    int64_t work = (int64_t)c->v[1].shape[0] * c->v[2].shape[1], most = MOST_GROUPS / work, splits = fixed_splits(c);
+    if (c->v[1].shape[0] > FEW || work > FIXED_COUNTERS)
+        return 1;
+    most = most > FIXED_SPLITS / 4 ? FIXED_SPLITS / 4 : most;
+    return (int)(most < splits ? most : splits);
+}
+
+SHAPE_FN uint64_t fixed_scratch(const gpu_call *c) {
+    return 4 * (uint64_t)tiles_of(c) + 64 +
+           (fixed_groups(c) > 1
+                ? 4 * (uint64_t)c->v[1].shape[0] * c->v[1].shape[1] * fixed_splits(c) * (c->v[1].shape[2] + 2)
+                : 0);
+}
+
+/* Bytes of shared memory of attention_fixed's groups of few tokens: queries, two steps of keys and values, scales, blocks. */
+SHAPE_FN int fixed_shared(int d) {
+    return (FIXED_ROWS + 4 * KEYS) * d * 2 + FIXED_ROWS * 4 + IDS * 4 + 1024;
 }
 
 SHAPE_FN uint64_t attention_scratch(const gpu_call *c) {

@@ -15,6 +15,32 @@ static const char *check(const gpu_call *c, const gpu_traits *t, uint32_t mode, 
     return t->arch == MADE_FOR && t->shared >= COLUMNS_SHARED + 4096 ? 0 : "it is made for sm_90";
 }
 
+/* Under PRODUCT_DETERMINISTIC: all of a matrix's products have one check that does not ask for their columns, so kernels of the same
+ * order compute them. */
+static const char *check_fixed(const gpu_call *c, const gpu_traits *t, uint32_t mode, int kind, int dense) {
+    const char *fault = cuda_fixed_fault(c, t, mode);
+    int tokens = c->v[0].shape[0];
+    if (fault)
+        return fault;
+    if (dense != !(c->v[2].format & PACKED_FLAG))
+        return "it is made for weights in another order";
+    return tokens > COLUMNS_MOST || columns_kind(tokens) != kind ? "it is made for another number of columns" : 0;
+}
+
+/* Of up to 8 tokens whose activations fit shared memory. The mode is not in the call yet. */
+static const char *check_whole(const gpu_call *c, const gpu_traits *t, uint32_t mode, int dense) {
+    const char *fault = check_fixed(c, t, mode, 0, dense);
+    gpu_call moded = *c;
+    columns_cut cut;
+    moded.mode = mode | PRODUCT_DETERMINISTIC;
+    if (fault)
+        return fault;
+    cut = columns_cut_of(&moded, t->units);
+    return columns_whole_room(columns_steps(c, cut.parts), cut.teams, columns_bytes(&moded)).bytes <= t->shared
+               ? 0
+               : "its rows are too long for shared memory";
+}
+
 static uint64_t scratch(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     return columns_scratch(c);
@@ -35,6 +61,12 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->shared = (uint32_t)columns_room_of(8 << columns_kind(c->v[0].shape[0]), cut.teams, columns_bytes(c)).bytes;
 }
 
+static void grid_whole(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    columns_cut cut = columns_cut_of(c, t->units);
+    grid_multiply(c, t, g);
+    g->shared = (uint32_t)columns_whole_room(columns_steps(c, cut.parts), cut.teams, columns_bytes(c)).bytes;
+}
+
 /* A check is told neither mode nor kernel, so each entry has its own. */
 #define CHECK(name, mode, kind)                                                                                        \
     static const char *name##_##kind(const gpu_call *c, const gpu_traits *t) {                                         \
@@ -43,6 +75,31 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     static const char *name##_dense_##kind(const gpu_call *c, const gpu_traits *t) {                                   \
         return check(c, t, mode, kind, 1);                                                                             \
     }
+#define FIXED_CHECK(name, mode, kind)                                                                                  \
+    static const char *name##_fixed_##kind(const gpu_call *c, const gpu_traits *t) {                                   \
+        return check_fixed(c, t, mode, kind, 0);                                                                       \
+    }                                                                                                                  \
+    static const char *name##_dense_fixed_##kind(const gpu_call *c, const gpu_traits *t) {                             \
+        return check_fixed(c, t, mode, kind, 1);                                                                       \
+    }
+#define WHOLE_CHECKS(name, mode)                                                                                       \
+    static const char *name##_whole(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_whole(c, t, mode, 0);                                                                             \
+    }                                                                                                                  \
+    static const char *name##_dense_whole(const gpu_call *c, const gpu_traits *t) {                                    \
+        return check_whole(c, t, mode, 1);                                                                             \
+    }
+WHOLE_CHECKS(plain, 0)
+WHOLE_CHECKS(add, PRODUCT_ADD)
+WHOLE_CHECKS(gated, PRODUCT_GATED)
+#define FIXED_CHECKS(name, mode)                                                                                       \
+    FIXED_CHECK(name, mode, 0)                                                                                         \
+    FIXED_CHECK(name, mode, 1)                                                                                         \
+    FIXED_CHECK(name, mode, 2) FIXED_CHECK(name, mode, 3) FIXED_CHECK(name, mode, 4)
+FIXED_CHECKS(plain, 0)
+FIXED_CHECKS(add, PRODUCT_ADD)
+FIXED_CHECKS(gated, PRODUCT_GATED)
+
 #define CHECKS(name, mode)                                                                                             \
     CHECK(name, mode, 0) CHECK(name, mode, 1) CHECK(name, mode, 2) CHECK(name, mode, 3) CHECK(name, mode, 4)
 CHECKS(plain, 0)
@@ -80,4 +137,25 @@ const gpu_kernel cuda_column_kernels[] = {
                         ENTRIES("post_norm_linear_geglu", posted_gated,
                                 PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED | PRODUCT_GELU) ENTRIES("linear", plain, 0)
                             ENTRIES("linear_add", add, PRODUCT_ADD) ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
+};
+
+#define WHOLE_ENTRY(op_, name, mode_, kernel)                                                                          \
+    {.op = op_, .check = name, .mode = (mode_) | PRODUCT_DETERMINISTIC, .launch = {{kernel, grid_whole, 1}}},
+#define FIXED_ENTRIES(op, name, mode)                                                                                  \
+    WHOLE_ENTRY(op, name##_whole, mode, "columns_whole_8")                                                             \
+    WHOLE_ENTRY(op, name##_dense_whole, mode, "columns_dense_whole_8")                                                 \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 0, "columns_dense_8")                                \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 1, "columns_dense_16")                               \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 2, "columns_dense_32")                               \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 3, "columns_dense_64")                               \
+    ENTRY(op, name##_dense_fixed, (mode) | PRODUCT_DETERMINISTIC, 4, "columns_dense_128")                              \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 0, "columns_8")                                            \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 1, "columns_16")                                           \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 2, "columns_32")                                           \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 3, "columns_64")                                           \
+    ENTRY(op, name##_fixed, (mode) | PRODUCT_DETERMINISTIC, 4, "columns_128")
+
+const gpu_kernel cuda_fixed_column_kernels[] = {
+    FIXED_ENTRIES("linear", plain, 0) FIXED_ENTRIES("linear_add", add, PRODUCT_ADD)
+        FIXED_ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };

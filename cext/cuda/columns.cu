@@ -143,13 +143,12 @@ static __device__ __forceinline__ void multiply_two(float (&d)[N / 2], const uin
 }
 
 /* d += a chunk of 64 rows (w: this warp's 16) times four steps of columns. */
-template <class F, int N>
-static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *table, columns_ring &ring,
-                                                     float (&d)[N / 2]) {
+template <class F, int N, class RING>
+static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *table, RING &ring, float (&d)[N / 2]) {
     const int lane = threadIdx.x % 32, g = lane / 4;
     constexpr bool late = N > COLUMNS_BY_WARP; /* stages that wgmma reads are released one step later */
     leave_scales<F>(w, table);
-    columns_ring done = ring;
+    RING done = ring;
 #pragma unroll
     for (int p = 0; p < 4; p++) {
         uint32_t word[2][4];
@@ -164,7 +163,7 @@ static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *ta
             operand_of<F>(word[j], 0, scale, a[0]);
             operand_of<F>(word[j], 1, scale, a[1]);
             if (j == 0)
-                barrier_wait(ring.full(), ring.phase);
+                ring_wait(ring);
             multiply_two<N>(d, a, ring.here(), 2 * j);
             if (late && p && j == 0)
                 ring_release(done);
@@ -211,8 +210,8 @@ static __device__ __forceinline__ void dense_step(uint32_t w, uint32_t b, bool h
     }
 }
 
-template <int N>
-static __device__ __forceinline__ void multiply_dense(const gpu_call &c, columns_ring weights, columns_ring columns,
+template <int N, class RING>
+static __device__ __forceinline__ void multiply_dense(const gpu_call &c, columns_ring weights, RING columns,
                                                       const team_rows &t, int teams, int from, int to,
                                                       float (&d)[N / 2]) {
     const uint32_t own = threadIdx.x / 32 * (weights.bytes / (4 * teams));
@@ -222,7 +221,7 @@ static __device__ __forceinline__ void multiply_dense(const gpu_call &c, columns
         d[i] = 0.0f;
     for (int k = 4 * from; k < 4 * to; k++) {
         barrier_wait(weights.full(), weights.phase);
-        barrier_wait(columns.full(), columns.phase);
+        ring_wait(columns);
         dense_step<N>(weights.here() + own, columns.here(), halves, d);
         if constexpr (N > COLUMNS_BY_WARP)
             products_wait<0>();
@@ -232,10 +231,10 @@ static __device__ __forceinline__ void multiply_dense(const gpu_call &c, columns
     }
 }
 
-template <int N>
-static __device__ __forceinline__ void multiply(const gpu_call &c, columns_ring weights, columns_ring columns,
-                                                uint32_t *tables, const char *memory, const team_rows &t, int teams,
-                                                int from, int to, float (&d)[N / 2]) {
+template <int N, class RING>
+static __device__ __forceinline__ void multiply(const gpu_call &c, columns_ring weights, RING columns, uint32_t *tables,
+                                                const char *memory, const team_rows &t, int teams, int from, int to,
+                                                float (&d)[N / 2]) {
     const int warp = threadIdx.x / 32, format = (int)(c.v[t.which].format & 0xFFFFFFu);
     uint32_t *table = tables + warp * (COLUMNS_TABLE / 4);
     const char *own = memory + warp * (weights.bytes / (4 * teams));
@@ -256,15 +255,32 @@ static __device__ __forceinline__ void multiply(const gpu_call &c, columns_ring 
     }
 }
 
-template <int N, bool DENSE> static __device__ __forceinline__ void columns(const gpu_call &c) {
+/* Converts the activations of chunks [from, to) to all steps of them, by all warps but the one that loads weights. */
+static __device__ __forceinline__ void convert_whole(const gpu_call &c, char *memory, int from, int to, int teams,
+                                                     bool dense) {
+    const int threads = 128 * teams + 32, width = c.v[1].shape[1], now = rows_now(c, c.v[0]),
+              thread = (int)threadIdx.x < 128 * teams ? threadIdx.x : threadIdx.x - 32;
+    const int pieces = (to - from) * (CHUNK / 16);
+    for (int i = thread; i < now * pieces; i += threads) {
+        const int token = i / pieces, k = from * CHUNK + i % pieces * 16;
+        float x[16];
+        columns_load((const float *)(c.v[1].data + token * c.v[1].stride), k, width, x);
+        columns_store(memory, 8, token, k - from * CHUNK, x, dense);
+    }
+    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+}
+
+/* WHOLE: of up to 8 tokens; there is no columns_convert, each group converts its part itself. */
+template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline__ void columns(const gpu_call &c) {
     extern __shared__ char shared[];
     char *memory = shared + ((1024 - (shared_address(shared) & 1023)) & 1023);
     const int teams = ((int)blockDim.x - COLUMNS_FETCHERS) / 128, warp = threadIdx.x / 32,
               chunks = packed_chunks(&c.v[1]);
     const uint32_t parts = cluster_size(), rank = blockIdx.x % parts, group = blockIdx.x / parts,
                    base = shared_address(memory);
-    const int from = (int)((int64_t)chunks * rank / parts), to = (int)((int64_t)chunks * (rank + 1) / parts);
-    const columns_room r = columns_room_of(N, teams, columns_bytes(&c));
+    const int from = columns_part(chunks, rank, parts), to = columns_part(chunks, rank + 1, parts);
+    const columns_room r = WHOLE ? columns_whole_room(columns_steps(&c, parts), teams, columns_bytes(&c))
+                                 : columns_room_of(N, teams, columns_bytes(&c));
     /* all dynamic: static shared memory would reduce the limit of dynamic */
     team_rows *where = (team_rows *)(memory + r.teams);
     const columns_ring weights = {base + r.weights, base + r.bars, r.weight, r.weight_stages, 0, 0};
@@ -275,7 +291,7 @@ template <int N, bool DENSE> static __device__ __forceinline__ void columns(cons
     if (threadIdx.x == 0) {
         for (int i = 0; i < r.weight_stages; i++)
             barrier_init(weights.bars + 16 * i, DENSE ? 32 : 1), barrier_init(weights.bars + 16 * i + 8, 4 * teams);
-        for (int i = 0; i < r.column_stages; i++)
+        for (int i = 0; i < r.column_stages && !WHOLE; i++)
             barrier_init(columns.bars + 16 * i, 1), barrier_init(columns.bars + 16 * i + 8, 4 * teams);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -285,13 +301,21 @@ template <int N, bool DENSE> static __device__ __forceinline__ void columns(cons
         DENSE ? fetch_dense(c, weights, group, teams, from, to) : fetch_weights(c, weights, group, teams, from, to);
     wait_before();
     const int now = rows_now(c, c.v[0]);
-    if (warp == 4 * teams + 1 && threadIdx.x % 32 == 0)
+    if (WHOLE && warp != 4 * teams)
+        convert_whole(c, memory, from, to, teams, DENSE);
+    if (!WHOLE && warp == 4 * teams + 1 && threadIdx.x % 32 == 0)
         fetch_columns(c, columns, from, to);
-    if (DENSE && warp < 4 * teams)
-        multiply_dense<N>(c, weights, columns, where[warp / 4], teams, from, to, d);
-    if (!DENSE && warp < 4 * teams)
-        multiply<N>(c, weights, columns, (uint32_t *)(memory + r.tables), memory + r.weights, where[warp / 4], teams,
-                    from, to, d);
+    const auto run = [&](auto ring) {
+        if (DENSE && warp < 4 * teams)
+            multiply_dense<N>(c, weights, ring, where[warp / 4], teams, from, to, d);
+        if (!DENSE && warp < 4 * teams)
+            multiply<N>(c, weights, ring, (uint32_t *)(memory + r.tables), memory + r.weights, where[warp / 4], teams,
+                        from, to, d);
+    };
+    if constexpr (WHOLE)
+        run(columns_whole{base, N * 128});
+    else
+        run(columns);
     __syncthreads(); /* the stages have been read: the sums reuse their memory */
     const int stride = teams * COLUMNS_ROWS + 4;
     if (warp < 4 * teams)
@@ -315,3 +339,12 @@ template <int N, bool DENSE> static __device__ __forceinline__ void columns(cons
     COLUMNS(name, 128, DENSE)
 COLUMNS_OF_ALL(columns, false)
 COLUMNS_OF_ALL(columns_dense, true)
+
+extern "C" __global__ void __launch_bounds__(128 * COLUMNS_TEAMS + COLUMNS_FETCHERS, 1)
+    columns_whole_8(const __grid_constant__ gpu_call c) {
+    columns<8, false, true>(c);
+}
+extern "C" __global__ void __launch_bounds__(128 * COLUMNS_TEAMS + COLUMNS_FETCHERS, 1)
+    columns_dense_whole_8(const __grid_constant__ gpu_call c) {
+    columns<8, true, true>(c);
+}

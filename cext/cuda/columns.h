@@ -63,6 +63,28 @@ BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
     return r;
 }
 
+/* Of a group that converts its part's activations itself, `steps` of 8 tokens, and has all of them in shared memory: as many stages of
+ * weights as leave room for a second group, two at least. */
+BOTH columns_room columns_whole_room(int steps, int teams, int chunk_bytes) {
+    columns_room r = columns_room_of(8, teams, chunk_bytes);
+    int column = 8 * COLUMNS_K * 2, sums = 8 * (teams * COLUMNS_ROWS + 4) * 4;
+    r.column_stages = steps;
+    r.weight_stages = chunk_bytes == TILE_ROWS * COLUMNS_K * 2 ? 8 : 4;
+    while (r.weight_stages > 2 && 2 * (steps * column + r.weight_stages * r.weight) > COLUMNS_SHARED - 16384)
+        r.weight_stages--;
+    r.weights = (steps * column + 1023) / 1024 * 1024;
+    r.tables = r.weights + r.weight_stages * r.weight;
+    r.bars = r.tables + teams * 4 * COLUMNS_TABLE;
+    r.teams = r.bars + 256 > sums ? r.bars + 256 : sums;
+    r.bytes = r.teams + COLUMNS_TEAMS * 16 + 1024;
+    return r;
+}
+
+/* Steps of the longest of so many parts of K. */
+BOTH int columns_steps(const gpu_call *c, int parts) {
+    return (packed_chunks(&c->v[1]) + parts - 1) / parts * (CHUNK / COLUMNS_K);
+}
+
 /* Most teams of a group: a warpgroup's accumulators of 128 columns take half of its registers. */
 #define COLUMNS_TEAMS_OF(tokens) ((tokens) > 64 ? COLUMNS_TEAMS / 2 : COLUMNS_TEAMS)
 
@@ -83,6 +105,29 @@ BOTH int columns_slots(int parts, int units) {
     default:
         return units * 102 / 132;
     }
+}
+
+/* The first chunk of part i of K. */
+BOTH int columns_part(int chunks, int i, int parts) {
+    return (int)((int64_t)chunks * i / parts);
+}
+
+BOTH int columns_all_blocks(const gpu_call *c) {
+    int blocks = 0, i;
+    for (i = 2; i <= (c->mode & PRODUCT_GATED ? 2 : product_last(c, c->mode)); i++)
+        blocks += columns_blocks(&c->v[i]);
+    return blocks;
+}
+
+/* Parts of K under PRODUCT_DETERMINISTIC, where a sum has the same ones for any number of columns and on any device: as many as
+ * keep an H200 busy with two teams a group, two groups a multiprocessor (of weights in the file's layout one). */
+BOTH int columns_fixed_parts(const gpu_call *c) {
+    int blocks = columns_all_blocks(c), groups = c->mode & PRODUCT_GATED ? blocks : (blocks + 1) / 2;
+    int chunks = packed_chunks(&c->v[1]), both = columns_dense(c) ? 1 : 2;
+    int parts = COLUMNS_PARTS < chunks ? COLUMNS_PARTS : chunks;
+    while (parts > 1 && groups * parts > both * columns_slots(parts, 132))
+        parts--;
+    return parts;
 }
 
 /* Cost model of a partition, in nanoseconds, fitted on an H200: a chunk's time grows with the teams per SM and is bounded below
@@ -107,11 +152,11 @@ BOTH int64_t columns_time(const gpu_call *c, columns_cut cut, int units) {
 BOTH columns_cut columns_cut_of(const gpu_call *c, int units) {
     columns_cut best = {0, 0, 0};
     int64_t least = INT64_MAX;
-    int gated = c->mode & PRODUCT_GATED ? 1 : 0, blocks = 0, i, teams, parts;
-    for (i = 2; i <= (gated ? 2 : product_last(c, c->mode)); i++)
-        blocks += columns_blocks(&c->v[i]);
+    int gated = c->mode & PRODUCT_GATED ? 1 : 0, blocks = columns_all_blocks(c), teams, parts;
+    int fixed = c->mode & PRODUCT_DETERMINISTIC ? columns_fixed_parts(c) : 0;
     for (teams = 1 + gated; teams <= COLUMNS_TEAMS_OF(8 << columns_kind(c->v[0].shape[0])); teams *= 2)
-        for (parts = 1; parts <= COLUMNS_PARTS && parts <= packed_chunks(&c->v[1]); parts++) {
+        for (parts = fixed ? fixed : 1; parts <= (fixed ? fixed : COLUMNS_PARTS) && parts <= packed_chunks(&c->v[1]);
+             parts++) {
             columns_cut cut = {teams, parts, (blocks + (teams >> gated) - 1) / (teams >> gated)};
             int64_t time = columns_time(c, cut, units);
             if (time < least) {

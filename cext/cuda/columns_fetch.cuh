@@ -57,6 +57,28 @@ static __device__ __forceinline__ void ring_release(columns_ring &ring) {
     ring.next();
 }
 
+/* All steps of a part of K in shared memory, complete before the first is read: nothing is waited for or released. */
+struct columns_whole {
+    uint32_t at;
+    int bytes;
+    __device__ __forceinline__ uint32_t here() const {
+        return at;
+    }
+    __device__ __forceinline__ void next() {
+        at += bytes;
+    }
+};
+
+static __device__ __forceinline__ void ring_wait(const columns_ring &ring) {
+    barrier_wait(ring.full(), ring.phase);
+}
+
+static __device__ __forceinline__ void ring_wait(const columns_whole &) {}
+
+static __device__ __forceinline__ void ring_release(columns_whole &ring) {
+    ring.next();
+}
+
 /* Loads packed weights. Run by one warp: a lane per tile of 16 rows. */
 static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_ring ring, int group, int teams,
                                                      int from, int to) {

@@ -78,7 +78,7 @@ static __device__ __forceinline__ void columns_finish(const gpu_call &c, const f
         if (left <= 0)
             continue;
         float *out = (float *)(c.v[0].data + token * c.v[0].stride) + at;
-        float v[4], more[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float v[4], more[4] = {-0.0f, -0.0f, -0.0f, -0.0f}; /* which changes no number, not -0 either */
         if (c.mode & PRODUCT_ADD) {
             const float *from = (const float *)(c.v[c.n_in].data + token * c.v[c.n_in].stride) + at;
 #pragma unroll

@@ -4,7 +4,8 @@
 #include "attention_shape.h"
 #include "check.h"
 #include "check_tokens.h"
-#include "packed.h"
+#include "columns.h"
+#include "products.h"
 #include "tables.h"
 #include "tiles.h"
 
@@ -128,6 +129,36 @@ static const char *wide_swiglu(const gpu_call *c, const gpu_traits *t) {
     return why ? why : check_wide(c, t, 2 * width(c->v));
 }
 
+const char *cuda_fixed_fault(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    int dense = !(c->v[2].format & PACKED_FLAG);
+    const char *why = c->n_in < 2 ? "it takes x and weights"
+                      : dense     ? cuda_dense_fault(c, mode)
+                                  : cuda_product_fault(c, mode);
+    if (!why)
+        why = mode & PRODUCT_ADD ? able_add(c, t) : mode & PRODUCT_GATED ? able_swiglu(c, t) : able_linear(c, t);
+    return why ? why : t->shared < COLUMNS_SHARED + 4096 ? "the device has too little memory for a group" : NULL;
+}
+
+static const char *check_fixed(const gpu_call *c, const gpu_traits *t, uint32_t mode, uint32_t packed) {
+    const char *why = cuda_fixed_fault(c, t, mode);
+    if (why)
+        return why;
+    if ((c->v[2].format & PACKED_FLAG) != packed)
+        return "it is made for weights in another order";
+    return c->v[1].shape[0] > COLUMNS_MOST ? NULL : "it is made for more tokens";
+}
+
+#define FIXED_CHECKS(name, mode)                                                                                       \
+    static const char *fixed_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_fixed(c, t, mode, PACKED_FLAG);                                                                   \
+    }                                                                                                                  \
+    static const char *fixed_dense_##name(const gpu_call *c, const gpu_traits *t) {                                    \
+        return check_fixed(c, t, mode, 0);                                                                             \
+    }
+FIXED_CHECKS(linear, WIDE_LINEAR)
+FIXED_CHECKS(add, WIDE_ADD)
+FIXED_CHECKS(swiglu, WIDE_SWIGLU)
+
 static uint64_t scratch_many(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     return tiles_scratch(c);
@@ -246,6 +277,51 @@ HEADS(any_128, 0, 128, 128, 8)
 HEADS(any_256, 0, 256, 256, 8)
 HEADS(any_512, 0, 512, 512, 8)
 
+/* --- attention under PRODUCT_DETERMINISTIC: no check but FEW's asks for the tokens, and both entries give the same bits */
+
+static const char *check_fixed_heads(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+    const char *why = check_heads(c, t, n);
+    return why || c->v[1].shape[1] / c->v[2].shape[1] <= FIXED_ROWS ? why : "a KV head may have 64 heads at most";
+}
+
+static uint64_t scratch_fixed(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return fixed_scratch(c);
+}
+
+static void grid_fixed(const gpu_call *c, gpu_grid *g, int d) {
+    *g = grid_of(fixed_groups(c), c->v[2].shape[1], walkers(c), 128, (uint64_t)fixed_shared(d));
+}
+
+#define FIXED_HEADS(d)                                                                                                 \
+    static const char *few_fixed_##d(const gpu_call *c, const gpu_traits *t) {                                         \
+        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_fixed_heads(c, t, &kind_##d##_16);    \
+    }                                                                                                                  \
+    static const char *many_fixed_##d(const gpu_call *c, const gpu_traits *t) {                                        \
+        return check_fixed_heads(c, t, &kind_##d##_16);                                                                \
+    }                                                                                                                  \
+    static void grid_fixed_##d(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                                  \
+        (void)t;                                                                                                       \
+        grid_fixed(c, g, d);                                                                                           \
+    }
+FIXED_HEADS(64)
+FIXED_HEADS(128)
+
+#define FIXED_ATTENTION(d)                                                                                             \
+    {.op = "attention",                                                                                                \
+     .check = few_fixed_##d,                                                                                           \
+     .scratch = scratch_fixed,                                                                                         \
+     .format_of = 2,                                                                                                   \
+     .launch = {{"attention_fixed_" #d, grid_fixed_##d, 1}},                                                           \
+     .counters = 4 * FIXED_COUNTERS},                                                                                  \
+    {                                                                                                                  \
+        .op = "attention", .check = many_fixed_##d, .scratch = scratch_fixed, .format_of = 2,                          \
+        .launch = {{"attention_fixed_wide_" #d, grid_wide_##d##_16, 1}, {"attention_fixed_" #d, grid_fixed_##d, 1}},   \
+        .counters = 4 * FIXED_COUNTERS                                                                                 \
+    }
+
+const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_ATTENTION(128), {0}};
+
 #define PRODUCT(op, mode, kind)                                                                                        \
     {op,          wide_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}},     \
      able_##kind, {0}},                                                                                                \
@@ -267,6 +343,24 @@ HEADS(any_512, 0, 512, 512, 8)
              {"attention_join", grid_join, 1}},                                                                        \
             NULL, SPLITS                                                                                               \
     }
+
+#define FIXED(op_, mode_, kind)                                                                                        \
+    {.op = op_,                                                                                                        \
+     .check = fixed_##kind,                                                                                            \
+     .scratch = scratch_many,                                                                                          \
+     .mode = (mode_) | PRODUCT_DETERMINISTIC,                                                                          \
+     .launch = {{"wide_tiles_fixed", grid_tiles, 0}, {op_ "_fixed", grid_narrow, 0}}},                                 \
+    {                                                                                                                  \
+        .op = op_, .check = fixed_dense_##kind, .scratch = scratch_many, .mode = (mode_) | PRODUCT_DETERMINISTIC,      \
+        .launch = {{"wide_tiles", grid_tiles, 0}, {op_ "_fixed", grid_narrow, 0}}                                      \
+    }
+
+const gpu_kernel cuda_fixed_prompt_kernels[] = {
+    FIXED("linear", WIDE_LINEAR, linear),
+    FIXED("linear_add", WIDE_ADD, add),
+    FIXED("linear_swiglu", WIDE_SWIGLU, swiglu),
+    {0},
+};
 
 const gpu_kernel cuda_prompt_kernels[] = {
     PRODUCT("linear", WIDE_LINEAR, linear),

@@ -18,7 +18,13 @@ const gpu_kernel *const cuda_tables[] = {
     NULL,
 };
 const gpu_kernel *const cuda_deterministic_tables[] = {
-    cuda_deterministic_products, cuda_deterministic_expert_kernels,
-    cuda_small_kernels,          cuda_group_kernels,
-    gpu_portable_kernels,        NULL,
+    cuda_fixed_column_kernels,
+    cuda_fixed_prompt_kernels,
+    cuda_fixed_attention_kernels,
+    cuda_deterministic_products,
+    cuda_deterministic_expert_kernels,
+    cuda_small_kernels,
+    cuda_group_kernels,
+    gpu_portable_kernels,
+    NULL,
 };

@@ -9,10 +9,11 @@
 #ifndef SATCHEL_CUDA_TILES_H
 #define SATCHEL_CUDA_TILES_H
 
-#include "call.h"
+#include "packed.h"
 
 enum { PANEL_ROWS = 128, PANEL_K = 64, PANEL_BYTES = PANEL_ROWS * PANEL_K * 2 };
-enum { WIDE_LINEAR = 0, WIDE_ADD = 1, WIDE_SWIGLU = 2 };
+/* Modes, of which only PRODUCT_DETERMINISTIC may stand beside another. */
+enum { WIDE_LINEAR = 0, WIDE_ADD = PRODUCT_ADD, WIDE_SWIGLU = PRODUCT_GATED };
 
 #ifdef __CUDACC__
 #define TILES_FN static constexpr __host__ __device__ __forceinline__
@@ -45,13 +46,13 @@ TILES_FN uint64_t tiles_place(uint32_t row, uint32_t k, uint32_t across) {
 }
 
 TILES_FN int tiles_weights(const gpu_call *c) {
-    return c->mode == WIDE_ADD ? 1 : (int)c->n_in - 1;
+    return c->mode & WIDE_ADD ? 1 : (int)c->n_in - 1;
 }
 
 /* Rows of all weights: columns of the product. */
 TILES_FN int64_t tiles_columns(const gpu_call *c) {
     int64_t n = 0;
-    if (c->mode == WIDE_SWIGLU)
+    if (c->mode & WIDE_SWIGLU)
         return 16 * ((c->v[2].shape[0] + 7) / 8);
     for (int i = 0; i < tiles_weights(c); i++)
         n += c->v[2 + i].shape[0];

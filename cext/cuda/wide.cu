@@ -4,7 +4,11 @@
  * product. Then a persistent kernel loops over the tiles of y, 128 tokens by 256 (or 128) columns: one producer thread loads
  * operands by bulk copies into a ring, and two warpgroups multiply 64 tokens each. A sum runs over K in order for any number
  * of tokens. (Measured: in clusters, multicast bulk copies were slower than plain ones.)
+ *
+ * The kernels of PRODUCT_DETERMINISTIC sum K in the parts that columns.cu's groups have there and add these in the same order, so
+ * a token's bits are those of columns.cu. That takes a second set of accumulators: they have tiles of 128 columns alone.
  */
+#include "columns.h"
 #include "hopper.h"
 #include "tiles.h"
 #include "wgmma.h"
@@ -13,6 +17,7 @@
 struct wide_shape {
     const uint8_t *x, *w;
     int tokens, columns, across, tiles_m, tiles;
+    int parts, chunks; /* of K, in deterministic kernels */
 };
 
 template <int BN> struct wide_ring {
@@ -113,15 +118,25 @@ static __device__ __forceinline__ void wide_expect(const gpu_call &c, const wide
     }
 }
 
+/* The step of PANEL_K that part i of K begins with. */
+static __device__ __forceinline__ int part_border(const wide_shape &s, int i) {
+    return min(columns_part(s.chunks, i, s.parts) * (CHUNK / PANEL_K), s.across);
+}
+
 /* Consumer warpgroup: multiplies 64 tokens of each tile. */
-template <int BN, int MODE>
+template <int BN, int MODE, bool FIXED>
 static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wide_shape &s,
                                                      const wide_ring<BN> &ring) {
     typedef wide_ring<BN> R;
     const int half = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
     uint32_t stage = 0, phase = 0, last = 0;
     for (int tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
-        float d[BN / 2];
+        float d[BN / 2], sum[BN / 2];
+        int from = 0, part = 0, border = FIXED ? part_border(s, 1) : 0;
+        if (FIXED)
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++)
+                sum[i] = 0.0f;
         if (MODE == WIDE_ADD)
             wide_expect<BN>(c, s, tile % s.tiles_m * PANEL_ROWS + half * 64, tile / s.tiles_m * BN);
         for (int k = 0; k < s.across; k++) {
@@ -131,7 +146,7 @@ static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wi
             products_open();
 #pragma unroll
             for (int i = 0; i < PANEL_K / 16; i++)
-                product(d, a + 2 * i, b + 2 * i, k + i);
+                product(d, a + 2 * i, b + 2 * i, k - from + i);
             products_close();
             products_wait<1>();
             if (k)
@@ -139,14 +154,22 @@ static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wi
             last = stage;
             if (++stage == R::STAGES)
                 stage = 0, phase ^= 1;
+            if (FIXED && k + 1 == border) {
+                products_wait<0>();
+#pragma unroll
+                for (int i = 0; i < BN / 2; i++)
+                    sum[i] += d[i];
+                from = border, border = part_border(s, ++part + 1);
+            }
         }
         products_wait<0>();
         wide_release(ring.empty(last));
-        wide_store<BN, MODE>(c, s, d, tile % s.tiles_m * PANEL_ROWS + half * 64 + warp * 16, tile / s.tiles_m * BN);
+        wide_store<BN, MODE>(c, s, FIXED ? sum : d, tile % s.tiles_m * PANEL_ROWS + half * 64 + warp * 16,
+                             tile / s.tiles_m * BN);
     }
 }
 
-template <int BN, int MODE> static __device__ __forceinline__ void wide(const gpu_call &c) {
+template <int BN, int MODE, bool FIXED = false> static __device__ __forceinline__ void wide(const gpu_call &c) {
     typedef wide_ring<BN> R;
     extern __shared__ uint8_t memory[];
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
@@ -156,6 +179,8 @@ template <int BN, int MODE> static __device__ __forceinline__ void wide(const gp
                     (int)tiles_columns(&c), (k + PANEL_K - 1) / PANEL_K};
     s.tiles_m = (tokens + PANEL_ROWS - 1) / PANEL_ROWS;
     s.tiles = s.tiles_m * ((s.columns + BN - 1) / BN);
+    if (FIXED)
+        s.parts = columns_fixed_parts(&c), s.chunks = packed_chunks(&c.v[1]);
     if (threadIdx.x == 0) {
         for (int i = 0; i < R::STAGES; i++) {
             barrier_init(ring.full(i), 1);
@@ -170,13 +195,13 @@ template <int BN, int MODE> static __device__ __forceinline__ void wide(const gp
             wide_load<BN>(s, ring);
     } else {
         registers_take<232>();
-        wide_multiply<BN, MODE>(c, s, ring);
+        wide_multiply<BN, MODE, FIXED>(c, s, ring);
     }
 }
 
-#define WIDE(name, BN, MODE)                                                                                           \
+#define WIDE(name, BN, ...)                                                                                            \
     extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ gpu_call c) {                    \
-        wide<BN, MODE>(c);                                                                                             \
+        wide<BN, __VA_ARGS__>(c);                                                                                      \
     }
 WIDE(linear_wide, 256, WIDE_LINEAR)
 WIDE(linear_add_wide, 256, WIDE_ADD)
@@ -184,3 +209,6 @@ WIDE(linear_swiglu_wide, 256, WIDE_SWIGLU)
 WIDE(linear_narrow, 128, WIDE_LINEAR)
 WIDE(linear_add_narrow, 128, WIDE_ADD)
 WIDE(linear_swiglu_narrow, 128, WIDE_SWIGLU)
+WIDE(linear_fixed, 128, WIDE_LINEAR, true)
+WIDE(linear_add_fixed, 128, WIDE_ADD, true)
+WIDE(linear_swiglu_fixed, 128, WIDE_SWIGLU, true)

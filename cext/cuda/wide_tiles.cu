@@ -3,9 +3,12 @@
  *
  * The commonest formats are dequantized eight elements per lane, the others by the parts of 32 that cext/quant defines, and
  * packed weights by chunks of 16 rows and 256 columns (tile.cuh).
+ *
+ * wide_tiles_fixed, for PRODUCT_DETERMINISTIC, rounds packed weights as columns.cu does and orders K as it does within 16
+ * columns, so products of many tokens have the bits of those of few.
  */
+#include "columns_values.cuh"
 #include "quant.h"
-#include "tile_values.cuh"
 #include "tiles.h"
 
 static __device__ __forceinline__ uint4 bf16_of_eight(const float *x) {
@@ -113,6 +116,71 @@ static __device__ __forceinline__ uint32_t bring_chunks(const gpu_view &v, uint3
     return item - items;
 }
 
+/* The rows of activations in the order of columns_values.cuh; a lane brings 16 of 512 numbers. */
+static __device__ __forceinline__ uint32_t bring_pieces(const gpu_view &v, uint32_t rows, uint32_t item, uint8_t *to) {
+    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, parts = (k_all + 511) / 512;
+    for (; item < rows * parts; item += gridDim.x * 8) {
+        const uint32_t r = item / parts, k = item % parts * 512 + threadIdx.x % 32 * 16;
+        float x[16] = {0};
+        if (k >= across * PANEL_K)
+            continue;
+        if (k < k_all) {
+            eight_f32((const uint8_t *)v.data + (uint64_t)r * v.stride, k, x);
+            eight_f32((const uint8_t *)v.data + (uint64_t)r * v.stride, k + 8, x + 8);
+        }
+        *(uint4 *)(to + tiles_place(r, k, across)) = columns_piece(x, 0);
+        *(uint4 *)(to + tiles_place(r, k + 8, across)) = columns_piece(x, 1);
+    }
+    return item - rows * parts;
+}
+
+/* A packed weight as columns.cu multiplies it, a chunk a warp. Of 16 columns lane (g, t) makes places 2 t and 8 + 2 t, and the next of
+ * each, of rows g and g + 8; an even lane stores the lower places of two lanes, an odd one the upper. */
+template <class F>
+static __device__ __forceinline__ uint32_t bring_operands(const gpu_view &v, uint32_t item, uint8_t *to, uint32_t first,
+                                                          uint32_t step) {
+    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, rows = v.shape[0],
+                   chunks = packed_chunks(&v);
+    const uint32_t lane = threadIdx.x % 32, odd = lane % 2, items = packed_tiles(&v) * chunks;
+    for (; item < items; item += gridDim.x * 8) {
+        const char *w = (const char *)v.data + (uint64_t)item * F::BYTES;
+        const uint32_t row = item / chunks * TILE_ROWS + lane / 4, k_first = item % chunks * CHUNK;
+        const tile_scale<F> scale[2] = {{w, (int)lane / 4}, {w, (int)lane / 4 + 8}};
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            uint32_t word[2][4];
+            columns_words<F>(w, lane, p, word);
+#pragma unroll
+            for (int i = 0; i < 4; i++) { /* stretch, half */
+                const int j = 2 * p + i / 2, half = i % 2;
+                uint2 by[2];
+                uint32_t a[4];
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    uint32_t words[2];
+                    scale_words<F>(scale[r], j, words);
+                    by[r] = make_uint2(words[0], words[1]);
+                }
+                operand_of<F>(word[i / 2], half, by, a);
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const uint32_t own = odd ? a[2 + r] : a[r],
+                                   other = __shfl_xor_sync(0xFFFFFFFFu, odd ? a[r] : a[2 + r], 1);
+                    const uint32_t at = row + 8 * r, k = k_first + 32 * j + 16 * half + 8 * odd;
+                    const uint32_t at_row = step ? at / 8 * 16 + at % 8 + first : at + first;
+                    uint2 out = odd ? make_uint2(other, own) : make_uint2(own, other);
+                    if (at >= rows || k >= across * PANEL_K)
+                        continue;
+                    if (k >= k_all)
+                        out = make_uint2(0, 0);
+                    *(uint2 *)(to + tiles_place(at_row, k, across) + lane % 4 / 2 * 8) = out;
+                }
+            }
+        }
+    }
+    return item - items;
+}
+
 /* A weight of any format; step 1: of a gate and an up. */
 static __device__ __forceinline__ uint32_t bring_weight(const gpu_view &v, uint32_t item, uint8_t *to, uint32_t at,
                                                         uint32_t step) {
@@ -157,8 +225,32 @@ extern "C" __global__ void __launch_bounds__(256, 5) wide_tiles(const __grid_con
     item = bring_all(c.v[1], tokens, item, to, 0, 0, [](const uint8_t *row, int k, float *x) { eight_f32(row, k, x); });
     to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1]);
     for (int i = 0; i < tiles_weights(&c); i++) {
-        const int step = c.mode == WIDE_SWIGLU;
+        const int step = c.mode & WIDE_SWIGLU ? 1 : 0;
         item = bring_weight(c.v[2 + i], item, to, step ? i * 8 : first, step);
         first += c.v[2 + i].shape[0];
+    }
+}
+
+/* All weights are packed: F16 and BF16 ones meet activations in the file's order, so wide_tiles serves. */
+extern "C" __global__ void __launch_bounds__(256, 5) wide_tiles_fixed(const __grid_constant__ gpu_call c) {
+    const int tokens = rows_of(&c, &c.v[1]);
+    uint8_t *to = (uint8_t *)c.scratch;
+    uint32_t item = blockIdx.x * 8 + threadIdx.x / 32, first = 0;
+    if (tokens <= 0)
+        return;
+    item = bring_pieces(c.v[1], tokens, item, to);
+    to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1]);
+    for (int i = 0; i < tiles_weights(&c); i++) {
+        const gpu_view &v = c.v[2 + i];
+        const uint32_t step = c.mode & WIDE_SWIGLU ? 1 : 0, at = step ? i * 8 : first;
+        switch (v.format) {
+#define BRING_OPERANDS(name)                                                                                           \
+    case PACKED_FLAG | tile_##name::FORMAT:                                                                            \
+        item = bring_operands<tile_##name>(v, item, to, at, step);                                                     \
+        break;
+            TILE_FORMATS(BRING_OPERANDS)
+#undef BRING_OPERANDS
+        }
+        first += v.shape[0];
     }
 }
