@@ -4,8 +4,17 @@
 #include <stddef.h>
 
 const gpu_kernel *const cuda_tables[] = {
-    cuda_fp8_kernels,    cuda_column_kernels, cuda_prompt_kernels, cuda_latent_kernels,  cuda_products,
-    cuda_expert_kernels, cuda_small_kernels,  cuda_heads_kernels,  gpu_portable_kernels, NULL,
+    cuda_fp8_kernels,
+    cuda_column_kernels,
+    cuda_prompt_kernels,
+    cuda_latent_kernels,
+    cuda_state_kernels,
+    cuda_products,
+    cuda_expert_kernels,
+    cuda_small_kernels,
+    cuda_heads_kernels,
+    gpu_portable_kernels,
+    NULL,
 };
 const gpu_kernel *const cuda_deterministic_tables[] = {
     cuda_deterministic_products, cuda_deterministic_expert_kernels, cuda_small_kernels, gpu_portable_kernels, NULL,

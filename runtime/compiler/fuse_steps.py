@@ -14,6 +14,7 @@ from satchel.runtime import ops
 from satchel.runtime.compiler.fuse import Local, Uses
 from satchel.runtime.compiler.fuse_heads import AttentionSteps, layers_of, variants
 from satchel.runtime.compiler.fuse_post_norm import PostNormSteps, post_norms_of
+from satchel.runtime.compiler.fuse_scan import ScanSteps, scans_of
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Node, readers, toposort
 from satchel.runtime.ops.op import op_of
@@ -98,6 +99,17 @@ class _Bucket:
         for node, columns in found.results(fused):
             self.put(node, columns)
 
+    def scan(self, found: ScanSteps) -> None:
+        """A scan with its state's write as one step; else each by itself."""
+        steps = (found.scan, found.outputs, found.written)
+        together = len({self.placed[n] for n in steps}) == 1
+        fused = found.fused(self.new) if together else None
+        if fused is None or not self.fits(fused, *steps):
+            self.keep(found.scan)
+            return
+        self.put(found.outputs, fused)
+        self.put(found.written, ops.ordered_after(self.new[found.written.src[0]], fused))
+
     def attention(self, layer: AttentionSteps) -> None:
         """A layer's attention with the steps before it as one step; else as two, or each by itself."""
         node, steps = layer.attention, (layer.rope, layer.keys, layer.values)
@@ -120,7 +132,7 @@ class _Bucket:
 def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
     """The graph of this bucket's plan."""
     work, layers = _Bucket(optimized, bucket), layers_of(optimized.roots)
-    post_norms = post_norms_of(optimized.roots)
+    post_norms, scans = post_norms_of(optimized.roots), scans_of(optimized.roots)
     late = {n for layer in layers.values() for n in (layer.keys, layer.values)}
     late |= {n for found in post_norms.values() for n in found.steps[:-1]}
     for node in toposort(optimized.roots):
@@ -132,7 +144,9 @@ def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
             work.attention(layers[node])
         elif node in post_norms:
             work.post_norm(post_norms[node])
-        elif node not in late:
+        elif node in scans:
+            work.scan(scans[node])
+        elif node not in late and node not in work.new:
             work.keep(node)
     roots = tuple(work.new[root] for root in optimized.roots)
     assignment = replace(optimized.assignment, roots=roots, device=work.device)

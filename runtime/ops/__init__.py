@@ -40,6 +40,7 @@ from satchel.runtime.ops.paged import (
 from satchel.runtime.ops.recurrent import (
     conv_write,
     gated_scan,
+    gated_scan_write,
     ordered_after,
     scan_write,
     short_conv,
@@ -65,6 +66,7 @@ __all__ = [
     "evaluate",
     "expanded_attention",
     "gated_scan",
+    "gated_scan_write",
     "gather",
     "gather_columns",
     "gather_rows",
