@@ -170,7 +170,7 @@ struct states_case {
         allow(chunks, CHUNK_SHARED);
         if (only < 0 || only == 0)
             ::launch((const void *)scan_short,
-                     {dim3(columns, most > TOKEN_ALONE ? TOKEN_STARTS : most), TOKEN_THREADS, 0, true}, call);
+                     {dim3(columns, std::min(most, (int)TOKEN_STARTS)), TOKEN_THREADS, 0, true}, call);
         if (only < 0 || only == 1)
             ::launch((const void *)scan_matrices,
                      {dim3(of.groups * ((each + 1) / 2), (most + STATE_CHUNK - 1) / STATE_CHUNK), MATRIX_THREADS,

@@ -69,7 +69,7 @@ static void grid_each(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 static void grid_short(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     grid_each(c, t, g);
-    if (g->groups[1] > TOKEN_ALONE)
+    if (g->groups[1] > TOKEN_STARTS)
         g->groups[1] = TOKEN_STARTS;
 }
 

@@ -59,47 +59,74 @@ struct scan_call {
 
 /* --- token by token */
 
+/* What a thread needs of a token, and the page of the state after it. */
+template <int ROWS> struct scan_token {
+    float key[ROWS], query[ROWS], beta, g;
+    float4 v;
+    int page;
+    bool last; /* of its piece */
+};
+
+/* A head's 32 columns in a group: a thread has four of every 16th row. */
+template <int ROWS> struct scan_tile {
+    const scan_call &x;
+    int head, group, quad, row, column;
+    bool mine;
+
+    __device__ __forceinline__ explicit scan_tile(const scan_call &of) : x(of) {
+        const int slices = state_slices(x.state);
+        head = blockIdx.x / slices, group = x.group_of(head);
+        quad = threadIdx.x % (STATE_COLUMNS / 4), row = threadIdx.x / (STATE_COLUMNS / 4);
+        column = blockIdx.x % slices * STATE_COLUMNS + 4 * quad, mine = column < x.width;
+    }
+    __device__ __forceinline__ float4 *place(int page, int i) const {
+        return (float4 *)(x.page_at(page, head) + (int64_t)(row + TOKEN_ROWS * i) * x.width + column);
+    }
+    __device__ __forceinline__ bool is(int i) const {
+        return row + TOKEN_ROWS * i < x.keys;
+    }
+    __device__ __forceinline__ void load(int t, scan_token<ROWS> &to) const {
+        const float *k = ROW(const float, x.k, t) + (int64_t)group * x.keys + row;
+        const float *q = ROW(const float, x.q, t) + (int64_t)group * x.keys + row;
+        const bool last = x.ends(t);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            to.key[i] = is(i) ? k[TOKEN_ROWS * i] : 0, to.query[i] = is(i) ? q[TOKEN_ROWS * i] : 0;
+        to.beta = ROW(const float, x.beta, t)[head], to.g = ROW(const float, x.g, t)[head];
+        to.v = mine ? *(const float4 *)(ROW(const float, x.v, t) + (int64_t)head * x.width + column)
+                    : make_float4(0, 0, 0, 0);
+        to.page = page_after(x.slots, x.state, t, last, x.block), to.last = last;
+    }
+};
+
 /* Steps of a head's 32 columns through the piece that starts at token t. ROWS: most rows of a thread. */
 template <int ROWS> static __device__ __forceinline__ void scan_piece(const scan_call &x, int t) {
     __shared__ float sums[2][TOKEN_THREADS / 32][STATE_COLUMNS / 4][9];
-    const int slices = state_slices(x.state), head = blockIdx.x / slices, group = x.group_of(head);
-    const int quad = threadIdx.x % (STATE_COLUMNS / 4), row = threadIdx.x / (STATE_COLUMNS / 4);
-    const int column = blockIdx.x % slices * STATE_COLUMNS + 4 * quad, warp = threadIdx.x / 32;
-    const bool mine = column < x.width;
+    const scan_tile<ROWS> tile(x);
+    const int warp = threadIdx.x / 32;
+    scan_token<ROWS> now, next;
     float4 s[ROWS];
-    int page = page_before(x.slots, x.state, t, x.block), turn = 0;
-    if (page == PAGE_OUTSIDE) {
+    const int before = page_before(x.slots, x.state, t, x.block);
+    tile.load(t, now);
+    if (before == PAGE_OUTSIDE || now.page == PAGE_OUTSIDE) {
         fault(&x.c);
         return;
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
-        s[i] = page >= 0 && mine && row + TOKEN_ROWS * i < x.keys
-                   ? *(const float4 *)(x.page_at(page, head) + (int64_t)(row + TOKEN_ROWS * i) * x.width + column)
-                   : make_float4(0, 0, 0, 0);
-    for (bool last = false; !last; t++, turn ^= 1) {
-        const float *k = ROW(const float, x.k, t) + (int64_t)group * x.keys + row;
-        const float *q = ROW(const float, x.q, t) + (int64_t)group * x.keys + row;
-        const float beta = ROW(const float, x.beta, t)[head], g = ROW(const float, x.g, t)[head];
-        const float4 v = mine ? *(const float4 *)(ROW(const float, x.v, t) + (int64_t)head * x.width + column)
-                              : make_float4(0, 0, 0, 0);
-        float key[ROWS], sum[9] = {};
-        last = x.ends(t);
-        page = page_after(x.slots, x.state, t, last, x.block);
-        if (page == PAGE_OUTSIDE) {
-            fault(&x.c);
-            return;
-        }
+        s[i] = before >= 0 && tile.mine && tile.is(i) ? *tile.place(before, i) : make_float4(0, 0, 0, 0);
+    for (int turn = 0;; turn ^= 1, t++) {
+        float sum[9] = {};
+        if (!now.last)
+            tile.load(t + 1, next);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const bool is = row + TOKEN_ROWS * i < x.keys;
-            const float query = is ? q[TOKEN_ROWS * i] : 0;
-            key[i] = is ? k[TOKEN_ROWS * i] : 0;
-            sum[0] = fmaf(key[i], s[i].x, sum[0]), sum[1] = fmaf(key[i], s[i].y, sum[1]);
-            sum[2] = fmaf(key[i], s[i].z, sum[2]), sum[3] = fmaf(key[i], s[i].w, sum[3]);
+            const float key = now.key[i], query = now.query[i];
+            sum[0] = fmaf(key, s[i].x, sum[0]), sum[1] = fmaf(key, s[i].y, sum[1]);
+            sum[2] = fmaf(key, s[i].z, sum[2]), sum[3] = fmaf(key, s[i].w, sum[3]);
             sum[4] = fmaf(query, s[i].x, sum[4]), sum[5] = fmaf(query, s[i].y, sum[5]);
             sum[6] = fmaf(query, s[i].z, sum[6]), sum[7] = fmaf(query, s[i].w, sum[7]);
-            sum[8] = fmaf(key[i], query, sum[8]);
+            sum[8] = fmaf(key, query, sum[8]);
         }
 #pragma unroll
         for (int i = 0; i < 9; i++) {
@@ -109,28 +136,36 @@ template <int ROWS> static __device__ __forceinline__ void scan_piece(const scan
         if (threadIdx.x % 32 < STATE_COLUMNS / 4)
 #pragma unroll
             for (int i = 0; i < 9; i++)
-                sums[turn][warp][quad][i] = sum[i];
+                sums[turn][warp][tile.quad][i] = sum[i];
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 9; i++) {
             sum[i] = 0;
 #pragma unroll
             for (int w = 0; w < TOKEN_THREADS / 32; w++)
-                sum[i] += sums[turn][w][quad][i];
+                sum[i] += sums[turn][w][tile.quad][i];
         }
-        const float fade = expf(g), old = x.delta ? fade : 0;
-        const float4 u = make_float4(beta * (v.x - old * sum[0]), beta * (v.y - old * sum[1]),
-                                     beta * (v.z - old * sum[2]), beta * (v.w - old * sum[3]));
-        if (mine && row == 0)
-            *(float4 *)(ROW(float, x.c.v, t) + (int64_t)head * x.width + column) =
+        const float fade = expf(now.g), old = x.delta ? fade : 0, beta = now.beta;
+        const float4 u = make_float4(beta * (now.v.x - old * sum[0]), beta * (now.v.y - old * sum[1]),
+                                     beta * (now.v.z - old * sum[2]), beta * (now.v.w - old * sum[3]));
+        if (tile.mine && tile.row == 0)
+            *(float4 *)(ROW(float, x.c.v, t) + (int64_t)tile.head * x.width + tile.column) =
                 make_float4(fmaf(fade, sum[4], sum[8] * u.x), fmaf(fade, sum[5], sum[8] * u.y),
                             fmaf(fade, sum[6], sum[8] * u.z), fmaf(fade, sum[7], sum[8] * u.w));
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            s[i] = make_float4(fmaf(key[i], u.x, s[i].x * fade), fmaf(key[i], u.y, s[i].y * fade),
-                               fmaf(key[i], u.z, s[i].z * fade), fmaf(key[i], u.w, s[i].w * fade));
-            if (page >= 0 && mine && row + TOKEN_ROWS * i < x.keys)
-                *(float4 *)(x.page_at(page, head) + (int64_t)(row + TOKEN_ROWS * i) * x.width + column) = s[i];
+            const float key = now.key[i];
+            s[i] = make_float4(fmaf(key, u.x, s[i].x * fade), fmaf(key, u.y, s[i].y * fade),
+                               fmaf(key, u.z, s[i].z * fade), fmaf(key, u.w, s[i].w * fade));
+            if (now.page >= 0 && tile.mine && tile.is(i))
+                *tile.place(now.page, i) = s[i];
+        }
+        if (now.last)
+            return;
+        now = next;
+        if (now.page == PAGE_OUTSIDE) {
+            fault(&x.c);
+            return;
         }
     }
 }
@@ -322,6 +357,7 @@ static __device__ __forceinline__ void make_matrices(const scan_call &x, const s
             scratch[at.faded + (uint64_t)head * x.v->shape[0] + start + i] = expf((float)sum);
             scratch[at.left + (uint64_t)head * x.v->shape[0] + start + i] = expf((float)(sums[which][used - 1] - sum));
         }
+#pragma unroll 8
         for (int r = 0; r < STATE_CHUNK; r++) {
             const float fade = i <= r ? expf((float)(sums[which][r] - sum)) : 0;
             if (x.delta)
@@ -344,9 +380,9 @@ static __device__ __forceinline__ void make_matrices(const scan_call &x, const s
 }
 
 /* The chunks that start in tokens STATE_CHUNK blockIdx.y .., for two heads of a group. */
-extern "C" __global__ void __launch_bounds__(MATRIX_THREADS) scan_matrices(const __grid_constant__ gpu_call c) {
+extern "C" __global__ void __launch_bounds__(MATRIX_THREADS, 2) scan_matrices(const __grid_constant__ gpu_call c) {
     extern __shared__ __align__(16) char local[];
-    __shared__ uint32_t starts[2 * STATE_CHUNK / 32], pieces[2 * STATE_CHUNK / 32];
+    __shared__ uint32_t starts[2 * STATE_CHUNK / 32], chunks[2 * STATE_CHUNK / 32];
     AWAIT_BEFORE();
     const scan_call x(c);
     const state_scratch at = state_scratch_of(&c, x.delta);
@@ -355,25 +391,25 @@ extern "C" __global__ void __launch_bounds__(MATRIX_THREADS) scan_matrices(const
     bool piece = true, starting = true;
     if (first >= x.tokens)
         return;
-    if (t < x.tokens) {
+    if (t < x.tokens)
         starting = chunk_starts(x, t, &piece);
-        if (blockIdx.x == 0 && t < first + STATE_CHUNK &&
-            (page_after(x.slots, x.state, t, x.ends(t), x.block) == PAGE_OUTSIDE ||
-             (piece && page_before(x.slots, x.state, t, x.block) == PAGE_OUTSIDE)))
-            fault(&c);
-    }
-    const uint32_t a = __ballot_sync(0xFFFFFFFFu, starting), b = __ballot_sync(0xFFFFFFFFu, piece);
+    const bool wanted = starting && t < x.tokens && (!piece || x.is_long(t));
+    const uint32_t a = __ballot_sync(0xFFFFFFFFu, starting), b = __ballot_sync(0xFFFFFFFFu, wanted);
     if (threadIdx.x % 32 == 0)
-        starts[threadIdx.x / 32] = a, pieces[threadIdx.x / 32] = b;
+        starts[threadIdx.x / 32] = a, chunks[threadIdx.x / 32] = b;
     __syncthreads();
     for (int i = 0; i < STATE_CHUNK && first + i < x.tokens;) {
         int end = i + 1;
         while (!(starts[end / 32] >> end % 32 & 1))
             end++;
-        if ((starts[i / 32] >> i % 32 & 1) && !((pieces[i / 32] >> i % 32 & 1) && !x.is_long(first + i)))
+        if (chunks[i / 32] >> i % 32 & 1)
             make_matrices(x, at, local, blockIdx.x / pairs, blockIdx.x % pairs * MATRIX_HEADS, first + i, end - i);
         i = end;
     }
+    if (blockIdx.x == 0 && t < x.tokens && t < first + STATE_CHUNK &&
+        (page_after(x.slots, x.state, t, x.ends(t), x.block) == PAGE_OUTSIDE ||
+         (piece && page_before(x.slots, x.state, t, x.block) == PAGE_OUTSIDE)))
+        fault(&c);
 }
 
 /* The chunks of a call's long pieces, in order. Bits of tokens say where chunks and pieces start. */

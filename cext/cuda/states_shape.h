@@ -26,7 +26,7 @@ enum {
 };
 
 /* Kernels that go token by token: a thread has four columns of every 16th row. */
-enum { TOKEN_THREADS = 128, TOKEN_ROWS = TOKEN_THREADS / (STATE_COLUMNS / 4), TOKEN_STARTS = 32, TOKEN_ALONE = 256 };
+enum { TOKEN_THREADS = 128, TOKEN_ROWS = TOKEN_THREADS / (STATE_COLUMNS / 4), TOKEN_STARTS = 32 };
 
 /* Kernel that makes the matrices of chunks: two heads of one group of keys. */
 enum {
