@@ -59,74 +59,47 @@ struct scan_call {
 
 /* --- token by token */
 
-/* What a thread needs of a token, and the page of the state after it. */
-template <int ROWS> struct scan_token {
-    float key[ROWS], query[ROWS], beta, g;
-    float4 v;
-    int page;
-    bool last; /* of its piece */
-};
-
-/* A head's 32 columns in a group: a thread has four of every 16th row. */
-template <int ROWS> struct scan_tile {
-    const scan_call &x;
-    int head, group, quad, row, column;
-    bool mine;
-
-    __device__ __forceinline__ explicit scan_tile(const scan_call &of) : x(of) {
-        const int slices = state_slices(x.state);
-        head = blockIdx.x / slices, group = x.group_of(head);
-        quad = threadIdx.x % (STATE_COLUMNS / 4), row = threadIdx.x / (STATE_COLUMNS / 4);
-        column = blockIdx.x % slices * STATE_COLUMNS + 4 * quad, mine = column < x.width;
-    }
-    __device__ __forceinline__ float4 *place(int page, int i) const {
-        return (float4 *)(x.page_at(page, head) + (int64_t)(row + TOKEN_ROWS * i) * x.width + column);
-    }
-    __device__ __forceinline__ bool is(int i) const {
-        return row + TOKEN_ROWS * i < x.keys;
-    }
-    __device__ __forceinline__ void load(int t, scan_token<ROWS> &to) const {
-        const float *k = ROW(const float, x.k, t) + (int64_t)group * x.keys + row;
-        const float *q = ROW(const float, x.q, t) + (int64_t)group * x.keys + row;
-        const bool last = x.ends(t);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            to.key[i] = is(i) ? k[TOKEN_ROWS * i] : 0, to.query[i] = is(i) ? q[TOKEN_ROWS * i] : 0;
-        to.beta = ROW(const float, x.beta, t)[head], to.g = ROW(const float, x.g, t)[head];
-        to.v = mine ? *(const float4 *)(ROW(const float, x.v, t) + (int64_t)head * x.width + column)
-                    : make_float4(0, 0, 0, 0);
-        to.page = page_after(x.slots, x.state, t, last, x.block), to.last = last;
-    }
-};
-
 /* Steps of a head's 32 columns through the piece that starts at token t. ROWS: most rows of a thread. */
 template <int ROWS> static __device__ __forceinline__ void scan_piece(const scan_call &x, int t) {
     __shared__ float sums[2][TOKEN_THREADS / 32][STATE_COLUMNS / 4][9];
-    const scan_tile<ROWS> tile(x);
-    const int warp = threadIdx.x / 32;
-    scan_token<ROWS> now, next;
+    const int slices = state_slices(x.state), head = blockIdx.x / slices, group = x.group_of(head);
+    const int quad = threadIdx.x % (STATE_COLUMNS / 4), row = threadIdx.x / (STATE_COLUMNS / 4);
+    const int column = blockIdx.x % slices * STATE_COLUMNS + 4 * quad, warp = threadIdx.x / 32;
+    const bool mine = column < x.width;
     float4 s[ROWS];
-    const int before = page_before(x.slots, x.state, t, x.block);
-    tile.load(t, now);
-    if (before == PAGE_OUTSIDE || now.page == PAGE_OUTSIDE) {
+    int page = page_before(x.slots, x.state, t, x.block), turn = 0;
+    if (page == PAGE_OUTSIDE) {
         fault(&x.c);
         return;
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
-        s[i] = before >= 0 && tile.mine && tile.is(i) ? *tile.place(before, i) : make_float4(0, 0, 0, 0);
-    for (int turn = 0;; turn ^= 1, t++) {
-        float sum[9] = {};
-        if (!now.last)
-            tile.load(t + 1, next);
+        s[i] = page >= 0 && mine && row + TOKEN_ROWS * i < x.keys
+                   ? *(const float4 *)(x.page_at(page, head) + (int64_t)(row + TOKEN_ROWS * i) * x.width + column)
+                   : make_float4(0, 0, 0, 0);
+    for (bool last = false; !last; t++, turn ^= 1) {
+        const float *k = ROW(const float, x.k, t) + (int64_t)group * x.keys + row;
+        const float *q = ROW(const float, x.q, t) + (int64_t)group * x.keys + row;
+        const float beta = ROW(const float, x.beta, t)[head], g = ROW(const float, x.g, t)[head];
+        const float4 v = mine ? *(const float4 *)(ROW(const float, x.v, t) + (int64_t)head * x.width + column)
+                              : make_float4(0, 0, 0, 0);
+        float key[ROWS], sum[9] = {};
+        last = x.ends(t);
+        page = page_after(x.slots, x.state, t, last, x.block);
+        if (page == PAGE_OUTSIDE) {
+            fault(&x.c);
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const float key = now.key[i], query = now.query[i];
-            sum[0] = fmaf(key, s[i].x, sum[0]), sum[1] = fmaf(key, s[i].y, sum[1]);
-            sum[2] = fmaf(key, s[i].z, sum[2]), sum[3] = fmaf(key, s[i].w, sum[3]);
+            const bool is = row + TOKEN_ROWS * i < x.keys;
+            const float query = is ? q[TOKEN_ROWS * i] : 0;
+            key[i] = is ? k[TOKEN_ROWS * i] : 0;
+            sum[0] = fmaf(key[i], s[i].x, sum[0]), sum[1] = fmaf(key[i], s[i].y, sum[1]);
+            sum[2] = fmaf(key[i], s[i].z, sum[2]), sum[3] = fmaf(key[i], s[i].w, sum[3]);
             sum[4] = fmaf(query, s[i].x, sum[4]), sum[5] = fmaf(query, s[i].y, sum[5]);
             sum[6] = fmaf(query, s[i].z, sum[6]), sum[7] = fmaf(query, s[i].w, sum[7]);
-            sum[8] = fmaf(key, query, sum[8]);
+            sum[8] = fmaf(key[i], query, sum[8]);
         }
 #pragma unroll
         for (int i = 0; i < 9; i++) {
@@ -136,36 +109,28 @@ template <int ROWS> static __device__ __forceinline__ void scan_piece(const scan
         if (threadIdx.x % 32 < STATE_COLUMNS / 4)
 #pragma unroll
             for (int i = 0; i < 9; i++)
-                sums[turn][warp][tile.quad][i] = sum[i];
+                sums[turn][warp][quad][i] = sum[i];
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 9; i++) {
             sum[i] = 0;
 #pragma unroll
             for (int w = 0; w < TOKEN_THREADS / 32; w++)
-                sum[i] += sums[turn][w][tile.quad][i];
+                sum[i] += sums[turn][w][quad][i];
         }
-        const float fade = expf(now.g), old = x.delta ? fade : 0, beta = now.beta;
-        const float4 u = make_float4(beta * (now.v.x - old * sum[0]), beta * (now.v.y - old * sum[1]),
-                                     beta * (now.v.z - old * sum[2]), beta * (now.v.w - old * sum[3]));
-        if (tile.mine && tile.row == 0)
-            *(float4 *)(ROW(float, x.c.v, t) + (int64_t)tile.head * x.width + tile.column) =
+        const float fade = expf(g), old = x.delta ? fade : 0;
+        const float4 u = make_float4(beta * (v.x - old * sum[0]), beta * (v.y - old * sum[1]),
+                                     beta * (v.z - old * sum[2]), beta * (v.w - old * sum[3]));
+        if (mine && row == 0)
+            *(float4 *)(ROW(float, x.c.v, t) + (int64_t)head * x.width + column) =
                 make_float4(fmaf(fade, sum[4], sum[8] * u.x), fmaf(fade, sum[5], sum[8] * u.y),
                             fmaf(fade, sum[6], sum[8] * u.z), fmaf(fade, sum[7], sum[8] * u.w));
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const float key = now.key[i];
-            s[i] = make_float4(fmaf(key, u.x, s[i].x * fade), fmaf(key, u.y, s[i].y * fade),
-                               fmaf(key, u.z, s[i].z * fade), fmaf(key, u.w, s[i].w * fade));
-            if (now.page >= 0 && tile.mine && tile.is(i))
-                *tile.place(now.page, i) = s[i];
-        }
-        if (now.last)
-            return;
-        now = next;
-        if (now.page == PAGE_OUTSIDE) {
-            fault(&x.c);
-            return;
+            s[i] = make_float4(fmaf(key[i], u.x, s[i].x * fade), fmaf(key[i], u.y, s[i].y * fade),
+                               fmaf(key[i], u.z, s[i].z * fade), fmaf(key[i], u.w, s[i].w * fade));
+            if (page >= 0 && mine && row + TOKEN_ROWS * i < x.keys)
+                *(float4 *)(x.page_at(page, head) + (int64_t)(row + TOKEN_ROWS * i) * x.width + column) = s[i];
         }
     }
 }
@@ -211,6 +176,11 @@ extern "C" __global__ void __launch_bounds__(TOKEN_THREADS) scan_short(const __g
 
 /* --- chunks */
 
+/* x rounded to tf32. */
+static __device__ __forceinline__ float rounded(float x) {
+    return __uint_as_float(tf32_of(x) & 0xFFFFE000u);
+}
+
 /* Place of element i of row r in a matrix of rows of `pitch` floats: pairs of eight rows, and elements of every second row, are
  * in different banks. */
 static __device__ __forceinline__ int spread(int r, int i, int pitch) {
@@ -231,6 +201,10 @@ template <int PITCH> struct spread_rows {
     }
     __device__ __forceinline__ float2 pair(int j, int n) const {
         return *(const float2 *)place(j, n);
+    }
+    /* Element 8 (m + n) + i, n a multiple of four that need not be a constant. */
+    __device__ __forceinline__ float2 pair(int j, int m, int n) const {
+        return *(const float2 *)(at[m] + 8 * j * PITCH + 8 * n);
     }
 };
 
@@ -260,49 +234,84 @@ static __device__ __forceinline__ void fetch(float *to, const void *from, uint64
 static __device__ __forceinline__ void multiply_rows(const float *a, const float *k, float *out) {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const spread_rows<STATE_KEYS> mine(a + 16 * warp * STATE_KEYS, g, 2 * t), others(k, g, 2 * t);
-    float sum[4][4] = {};
-    for (int half = 0; half < 2; half++)
-        if (half <= warp / 2) { /* rows of the upper half need no products with the lower */
+#pragma unroll 1
+    for (int half = 0; half <= warp / 2; half++) { /* rows of the upper half need no products with the lower */
+        float sum[4][4] = {};
+#pragma unroll 1
+        for (int n = 0; n < STATE_KEYS / 8; n += 4)
 #pragma unroll
-            for (int n = 0; n < STATE_KEYS / 8; n++) {
-                const float2 low = mine.pair(0, n), high = mine.pair(1, n);
+            for (int m = 0; m < 4; m++) {
+                const float2 low = mine.pair(0, m, n), high = mine.pair(1, m, n);
                 const uint32_t left[4] = {tf32_of(low.x), tf32_of(high.x), tf32_of(low.y), tf32_of(high.y)};
-                float2 b[4];
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    b[j] = others.pair(4 * half + j, n);
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    mma_tf32(sum[j], left, tf32_of(b[j].x), tf32_of(b[j].y));
+                for (int j = 0; j < 4; j++) {
+                    const float2 b = others.pair(j, m, n + 4 * half * STATE_KEYS);
+                    mma_tf32(sum[j], left, tf32_of(b.x), tf32_of(b.y));
+                }
             }
 #pragma unroll
-            for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 4; j++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    out[(16 * warp + g + e / 2 * 8) * STATE_CHUNK + 32 * half + 8 * j + 2 * t + e % 2] = sum[j][e];
-                    sum[j][e] = 0;
-                }
-        }
+            for (int e = 0; e < 4; e++)
+                out[(16 * warp + g + e / 2 * 8) * STATE_CHUNK + 32 * half + 8 * j + 2 * t + e % 2] = sum[j][e];
+    }
 }
 
-/* Column `column` of the inverse of 1 + A, A strictly lower triangular; turned: A with rows and columns changed. */
-static __device__ __forceinline__ void invert_column(const float *turned, int column, float out[STATE_CHUNK]) {
+/* Column `column` of the inverse T of 1 + A, A strictly lower triangular, by blocks of 16: those on the diagonal by forward
+ * substitution, then, block row by block row, T_ab = -T_aa (sum over b <= c < a of A_ac T_cb). turned: A with rows and columns
+ * changed. Called by all threads of the group; loops are short code, which a launch has to fetch. */
+static __device__ __forceinline__ void invert_column(const float *turned, int column, float *out) {
+    const int first = column / 16 * 16;
+    float x[16];
 #pragma unroll
-    for (int i = 0; i < STATE_CHUNK; i++)
-        out[i] = i == column;
+    for (int r = 0; r < 16; r++)
+        x[r] = r == column % 16;
 #pragma unroll
-    for (int i = 0; i < STATE_CHUNK - 1; i++)
+    for (int i = 0; i < 15; i++)
 #pragma unroll
-        for (int four = (i + 1) / 4 * 4; four < STATE_CHUNK; four += 4) {
-            const float4 a = *(const float4 *)(turned + i * MATRIX_PITCH + four);
-            if (four > i)
-                out[four] = fmaf(-a.x, out[i], out[four]);
-            if (four + 1 > i)
-                out[four + 1] = fmaf(-a.y, out[i], out[four + 1]);
-            if (four + 2 > i)
-                out[four + 2] = fmaf(-a.z, out[i], out[four + 2]);
-            out[four + 3] = fmaf(-a.w, out[i], out[four + 3]);
+        for (int r = (i + 1) / 4 * 4; r < 16; r += 4) {
+            const float4 a = *(const float4 *)(turned + (first + i) * MATRIX_PITCH + first + r);
+            x[r] = r > i ? fmaf(-a.x, x[i], x[r]) : x[r];
+            x[r + 1] = r + 1 > i ? fmaf(-a.y, x[i], x[r + 1]) : x[r + 1];
+            x[r + 2] = r + 2 > i ? fmaf(-a.z, x[i], x[r + 2]) : x[r + 2];
+            x[r + 3] = fmaf(-a.w, x[i], x[r + 3]);
         }
+#pragma unroll 1
+    for (int r = 0; r < first; r++)
+        out[r * STATE_CHUNK + column] = 0;
+#pragma unroll
+    for (int r = 0; r < 16; r++)
+        out[(first + r) * STATE_CHUNK + column] = x[r];
+    __syncthreads();
+#pragma unroll 1
+    for (int row = 16; row < STATE_CHUNK; row += 16) {
+        if (row <= first)
+            continue;
+#pragma unroll
+        for (int r = 0; r < 16; r++)
+            x[r] = 0;
+#pragma unroll 2
+        for (int i = first; i < row; i++) {
+            const float known = out[i * STATE_CHUNK + column];
+#pragma unroll
+            for (int r = 0; r < 16; r += 4) {
+                const float4 a = *(const float4 *)(turned + i * MATRIX_PITCH + row + r);
+                x[r] = fmaf(a.x, known, x[r]), x[r + 1] = fmaf(a.y, known, x[r + 1]);
+                x[r + 2] = fmaf(a.z, known, x[r + 2]), x[r + 3] = fmaf(a.w, known, x[r + 3]);
+            }
+        }
+#pragma unroll 2
+        for (int r = 0; r < 16; r++) {
+            float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int i = 0; i < 16; i += 4) {
+                const float4 a = *(const float4 *)(out + (row + r) * STATE_CHUNK + row + i);
+                sum.x = fmaf(a.x, x[i], sum.x), sum.y = fmaf(a.y, x[i + 1], sum.y);
+                sum.z = fmaf(a.z, x[i + 2], sum.z), sum.w = fmaf(a.w, x[i + 3], sum.w);
+            }
+            out[(row + r) * STATE_CHUNK + column] = -(sum.x + sum.y + (sum.z + sum.w));
+        }
+    }
 }
 
 /* Sums of the logarithms of a chunk's decays up to each token, by one warp. */
@@ -345,9 +354,9 @@ static __device__ __forceinline__ void make_matrices(const scan_call &x, const s
     }
     copies_wait<0>();
     __syncthreads();
-    multiply_rows(q, k, qk);
-    if (x.delta)
-        multiply_rows(k, k, kk);
+#pragma unroll 1
+    for (int i = x.delta ? 0 : 1; i < 2; i++)
+        multiply_rows(i ? q : k, k, i ? qk : kk);
     __syncthreads();
     if (is) {
         /* Thread i makes columns i; the system's matrix is written with rows and columns changed. */
@@ -357,24 +366,23 @@ static __device__ __forceinline__ void make_matrices(const scan_call &x, const s
             scratch[at.faded + (uint64_t)head * x.v->shape[0] + start + i] = expf((float)sum);
             scratch[at.left + (uint64_t)head * x.v->shape[0] + start + i] = expf((float)(sums[which][used - 1] - sum));
         }
-#pragma unroll 8
+#pragma unroll 4
         for (int r = 0; r < STATE_CHUNK; r++) {
             const float fade = i <= r ? expf((float)(sums[which][r] - sum)) : 0;
             if (x.delta)
                 turned[i * MATRIX_PITCH + r] = i < r ? betas[which][r] * fade * kk[r * STATE_CHUNK + i] : 0;
             if (r < used)
-                seen[(uint64_t)r * x.heads * STATE_CHUNK] = i <= r ? fade * qk[r * STATE_CHUNK + i] : 0;
+                seen[(uint64_t)r * x.heads * STATE_CHUNK] = i <= r ? rounded(fade * qk[r * STATE_CHUNK + i]) : 0;
         }
     }
     __syncthreads();
-    if (is && x.delta) {
-        float column[STATE_CHUNK];
-        invert_column(turned, i, column);
+    if (x.delta) { /* the inverse is in the place of the products of keys, of the second head in that of queries and keys */
+        float *inverse = which ? qk : kk;
+        invert_column(turned, i, inverse);
         float *to = scratch + at.inverse + ((uint64_t)start * x.heads + head) * STATE_CHUNK + i;
-#pragma unroll
-        for (int r = 0; r < STATE_CHUNK; r++)
-            if (r < used)
-                to[(uint64_t)r * x.heads * STATE_CHUNK] = column[r] * betas[which][i];
+#pragma unroll 4
+        for (int r = 0; r < used && is; r++)
+            to[(uint64_t)r * x.heads * STATE_CHUNK] = rounded(inverse[r * STATE_CHUNK + i] * betas[which][i]);
     }
     __syncthreads();
 }
@@ -497,7 +505,7 @@ static __device__ __forceinline__ void multiply_lower(float (&sums)[STATE_CHUNK 
             b.of[(k + 1) % 2][j] = rows.pair(j, k + 1);
 #pragma unroll
         for (int j = k; j < STATE_CHUNK / 8; j++)
-            mma_tf32(sums[j], a, tf32_of(b.of[k % 2][j].x), tf32_of(b.of[k % 2][j].y));
+            mma_tf32(sums[j], a, __float_as_uint(b.of[k % 2][j].x), __float_as_uint(b.of[k % 2][j].y));
     }
 }
 
@@ -517,7 +525,7 @@ static __device__ __forceinline__ void multiply_state(float (&sums)[STATE_CHUNK 
             b.of[(n + 1) % 2][j] = rows.pair(j, n + 1);
 #pragma unroll
         for (int j = 0; j < STATE_CHUNK / 8; j++)
-            mma_tf32(sums[j], a, tf32_of(b.of[n % 2][j].x), tf32_of(b.of[n % 2][j].y));
+            mma_tf32(sums[j], a, __float_as_uint(b.of[n % 2][j].x), __float_as_uint(b.of[n % 2][j].y));
     }
 }
 
@@ -541,7 +549,7 @@ static __device__ __forceinline__ void add_keys(float (&s)[STATE_KEYS / 8][4], c
                 make_float2(*even.place((i + 1) / STEPS, next + n), *odd.place((i + 1) / STEPS, next + n));
 #pragma unroll
         for (int n = 0; n < STEP; n++)
-            mma_tf32(s[first + n], a, tf32_of(b.of[i % 2][n].x), tf32_of(b.of[i % 2][n].y));
+            mma_tf32(s[first + n], a, __float_as_uint(b.of[i % 2][n].x), __float_as_uint(b.of[i % 2][n].y));
     }
 }
 
@@ -552,33 +560,27 @@ static __device__ __forceinline__ void multiply_chunk(const scan_call &x, const 
     const float *k = (const float *)(stage + CHUNK_K), *q = (const float *)(stage + CHUNK_Q),
                 *values = (const float *)(stage + CHUNK_V), *fades = (const float *)(stage + CHUNK_FADES);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    float u[STATE_CHUNK / 8][4] = {}, y[STATE_CHUNK / 8][4] = {};
-    if (DELTA) {
-        float missing[STATE_CHUNK / 8][4] = {};
-        multiply_state(missing, s, k);
+    float u[STATE_CHUNK / 8][4], y[STATE_CHUNK / 8][4];
+    /* The updates, then the outputs, which are both products of the state and then of a triangular matrix: one code for both,
+     * for that of a chunk has to stay in the instruction cache. Without the delta rule the updates are known. */
+#pragma unroll 1
+    for (int outputs = DELTA ? 0 : 1; outputs < 2; outputs++) {
+        float of_state[STATE_CHUNK / 8][4] = {};
+        multiply_state(of_state, s, outputs ? q : k);
 #pragma unroll
         for (int j = 0; j < STATE_CHUNK / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int at = 8 * j + 2 * t + e % 2;
-                missing[j][e] = values[at * CHUNK_V_PITCH + 16 * warp + g + e / 2 * 8] - fades[at] * missing[j][e];
+                const float x = fades[at] * of_state[j][e], v = values[at * CHUNK_V_PITCH + 16 * warp + g + e / 2 * 8];
+                if (DELTA)
+                    u[j][e] = outputs ? y[j][e] : v - x;
+                else
+                    u[j][e] = v * fades[2 * STATE_CHUNK + at];
+                y[j][e] = outputs ? x : 0;
             }
-        multiply_lower(u, missing, (const float *)(stage + CHUNK_INVERSE));
-    } else
-#pragma unroll
-        for (int j = 0; j < STATE_CHUNK / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int at = 8 * j + 2 * t + e % 2;
-                u[j][e] = values[at * CHUNK_V_PITCH + 16 * warp + g + e / 2 * 8] * fades[2 * STATE_CHUNK + at];
-            }
-    multiply_state(y, s, q);
-#pragma unroll
-    for (int j = 0; j < STATE_CHUNK / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            y[j][e] *= fades[8 * j + 2 * t + e % 2];
-    multiply_lower(y, u, (const float *)(stage + CHUNK_SEEN));
+        multiply_lower(y, u, (const float *)(stage + (outputs ? CHUNK_SEEN : CHUNK_INVERSE)));
+    }
 #pragma unroll
     for (int j = 0; j < STATE_CHUNK / 8; j++)
 #pragma unroll

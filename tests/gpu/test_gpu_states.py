@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accuracy import nmse
 from devices import skip_without
 from gpu_models import converted, gpu
 from kernel_cases import check
@@ -21,6 +22,7 @@ from satchel.runtime.sampling import GREEDY
 
 __all__ = ["gpu"]
 IDS = [int(i) for i in np.random.default_rng(2).integers(3, 250, 60)]
+LONG = [int(i) for i in np.random.default_rng(3).integers(3, 250, 90)]
 
 
 def loaded(path: Path, device: str, **more: object) -> Model:
@@ -41,6 +43,19 @@ def test_turns_of_a_chat_are_those_of_the_cpu(gpu: str, case: str, tmp_path: Pat
         found.append(turns)
     assert found[0] == found[1]
     assert [cached for _, cached in found[0]] == [0, 32]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["mamba2", "qwen3next", "qwen35", "granitehybrid"])
+def test_logits_after_a_prompt_by_chunks_are_those_of_the_cpu(case: str, tmp_path: Path) -> None:
+    """A prompt of more tokens than a call has that goes token by token, then one token after its states."""
+    skip_without("cuda")
+    path, found = converted(tmp_path, case), []
+    for device in ("cuda", "cpu"):
+        with loaded(path, device) as model:
+            found.append([np.asarray(model.logits(LONG[:n])) for n in (89, 90)])
+    for got, want in zip(*found, strict=True):
+        assert nmse(got, want) <= 1e-3
 
 
 @pytest.mark.parametrize("case", ["mamba2", "qwen35", "granitehybrid"])
