@@ -408,8 +408,8 @@ extern "C" __global__ void __launch_bounds__(MATRIX_THREADS, 2) scan_matrices(co
     __syncthreads();
     for (int i = 0; i < STATE_CHUNK && first + i < x.tokens;) {
         int end = i + 1;
-        while (!(starts[end / 32] >> end % 32 & 1))
-            end++;
+        for (uint32_t left = 0; !left; end = left ? end + __ffs(left) - 1 : (end / 32 + 1) * 32)
+            left = starts[end / 32] >> end % 32;
         if (chunks[i / 32] >> i % 32 & 1)
             make_matrices(x, at, local, blockIdx.x / pairs, blockIdx.x % pairs * MATRIX_HEADS, first + i, end - i);
         i = end;
@@ -561,9 +561,9 @@ static __device__ __forceinline__ void multiply_chunk(const scan_call &x, const 
                 *values = (const float *)(stage + CHUNK_V), *fades = (const float *)(stage + CHUNK_FADES);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     float u[STATE_CHUNK / 8][4], y[STATE_CHUNK / 8][4];
-    /* The updates, then the outputs, which are both products of the state and then of a triangular matrix: one code for both,
-     * for that of a chunk has to stay in the instruction cache. Without the delta rule the updates are known. */
-#pragma unroll 1
+    /* The updates, then the outputs: both are products of the state, then of a triangular matrix. Without the delta rule the
+     * updates are known. */
+#pragma unroll
     for (int outputs = DELTA ? 0 : 1; outputs < 2; outputs++) {
         float of_state[STATE_CHUNK / 8][4] = {};
         multiply_state(of_state, s, outputs ? q : k);
@@ -650,10 +650,6 @@ template <bool DELTA> static __device__ __forceinline__ void scan_columns(const 
         if (t % 32 == 0)
             starts[t / 32] = a, pieces[t / 32] = b;
     }
-    if (x.width - column < STATE_COLUMNS) /* values of columns that do not exist are never fetched */
-        for (int i = threadIdx.x; i < 2 * STATE_CHUNK * CHUNK_V_PITCH; i += CHUNK_THREADS)
-            ((float *)(local + i / (STATE_CHUNK * CHUNK_V_PITCH) * CHUNK_STAGE +
-                       CHUNK_V))[i % (STATE_CHUNK * CHUNK_V_PITCH)] = 0;
     __syncthreads();
     chunk_walk walk = {starts, pieces, x.tokens, 0, 0, false, false};
     if (threadIdx.x < 32 * CHUNK_WARPS) {

@@ -9,13 +9,12 @@ table (S, B) is -1. Tokens of a slot are consecutive in the step; before positio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from satchel.runtime.graph import Array, Node, Type
+from satchel.runtime.graph import Array, Type
 from satchel.runtime.ops import split
-from satchel.runtime.ops.op import OPS, op
+from satchel.runtime.ops.op import op
 from satchel.runtime.ops.op import same as _same
 
 
@@ -174,42 +173,3 @@ def scan_write(
             if page >= 0:
                 out[page] = s
     return out
-
-
-def _scan_parts(*src: Node, block: int, delta: int, tiled: int) -> Node:
-    _, k, v, g, _, state, *place = src
-    made = gated_scan(*src, block=block, delta=delta, tiled=tiled)
-    written = scan_write(state, k, made, g, *place, block=block, tiled=tiled)
-    return ordered_after(OPS["take"](made, start=0, size=v.shape[2]), written)
-
-
-def _state_written(*src: Array, **how: int) -> tuple[Array, ...]:
-    _, k, _, g, _, state, *place = src
-    made = gated_scan.define(*src, **how)
-    return (scan_write.define(state, k, made, g, *place, block=how["block"], tiled=how["tiled"]),)
-
-
-def _outputs(*src: Type, **how: Any) -> Type:
-    _scanned(*src, **how)
-    return src[2]
-
-
-@op(_outputs, parts=_scan_parts, cache=slice(5, 6), update=_state_written)
-def gated_scan_write(
-    q: Array,
-    k: Array,
-    v: Array,
-    g: Array,
-    beta: Array,
-    state: Array,
-    slot: Array,
-    pos: Array,
-    table: Array,
-    *,
-    block: int,
-    delta: int,
-    tiled: int,
-) -> Array:
-    """The outputs (T, H, P) of gated_scan, beside scan_write of the state."""
-    how = {"block": block, "delta": delta, "tiled": tiled}
-    return gated_scan.define(q, k, v, g, beta, state, slot, pos, table, **how)[..., : v.shape[2]]

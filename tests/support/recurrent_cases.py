@@ -118,18 +118,18 @@ def fused_scan(
     n = sum(length for *_, length in pieces)
     table = np.full((len(pieces), 1 + max(at + length for _, at, length in pieces) // block), GONE, np.int32)
     pages = itertools.count()
-    for slot, at, length in pieces:
+    for place, at, length in pieces:
         ends = (p for p in range(at, at + length) if (p + 1) % block == 0 and p // block % 3 == 0)
-        for place in sorted({p // block for p in (max(at - 1, 0), at + length - 1, *ends)}):
-            table[slot, place] = next(pages)
+        for border in sorted({p // block for p in (max(at - 1, 0), at + length - 1, *ends)}):
+            table[place, border] = next(pages)
     slot = i32(*(s for s, _, length in pieces for _ in range(length)))
     pos = i32(*(p for _, at, length in pieces for p in range(at, at + length)))
-    k = rng.standard_normal((n, groups, keys)).astype(np.float32)
-    k = (k / np.linalg.norm(k, axis=-1, keepdims=True)).astype(np.float32), "f32"
+    k, _ = f32(rng, n, groups, keys)
+    unit = (k / np.linalg.norm(k, axis=-1, keepdims=True)).astype(np.float32), "f32"
     g = (-np.abs(f32(rng, n, heads)[0]) * np.float32(fade), "f32")
     v, beta = f32(rng, n, heads, size), (rng.random((n, heads), np.float32), "f32")
     state = f32(rng, next(pages), heads, keys, size)
-    inputs = (f32(rng, n, groups, keys), k, v, g, beta, state, slot, pos, (table, "i32"))
+    inputs = (f32(rng, n, groups, keys), unit, v, g, beta, state, slot, pos, (table, "i32"))
     return Case(f"{n} {sizes} {how} {fade}", inputs, (n, heads, size), args=how, bound=1e-5)
 
 
