@@ -768,7 +768,7 @@ def _scan_parts(*src: Node, block: int, delta: int, tiled: int) -> Node:
     _, k, v, g, _, state, *place = src
     made = gated_scan(*src, block=block, delta=delta, tiled=tiled)
     written = scan_write(state, k, made, g, *place, block=block, tiled=tiled)
-    return ordered_after(take(made, start=0, size=v.width // g.width), written)
+    return ordered_after(take(made, start=0, size=v.width), written)
 
 
 def _state_written(*src: Array, **how: int) -> tuple[Array, ...]:
