@@ -18,7 +18,7 @@
 enum {
     STATE_CHUNK = 64 /* most tokens of a chunk */,
     STATE_LONG = 16,
-    STATE_FEW = 64 /* tokens of a call whose pieces all go token by token */,
+    STATE_FEW = 128 /* tokens of a call whose pieces all go token by token */,
     STATE_MOST = 8192 /* tokens of a call */,
     STATE_KEYS = 128 /* most N of the kernels that take chunks */,
     STATE_KEYS_BY_TOKEN = 256 /* most N of those that do not */,

@@ -22,11 +22,12 @@ from satchel.runtime.sampling import GREEDY
 
 __all__ = ["gpu"]
 IDS = [int(i) for i in np.random.default_rng(2).integers(3, 250, 60)]
-LONG = [int(i) for i in np.random.default_rng(3).integers(3, 250, 90)]
+LONG = [int(i) for i in np.random.default_rng(3).integers(3, 250, 220)]
 
 
 def loaded(path: Path, device: str, **more: object) -> Model:
-    return Model.load(path, device=device, context=96, cache_type="f32", slots=1, threads=1, **more)  # type: ignore[arg-type]
+    more.setdefault("context", 96)
+    return Model.load(path, device=device, cache_type="f32", slots=1, threads=1, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("case", ["mamba2", "qwen3next", "qwen35", "granitehybrid"])
@@ -52,8 +53,8 @@ def test_logits_after_a_prompt_by_chunks_are_those_of_the_cpu(case: str, tmp_pat
     skip_without("cuda")
     path, found = converted(tmp_path, case), []
     for device in ("cuda", "cpu"):
-        with loaded(path, device) as model:
-            found.append([np.asarray(model.logits(LONG[:n])) for n in (89, 90)])
+        with loaded(path, device, context=256) as model:
+            found.append([np.asarray(model.logits(LONG[:n])) for n in (219, 220)])
     for got, want in zip(*found, strict=True):
         assert nmse(got, want) <= 1e-3
 
