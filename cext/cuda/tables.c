@@ -8,6 +8,7 @@ const gpu_kernel *const cuda_tables[] = {
     cuda_column_kernels,
     cuda_prompt_kernels,
     cuda_latent_kernels,
+    cuda_state_kernels,
     cuda_products,
     cuda_expert_step_kernels,
     cuda_expert_kernels,

@@ -688,8 +688,9 @@ static const char *keys(const hal_view *k, const hal_view *g, const hal_view *st
                : "keys, g and state must agree in G, H and N";
 }
 
-static const char *gated_scan(const call *c) {
-    const hal_view *y = c->v, *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *g = c->v + 4, *state = c->v + 6;
+/* The inputs of gated_scan and gated_scan_write; block: positions per page. */
+static const char *scan_inputs(const call *c, int32_t block) {
+    const hal_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *g = c->v + 4, *state = c->v + 6;
     const char *fault;
     if (c->n != 9)
         return "it takes q, k, v, g, beta, state, slot, pos and table";
@@ -699,9 +700,24 @@ static const char *gated_scan(const call *c) {
         return "q must have k's type and shape, and beta g's";
     if (!is(v, F32, 3) || v->shape[1] != state->shape[1] || v->shape[2] != state->shape[3])
         return "v must be f32 (T, H, P)";
-    if (!is(y, F32, 3) || y->shape[0] != v->shape[0] || y->shape[1] != v->shape[1] || y->shape[2] != 2 * v->shape[2])
-        return "the output must be f32 (T, H, 2 P)";
-    return state_places(c->v + 7, state, v->shape[0], ((const arg_gated_scan *)c->arg)->block);
+    return state_places(c->v + 7, state, v->shape[0], block);
+}
+
+static const char *gated_scan(const call *c) {
+    const hal_view *y = c->v, *v = c->v + 3;
+    const char *fault = scan_inputs(c, ((const arg_gated_scan *)c->arg)->block);
+    if (fault)
+        return fault;
+    return is(y, F32, 3) && y->shape[0] == v->shape[0] && y->shape[1] == v->shape[1] && y->shape[2] == 2 * v->shape[2]
+               ? NULL
+               : "the output must be f32 (T, H, 2 P)";
+}
+
+static const char *gated_scan_write(const call *c) {
+    const char *fault = scan_inputs(c, ((const arg_gated_scan_write *)c->arg)->block);
+    if (fault)
+        return fault;
+    return c->v->format == F32 && same_shape(c->v, c->v + 3) ? NULL : "the output must have the shape of v, in f32";
 }
 
 static const char *scan_write(const call *c) {
@@ -855,6 +871,7 @@ static rule *const rules[HAL_N_OPS] = {
     [HAL_OP_CONV_WRITE] = conv_write,
     [HAL_OP_GATED_SCAN] = gated_scan,
     [HAL_OP_SCAN_WRITE] = scan_write,
+    [HAL_OP_GATED_SCAN_WRITE] = gated_scan_write,
     [HAL_OP_TOKENS_PUT] = tokens_put,
     [HAL_OP_TOKENS_GET] = tokens_get,
     [HAL_OP_SAMPLE] = sample,

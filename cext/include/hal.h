@@ -268,6 +268,7 @@ enum {
     HAL_OP_CONV_WRITE,
     HAL_OP_GATED_SCAN,
     HAL_OP_SCAN_WRITE,
+    HAL_OP_GATED_SCAN_WRITE,
     HAL_OP_ABSORBED_ATTENTION,
     HAL_OP_EXPANDED_ATTENTION,
     HAL_OP_INDEX_POSITIONS,
@@ -432,6 +433,10 @@ typedef struct {
 typedef struct {
     int32_t block, tiled;
 } arg_scan_write;
+/* the members of arg_gated_scan */
+typedef struct {
+    int32_t block, delta, tiled;
+} arg_gated_scan_write;
 /* A run is a slot's consecutive tokens in a step. Absorbed MLA attention computes runs shorter than `least` tokens, expanded
  * MLA attention the others. */
 typedef struct {

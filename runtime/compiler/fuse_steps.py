@@ -17,6 +17,7 @@ from satchel.runtime.compiler.fuse_experts import ExpertSteps, experts_of
 from satchel.runtime.compiler.fuse_heads import AttentionSteps, layers_of, variants
 from satchel.runtime.compiler.fuse_latent import LatentSteps, latents_of
 from satchel.runtime.compiler.fuse_post_norm import PostNormSteps, post_norms_of
+from satchel.runtime.compiler.fuse_scan import ScanSteps, scans_of
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Node, readers, toposort
 from satchel.runtime.ops.op import op_of
@@ -121,6 +122,17 @@ class _Bucket:
         if made is not None:
             self.put(node, made)
 
+    def scan(self, found: ScanSteps) -> None:
+        """A scan with its state's write as one step; else each by itself."""
+        steps = (found.scan, found.outputs, found.written)
+        together = len({self.placed[n] for n in steps}) == 1
+        fused = found.fused(self.new) if together else None
+        if fused is None or not self.fits(fused, *steps):
+            self.keep(found.scan)
+            return
+        self.put(found.outputs, fused)
+        self.put(found.written, ops.ordered_after(self.new[found.written.src[0]], fused))
+
     def attention(self, layer: AttentionSteps) -> None:
         """A layer's attention with the steps before it as one step; else as two, or each by itself."""
         node, steps = layer.attention, (layer.rope, layer.keys, layer.values)
@@ -156,6 +168,7 @@ def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
     work, layers = _Bucket(optimized, bucket), layers_of(optimized.roots)
     post_norms, mixtures = post_norms_of(optimized.roots), experts_of(optimized.roots)
     latents = latents_of(optimized.roots)
+    scans = scans_of(optimized.roots)
     late = {n for layer in layers.values() for n in (layer.keys, layer.values)}
     late |= {n for found in post_norms.values() for n in found.steps[:-1]}
     late |= {n for found in latents.values() for n in found.steps}
@@ -176,7 +189,9 @@ def fuse_steps(optimized: Optimized, bucket: Bucket) -> Optimized:
             work.attention(layers[node])
         elif node in post_norms:
             work.post_norm(post_norms[node])
-        elif node not in late:
+        elif node in scans:
+            work.scan(scans[node])
+        elif node not in late and node not in work.new:
             work.keep(node)
     roots = tuple(work.new[root] for root in optimized.roots)
     assignment = replace(optimized.assignment, roots=roots, device=work.device)

@@ -945,6 +945,45 @@ def rope_latent_write(
     return np.concatenate([head_linear.define(q[..., :nope], k_b), turned], axis=-1)
 
 
+def _scan_parts(*src: Node, block: int, delta: int, tiled: int) -> Node:
+    _, k, v, g, _, state, *place = src
+    made = gated_scan(*src, block=block, delta=delta, tiled=tiled)
+    written = scan_write(state, k, made, g, *place, block=block, tiled=tiled)
+    return ordered_after(take(made, start=0, size=v.width), written)
+
+
+def _state_written(*src: Array, **how: int) -> tuple[Array, ...]:
+    _, k, _, g, _, state, *place = src
+    made = gated_scan.define(*src, **how)
+    return (scan_write.define(state, k, made, g, *place, block=how["block"], tiled=how["tiled"]),)
+
+
+def _scan_outputs(*src: Type, **how: Any) -> Type:
+    gated_scan.rule(*src, **how)
+    return src[2]
+
+
+@op(_scan_outputs, parts=_scan_parts, cache=slice(5, 6), update=_state_written)
+def gated_scan_write(
+    q: Array,
+    k: Array,
+    v: Array,
+    g: Array,
+    beta: Array,
+    state: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    *,
+    block: int,
+    delta: int,
+    tiled: int,
+) -> Array:
+    """The outputs (T, H, P) of gated_scan, beside scan_write of the state."""
+    how = {"block": block, "delta": delta, "tiled": tiled}
+    return gated_scan.define(q, k, v, g, beta, state, slot, pos, table, **how)[..., : v.shape[2]]
+
+
 def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:
     """Runs the definitions. `values` maps names of inputs, weights and states to arrays in their formats."""
     known: dict[Node, Array] = {}

@@ -4,6 +4,7 @@ ends, single tokens, heads of odd sizes, positions without a block.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -101,6 +102,54 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             args = {"block": BLOCK, "delta": delta, "tiled": tiled}
             shape = (len(v[0]), heads, 2 * size)
             yield Case(f"{step} {sizes} {delta}", (q, k, v, g, beta, state, *where), shape, args=args)
+
+
+def fused_scan(
+    rng: np.random.Generator,
+    pieces: tuple[tuple[int, int, int], ...],
+    sizes: tuple[int, int, int, int],
+    fade: float,
+    **how: int,
+) -> Case:
+    """A call of gated_scan_write whose pieces (slot, first position, length) have pages at their ends, and at
+    every third block's.
+    """
+    (heads, groups, keys, size), block = sizes, how["block"]
+    n = sum(length for *_, length in pieces)
+    table = np.full((len(pieces), 1 + max(at + length for _, at, length in pieces) // block), GONE, np.int32)
+    pages = itertools.count()
+    for place, at, length in pieces:
+        ends = (p for p in range(at, at + length) if (p + 1) % block == 0 and p // block % 3 == 0)
+        for border in sorted({p // block for p in (max(at - 1, 0), at + length - 1, *ends)}):
+            table[place, border] = next(pages)
+    slot = i32(*(s for s, _, length in pieces for _ in range(length)))
+    pos = i32(*(p for _, at, length in pieces for p in range(at, at + length)))
+    k, _ = f32(rng, n, groups, keys)
+    unit = (k / np.linalg.norm(k, axis=-1, keepdims=True)).astype(np.float32), "f32"
+    g = (-np.abs(f32(rng, n, heads)[0]) * np.float32(fade), "f32")
+    v, beta = f32(rng, n, heads, size), (rng.random((n, heads), np.float32), "f32")
+    state = f32(rng, next(pages), heads, keys, size)
+    inputs = (f32(rng, n, groups, keys), unit, v, g, beta, state, slot, pos, (table, "i32"))
+    return Case(f"{n} {sizes} {how} {fade}", inputs, (n, heads, size), args=how, bound=1e-5)
+
+
+FUSED_SCANS = (
+    (((0, 5, 1),), (4, 2, 128, 128), 0.1),
+    (((0, 5, 1), (1, 0, 20), (2, 8, 3)), (4, 2, 64, 36), 0.1),
+    (((0, 5, 1), (1, 8, 30)), (2, 1, 200, 36), 0.1),
+    (((0, 0, 150),), (2, 2, 128, 32), 0.05),
+    (((0, 5, 1), (1, 3, 150), (2, 64, 16), (3, 63, 15), (4, 0, 70)), (4, 2, 64, 40), 0.1),
+    (((0, 3, 190),), (3, 1, 8, 4), 1.0),
+    (((0, 0, 65), (1, 63, 66)), (6, 2, 128, 64), 300.0),
+    (((0, 30, 200),), (2, 1, 128, 128), 0.0),
+)
+
+
+@case("gated_scan_write")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for i, (pieces, sizes, fade) in enumerate(FUSED_SCANS):
+        for delta in (0, 1):
+            yield fused_scan(rng, pieces, sizes, fade, block=(8, 16, 32)[i % 3], delta=delta, tiled=i % 2)
 
 
 @case("scan_write")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from devices import skip_without
+from gpu_models import converted
 from kernel_cases import cases_of
 from one_step import plan_of, run
 from tiny import KV_HEADS, TinyWeights
@@ -23,6 +24,7 @@ from satchel.runtime.compiler.check import check_steps
 from satchel.runtime.compiler.fuse_experts import experts_of
 from satchel.runtime.compiler.fuse_heads import layers_of
 from satchel.runtime.compiler.fuse_post_norm import post_norms_of
+from satchel.runtime.compiler.fuse_scan import scans_of
 from satchel.runtime.device.device import Device, KernelOverride
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import TOKENS, Graph, Type, toposort
@@ -258,6 +260,42 @@ def test_a_post_norm_that_an_earlier_step_reads_keeps_its_own() -> None:
     assert post_norms_of((y, y.src[0])) == {}
 
 
+@pytest.mark.parametrize("case", ["qwen3next", "mamba2"])
+def test_a_scan_and_the_write_of_its_state_are_one_step(tmp_path: Path, case: str) -> None:
+    parts, path = {"gated_scan", "scan_write"}, converted(tmp_path, case)
+    for device, options in (("dry", {}), ("dry", {"deterministic": True}), ("emulated", {})):
+        with loaded(path, device, **options) as model:
+            for tokens in (1, 64, 128):
+                found = set(ops_of(model.engine.program(tokens, 1).plan, "blk.0"))
+                if device == "dry" and not options:
+                    assert "gated_scan_write" in found and not found & parts
+                else:
+                    assert found >= parts and "gated_scan_write" not in found
+
+
+def test_a_scan_with_another_reader_keeps_its_parts() -> None:
+    g = Graph()
+    q, k = (g.node("input", (), Type((TOKENS, 2, 8)), name) for name in "qk")
+    v = g.node("input", (), Type((TOKENS, 4, 16)), "v")
+    decay, beta = (g.node("input", (), Type((TOKENS, 4)), name) for name in ("g", "beta"))
+    slot, pos = (g.node("input", (), Type((TOKENS,), "i32"), name) for name in ("slot", "pos"))
+    table = g.node("input", (), Type((1, 4), "i32"), "table")
+    first, second = (g.node("state", (), Type((4, 4, 8, 16)), name) for name in ("scan.0", "scan.1"))
+    how = {"block": 16, "tiled": 0}
+    made = ops.gated_scan(q, k, v, decay, beta, first, slot, pos, table, delta=1, **how)
+    outputs = ops.take(made, start=0, size=16)
+    mine, other = (ops.scan_write(s, k, made, decay, slot, pos, table, **how) for s in (first, second))
+    (found,) = scans_of((outputs, mine)).values()
+    assert (found.outputs, found.written) == (outputs, mine)
+    fused = found.fused({n: n for n in toposort((outputs, mine))})
+    parts = OPS[fused.op].parts
+    assert parts is not None and parts(*fused.src, **dict(fused.args)) is ops.ordered_after(outputs, mine)
+    assert scans_of((outputs, other)) == {}
+    assert scans_of((outputs, mine, made)) == {}
+    assert scans_of((outputs, mine, ops.take(made, start=16, size=16))) == {}
+    assert scans_of((ops.take(made, start=16, size=16), mine)) == {}
+
+
 @pytest.mark.parametrize("op", ["rms_norm", "linear", "rope", "kv_write"])
 def test_a_step_that_a_kernel_of_the_user_computes_is_not_fused(
     dry: Model, op: str, monkeypatch: pytest.MonkeyPatch
@@ -280,7 +318,7 @@ def test_a_kernel_of_the_user_cannot_write_caches_unseen() -> None:
         kernels.register("rope_qkv_write", "", "mine", lambda call: kernels.LaunchGrid((1,), 32))
 
 
-@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_geglu", "rope_qkv_attention"])
+@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_geglu", "rope_qkv_attention", "gated_scan_write"])
 def test_kernels_of_fused_ops_are_chosen_by_name(op: str) -> None:
     with opened("dry") as device:
         one = next(one for one in cases_of(op) if not device.refusal(plan_of(op, one, 64)[0]))
