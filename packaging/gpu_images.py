@@ -309,10 +309,17 @@ def images_of(vendor: str, parts: list[Part], data: list[bytes]) -> list[tuple[s
     """
     if vendor == "cuda":
         return [(p.name, p.least, p.arch, image) for p, image in zip(parts, data, strict=True)]
-    bundle = runpy.run_path(str(CEXT / "hip" / "bundle.py"))["bundle"]
-    objects = [(f"hipv4-amdgcn-amd-amdhsa--{p.arch}", d) for p, d in zip(parts[:-1], data, strict=False)]
-    names = " ".join(p.arch for p in parts[:-1])
-    return [("portable", 0, names, bundle(objects)), ("portable", 0, "source", data[-1] + b"\0")]
+    rows, objects = [], []
+    for part, image in zip(parts, data, strict=True):
+        if part.arch == "source":
+            rows.append((part.name, 0, part.arch, image + b"\0"))
+        else:
+            objects.append((f"hipv4-amdgcn-amd-amdhsa--{part.arch}", image))
+    if objects:
+        bundle = runpy.run_path(str(CEXT / "hip" / "bundle.py"))["bundle"](objects)
+        names = " ".join(part.arch for part in parts if part.arch != "source")
+        rows.insert(0, ("portable", 0, names, bundle))
+    return rows
 
 
 def chosen(parts: list[Part], only: Sequence[str]) -> list[Part]:

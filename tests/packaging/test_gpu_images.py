@@ -73,6 +73,7 @@ def test_amds_code_objects_are_one_bundle_beside_a_text(tmp_path: Path) -> None:
         b"__CLANG_OFFLOAD_BUNDLE__"
     )
     assert text == ("portable", 0, "source", b"text\0")
+    assert IMAGES["images_of"]("hip", parts[2:], [b"text"]) == [text], "an archive for hipRTC alone"
 
 
 def test_an_archive_for_some_architectures_names_those_that_there_are() -> None:
