@@ -102,9 +102,10 @@ soak: .venv/ready-to-test
 endurance: .venv/ready-to-test
 	$(BIN)/python bench/endurance.py --seconds $(or $(SECONDS),3600)
 
-# Builds wheels for eight systems into dist/, by zig, and inspects them: make wheels TARGETS="model macos-arm64"
+# Builds wheels for eight systems into dist/, by zig, and inspects them: make wheels TARGETS="model macos-arm64". GPU=FOLDER: with the
+# images that packaging/gpu_images.py left there.
 wheels: .venv/with-packaging
-	$(BIN)/python packaging/wheels.py $(TARGETS)
+	$(BIN)/python packaging/wheels.py $(if $(GPU),--gpu $(GPU)) $(TARGETS)
 	$(BIN)/python packaging/check.py
 
 # Builds them twice, compares, and runs those that this machine can run, as root; an hour. make wheels-run STEPS="build linux"

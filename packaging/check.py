@@ -1,8 +1,10 @@
-"""Inspects wheels that packaging/wheels.py made: `python packaging/check.py [--same FOLDER] [WHEEL ...]`, by
-default those of dist/. Nothing of a wheel is run, so a wheel for another system is checked like one for this.
+"""Inspects wheels that packaging/wheels.py made: `python packaging/check.py [--same FOLDER] [--gpu] [WHEEL
+...]`, by default those of dist/. Nothing of a wheel is run, so a wheel for another system is checked like one
+for this.
 
 A wheel's name and its WHEEL file promise systems, and what is in it has to hold to that: processor, versions
-of the C library and of the system, libraries that every such system has, the kernel sets of its target.
+of the C library and of the system, libraries that every such system has, the kernel sets of its target,
+and all images of a GPU where it has one (--gpu: it must, where its system has a driver for it).
 RECORD has to list exactly what is there. Each finding is a line; with any, the exit status is 1.
 """
 
@@ -11,26 +13,35 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
+import runpy
+import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path, PurePosixPath
 
+import gpu_images
 import release
 import wheels
 from wheels import ROOT, TARGETS, Target
 
-MOST = {"satchel": 12_000_000, "satchel_model_40m": 40_000_000}  # bytes of a wheel
+MOST = {"satchel": 12_000_000, "satchel_model_40m": 40_000_000}  # bytes of a wheel without GPU images
+MOST_OF_GPU = 100_000_000  # of one with them: what PyPI takes
 TOOLS = {"auditwheel": "auditwheel", "lief": "lief", "twine": "twine"}  # module: package
-LIBRARY = re.compile(r"satchel/cext/libsatchel_(\w+)\.(so|dylib|dll)")
+LIBRARY = re.compile(r"satchel/cext/(?:lib)?satchel_(\w+)\.(so|dylib|dll)")
+SEARCH = "search"  # the library of the quantizer's searches, which is no backend
 SETS = re.compile(rb"sets of this library:((?: \w+)+)\0")  # cext/cpu/sets/isa.c
+# Models, sources and what a build leaves beside its libraries.
+FOREIGN = {".gguf", ".c", ".cu", ".cuh", ".cpp", ".hip", ".metal", ".cmake", ".pyc", ".pdb", ".lib", ".a"}
 # A path of the machine that built it, such as __FILE__ and messages of a compiler leave.
 ABSOLUTE = re.compile(rb"\0(/[\x20-\x7e]+\.(?:c|h|s|zig))\0")
-ENTRY = "hal_backend_entry"
+ENTRIES = {SEARCH: "search_entry"}
+ENTRY = "hal_backend_entry"  # of backends
 # Libraries that every system of a kind has.
 GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 MUSL = {"libc.so"}
@@ -56,6 +67,11 @@ class Wheel:
         return f"{self.name}-{self.version}.dist-info"
 
     @property
+    def gpus(self) -> list[str]:
+        """The vendors whose library the wheel has."""
+        return sorted(set(library_names(self)) & set(gpu_images.VENDORS))
+
+    @property
     def target(self) -> Target | None:
         """The target whose tag the name has; None for the model's wheel."""
         return next((one for one in TARGETS.values() if one.tag == ".".join(self.tags)), None)
@@ -73,6 +89,7 @@ def main(words: list[str]) -> int:
     shape = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
     parser.add_argument("--same", type=Path, metavar="FOLDER", help="another build, which has to be equal")
+    parser.add_argument("--gpu", action="store_true", help="GPU images are missing where they could be")
     parser.add_argument("wheels", nargs="*", type=Path, metavar="WHEEL", help="default: those of dist/")
     given = parser.parse_args(words)
     missing = sorted(TOOLS[name] for name in TOOLS if importlib.util.find_spec(name) is None)
@@ -90,6 +107,7 @@ def main(words: list[str]) -> int:
             continue
         read.append(wheel)
         here = [*inside(wheel), *tools(wheel), *(same(path, given.same) if given.same else ())]
+        here += lacking(wheel) if given.gpu else ()
         found += [f"{path.name}: {finding}" for finding in here]
         print(row(wheel, len(here)), flush=True)
     found += alike(read)
@@ -98,8 +116,8 @@ def main(words: list[str]) -> int:
 
 
 def row(wheel: Wheel, findings: int) -> str:
-    sets = " ".join(kernel_sets(wheel)) or "-"
-    return f"{len(wheel.path.read_bytes()):10,}  {wheel.path.name}  {sets}  {findings or 'no'} findings"
+    built = " ".join([*kernel_sets(wheel), *wheel.gpus]) or "-"
+    return f"{len(wheel.path.read_bytes()):10,}  {wheel.path.name}  {built}  {findings or 'no'} findings"
 
 
 # --- names, papers, sizes
@@ -128,7 +146,8 @@ def inside(wheel: Wheel) -> Iterator[str]:
     """All that can be seen without other tools than LIEF."""
     yield from papers(wheel)
     yield from record(wheel)
-    most, size = MOST.get(wheel.name, 0), wheel.path.stat().st_size
+    most = MOST_OF_GPU if wheel.gpus else MOST.get(wheel.name, 0)
+    size = wheel.path.stat().st_size
     if size > most:
         yield f"{size:,} bytes; a wheel of {wheel.name} has {most:,} at most"
     yield from places(wheel)
@@ -182,7 +201,7 @@ def places(wheel: Wheel) -> Iterator[str]:
 
 
 def library_names(wheel: Wheel) -> dict[str, str]:
-    """The entries of backends' libraries, by the backend's name."""
+    """The entries of libraries, by the backend's name or as "search"."""
     return {match[1]: name for name in wheel.files if (match := LIBRARY.fullmatch(name))}
 
 
@@ -199,17 +218,43 @@ def contents(wheel: Wheel) -> Iterator[str]:
     if target is None:
         yield f"no target of packaging/wheels.py has the tag {'.'.join(wheel.tags)}"
         return
-    if set(found) != set(target.backends):
-        yield f"libraries of {sorted(found)}; expected {sorted(target.backends)}"
+    expected = {SEARCH, *target.backends, *(set(target.vendors) & set(found))}
+    if set(found) != expected:
+        yield f"libraries of {sorted(found)}; expected {sorted(expected)}"
     if kernel_sets(wheel) != target.sets:
         yield f"kernel sets {' '.join(kernel_sets(wheel)) or 'none'}; expected {' '.join(target.sets)}"
     for name in wheel.files:
-        if PurePosixPath(name).suffix in (".gguf", ".c", ".pyc", ".pdb", ".lib", ".a"):
+        if PurePosixPath(name).suffix in FOREIGN:
             yield f"{name}: does not belong into a wheel"
     for backend, name in found.items():
         for match in ABSOLUTE.finditer(wheel.files[name]):
             yield f"{name}: has a path of the machine that built it: {match[1].decode()}"
         yield from (f"{name}: {finding}" for finding in library(backend, wheel.files[name], wheel.tags[0]))
+        if backend in gpu_images.VENDORS:
+            yield from (f"{name}: {finding}" for finding in images(backend, wheel.files[name]))
+
+
+def images(vendor: str, content: bytes) -> Iterator[str]:
+    """The GPU images in a library: whole, and all that packaging/gpu_images.py makes."""
+    pack = runpy.run_path(str(ROOT / "cext" / "gpu" / "pack.py"))
+    at = content.find(pack["MAGIC"])
+    if at < 0:
+        yield "has no images"
+        return
+    try:
+        found = {(name, arch) for name, arch, image in pack["entries"](content[at:]) if image}
+    except (struct.error, zlib.error, UnicodeDecodeError) as error:
+        yield f"its images are damaged: {error}"
+        return
+    for name, arch in sorted(gpu_images.names(vendor) ^ found):
+        yield f"{'an unknown' if (name, arch) in found else 'no'} image {name} for {arch}"
+
+
+def lacking(wheel: Wheel) -> Iterator[str]:
+    """The GPUs whose library a wheel lacks, though its system has a driver for them."""
+    for vendor in wheel.target.vendors if wheel.target else ():
+        if vendor not in wheel.gpus:
+            yield f"no library of {vendor}: run packaging/wheels.py --gpu FOLDER"
 
 
 def library(backend: str, content: bytes, tag: str) -> Iterator[str]:
@@ -232,8 +277,9 @@ def library(backend: str, content: bytes, tag: str) -> Iterator[str]:
     if not tag.endswith(PROCESSORS.get(machine.name.lower(), ())):
         yield f"compiled for {machine.name}, in a wheel for {tag}"
     exported = {symbol.name.removeprefix("_") for symbol in binary.exported_functions}
-    if ENTRY not in exported:
-        yield f"does not export {ENTRY}"
+    entry = ENTRIES.get(backend, ENTRY)
+    if entry not in exported:
+        yield f"does not export {entry}"
     yield from rules
 
 

@@ -1,6 +1,6 @@
 """Compiles the GPU kernels to images that CMake puts into a library. Needs neither nvcc nor ROCm nor a GPU.
 
-    python packaging/gpu_images.py FOLDER [cuda] [hip] [-j N]
+    python packaging/gpu_images.py FOLDER [cuda] [hip] [-j N] [--only ARCH,...]
 
 FOLDER gets cuda.images and hip.images (cext/gpu/pack.py has the layout), and for each a list of what is in it
 with sizes and compilers (cuda.json). CMake takes the folder by -DSATCHEL_CUDA_IMAGES=FOLDER and
@@ -10,7 +10,8 @@ CUDA: NVRTC from PyPI, in two versions. Machine code made by 12.9 runs with ever
 version compatibility" of CUDA 12), but PTX runs only with drivers that know its version, so 12.0 makes that.
 HIP: clang++ with lld. Equal sources and compilers give equal bytes.
 
-What is compiled stays in FOLDER/parts, so a run that was broken off goes on where it was.
+What is compiled stays in FOLDER/parts, so a run that was broken off goes on where it was. --only makes an
+archive for some architectures, to try one card; packaging/check.py refuses a wheel with it.
 """
 
 from __future__ import annotations
@@ -100,10 +101,25 @@ def check(folder: Path, vendor: str) -> None:
 
 
 def cmake_options(folder: Path, vendors: Iterable[str] = VENDORS) -> list[str]:
-    """CMake's options for a library with the images of a folder, which serve every target."""
+    """CMake's definitions for libraries with the images of a folder, which serve every target."""
     for vendor in vendors:
         check(folder, vendor)
-    return [f"-DSATCHEL_{vendor.upper()}_IMAGES={folder.resolve()}" for vendor in vendors]
+    return [f"SATCHEL_{vendor.upper()}_IMAGES={folder.resolve()}" for vendor in vendors]
+
+
+def names(vendor: str) -> set[tuple[str, str]]:
+    """(name, arch) of each image of a whole archive. Needs no compiler."""
+    if vendor == "hip":
+        return {("portable", " ".join(HIP_ARCHITECTURES)), ("portable", "source")}
+    out = {(name, f"sm_{arch}") for name, least, _ in cuda_sources() for arch in wanted(least)}
+    return out | {(PTX[0], f"compute_{PTX[1]}")}
+
+
+def compilers(folder: Path, vendor: str) -> list[tuple[str, str]]:
+    """Name and version of what compiled the images of a folder."""
+    told = {row["compiler"] for row in json.loads((folder / f"{vendor}.json").read_text())["images"]}
+    found = [re.fullmatch(r"(.+?)(?: version)? (\d[\d.]*).*", one) for one in sorted(told)]
+    return [(match[1], match[2]) for match in found if match]
 
 
 def generate(folder: Path) -> Path:
@@ -293,16 +309,33 @@ def images_of(vendor: str, parts: list[Part], data: list[bytes]) -> list[tuple[s
     """
     if vendor == "cuda":
         return [(p.name, p.least, p.arch, image) for p, image in zip(parts, data, strict=True)]
-    bundle = runpy.run_path(str(CEXT / "hip" / "bundle.py"))["bundle"]
-    objects = [(f"hipv4-amdgcn-amd-amdhsa--{p.arch}", d) for p, d in zip(parts[:-1], data, strict=False)]
-    names = " ".join(p.arch for p in parts[:-1])
-    return [("portable", 0, names, bundle(objects)), ("portable", 0, "source", data[-1] + b"\0")]
+    rows, objects = [], []
+    for part, image in zip(parts, data, strict=True):
+        if part.arch == "source":
+            rows.append((part.name, 0, part.arch, image + b"\0"))
+        else:
+            objects.append((f"hipv4-amdgcn-amd-amdhsa--{part.arch}", image))
+    if objects:
+        bundle = runpy.run_path(str(CEXT / "hip" / "bundle.py"))["bundle"](objects)
+        names = " ".join(part.arch for part in parts if part.arch != "source")
+        rows.insert(0, ("portable", 0, names, bundle))
+    return rows
 
 
-def make(vendor: str, folder: Path, jobs: int, say: Callable[[str], None]) -> None:
-    """Writes the vendor's archive and its list. ImageError for what cannot be compiled."""
+def chosen(parts: list[Part], only: Sequence[str]) -> list[Part]:
+    """The parts of these architectures. ImageError for one that no part has."""
+    known = sorted({part.arch for part in parts})
+    if wrong := sorted(set(only) - set(known)):
+        raise ImageError(f"--only {','.join(wrong)}: expected some of {', '.join(known)}")
+    return [part for part in parts if not only or part.arch in only]
+
+
+def make(vendor: str, folder: Path, jobs: int, say: Callable[[str], None], only: Sequence[str] = ()) -> None:
+    """Writes the vendor's archive and its list. only: the architectures, as Part has them; default: all.
+    ImageError for what cannot be compiled.
+    """
     (folder / "parts").mkdir(parents=True, exist_ok=True)
-    parts, driver = PARTS[vendor](folder), DRIVER if vendor == "cuda" else 0
+    parts, driver = chosen(PARTS[vendor](folder), only), DRIVER if vendor == "cuda" else 0
 
     def one(part: Part) -> bytes:
         data, seconds = compiled(part, folder)
@@ -357,7 +390,9 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument(
         "--check", action="store_true", help="only say whether the folder has images of these sources"
     )
+    parser.add_argument("--only", default="", metavar="ARCH,...", help="such as sm_90a,compute_75")
     given = parser.parse_args(words)
+    only = [arch for arch in given.only.split(",") if arch]
     if wrong := set(given.vendors) - set(VENDORS):
         parser.error(f"{', '.join(sorted(wrong))}: expected cuda or hip")
     try:
@@ -365,7 +400,7 @@ def main(words: Sequence[str]) -> None:
             if given.check:
                 check(given.folder, vendor)
             else:
-                make(vendor, given.folder, given.jobs, lambda line: print(line, flush=True))
+                make(vendor, given.folder, given.jobs, lambda line: print(line, flush=True), only)
     except ImageError as error:
         raise SystemExit(f"gpu_images.py: {error}") from None
 

@@ -1,14 +1,14 @@
 """Bills of materials of the wheels, in CycloneDX 1.6 JSON, for `.dist-info/sboms/` (PEP 770).
 
-    info |= sbom.of_program(compiler=sbom.Tool("zig", "0.17.1"))   # of the wheel of satchel
-    info |= sbom.of_model(version, epoch)                          # of the wheel of the bundled model
+    info |= sbom.of_program([sbom.Tool("zig", "0.17.1")])   # of the wheel of satchel
+    info |= sbom.of_model(version, epoch)                   # of the wheel of the bundled model
 
 Both give the file by its name below the `.dist-info` folder. The same commit gives the same bytes: lists are
 sorted, the serial number is a digest of the content, and the time is the one that the caller gives. The
 model's names no commit, because its wheel stays the same from release to release.
 
-A program's bill lists every committed file that it is made of, with its SHA-256; the compiler as a component
-that is not shipped; and the packages that pip installs beside it. Nothing of others is vendored, which
+A program's bill lists every committed file that it is made of, with its SHA-256; the compilers as components
+that are not shipped; and the packages that pip installs beside it. Nothing of others is vendored, which
 `satchel:vendored` says and a test holds. The model's bill names its licence, which is not the program's.
 """
 
@@ -61,24 +61,24 @@ class Tool:
     version: str
 
 
-def of_program(compiler: Tool | None, epoch: int | None = None) -> dict[str, bytes]:
-    """The bill of the wheel of satchel. compiler: None where no library was compiled. epoch: seconds of its
-    time; None: the commit's.
+def of_program(compilers: Iterable[Tool], epoch: int | None = None) -> dict[str, bytes]:
+    """The bill of the wheel of satchel. compilers: of its libraries and GPU images; none where nothing was
+    compiled. epoch: seconds of its time; None: the commit's.
     """
     facts = project()
     main = component("satchel", facts["version"], ComponentType.APPLICATION, facts["license"])
     parts = [*map(source, tracked(PARTS)), *map(requirement, facts["dependencies"])]
-    if compiler is not None:
-        parts.append(
-            Component(
-                name=compiler.name,
-                version=compiler.version,
-                type=ComponentType.APPLICATION,
-                scope=ComponentScope.EXCLUDED,
-                bom_ref=f"compiler:{compiler.name}",
-                description="compiled the libraries; nothing of it needs to be installed",
-            )
+    parts += [
+        Component(
+            name=compiler.name,
+            version=compiler.version,
+            type=ComponentType.APPLICATION,
+            scope=ComponentScope.EXCLUDED,
+            bom_ref=f"compiler:{compiler.name}-{compiler.version}",
+            description="compiled the libraries; nothing of it needs to be installed",
         )
+        for compiler in compilers
+    ]
     when = commit_time() if epoch is None else epoch
     return {f"{FOLDER}/satchel.cdx.json": document(main, parts, when, {"satchel:commit": commit()})}
 
@@ -183,7 +183,7 @@ def main(words: list[str]) -> int:
     made = (
         of_model(given.version, commit_time())
         if given.of == "model"
-        else of_program(Tool(name, version) if name else None)
+        else of_program([Tool(name, version)] if name else [])
     )
     for content in made.values():
         sys.stdout.buffer.write(content)

@@ -6,6 +6,9 @@ version that the wheel's tag promises. CMake's own rules say which libraries the
 which Python files; those are the same in every wheel. The bundled model is a wheel of its own,
 satchel-model-40m, which the others require: it is most of the bytes, and the same everywhere.
 
+GPUs: macOS gets Metal, whose kernels are compiled on the Mac. With --gpu FOLDER, the wheels of systems that
+have a driver for it get the CUDA and HIP libraries, with the images that packaging/gpu_images.py left there.
+
 A wheel's bytes follow from the committed files, the compiler and zlib: it is built from a copy of what git
 tracks, entries are sorted and have one time (SOURCE_DATE_EPOCH, or else 1980), and paths of this machine are
 mapped away.
@@ -29,6 +32,8 @@ from importlib import metadata
 from pathlib import Path
 from time import gmtime
 
+import gpu_images
+
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = "models"  # the folder of the model's own package
 X86 = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16")
@@ -36,6 +41,10 @@ ARM = ("neon", "dotprod", "i8mm")
 ZIP_BEGINS = 315532800  # 1980, in seconds since 1970
 # The GPU backends need compilers of their vendors; their kernels come prebuilt or not at all.
 OPTIONS = ("SATCHEL_STRICT=ON", "SATCHEL_CUDA=OFF", "SATCHEL_HIP=OFF", "SATCHEL_SYCL=OFF")
+NO_IMAGES = (
+    "SATCHEL_CUDA_IMAGES=",
+    "SATCHEL_HIP_IMAGES=",
+)  # a build folder that is used again has the last ones
 
 Files = dict[str, bytes]  # by path in the wheel
 
@@ -49,25 +58,43 @@ class Target:
     system: str  # CMake's name of the system
     processor: str
     sets: tuple[str, ...]  # kernel sets of the CPU library, each of which is built, or the build fails
+    vendors: tuple[str, ...] = ()  # of GPUs whose driver the system has; their images are wanted by --gpu
 
     @property
     def backends(self) -> tuple[str, ...]:
+        """The libraries of each wheel; those of `vendors` come on top."""
         return ("cpu", "metal", "null") if self.system == "Darwin" else ("cpu", "null")
 
 
-def linux(zig: str, tag: str, processor: str, *sets: str) -> Target:
-    return Target(f"{processor}-linux-{zig}", tag, "Linux", processor, sets)
+@dataclass(frozen=True)
+class Build:
+    """How wheels are built. tree: the copied sources. gpu: the folder of images, or None."""
+
+    tree: Path
+    jobs: int = 1
+    gpu: Path | None = None
+    bill: bool = False  # with a bill of materials (sbom.py)
+
+    def vendors(self, target: Target) -> tuple[str, ...]:
+        """The vendors whose images go into the target's wheel."""
+        return target.vendors if self.gpu else ()
+
+
+def linux(zig: str, tag: str, processor: str, sets: tuple[str, ...], vendors: tuple[str, ...] = ()) -> Target:
+    return Target(f"{processor}-linux-{zig}", tag, "Linux", processor, sets, vendors)
 
 
 GLIBC = "manylinux_2_17_{0}.manylinux2014_{0}"
+LINUX_X86 = (*X86, "amx")
 TARGETS = {
-    "manylinux-x86_64": linux("gnu.2.17", GLIBC.format("x86_64"), "x86_64", *X86, "amx"),
-    "manylinux-aarch64": linux("gnu.2.17", GLIBC.format("aarch64"), "aarch64", *ARM),
-    "musllinux-x86_64": linux("musl", "musllinux_1_2_x86_64", "x86_64", *X86, "amx"),
-    "musllinux-aarch64": linux("musl", "musllinux_1_2_aarch64", "aarch64", *ARM),
+    "manylinux-x86_64": linux("gnu.2.17", GLIBC.format("x86_64"), "x86_64", LINUX_X86, ("cuda", "hip")),
+    "manylinux-aarch64": linux("gnu.2.17", GLIBC.format("aarch64"), "aarch64", ARM),
+    # NVIDIA's and AMD's drivers are linked with glibc.
+    "musllinux-x86_64": linux("musl", "musllinux_1_2_x86_64", "x86_64", LINUX_X86),
+    "musllinux-aarch64": linux("musl", "musllinux_1_2_aarch64", "aarch64", ARM),
     "macos-arm64": Target("aarch64-macos.11.0", "macosx_11_0_arm64", "Darwin", "arm64", ARM),
     "macos-x86_64": Target("x86_64-macos.10.15", "macosx_10_15_x86_64", "Darwin", "x86_64", X86),
-    "windows-x86_64": Target("x86_64-windows-gnu", "win_amd64", "Windows", "AMD64", X86),
+    "windows-x86_64": Target("x86_64-windows-gnu", "win_amd64", "Windows", "AMD64", X86, ("cuda",)),
     "windows-arm64": Target("aarch64-windows-gnu", "win_arm64", "Windows", "arm64", ARM),
 }
 
@@ -80,50 +107,65 @@ def main(words: list[str]) -> int:
     add("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="files compiled at a time")
     add("--work", type=Path, metavar="FOLDER", help="keep what is compiled, for the next build")
     add("--tests", type=Path, metavar="FOLDER", help="C test programs, as TARGET/NAME in it")
+    add("--gpu", type=Path, metavar="FOLDER", help="images of gpu_images.py, for systems with such drivers")
     add("--sbom", action="store_true", help="bills of materials in the wheels; takes the extra release")
     add("targets", nargs="*", metavar="TARGET", help=f"model, {', '.join(TARGETS)}")
     given = parser.parse_args(words)
     for name in given.targets:
         if name != "model" and name not in TARGETS:
             parser.error(f"{name}: expected model or one of {', '.join(TARGETS)}")
+    if given.gpu:
+        try:
+            for vendor in gpu_images.VENDORS:
+                gpu_images.check(given.gpu, vendor)
+        except gpu_images.ImageError as error:
+            parser.error(str(error))
     given.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         work = (given.work or Path(scratch)).resolve()
-        tree = copied(work / "source")
+        build = Build(copied(work / "source"), given.jobs, given.gpu, given.sbom)
         for name in given.targets or ["model", *TARGETS]:
             shutil.rmtree(work / name / "python", ignore_errors=True)
             shutil.rmtree(work / name / "stage", ignore_errors=True)
             if name == "model":
-                made = model_wheel(tree, work / name, given.output, given.sbom)
+                made = model_wheel(build, work / name, given.output)
             else:
-                made = wheel(TARGETS[name], tree, work / name, given.output, given.jobs, given.sbom)
+                made = wheel(TARGETS[name], build, work / name, given.output)
             print(f"{made.stat().st_size / 1e6:6.2f} MB  {made.name}", flush=True)
             if given.tests and name != "model":
-                test_program(TARGETS[name], tree, work / name, given.tests / name, given.jobs)
+                test_program(TARGETS[name], build, work / name, given.tests / name)
     return 0
 
 
-def wheel(target: Target, tree: Path, work: Path, output: Path, jobs: int, with_bill: bool) -> Path:
-    """Builds a target's libraries and the wheel around them. work: the target's folder. with_bill: with a
-    bill of materials (sbom.py).
-    """
+def wheel(target: Target, build: Build, work: Path, output: Path) -> Path:
+    """Builds a target's libraries and the wheel around them. work: the target's folder."""
+    tree = build.tree
     files, papers = python_part(tree, work / "python", "{'wheel.cmake': 'false'}")
     files = {name: content for name, content in files.items() if not name.startswith(f"satchel/{MODELS}/")}
-    files.update(libraries(target, tree, work, jobs))
+    files.update(libraries(target, build, work))
     name, version = named(tree / MODELS)
     papers["METADATA"] = requiring(papers["METADATA"], f"{name}=={version.partition('.')[0]}.*")
-    if with_bill:
+    if build.bill:
         import sbom  # takes a library of the extra release
 
-        papers |= sbom.of_program(sbom.Tool("zig", metadata.version("ziglang")), epoch())
+        papers |= sbom.of_program([sbom.Tool(*tool) for tool in compilers(target, build)], epoch())
     return write(output, *named(tree), target.tag, files, papers)
 
 
-def model_wheel(tree: Path, work: Path, output: Path, with_bill: bool) -> Path:
+def compilers(target: Target, build: Build) -> list[tuple[str, str]]:
+    """Name and version of each compiler of a target's libraries."""
+    found = [("zig", metadata.version("ziglang"))]
+    for vendor in build.vendors(target):
+        assert build.gpu is not None
+        found += gpu_images.compilers(build.gpu, vendor)
+    return found
+
+
+def model_wheel(build: Build, work: Path, output: Path) -> Path:
     """The wheel of the bundled model and its papers. Its version names its bytes, whenever it is built."""
-    files, papers = python_part(tree / MODELS, work / "python", "{}")
-    name, version = named(tree / MODELS)
-    if with_bill:
+    files, papers = python_part(build.tree / MODELS, work / "python", "{}")
+    name, version = named(build.tree / MODELS)
+    if build.bill:
         import sbom
 
         papers |= sbom.of_model(version, ZIP_BEGINS)
@@ -213,43 +255,46 @@ def python_part(project: Path, work: Path, settings: str) -> tuple[Files, Files]
     return files, papers
 
 
-def libraries(target: Target, tree: Path, work: Path, jobs: int) -> Iterator[tuple[str, bytes]]:
+def libraries(target: Target, build: Build, work: Path) -> Iterator[tuple[str, bytes]]:
     """What CMake installs for a target: libraries, headers, and the Python files that it makes."""
-    build, stage = work / "build", work / "stage"
-    configure(target, tree, build, f"CMAKE_INSTALL_PREFIX={stage}")
-    run(["cmake", "--build", str(build), "--parallel", str(jobs)], tree)
-    run(["cmake", "--install", str(build)], tree)
+    folder, stage = work / "build", work / "stage"
+    configure(target, build, folder, f"CMAKE_INSTALL_PREFIX={stage}")
+    run(["cmake", "--build", str(folder), "--parallel", str(build.jobs)], build.tree)
+    run(["cmake", "--install", str(folder)], build.tree)
     for path in sorted(stage.rglob("*")):
         if path.is_file() and path.suffix not in (".pdb", ".lib"):
             yield path.relative_to(stage).as_posix(), path.read_bytes()
 
 
-def test_program(target: Target, tree: Path, work: Path, output: Path, jobs: int) -> None:
+def test_program(target: Target, build: Build, work: Path, output: Path) -> None:
     """Builds the C test program of the CPU kernels in the target's build folder, which has the kernels."""
-    build, name = work / "build", "satchel_cext_test"
+    folder, name = work / "build", "satchel_cext_test"
     # Arm's runs where no musl is installed. On x86 the installed musl's own functions are tested.
     linked = {"aarch64-linux-musl": "-static", "x86_64-linux-musl": "-dynamic"}.get(target.zig, "")
-    configure(target, tree, build, "SATCHEL_TESTS=ON", f"CMAKE_EXE_LINKER_FLAGS={linked}")
-    run(["cmake", "--build", str(build), "--target", name, "--parallel", str(jobs)], tree)
+    configure(target, build, folder, "SATCHEL_TESTS=ON", f"CMAKE_EXE_LINKER_FLAGS={linked}")
+    run(["cmake", "--build", str(folder), "--target", name, "--parallel", str(build.jobs)], build.tree)
     output.mkdir(parents=True, exist_ok=True)
     for suffix in ("", ".exe"):
-        if (made := build / "cext" / "tests" / f"{name}{suffix}").is_file():
+        if (made := folder / "cext" / "tests" / f"{name}{suffix}").is_file():
             shutil.copy(made, output)
 
 
-def configure(target: Target, tree: Path, build: Path, *more: str) -> None:
-    build.mkdir(parents=True, exist_ok=True)
+def configure(target: Target, build: Build, folder: Path, *more: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    images = gpu_images.cmake_options(build.gpu, build.vendors(target)) if build.gpu else []
     defined = (
         "CMAKE_BUILD_TYPE=Release",
-        f"CMAKE_TOOLCHAIN_FILE={toolchain(target, tree, build)}",
+        f"CMAKE_TOOLCHAIN_FILE={toolchain(target, build.tree, folder)}",
         f"Python_EXECUTABLE={sys.executable}",
         f"SATCHEL_SETS={','.join(target.sets)}",
         "SATCHEL_CCACHE=",  # zig keeps objects itself
         *OPTIONS,
+        *NO_IMAGES,
+        *images,
         *more,
     )
-    command = ["cmake", "-S", str(tree), "-B", str(build), "-G", "Ninja", *(f"-D{one}" for one in defined)]
-    run(command, tree)
+    words = [f"-D{one}" for one in defined]
+    run(["cmake", "-S", str(build.tree), "-B", str(folder), "-G", "Ninja", *words], build.tree)
 
 
 def toolchain(target: Target, tree: Path, folder: Path) -> Path:

@@ -39,8 +39,10 @@ def fields(words: npt.NDArray[Any], width: int, count: int) -> npt.NDArray[Any]:
 
 def join(parts: npt.NDArray[Any], width: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """The inverse of `fields`: (..., count) -> (...) words of `dtype`."""
-    shifts = (np.arange(parts.shape[-1]) * width).astype(dtype)
-    words: npt.NDArray[Any] = np.bitwise_or.reduce(parts.astype(dtype) << shifts, axis=-1)
+    parts = parts.astype(dtype, copy=False)
+    words: npt.NDArray[Any] = parts[..., 0].copy()
+    for i in range(1, parts.shape[-1]):  # field by field: ufuncs over a short axis take several times as long
+        words |= parts[..., i] << np.array(i * width, dtype)
     return words
 
 
@@ -64,15 +66,17 @@ def even_signs() -> F32:
     return table
 
 
-def split_pairs(qs: U8) -> U8:
-    """(..., 32 n) bytes -> (..., 128 n) codes of two bits: per run of 32 bytes the lowest pairs, then the
+def split_runs(packed: U8, width: int) -> U8:
+    """(..., 32 n) bytes -> codes of `width` bits: per run of 32 bytes the lowest field of each, then the
     next.
     """
-    runs = qs.reshape(*qs.shape[:-1], qs.shape[-1] // 32, 32)
-    return flattened(np.moveaxis(fields(runs, 2, 4), -1, -2), 3)
+    runs = packed.reshape(*packed.shape[:-1], packed.shape[-1] // 32, 1, 32)
+    shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None]
+    return flattened(runs >> shifts & np.uint8((1 << width) - 1), 3)
 
 
-def join_pairs(codes: U8) -> U8:
-    """The inverse of split_pairs, for codes below 4."""
-    runs = codes.reshape(*codes.shape[:-1], codes.shape[-1] // 128, 4, 32)
-    return flattened(join(np.moveaxis(runs, -2, -1), 2, np.uint8))
+def join_runs(codes: U8, width: int) -> U8:
+    """The inverse of split_runs, for codes below 1 << width."""
+    per = 8 // width
+    runs = codes.reshape(*codes.shape[:-1], codes.shape[-1] // (32 * per), per, 32)
+    return flattened(join(np.moveaxis(runs, -2, -1), width, np.uint8))

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from satchel.quant.codebook import fields, flattened, join, join_pairs, split_pairs
+from satchel.quant.codebook import join_runs, split_runs
 from satchel.quant.format import F32, Blocks, Format
-from satchel.quant.formats import q3_k, q5_k, q6_k
+from satchel.quant.formats import q3_k
 from satchel.quant.pack import (
     U8,
     join_nibbles,
@@ -117,48 +117,45 @@ def _join_q4_k(d: Any, dmin: Any, unit: Any, low: Any, code: Any, out: Blocks) -
 
 
 def _split_q5_k(b: Blocks) -> tuple[Any, ...]:
-    code = split_nibbles(b["qs"], 32) | q5_k._top_bits(b["qh"]) << 4
+    code = split_nibbles(b["qs"], 32) | split_runs(b["qh"], 1) << 4
     return b["d"], b["dmin"], *split_scales(b["scales"]), code
 
 
 def _join_q5_k(d: Any, dmin: Any, unit: Any, low: Any, code: Any, out: Blocks) -> None:
     _join_q4_k(d, dmin, unit, low, code, out)
-    top = (_bytes(code) >> 4).reshape(*code.shape[:-1], 8, 32)
-    out["qh"] = np.packbits(top, axis=-2, bitorder="little")[..., 0, :]
+    out["qh"] = join_runs(_bytes(code) >> 4, 1)
 
 
 def _split_q6_k(b: Blocks) -> tuple[Any, ...]:
-    code = (split_nibbles(b["ql"], 64) | q6_k._top_pairs(b["qh"]) << 4).astype(np.int8) - 32
+    code = (split_nibbles(b["ql"], 64) | split_runs(b["qh"], 2) << 4).astype(np.int8) - 32
     return b["d"], np.zeros(b.shape), b["scales"], np.zeros((*b.shape, 16)), code
 
 
 def _join_q6_k(d: Any, dmin: Any, unit: Any, low: Any, code: Any, out: Blocks) -> None:
     q = _bytes(code, 32)
     out["d"], out["scales"] = d, unit
-    out["ql"], out["qh"] = join_nibbles(q & 15, 64), q6_k._join_pairs(q >> 4)
+    out["ql"], out["qh"] = join_nibbles(q & 15, 64), join_runs(q >> 4, 2)
 
 
 def _split_q3_k(b: Blocks) -> tuple[Any, ...]:
     unit = q3_k.split_scales(b["scales"]).astype(np.int8) - 32
-    top = flattened(np.moveaxis(fields(b["hmask"], 1, 8), -1, -2))
-    code = (split_pairs(b["qs"]) | top << 2).astype(np.int8) - 4
+    code = (split_runs(b["qs"], 2) | split_runs(b["hmask"], 1) << 2).astype(np.int8) - 4
     return b["d"], np.zeros(b.shape), unit, np.zeros((*b.shape, 16)), code
 
 
 def _join_q3_k(d: Any, dmin: Any, unit: Any, low: Any, code: Any, out: Blocks) -> None:
     q = _bytes(code, 4)
     out["d"], out["scales"] = d, q3_k.join_scales(_bytes(unit, 32))
-    out["hmask"] = join(np.moveaxis((q >> 2).reshape(*q.shape[:-1], 8, 32), -2, -1), 1, np.uint8)
-    out["qs"] = join_pairs(q & 3)
+    out["hmask"], out["qs"] = join_runs(q >> 2, 1), join_runs(q & 3, 2)
 
 
 def _split_q2_k(b: Blocks) -> tuple[Any, ...]:
-    return b["d"], b["dmin"], b["scales"] & 15, b["scales"] >> 4, split_pairs(b["qs"])
+    return b["d"], b["dmin"], b["scales"] & 15, b["scales"] >> 4, split_runs(b["qs"], 2)
 
 
 def _join_q2_k(d: Any, dmin: Any, unit: Any, low: Any, code: Any, out: Blocks) -> None:
     out["d"], out["dmin"], out["scales"] = d, dmin, _bytes(unit) | _bytes(low) << 4
-    out["qs"] = join_pairs(_bytes(code))
+    out["qs"] = join_runs(_bytes(code), 2)
 
 
 def _split_q4_0(b: Blocks) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from satchel.quant.codebook import join_pairs, split_pairs
+from satchel.quant.codebook import join_runs, split_runs
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
 from satchel.quant.search.least_squares import affine_low
@@ -20,7 +20,7 @@ DTYPE = np.dtype([("scales", "u1", (16,)), ("qs", "u1", (64,)), ("d", "<f2"), ("
 def decode(blocks: Blocks) -> F32:
     step = wide(blocks["d"]) * (blocks["scales"] & 15).astype(np.float32)
     base = wide(blocks["dmin"]) * (blocks["scales"] >> 4).astype(np.float32)
-    q = split_pairs(blocks["qs"])
+    q = split_runs(blocks["qs"], 2)
     x = step[..., None] * q.reshape(*q.shape[:-1], 16, 16).astype(np.float32) - base[..., None]
     return flat(x.reshape(q.shape))
 
@@ -29,7 +29,7 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     found = affine_low(x, importance)
     out = np.empty(found.d.shape, DTYPE)
     out["d"], out["dmin"], out["scales"] = found.d, found.dmin, found.scale | found.low << 4
-    out["qs"] = join_pairs(found.q)
+    out["qs"] = join_runs(found.q, 2)
     return out
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from satchel.quant.codebook import fields, flattened, join, join_pairs, split_pairs
+from satchel.quant.codebook import fields, flattened, join, join_runs, split_runs
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import U8, flat, join_nibbles, quietly, split_nibbles, wide
 from satchel.quant.search.least_squares import symmetric_low
@@ -34,8 +34,7 @@ def join_scales(scales: U8) -> U8:
 @quietly
 def decode(blocks: Blocks) -> F32:
     step = wide(blocks["d"]) * (split_scales(blocks["scales"]).astype(np.int8) - 32).astype(np.float32)
-    top = flattened(np.moveaxis(fields(blocks["hmask"], 1, 8), -1, -2))
-    q = (split_pairs(blocks["qs"]) | top << 2).astype(np.int8) - 4
+    q = (split_runs(blocks["qs"], 2) | split_runs(blocks["hmask"], 1) << 2).astype(np.int8) - 4
     x = step[..., None] * q.reshape(*q.shape[:-1], 16, 16).astype(np.float32)
     return flat(x.reshape(q.shape))
 
@@ -44,9 +43,7 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     found = symmetric_low(x, importance)
     out = np.empty(found.d.shape, DTYPE)
     out["d"], out["scales"] = found.d, join_scales((found.scale + 32).astype(np.uint8))
-    top = (found.q >> 2).reshape(*found.q.shape[:-1], 8, 32)
-    out["hmask"] = join(np.moveaxis(top, -2, -1), 1, np.uint8)
-    out["qs"] = join_pairs(found.q & 3)
+    out["hmask"], out["qs"] = join_runs(found.q >> 2, 1), join_runs(found.q & 3, 2)
     return out
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from satchel.quant.codebook import join_runs, split_runs
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.formats.q4_k import values
-from satchel.quant.pack import U8, join_nibbles, join_scales, split_nibbles
+from satchel.quant.pack import join_nibbles, join_scales, split_nibbles
 from satchel.quant.search import least_squares
 
 DTYPE = np.dtype(
@@ -14,23 +15,15 @@ DTYPE = np.dtype(
 )
 
 
-def _top_bits(qh: U8) -> U8:
-    """(..., 32) bytes -> (..., 256) bits, group by group."""
-    bits = qh[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    return bits.reshape(*qh.shape[:-1], 256)
-
-
 def decode(blocks: Blocks) -> F32:
-    return values(blocks, split_nibbles(blocks["qs"], 32) | _top_bits(blocks["qh"]) << 4)
+    return values(blocks, split_nibbles(blocks["qs"], 32) | split_runs(blocks["qh"], 1) << 4)
 
 
 def encode(x: F32, importance: F32 | None = None) -> Blocks:
     found = least_squares.affine_super(x, importance, 31)
     out = np.empty(found.d.shape, DTYPE)
     out["d"], out["dmin"], out["scales"] = found.d, found.dmin, join_scales(found.scale, found.low)
-    top = (found.q >> 4).reshape(*found.q.shape[:-1], 8, 32)
-    out["qh"] = np.packbits(top, axis=-2, bitorder="little")[..., 0, :]
-    out["qs"] = join_nibbles(found.q & 15, 32)
+    out["qh"], out["qs"] = join_runs(found.q >> 4, 1), join_nibbles(found.q & 15, 32)
     return out
 
 

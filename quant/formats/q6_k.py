@@ -9,29 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from satchel.quant.codebook import join_runs, split_runs
 from satchel.quant.format import F32, Blocks, Format
-from satchel.quant.pack import U8, flat, join_nibbles, quietly, split_nibbles, wide
+from satchel.quant.pack import flat, join_nibbles, quietly, split_nibbles, wide
 from satchel.quant.search import least_squares
 
 DTYPE = np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
-_SHIFTS = np.array([[0], [2], [4], [6]], np.uint8)
-
-
-def _top_pairs(qh: U8) -> U8:
-    """(..., 64) bytes -> (..., 256) values 0..3."""
-    runs = qh.reshape(*qh.shape[:-1], 2, 1, 32) >> _SHIFTS & 3
-    return runs.reshape(*qh.shape[:-1], 256)
-
-
-def _join_pairs(pairs: U8) -> U8:
-    runs = pairs.reshape(*pairs.shape[:-1], 2, 4, 32) << _SHIFTS
-    joined: U8 = np.bitwise_or.reduce(runs, axis=-2).reshape(*pairs.shape[:-1], 64)
-    return joined
 
 
 @quietly
 def decode(blocks: Blocks) -> F32:
-    q = (split_nibbles(blocks["ql"], 64) | _top_pairs(blocks["qh"]) << 4).astype(np.int8) - 32
+    q = (split_nibbles(blocks["ql"], 64) | split_runs(blocks["qh"], 2) << 4).astype(np.int8) - 32
     step = wide(blocks["d"]) * blocks["scales"].astype(np.float32)
     x = step[..., None] * q.reshape(*q.shape[:-1], 16, 16).astype(np.float32)
     return flat(x.reshape(q.shape))
@@ -41,7 +29,7 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     found = least_squares.symmetric_super(x, importance, 32)
     out = np.empty(found.d.shape, DTYPE)
     out["d"], out["scales"] = found.d, found.scale
-    out["ql"], out["qh"] = join_nibbles(found.q & 15, 64), _join_pairs(found.q >> 4)
+    out["ql"], out["qh"] = join_nibbles(found.q & 15, 64), join_runs(found.q >> 4, 2)
     return out
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from satchel.quant.codebook import join_pairs, split_pairs
+from satchel.quant.codebook import join_runs, split_runs
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
 from satchel.quant.search.tables import ternary
@@ -16,13 +16,13 @@ DTYPE = np.dtype([("qs", "u1", (64,)), ("d", "<f2")])
 
 @quietly
 def decode(blocks: Blocks) -> F32:
-    return flat(wide(blocks["d"]) * (split_pairs(blocks["qs"]).astype(np.int8) - 1).astype(np.float32))
+    return flat(wide(blocks["d"]) * (split_runs(blocks["qs"], 2).astype(np.int8) - 1).astype(np.float32))
 
 
 def encode(x: F32, importance: F32 | None = None) -> Blocks:
     d, q = ternary(x, importance)
     out = np.empty(d.shape, DTYPE)
-    out["d"], out["qs"] = d, join_pairs(q)
+    out["d"], out["qs"] = d, join_runs(q, 2)
     return out
 
 

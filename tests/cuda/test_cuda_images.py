@@ -43,8 +43,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(folder: Path) -> None:
-    options = [*IMAGES["cmake_options"](FOLDER, ["cuda"]), "-DSATCHEL_HIP=OFF", "-DSATCHEL_SYCL=OFF"]
-    options += ["-DSATCHEL_SETS=scalar", "-DSATCHEL_STRICT=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    defined = [*IMAGES["cmake_options"](FOLDER, ["cuda"]), "SATCHEL_HIP=OFF", "SATCHEL_SYCL=OFF"]
+    defined += ["SATCHEL_SETS=scalar", "SATCHEL_STRICT=ON", f"Python_EXECUTABLE={sys.executable}"]
+    options = [f"-D{one}" for one in defined]
     quiet = {"check": True, "stdout": subprocess.DEVNULL}
     subprocess.run(["cmake", "-S", ROOT, "-B", folder / "b", *options], **quiet)  # type: ignore[call-overload]
     subprocess.run(["cmake", "--build", folder / "b", "--target", "satchel_cuda"], **quiet)  # type: ignore[call-overload]

@@ -54,7 +54,7 @@ def folder_of(folder: Path, sources: str) -> Path:
 
 def test_cmake_gets_a_folder_of_the_present_sources_only(tmp_path: Path) -> None:
     good = folder_of(tmp_path / "good", IMAGES["digest"]("cuda"))
-    assert IMAGES["cmake_options"](good, ["cuda"]) == [f"-DSATCHEL_CUDA_IMAGES={good}"]
+    assert IMAGES["cmake_options"](good, ["cuda"]) == [f"SATCHEL_CUDA_IMAGES={good}"]
     old = folder_of(tmp_path / "old", "0123456789abcdef")
     for folder, words in ((old, "are of the sources 0123456789abcdef"), (tmp_path, "it has no cuda.images")):
         done = subprocess.run(
@@ -73,6 +73,42 @@ def test_amds_code_objects_are_one_bundle_beside_a_text(tmp_path: Path) -> None:
         b"__CLANG_OFFLOAD_BUNDLE__"
     )
     assert text == ("portable", 0, "source", b"text\0")
+    assert IMAGES["images_of"]("hip", parts[2:], [b"text"]) == [text], "an archive for hipRTC alone"
+
+
+def test_an_archive_for_some_architectures_names_those_that_there_are() -> None:
+    part = IMAGES["Part"]
+    parts = [part("portable", 0, arch, "NVRTC", "key", ()) for arch in ("sm_80", "sm_90a", "compute_75")]
+    assert IMAGES["chosen"](parts, []) == parts
+    assert IMAGES["chosen"](parts, ["compute_75", "sm_90a"]) == parts[1:]
+    with pytest.raises(
+        IMAGES["ImageError"], match="--only sm_91: expected some of compute_75, sm_80, sm_90a"
+    ):
+        IMAGES["chosen"](parts, ["sm_91"])
+
+
+def test_names_and_compilers_of_an_archive(tmp_path: Path) -> None:
+    names = IMAGES["names"]("cuda")
+    assert {arch for name, arch in names if name == "portable"} == {
+        "sm_75",
+        "sm_80",
+        "sm_90a",
+        "sm_100",
+        "sm_120",
+        "compute_75",
+    }
+    assert len(names) == 26 and ("attention_split", "sm_90a") in names
+    assert IMAGES["names"]("hip") == {
+        ("portable", "gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1201"),
+        ("portable", "source"),
+    }
+    said = ["NVRTC 12.9.86", "NVRTC 12.0.76", "NVRTC 12.9.86", "Debian clang version 19.1.7 (3~deb12u1)"]
+    (tmp_path / "cuda.json").write_text(json.dumps({"images": [{"compiler": one} for one in said]}))
+    assert IMAGES["compilers"](tmp_path, "cuda") == [
+        ("Debian clang", "19.1.7"),
+        ("NVRTC", "12.0.76"),
+        ("NVRTC", "12.9.86"),
+    ]
 
 
 @pytest.mark.nightly

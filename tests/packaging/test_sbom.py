@@ -26,7 +26,7 @@ A_FEW = ("LICENSE", "cext/include", "cli/main.py")  # of the 1,200 files, which 
 
 
 def both() -> dict[str, bytes]:
-    return sbom.of_program(sbom.Tool("zig", "0.17.1"), epoch=0) | sbom.of_model("1.0.0", 0)
+    return sbom.of_program([sbom.Tool("zig", "0.17.1")], epoch=0) | sbom.of_model("1.0.0", 0)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_the_compiler_is_named_and_not_shipped(
     assert (compiler["name"], compiler["version"], compiler["scope"]) == ("zig", "0.17.1", "excluded")
     monkeypatch.setattr(sbom, "PARTS", A_FEW)
     assert "application" not in {
-        one["type"] for one in json.loads(next(iter(sbom.of_program(None, 0).values())))["components"]
+        one["type"] for one in json.loads(next(iter(sbom.of_program([], 0).values())))["components"]
     }
 
 

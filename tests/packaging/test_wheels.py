@@ -6,35 +6,49 @@ from __future__ import annotations
 
 import platform
 import re
+import runpy
 import shutil
 import sys
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "packaging"))
 import check  # noqa: E402
+import gpu_images  # noqa: E402
 import wheels  # noqa: E402
 
 Files = dict[str, bytes]
 NAME, VERSION = wheels.named(ROOT)
 MODEL, MODEL_VERSION = wheels.named(ROOT / "models")
 TARGET = wheels.TARGETS["manylinux-x86_64"]
+PACK: dict[str, Any] = runpy.run_path(str(ROOT / "cext" / "gpu" / "pack.py"))
 METADATA = f"Metadata-Version: 2.4\nName: satchel\nVersion: {VERSION}\n\nRequires-Dist: not this\n".encode()
 
 
-def contents(target: wheels.Target = TARGET) -> Files:
-    """The files of a wheel, with stand-ins for its libraries."""
+def contents(target: wheels.Target = TARGET, gpus: Sequence[str] = ()) -> Files:
+    """The files of a wheel, with stand-ins for its libraries. gpus: those with images."""
     found = {"satchel/__init__.py": b"1\n", "satchel/cext/_hal.py": b"2\n"}
+    found["satchel/cext/satchel_search.so"] = b"\x7fELF"
     for backend in target.backends:
         found[f"satchel/cext/libsatchel_{backend}.so"] = b"\x7fELF"
+    for vendor in gpus:
+        found[f"satchel/cext/libsatchel_{vendor}.so"] = b"\x7fELF" + archive(vendor)
     listed = " ".join(target.sets).encode()
     found["satchel/cext/libsatchel_cpu.so"] += b"\0sets of this library: " + listed + b"\0"
     return found
+
+
+def archive(vendor: str, lacking: Sequence[str] = ()) -> bytes:
+    """An archive with an image of every name and architecture but these, each of a few bytes."""
+    rows = sorted((name, 75, arch, b"code") for name, arch in gpu_images.names(vendor))
+    packed: bytes = PACK["pack"](12000, [row for row in rows if row[2] not in lacking])
+    return packed
 
 
 def papers() -> Files:
@@ -142,6 +156,36 @@ def test_the_toolchain_names_the_oldest_system(tmp_path: Path) -> None:
     assert "-target aarch64-macos.11.0" in (folder / "cc").read_text(encoding="utf-8")
 
 
+def test_a_build_folder_forgets_the_images_of_the_last_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CMake keeps definitions, so a wheel without images would get those of the wheel before."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(wheels, "run", lambda command, folder: commands.append(command))
+    monkeypatch.setattr(wheels, "toolchain", lambda target, tree, folder: folder / "toolchain.cmake")
+    monkeypatch.setattr(gpu_images, "check", lambda folder, vendor: None)
+    windows, images = wheels.TARGETS["windows-x86_64"], tmp_path / "images"
+    wheels.configure(windows, wheels.Build(ROOT, gpu=images), tmp_path / "b")
+    wheels.configure(windows, wheels.Build(ROOT), tmp_path / "b")
+    cuda, hip = (
+        [
+            [w.partition("=")[2] for w in command if w.startswith(f"-DSATCHEL_{vendor}_IMAGES=")][-1]
+            for command in commands
+        ]
+        for vendor in ("CUDA", "HIP")
+    )
+    assert cuda == [str(images), ""] and hip == ["", ""], "there is no library of AMD's for Windows"
+
+
+def test_images_of_other_sources_are_refused_before_anything_is_built(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        wheels.main(["--gpu", str(tmp_path), "-o", str(tmp_path / "dist"), "manylinux-x86_64"])
+    assert f"{tmp_path}: it has no cuda.images with its cuda.json: make them by" in capfd.readouterr().err
+    assert not (tmp_path / "dist").exists()
+
+
 # --- what check.py refuses
 
 
@@ -149,6 +193,7 @@ def damages() -> Iterator[tuple[str, Callable[[Files], None], str]]:
     """(name, a damage to a wheel's entries, a pattern of the finding)"""
     record, info = f"satchel-{VERSION}.dist-info/RECORD", f"satchel-{VERSION}.dist-info/METADATA"
     init, cpu = "satchel/__init__.py", "satchel/cext/libsatchel_cpu.so"
+    search = "satchel/cext/satchel_search.so"
     yield "other content", lambda f: f.update({init: b"3\n"}), rf"{init}: RECORD says sha256=.*; it is "
     yield "another file", lambda f: f.update({"satchel/x.py": b""}), r"satchel/x\.py: not in RECORD"
     yield "a file less", lambda f: f.pop(init) and None, rf"{init}: in RECORD alone"
@@ -158,13 +203,15 @@ def damages() -> Iterator[tuple[str, Callable[[Files], None], str]]:
     yield "out", lambda f: f.update({"satchel/../../x": b""}), r"satchel/\.\./\.\./x: leads out"
     yield "absolute", lambda f: f.update({"/etc/x": b""}), "/etc/x: leads out"
     yield "a model", lambda f: f.update({"satchel/models/a.gguf": b""}), r"a\.gguf: does not belong"
+    yield "a source", lambda f: f.update({"satchel/cext/cuda/a.cu": b""}), r"a\.cu: does not belong"
     yield "no sets", lambda f: f.update({cpu: b"\x7fELF"}), "kernel sets none; expected scalar avx2 "
     yield (
         "a set less",
         lambda f: f.update({cpu: b"\0sets of this library: scalar avx2\0"}),
         "kernel sets scalar avx2; expected scalar avx2 avxvnni",
     )
-    yield "no library", lambda f: f.pop(cpu) and None, r"libraries of \['null'\]; expected \['cpu', 'null'\]"
+    yield "no library", lambda f: f.pop(cpu) and None, r"libraries of \['null', 'search'\]; expected "
+    yield "no searches", lambda f: f.pop(search) and None, r"libraries of \['cpu', 'null'\]; expected "
     path = b"\0/somebody/cext/cpu/pool.c\0"
     yield "a path", lambda f: f.update({cpu: f[cpu] + path}), r"machine that built it: /somebody/"
     yield "another name", lambda f: f.update({info: b"Name: other\n\n"}), "METADATA is that of other None"
@@ -187,6 +234,32 @@ def test_a_damaged_wheel_is_refused(name: str, made: Callable[..., Path]) -> Non
 def test_a_wheel_is_not_too_large(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(check.MOST, "satchel", 100)
     assert findings(made()) == [f"{made().stat().st_size:,} bytes; a wheel of satchel has 100 at most"]
+
+
+def test_a_wheel_with_gpu_images_may_be_larger_and_has_them_all(
+    made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(check.MOST, "satchel", 100)
+    whole = made(contents(gpus=TARGET.vendors))
+    assert findings(whole) == [] and [*check.lacking(check.opened(whole))] == []
+    assert check.row(check.opened(whole), 0).endswith("amx cuda hip  no findings")
+    cuda = "satchel/cext/libsatchel_cuda.so"
+    for content, expected in (
+        (archive("cuda", ["sm_80"]), [f"{cuda}: no image portable for sm_80"]),
+        (archive("cuda")[:-1], [f"{cuda}: its images are damaged: "]),
+        (b"none", [f"{cuda}: has no images"]),
+    ):
+        found = findings(made({**contents(), cuda: b"\x7fELF" + content}))
+        assert len(found) == 1 and found[0].startswith(expected[0]), found
+    wanting = check.opened(made())
+    assert [*check.lacking(wanting)] == [
+        f"no library of {one}: run packaging/wheels.py --gpu FOLDER" for one in ("cuda", "hip")
+    ]
+    musl = wheels.TARGETS["musllinux-x86_64"]
+    wrong = findings(made(contents(musl, ["cuda"]), musl.tag))
+    assert len(wrong) == 1 and wrong[0].startswith(
+        "libraries of ['cpu', 'cuda', 'null', 'search']; expected "
+    )
 
 
 @pytest.mark.parametrize(
