@@ -22,8 +22,8 @@ MANY = 0xFFFFFFFF  # b of RUN: no limit
 ASKED = 4096  # characters that the library is asked for at a time: its cost grows with the square
 LOOKS = {"(?=": AHEAD, "(?!": NOT_AHEAD, "(?<=": BEHIND, "(?<!": NOT_BEHIND}
 ATOM = re.compile(
-    r"\\x\{[0-9A-Fa-f]{1,6}\}|\\[pP]\{\^?\w+\}|\\[sSdDwWrnt]|\\[^A-Za-z0-9]|\[(?:\\.|\[:\w+:\]|[^\]\\])(?:\\.|[^\]\\])*\]"
-    r"|[^\\\[\](){}*+?|^$]"
+    r"\\x\{[0-9A-Fa-f]{1,6}\}|\\[pP]\{\^?\w+\}|\\[sSdDwWrnt]|\\[^A-Za-z0-9]"
+    r"|\[\^?(?:\\.|[^\[\]\\])(?:\\.|[^\[\]\\])*\]|[^\\\[\](){}*+?|^$]"
 )
 REPEAT = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 Ranges = tuple[tuple[int, int], ...]
