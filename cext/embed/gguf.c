@@ -50,7 +50,8 @@ static gguf_bytes take_text(cursor *c) {
 }
 
 static int cut(const cursor *c) {
-    return hal_fail(HAL_E_INVALID, "header at byte %llu: expected more, got the file's end or a wrong number; download it again",
+    return hal_fail(HAL_E_INVALID,
+                    "header at byte %llu: expected more, got the file's end or a wrong number; download it again",
                     (unsigned long long)c->at);
 }
 
@@ -157,9 +158,8 @@ static int place_tensors(cursor *c, gguf_file *f, uint32_t alignment) {
         gguf_tensor *t = f->tensors + i;
         uint64_t end = size_add(size_add(t->offset, data), t->size);
         if (t->offset % alignment || end > c->size)
-            return hal_fail(HAL_E_INVALID, "tensor %.*s: expected %llu bytes within the file's %llu; download it again",
-                            (int)(t->name.size < 64 ? t->name.size : 64), (const char *)t->name.data,
-                            (unsigned long long)t->size, (unsigned long long)c->size);
+            return hal_fail(HAL_E_INVALID, "tensor %llu: expected %llu bytes within the file's %llu; download it again",
+                            (unsigned long long)i, (unsigned long long)t->size, (unsigned long long)c->size);
         t->offset += data;
     }
     return 0;
@@ -178,7 +178,8 @@ static int read_all(cursor *c, gguf_file *out) {
     if (c->failed || n_tensors > c->size - c->at)
         return cut(c);
     if (!alignment || alignment > ALIGNMENT_LIMIT || alignment & (alignment - 1))
-        return hal_fail(HAL_E_INVALID, "general.alignment: expected a power of two up to %d, got %u", ALIGNMENT_LIMIT, alignment);
+        return hal_fail(HAL_E_INVALID, "general.alignment: expected a power of two up to %d, got %u", ALIGNMENT_LIMIT,
+                        alignment);
     if (!(out->tensors = calloc(n_tensors + 1, sizeof *out->tensors)))
         return hal_fail(HAL_E_MEMORY, "no memory for a list of %llu tensors", (unsigned long long)n_tensors);
     out->n_tensors = n_tensors;

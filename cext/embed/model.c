@@ -103,14 +103,25 @@ static int place_weights(satchel_model *m, uint64_t *at, uint64_t *total) {
     return 0;
 }
 
+/* Gives the pages of a packed weight back: nothing reads them again. */
+static void forget(const satchel_model *m, uint64_t offset, uint64_t size) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = size_line_up(offset, page),
+             end = (offset + size) / page * page;
+    if (end > first)
+        madvise(m->file + first, (size_t)(end - first), MADV_DONTNEED);
+}
+
 static int load_weights(satchel_model *m, const uint64_t *at, uint64_t total) {
     int code = reserve(m, total, HAL_WEIGHT, &m->packed);
     for (uint32_t i = 0; !code && i < m->plan.head->n_weights; i++) {
         const plan_weight *w = m->plan.weights + i;
+        const gguf_tensor *t = tensor_of(m, w);
         const int64_t *s = w->shape;
-        if (w->packed)
-            code = model_code(m->backend->pack(m->packed, at[i], w->format, w->ndim == 3 ? s[0] : 1, s[w->ndim - 2],
-                                               s[w->ndim - 1], m->file + tensor_of(m, w)->offset));
+        if (!w->packed)
+            continue;
+        code = model_code(m->backend->pack(m->packed, at[i], w->format, w->ndim == 3 ? s[0] : 1, s[w->ndim - 2],
+                                           s[w->ndim - 1], m->file + t->offset));
+        forget(m, t->offset, t->size);
     }
     return code;
 }
@@ -121,8 +132,8 @@ static int add_program(satchel_model *m, const plan_tables *p, const uint64_t *s
     const plan_entry *e = p->entry;
     program *made = m->programs + m->n_programs;
     hal_view *views = calloc((size_t)e->n_views + 1, sizeof *views);
-    hal_bufdesc descs[N_BUFFERS] = {{0, HAL_STEP, 0},  {e->arena, HAL_ARENA, 0}, {sizes[0], HAL_STATE, 0},
-                                    {0, HAL_CONST, 0}, {e->out, HAL_OUT, 0},     {m->file_size, HAL_WEIGHT, 0},
+    hal_bufdesc descs[N_BUFFERS] = {{0, HAL_STEP, 0},         {e->arena, HAL_ARENA, 0}, {sizes[0], HAL_STATE, 0},
+                                    {0, HAL_CONST, 0},        {e->out, HAL_OUT, 0},     {m->file_size, HAL_WEIGHT, 0},
                                     {sizes[1], HAL_WEIGHT, 0}};
     hal_plan plan = {.n_steps = e->n_steps,
                      .n_views = e->n_views,
@@ -141,7 +152,8 @@ static int add_program(satchel_model *m, const plan_tables *p, const uint64_t *s
     *made = (program){.tokens = e->tokens, .rows = e->rows, .output = e->output, .layout = made->layout};
     m->n_programs++;
     if (!code && !(made->block = calloc(1, made->layout.size)))
-        code = hal_fail(SATCHEL_E_MEMORY, "no memory for a step block of %llu bytes", (unsigned long long)made->layout.size);
+        code = hal_fail(SATCHEL_E_MEMORY, "no memory for a step block of %llu bytes",
+                        (unsigned long long)made->layout.size);
     if (!code && !(code = reserve(m, made->layout.size, HAL_STEP, &made->step)) &&
         !(code = reserve(m, e->n_consts, HAL_CONST, &made->consts)) && e->n_consts)
         code = model_code(m->backend->write(made->consts, 0, p->consts, e->n_consts));

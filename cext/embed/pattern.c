@@ -28,7 +28,8 @@ const char *pattern_check(const pattern_set *s) {
         int last = i + 1 == s->n_code;
         if (c.op > PATTERN_LOOK || (last && c.op != PATTERN_MATCH))
             return "a pattern's code does not end";
-        if ((c.op == PATTERN_CLASS && c.a >= s->n_classes) || (c.op == PATTERN_RUN && (c.c >= s->n_classes || c.a > c.b)) ||
+        if ((c.op == PATTERN_CLASS && c.a >= s->n_classes) ||
+            (c.op == PATTERN_RUN && (c.c >= s->n_classes || c.a > c.b)) ||
             ((c.op == PATTERN_SPLIT || c.op == PATTERN_JUMP || c.op == PATTERN_LOOK) && c.a >= s->n_code) ||
             (c.op == PATTERN_SPLIT && c.b >= s->n_code) || (c.op == PATTERN_LOOK && c.c > LOOK_NOT_BEHIND))
             return "a pattern's code is out of range";
@@ -68,10 +69,12 @@ static int push(pattern_run *r, uint32_t *depth, pattern_choice choice) {
     return 0;
 }
 
-static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_t size, int64_t at, uint32_t base, int nested);
+static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_t size, int64_t at, uint32_t base,
+                     int nested);
 
 /* Whether a look-around holds at `at`; an error code below 0. */
-static int look(pattern_run *r, uint32_t code, const uint32_t *text, int64_t size, int64_t at, uint32_t base, int nested) {
+static int look(pattern_run *r, uint32_t code, const uint32_t *text, int64_t size, int64_t at, uint32_t base,
+                int nested) {
     uint32_t how = r->set->code[code].c;
     int behind = how == LOOK_BEHIND || how == LOOK_NOT_BEHIND;
     int64_t found = NONE;
@@ -98,7 +101,8 @@ static int back(pattern_run *r, uint32_t *depth, uint32_t base, uint32_t *code, 
 }
 
 /* Matches from `code` on. base: choices of the stack below it belong to others. */
-static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_t size, int64_t at, uint32_t base, int nested) {
+static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_t size, int64_t at, uint32_t base,
+                     int nested) {
     const pattern_set *s = r->set;
     uint32_t depth = base;
     if (nested > MOST_DEPTH)
@@ -132,7 +136,8 @@ static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_
             failed = end - at < (int64_t)c.a;
             code++;
             if (!failed && end - at > (int64_t)c.a &&
-                (found = push(r, &depth, (pattern_choice){.code = code, .at = end, .least = at + (int64_t)c.a, .run = 1})))
+                (found =
+                     push(r, &depth, (pattern_choice){.code = code, .at = end, .least = at + (int64_t)c.a, .run = 1})))
                 return found;
             at = end;
             break;

@@ -65,6 +65,9 @@ static int check_lists(const plan_section *s) {
         const plan_weight *w = s->weights + i;
         if (w->name > h->n_names || w->name_size > h->n_names - w->name || w->ndim < 1 || w->ndim > 4 || w->packed > 1)
             return wrong("a weight's name or shape is out of range");
+        for (uint32_t k = 0; k < w->name_size; k++) /* it stands in errors */
+            if (s->names[w->name + k] <= ' ' || s->names[w->name + k] > '~')
+                return wrong("a weight's name is not printable");
         for (int k = 0; k < 4; k++)
             if (w->shape[k] < 1 || w->shape[k] > INT32_MAX)
                 return wrong("a weight's shape is out of range");

@@ -33,7 +33,8 @@ int reply_begin(satchel_reply *r) {
         }
     }
     if (best < 0)
-        return hal_fail(SATCHEL_E_FULL, "all %d slots have a reply: free one, or open the model with more", m->size.slots);
+        return hal_fail(SATCHEL_E_FULL, "all %d slots have a reply: free one, or open the model with more",
+                        m->size.slots);
     blocks_cut(&m->blocks, best, kept);
     r->slot = best;
     r->fed = r->cached = kept;
@@ -126,7 +127,8 @@ static int run(satchel_model *m, program *p, const batch *b, int32_t *out) {
         code = m->backend->read(m->out, p->output, out, sizeof *out * (uint64_t)b->sampled);
     for (int i = 0; !code && i < b->sampled; i++)
         if (out[i] < 0 || (uint32_t)out[i] >= m->plan.head->vocabulary)
-            code = hal_fail(HAL_E_DEVICE, "no token can be sampled: the model's numbers are not finite, or its file is damaged");
+            code = hal_fail(HAL_E_DEVICE,
+                            "no token can be sampled: the model's numbers are not finite, or its file is damaged");
     return code;
 }
 

@@ -77,10 +77,11 @@ typedef struct {
 static int choose(const satchel_generate_options *o, char letter, chosen *out) {
     switch (letter) {
     case 'e':
-        *out = (chosen){{STAGE_penalties, {o->repeat_penalty, o->presence_penalty, o->frequency_penalty, whole(o->repeat_last_n)}},
-                        (o->repeat_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0) && o->repeat_last_n,
-                        1,
-                        0};
+        *out = (chosen){
+            {STAGE_penalties, {o->repeat_penalty, o->presence_penalty, o->frequency_penalty, whole(o->repeat_last_n)}},
+            (o->repeat_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0) && o->repeat_last_n,
+            1,
+            0};
         return 1;
     case 's':
         *out = (chosen){{STAGE_top_n_sigma, {o->top_n_sigma}}, o->top_n_sigma >= 0, 0, 0};
@@ -130,7 +131,8 @@ int sampling_record(const satchel_generate_options *o, hal_sampling *out) {
     *out = (hal_sampling){.seed = (uint64_t)o->seed, .mirostat_mu = 2 * o->mirostat_tau};
     for (size_t i = 0; i < count; i++) {
         if (count > MOST_LETTERS || !choose(o, letters[i], c + i) || memchr(letters, letters[i], i))
-            return hal_fail(SATCHEL_E_ARGUMENT, "samplers: expected letters of eskypmxt, each once, got %.20s", letters);
+            return hal_fail(SATCHEL_E_ARGUMENT, "samplers: expected letters of eskypmxt, each once, got %.20s",
+                            letters);
         drops |= c[i].on && c[i].drops;
         greedy |= c[i].on && letters[i] == 't' && o->temperature == 0;
     }

@@ -99,7 +99,8 @@ static int tokenize(const satchel_model *m, const char *text, int64_t length, ui
     return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
 }
 
-int64_t satchel_tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, int32_t *ids, int64_t room) {
+int64_t satchel_tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, int32_t *ids,
+                         int64_t room) {
     token_list list = {0};
     int64_t found = tokenize(m, text, length, flags, &list);
     if (!found) {
@@ -111,7 +112,8 @@ int64_t satchel_tokenize(const satchel_model *m, const char *text, int64_t lengt
     return found;
 }
 
-int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t count, uint32_t flags, char *text, int64_t room) {
+int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t count, uint32_t flags, char *text,
+                           int64_t room) {
     utf8_stream stream = {0};
     int64_t made = 0;
     for (int64_t i = 0; i <= count; i++) {
@@ -119,7 +121,8 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
         char *piece;
         size_t n;
         if (i < count && (ids[i] < 0 || (uint32_t)ids[i] >= m->plan.head->vocabulary))
-            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1, ids[i]);
+            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1,
+                            ids[i]);
         if (i < count)
             bytes = words_token(&m->words, ids[i], flags & SATCHEL_SPECIAL);
         if (!(piece = malloc(UTF8_GROWTH * (bytes.size + 1))))
@@ -163,7 +166,8 @@ static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t coun
                         (long long)count);
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= m->plan.head->vocabulary)
-            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1, ids[i]);
+            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1,
+                            ids[i]);
     return 0;
 }
 
@@ -211,7 +215,8 @@ int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, co
 int32_t satchel_generate_text(satchel_model *m, const char *text, int64_t length, uint32_t flags,
                               const satchel_generate_options *options, satchel_reply **reply) {
     token_list list = {0};
-    int code = m ? tokenize(m, text, length, flags, &list) : argument("satchel_generate_text: expected a model, got NULL");
+    int code =
+        m ? tokenize(m, text, length, flags, &list) : argument("satchel_generate_text: expected a model, got NULL");
     if (!code && !list.n)
         code = argument("prompt: expected a text with one token or more, got none");
     if (!code)
@@ -251,7 +256,8 @@ int32_t satchel_reply_next(satchel_reply *r, satchel_piece *piece) {
     if ((code = reserve_text(r, UTF8_GROWTH * (bytes.size + 1) + 1)))
         return code;
     p.token = has ? p.token : -1;
-    p.length = (int64_t)(has ? utf8_feed(&r->stream, bytes.data, bytes.size, r->text) : utf8_flush(&r->stream, r->text));
+    p.length =
+        (int64_t)(has ? utf8_feed(&r->stream, bytes.data, bytes.size, r->text) : utf8_flush(&r->stream, r->text));
     r->flushed = !has;
     r->text[p.length] = 0;
     p.text = r->text;

@@ -57,7 +57,7 @@ typedef struct {
 } plan_view;
 
 /* satchel.tokenizer: tokenizer_head, begins of tokens in the bytes (uint32, n_tokens + 1), flags of tokens (uint8), tokens of the
- * 256 bytes (int32, -1: none), tokenizer_merge (by left, right), tokens that a word may be as a whole (uint32, by their bytes),
+ * 256 bytes (int32, -1: none), tokenizer_merge (by left, right), tokenizer_word (by their bytes: tokens that a word may be as a whole),
  * tokenizer_special (in the order in which a text is cut at them), end tokens (uint32), begins of the patterns in the code
  * (uint32), pattern_code, pattern_class, pattern_range (rising within a class), bytes. */
 typedef struct {
@@ -72,6 +72,9 @@ enum { TOKEN_HIDDEN = 1 };
 typedef struct {
     uint32_t left, right, made, rank;
 } tokenizer_merge;
+typedef struct {
+    uint32_t token, at, size, zero; /* at: of the word in the bytes */
+} tokenizer_word;
 typedef struct {
     uint32_t token, always; /* always 1: cut out of any text; 0: only where special tokens are asked for */
 } tokenizer_special;

@@ -23,8 +23,8 @@ static int check_head(const gguf_file *f, const tokenizer_head *h, uint32_t voca
         return wrong("its checksum is wrong: the file is damaged");
     if (!h->n_tokens || h->n_tokens > MOST_TOKENS || h->n_tokens > vocabulary)
         return wrong("expected at most a token for each logit");
-    if (!h->n_programs || h->n_programs > MOST_PROGRAMS || h->n_specials > MOST_SPECIALS || h->bos < -1 || h->bos >= (int64_t)h->n_tokens || h->eos < -1 ||
-        h->eos >= (int64_t)h->n_tokens)
+    if (!h->n_programs || h->n_programs > MOST_PROGRAMS || h->n_specials > MOST_SPECIALS || h->bos < -1 ||
+        h->bos >= (int64_t)h->n_tokens || h->eos < -1 || h->eos >= (int64_t)h->n_tokens)
         return wrong("its patterns or special tokens are out of range");
     if ((h->flags & TOKENIZER_ADD_BOS && h->bos < 0) || (h->flags & TOKENIZER_ADD_EOS && h->eos < 0))
         return wrong("it adds a token that it does not have");
@@ -55,7 +55,7 @@ static int read_tables(words *w, tables *t) {
     w->flags = next(t, h->n_tokens, 1);
     w->byte_tokens = next(t, 256, 4);
     w->merges = next(t, h->n_merges, sizeof *w->merges);
-    w->words = next(t, h->n_words, 4);
+    w->words = next(t, h->n_words, sizeof *w->words);
     w->specials = next(t, h->n_specials, sizeof *w->specials);
     w->ends = next(t, h->n_ends, 4);
     w->programs = next(t, h->n_programs, 4);
@@ -80,7 +80,7 @@ static int check_tables(const words *w) {
     for (uint32_t i = 0; i < h->n_tokens; i++)
         if (w->begins[i] > w->begins[i + 1])
             return wrong("its tokens are out of order");
-    if (w->begins[0] || w->begins[h->n_tokens] != h->n_bytes)
+    if (w->begins[0] || w->begins[h->n_tokens] > h->n_bytes)
         return wrong("its tokens do not fill its bytes");
     for (int i = 0; i < 256; i++)
         if (w->byte_tokens[i] < -1 || w->byte_tokens[i] >= (int64_t)h->n_tokens)
@@ -89,11 +89,17 @@ static int check_tables(const words *w) {
         if (!ids_ok(&w->merges[i].left, 3, h->n_tokens))
             return wrong("a merge is out of range");
     for (uint32_t i = 0; i < h->n_specials; i++)
-        if (w->specials[i].token >= h->n_tokens || w->begins[w->specials[i].token] == w->begins[w->specials[i].token + 1])
+        if (w->specials[i].token >= h->n_tokens ||
+            w->begins[w->specials[i].token] == w->begins[w->specials[i].token + 1])
             return wrong("a special token is out of range or empty");
-    if (!ids_ok(w->words, h->n_words, h->n_tokens) || !ids_ok(w->ends, h->n_ends, h->n_tokens))
-        return wrong("a token is out of range");
-    return fault || !ids_ok(w->programs, h->n_programs, h->n_code) ? wrong(fault ? fault : "a pattern is out of range") : 0;
+    for (uint32_t i = 0; i < h->n_words; i++)
+        if (w->words[i].token >= h->n_tokens || w->words[i].at > h->n_bytes ||
+            w->words[i].size > h->n_bytes - w->words[i].at)
+            return wrong("a word is out of range");
+    if (!ids_ok(w->ends, h->n_ends, h->n_tokens))
+        return wrong("an end token is out of range");
+    return fault || !ids_ok(w->programs, h->n_programs, h->n_code) ? wrong(fault ? fault : "a pattern is out of range")
+                                                                   : 0;
 }
 
 static int read_section(const gguf_file *f, uint32_t vocabulary, words *w) {
@@ -181,7 +187,8 @@ static const tokenizer_merge *find_merge(const words *w, uint32_t left, uint32_t
         else
             high = middle;
     }
-    return low < w->head->n_merges && w->merges[low].left == left && w->merges[low].right == right ? w->merges + low : NULL;
+    return low < w->head->n_merges && w->merges[low].left == left && w->merges[low].right == right ? w->merges + low
+                                                                                                   : NULL;
 }
 
 static int before(const pair *a, const pair *b) {
@@ -262,11 +269,11 @@ static int32_t whole_word(const words *w, const uint8_t *bytes, uint64_t size) {
     uint32_t low = 0, high = w->head->n_words;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        gguf_bytes t = words_token(w, (int32_t)w->words[middle], 1);
-        int order = memcmp(t.data, bytes, t.size < size ? t.size : size);
-        if (!order && t.size == size)
-            return (int32_t)w->words[middle];
-        if (order < 0 || (!order && t.size < size))
+        const tokenizer_word *word = w->words + middle;
+        int order = memcmp(w->bytes + word->at, bytes, word->size < size ? word->size : size);
+        if (!order && word->size == size)
+            return (int32_t)word->token;
+        if (order < 0 || (!order && word->size < size))
             low = middle + 1;
         else
             high = middle;
@@ -377,7 +384,8 @@ static const char *find(const char *text, int64_t size, gguf_bytes what) {
 }
 
 /* Cuts a text at special tokens, each in all of what is left between those before it, then encodes the rest. */
-static int encode_between(const words *w, uint32_t number, const char *text, int64_t size, int special, token_list *out) {
+static int encode_between(const words *w, uint32_t number, const char *text, int64_t size, int special,
+                          token_list *out) {
     for (; number < w->head->n_specials; number++) {
         const tokenizer_special *s = w->specials + number;
         gguf_bytes what = words_token(w, (int32_t)s->token, 1);

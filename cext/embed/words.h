@@ -13,7 +13,7 @@ typedef struct {
     const uint8_t *flags;
     const int32_t *byte_tokens;
     const tokenizer_merge *merges;
-    const uint32_t *words;
+    const tokenizer_word *words;
     const tokenizer_special *specials;
     const uint32_t *ends, *programs;
     pattern_set patterns;

@@ -16,7 +16,11 @@ def build(
     context: Annotated[
         int,
         typer.Option(
-            "-c", "--context", min=0, metavar="N", help="Default context of programs; 0: the model's, to 8192."
+            "-c",
+            "--context",
+            min=0,
+            metavar="N",
+            help="Default context of programs; 0: the model's, to 8192.",
         ),
     ] = 0,
     slots: Annotated[
@@ -44,7 +48,11 @@ def build(
             return
         with progress("writing", nbytes) as advance:
             made = aot.build(gguf, output, context, slots, advance)
-    typer.echo(f"{output}: {made.size:,} bytes, of which {made.plan + made.tokenizer:,} are the plan and tokenizer")
-    typer.echo(f"context {made.context:,} of {made.least_context:,} to {made.most_context:,}, {made.slots} slots")
+    typer.echo(
+        f"{output}: {made.size:,} bytes, of which {made.plan + made.tokenizer:,} are the plan and tokenizer"
+    )
+    typer.echo(
+        f"context {made.context:,} of {made.least_context:,} to {made.most_context:,}, {made.slots} slots"
+    )
     for sets in made.kernel_sets:
         typer.echo(f"plan for the kernels {', '.join(sets)}")

@@ -111,7 +111,9 @@ def splice(
     kept = {key: raw for key, raw in head.entries.items() if key not in removes and key not in sets}
     header = head.pack(kept | {key: entry(key, value) for key, value in sets.items()})
     if len(header) > HEADER_LIMIT or len(kept) + len(sets) > COUNT_LIMIT:
-        raise RequestError(f"{target}: expected a header of at most {HEADER_LIMIT:,} bytes, got {len(header):,}")
+        raise RequestError(
+            f"{target}: expected a header of at most {HEADER_LIMIT:,} bytes, got {len(header):,}"
+        )
 
     def fill(file: IO[bytes]) -> None:
         file.write(header)

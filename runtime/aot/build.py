@@ -19,7 +19,7 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import GGUF
 from satchel.formats.gguf.splice import HeaderBytes, splice
 from satchel.runtime.aot.compiled import CompiledModel, compile_model
-from satchel.runtime.aot.plan_section import PlanTables, Size, pack_plans, plan_tables
+from satchel.runtime.aot.plan_section import CacheSize, PlanTables, pack_plans, plan_tables
 from satchel.runtime.aot.records import KEYS, PLAN_KEY, TOKENIZER_KEY, as_value
 from satchel.runtime.aot.tokenizer_section import pack_tokenizer
 from satchel.runtime.device.device import Device
@@ -62,7 +62,7 @@ def build(
     tokenizer = pack_tokenizer(gguf)
     variants, sets, whole, least = compile_variants(gguf)
     most = whole.arch.context
-    size = Size(context or max(least, min(most, CONTEXT)), slots)
+    size = CacheSize(context or max(least, min(most, CONTEXT)), slots)
     if not least <= size.context <= most:
         raise RequestError(f"--context: expected {least} to {most} for this model, got {size.context}")
     if not 1 <= slots <= MOST_SLOTS:

@@ -4,7 +4,7 @@ The machine is a backtracking one over code points, with the order of alternativ
 match as the library that runs the pattern in Python. Which characters a class holds is asked of that library,
 so that both agree on Unicode, and the machine needs no tables of it.
 
-A pattern that holds anything else than characters, classes, groups, greedy repeats and look-arounds is refused.
+A pattern is refused that holds anything but characters, classes, groups, greedy repeats and look-arounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True)
-class Program:
+class PatternProgram:
     """Code of one or more patterns, (op, a, b, c) each, and the classes that it names by number.
 
     CLASS a: one character of class a. SPLIT a b: go on at a, else at b. JUMP a. RUN c a b: a to b characters
@@ -50,7 +50,9 @@ class Program:
         if parser.at < len(pattern):
             raise parser.unknown()
         if not least:
-            raise ModelError(f"pattern {pattern!r:.60}: expected one that matches some text, got one that may not")
+            raise ModelError(
+                f"pattern {pattern!r:.60}: expected one that matches some text, got one that may not"
+            )
         self.emit(MATCH)
         return start
 
@@ -73,7 +75,7 @@ class _Parser:
     """
 
     text: str
-    program: Program
+    program: PatternProgram
     at: int = 0
 
     def alternatives(self, caseless: bool) -> int:
@@ -99,7 +101,9 @@ class _Parser:
         return least
 
     def piece(self, caseless: bool) -> int:
-        opening = next((o for o in ("(?:", "(?i:", "(?<=", "(?<!", "(?=", "(?!") if self.text.startswith(o, self.at)), "")
+        opening = next(
+            (o for o in ("(?:", "(?i:", "(?<=", "(?<!", "(?=", "(?!") if self.text.startswith(o, self.at)), ""
+        )
         if opening in LOOKS:
             self.at += len(opening)
             self.look(LOOKS[opening], caseless)
@@ -129,7 +133,9 @@ class _Parser:
         if (least, most) == (1, 1):
             return least_of_one
         if not least_of_one:
-            raise ModelError(f"pattern {self.text!r:.60}: a repeated group may match nothing; it is not supported")
+            raise ModelError(
+                f"pattern {self.text!r:.60}: a repeated group may match nothing; it is not supported"
+            )
         del self.program.code[start:]
 
         def once() -> None:
@@ -185,13 +191,13 @@ class _Parser:
 
     def unknown(self) -> ModelError:
         return ModelError(
-            f"pattern {self.text!r:.60}: at character {self.at}: {self.text[self.at :][:8]!r} is not supported"
+            f"pattern {self.text!r:.60}: at character {self.at}: {self.text[self.at :][:8]!r} is not known"
         )
 
 
 def library_ranges(text: str) -> Ranges:
-    """The characters of a class, as ranges of code points, asked of the tokenizers library. Planes 4 to 13, and
-    the private ones 15 and 16, are alike throughout: their first character answers for them.
+    """The characters of a class, as ranges of code points, asked of the tokenizers library. Planes 4 to 13,
+    and the private ones 15 and 16, are alike throughout: their first character answers for them.
     """
     return _asked(text)
 

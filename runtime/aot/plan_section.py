@@ -1,8 +1,8 @@
 """The plan section: plan tables that hold for every context and number of slots.
 
 Plans of one model for different sizes of its cache differ in the shapes, strides and offsets of views into
-states and the step block, and in the sizes of these. So a view is stored by what it shows (a state, a field of
-the step block, a weight) with its offset in that, and a dimension that follows the cache by its kind.
+states and the step block, and in the sizes of these. So a view is stored by what it shows (a state, a field
+of the step block, a weight) with its offset in that, and a dimension that follows the cache by its kind.
 
 No rule about plans is stated here: two sizes are compiled, what differs is attributed, and the result is
 relocated to further sizes and compared with fresh plans of these, table by table. A difference is an error of
@@ -11,7 +11,7 @@ the build.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from satchel import cext
 from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.aot.compiled import CompiledModel, architecture, compile_model
 from satchel.runtime.aot.records import (
+    HAL_HASH,
     PLAN_ENTRY,
     PLAN_FIELD,
     PLAN_GROUP,
@@ -48,7 +48,7 @@ FIXED, SLOTS, RING, WIDTH, POOL = range(5)  # kinds of dimensions; POOL + k: blo
 CHECKED = 4  # further sizes that the relocated tables are compared at
 
 
-class Size(NamedTuple):
+class CacheSize(NamedTuple):
     """A size of the cache."""
 
     context: int
@@ -137,7 +137,8 @@ class Attribution:
     def tables(self) -> PlanTables:
         first, second = self.models
         states = tuple(
-            self.dims(type, second.states[name], first.group_of.get(name)) for name, type in first.states.items()
+            self.dims(type, second.states[name], first.group_of.get(name))
+            for name, type in first.states.items()
         )
         entries = tuple(self._entry(first.plans[b], second.plans[b]) for b in first.plans)
         return PlanTables(first.windows, self.weights, states, entries)
@@ -145,7 +146,9 @@ class Attribution:
     def dims(self, one: Type, other: Type, group: int | None) -> Dims:
         """A type of which dimensions may differ between the two. group: its layer group, if it has one."""
         kinds = [self.kind(a, b, group) for a, b in zip(_sizes(one), _sizes(other), strict=True)]
-        return Dims(nbytes(one, ONE) // prod(a for a, k in zip(_sizes(one), kinds, strict=True) if k), _four(kinds))
+        return Dims(
+            nbytes(one, ONE) // prod(a for a, k in zip(_sizes(one), kinds, strict=True) if k), _four(kinds)
+        )
 
     def kind(self, one: int, other: int, group: int | None = None) -> int:
         """The kind of a dimension; FIXED where it is the same in both."""
@@ -255,6 +258,27 @@ def _check(tables: PlanTables, model: CompiledModel) -> None:
             )
 
 
+def _is(tables: PlanTables, model: CompiledModel) -> bool:
+    """Whether the tables are those of this model."""
+    try:
+        _check(tables, model)
+    except ModelError:
+        return False
+    return True
+
+
+def _least(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The least context from `low` on at which it holds, which it does at `high`: some layers, such as those
+    of chunked attention, have another form where the context is no longer than what they see.
+    """
+    if holds(low):
+        return low
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
 def plan_tables(gguf: GGUF, device: Device) -> tuple[PlanTables, CompiledModel, int]:
     """The model's plans on this device for every size of the cache, a compiled model of them, and the least
     context that they hold for. ModelError where they follow the context in another way than by sizes.
@@ -263,44 +287,55 @@ def plan_tables(gguf: GGUF, device: Device) -> tuple[PlanTables, CompiledModel, 
     batch = bucket_of(min(trained, MAX_TOKENS), MAX_TOKENS)
     buckets = tuple(dict.fromkeys((ONE, Bucket(batch, min(batch, ROWS)))))
 
-    def compiled(size: Size) -> CompiledModel:
+    def compiled(size: CacheSize) -> CompiledModel:
         return compile_model(gguf, device, Cache(size.context, size.slots, batch=batch), buckets)
 
-    whole = compiled(Size(trained, 2))
+    whole = compiled(CacheSize(trained, 2))
     windows = [window for window in whole.windows if window != RECURRENT]
     least = min(trained, max(windows, default=0) + 1)
     try:
         first, second, *others = _distinct(trained, least, whole)
         tables = Attribution(whole if first == (trained, 2) else compiled(first), compiled(second)).tables()
+        least = _least(lambda context: _is(tables, compiled(CacheSize(context, 1))), least, trained)
         for size in others:
-            _check(tables, compiled(size))
+            _check(tables, compiled(CacheSize(max(least, size.context), size.slots)))
     except ModelError as error:
         raise ModelError(f"{gguf.path}: no plan holds for every context: {error}") from None
     return tables, whole, least
 
 
-def _distinct(trained: int, least: int, whole: CompiledModel) -> Iterator[Size]:
+def _distinct(trained: int, least: int, whole: CompiledModel) -> Iterator[CacheSize]:
     """Sizes to compile: two that differ in every kind of dimension and tell most kinds apart, then those to
     check.
     """
 
-    def kinds(size: Size) -> dict[int, int]:
+    def kinds(size: CacheSize) -> dict[int, int]:
         return values(Cache(size.context, size.slots, batch=whole.cache.batch), whole.windows)
 
-    def told_apart(pair: tuple[Size, Size]) -> tuple[int, int]:
+    def told_apart(pair: tuple[CacheSize, CacheSize]) -> tuple[int, int]:
         one, two = map(kinds, pair)
         return len({(one[k], two[k]) for k in one}), sum(one[k] != two[k] for k in one)
 
     middle = {max(least, trained * part // 8) for part in (2, 3, 5)} | {least}
-    seconds = [Size(c, s) for c, s in product(sorted(middle, reverse=True), (3, 5, 7))]
-    pair = max((((Size(trained, 2), second)) for second in seconds), key=told_apart)
+    seconds = [CacheSize(c, s) for c, s in product(sorted(middle, reverse=True), (3, 5, 7))]
+    pair = max((((CacheSize(trained, 2), second)) for second in seconds), key=told_apart)
     yield from pair
-    left = [Size(trained, 1), Size(least, 1), Size(max(least, trained // 2), 4), Size(max(least, trained - 1), 9)]
+    left = [
+        CacheSize(trained, 1),
+        CacheSize(least, 1),
+        CacheSize(max(least, trained // 2), 4),
+        CacheSize(max(least, trained - 1), 9),
+    ]
     yield from left[:CHECKED]
 
 
 def pack_plans(
-    variants: Sequence[PlanTables], model: CompiledModel, least: int, gguf: GGUF, size: Size, file_crc: int
+    variants: Sequence[PlanTables],
+    model: CompiledModel,
+    least: int,
+    gguf: GGUF,
+    size: CacheSize,
+    file_crc: int,
 ) -> bytes:
     """The section. variants: of kernel sets, the one to try first at the front. size: the default. file_crc:
     of the file's own header.
@@ -321,7 +356,7 @@ def pack_plans(
     groups["window"] = tables.windows
     entries = [(number, entry) for number, v in enumerate(variants) for entry in v.entries]
     head = np.zeros((), PLAN_HEAD)
-    head["magic"], head["hal"], head["file_crc"] = MAGIC, cext.ABI_HASH, file_crc
+    head["magic"], head["hal"], head["file_crc"] = MAGIC, HAL_HASH, file_crc
     head["n_names"], head["n_weights"], head["n_states"] = len(names), len(weights), len(states)
     head["n_groups"], head["n_plans"], head["n_variants"] = len(groups), len(entries), len(variants)
     head["block"], head["batch"] = model.cache.block, max(e.plan.bucket.tokens for _, e in entries)
@@ -388,5 +423,3 @@ def _sizes(type: Type) -> list[int]:
 def _four(given: Sequence[int], rest: int = 0) -> tuple[int, ...]:
     """Four numbers: these, then `rest`."""
     return (*given, *(rest,) * (4 - len(given)))
-
-

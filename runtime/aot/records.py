@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from satchel.cext import dtype_of
+from satchel.cext import ABI_HASH, dtype_of
 from satchel.formats.gguf import Typed, ValueType
 from satchel.runtime.graph import Array
 
 PLAN_KEY, TOKENIZER_KEY = "satchel.plan", "satchel.tokenizer"
 KEYS = (PLAN_KEY, TOKENIZER_KEY)
+HAL_HASH = ABI_HASH  # of the tables that a plan is made of
 
 PLAN_HEAD = np.dtype(
     [
@@ -58,6 +59,7 @@ TOKENIZER_HEAD = np.dtype(
     ]
 )  # fmt: skip
 TOKENIZER_MERGE = np.dtype([("left", "<u4"), ("right", "<u4"), ("made", "<u4"), ("rank", "<u4")])
+TOKENIZER_WORD = np.dtype([("token", "<u4"), ("at", "<u4"), ("size", "<u4"), ("zero", "<u4")])
 TOKENIZER_SPECIAL = np.dtype([("token", "<u4"), ("always", "<u4")])
 TOKENIZER_CODE = np.dtype([("op", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4")])
 TOKENIZER_CLASS = np.dtype([("first", "<u4"), ("count", "<u4")])
@@ -74,7 +76,7 @@ def section(head: Array, tables: Sequence[Array | bytes]) -> bytes:
 
 
 def as_value(raw: bytes) -> Typed:
-    """The section as a metadata value: an array of uint64, of which readers that take elements one by one have
-    an eighth to read.
+    """The section as a metadata value: an array of uint64, of which readers that take elements one by one
+    have an eighth to read.
     """
     return Typed(ValueType.ARRAY, np.frombuffer(raw, "<u8"), ValueType.UINT64)

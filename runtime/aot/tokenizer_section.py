@@ -1,7 +1,7 @@
 """The tokenizer section: a byte-level BPE vocabulary as tables that C reads without building anything.
 
-Ids, bytes and merges are those of the tokenizer that the file's metadata builds, asked of it; the pattern that
-cuts text into words is compiled by patterns.py. Kinds of tokenizers that the tables do not hold are refused.
+Ids, bytes and merges are those of the tokenizer that the file's metadata builds, asked of it; the pattern
+that cuts text into words is compiled by patterns.py. Tokenizers that the tables do not hold are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.formats.tokenizer.bpe import ALPHABET, TO_LATIN, pick, read_merges
 from satchel.formats.tokenizer.specials import Splitter
 from satchel.formats.tokenizer.vocab import Meta
-from satchel.runtime.aot.patterns import Program, library_ranges
+from satchel.runtime.aot.patterns import PatternProgram, library_ranges
 from satchel.runtime.aot.records import (
     TOKENIZER_CLASS,
     TOKENIZER_CODE,
@@ -24,6 +24,7 @@ from satchel.runtime.aot.records import (
     TOKENIZER_MERGE,
     TOKENIZER_RANGE,
     TOKENIZER_SPECIAL,
+    TOKENIZER_WORD,
     section,
 )
 from satchel.runtime.graph import Array
@@ -39,21 +40,21 @@ def pack_tokenizer(gguf: GGUF) -> bytes:
     tokenizer = build_tokenizer(gguf.metadata, source=str(gguf.path))
     if tokenizer.kind != "gpt2":
         raise ModelError(
-            f"{gguf.path}: tokenizer.ggml.model is {tokenizer.kind!r}: expected 'gpt2', byte-level BPE; the C "
-            "library runs no other tokenizer yet: use Satchel's server or its Python library for this model"
+            f"{gguf.path}: tokenizer.ggml.model is {tokenizer.kind!r}: expected 'gpt2', byte-level BPE; the "
+            "C library runs no other tokenizer yet: use Satchel's server or its Python library for this model"
         )
     pre = pick(meta, tokenizer.kind)
     name = gguf.metadata.get("general.name")
     splitter = Splitter(tokenizer.vocab, meta.text("pre") or "", name if isinstance(name, str) else "")
     if any(special.lstrip or special.rstrip for special in splitter.specials):
         raise ModelError(f"{gguf.path}: special tokens take the spaces beside them: the C library does not")
-    program = Program(library_ranges)
+    program = PatternProgram(library_ranges)
     starts = [program.add(pattern) for pattern in pre.patterns]
     texts = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
     merges = _merges(meta, tokenizer)
-    words = _words(gguf, tokenizer, texts) if pre.ignore_merges else np.zeros(0, np.uint32)
+    words, more = _words(tokenizer, texts) if pre.ignore_merges else (np.zeros(0, TOKENIZER_WORD), b"")
     specials = np.array([(s.id, s.parsed_always) for s in splitter.specials if s.text], TOKENIZER_SPECIAL)
-    pool, ends = b"".join(texts), np.array(sorted(tokenizer.eog), np.uint32)
+    pool, ends = b"".join(texts) + more, np.array(sorted(tokenizer.eog), np.uint32)
     ranges = [r for found in program.classes for r in found]
     head = np.zeros((), TOKENIZER_HEAD)
     head["magic"], head["n_tokens"], head["n_bytes"] = MAGIC, len(texts), len(pool)
@@ -90,21 +91,23 @@ def _merges(meta: Meta, tokenizer: Tokenizer) -> Array:
     return np.array(sorted(rows), TOKENIZER_MERGE)
 
 
-def _words(gguf: GGUF, tokenizer: Tokenizer, texts: Sequence[bytes]) -> Array:
-    """Ids that a word may be as a whole, by their bytes."""
-    whole = []
+def _words(tokenizer: Tokenizer, texts: Sequence[bytes]) -> tuple[Array, bytes]:
+    """Tokens that a word may be as a whole, by its bytes; and bytes behind those of the tokens, for words
+    that are found by others than they show.
+    """
+    begins, more = np.cumsum([0, *map(len, texts)]).tolist(), bytearray()
+    rows: list[tuple[bytes, int, int]] = []
     for i, text in enumerate(tokenizer.vocab.tokens):
         try:
             raw = text.translate(TO_LATIN).encode("latin-1")
         except UnicodeEncodeError:  # a character outside the byte alphabet: no text becomes it
             continue
-        if raw != texts[i]:
-            raise ModelError(f"{gguf.path}: token {i} shows other bytes than it is found by")
-        whole.append(i)
-    return np.array(sorted(whole, key=texts.__getitem__), np.uint32)
+        rows.append((raw, i, begins[i] if raw == texts[i] else begins[-1] + len(more)))
+        more += b"" if raw == texts[i] else raw
+    return np.array([(i, at, len(raw), 0) for raw, i, at in sorted(rows)], TOKENIZER_WORD), bytes(more)
 
 
-def _classes(program: Program) -> Array:
+def _classes(program: PatternProgram) -> Array:
     counts = [len(found) for found in program.classes]
     first = np.cumsum([0, *counts])[:-1] if counts else []
     return np.array([*zip(first, counts, strict=True)], TOKENIZER_CLASS)

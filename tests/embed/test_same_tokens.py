@@ -23,13 +23,18 @@ from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.sampling import Sampling
 
-# Architectures whose ops differ: plain, experts, LayerNorm with GELU, windows with soft caps, recurrent states,
-# these beside attention.
+# Architectures whose ops differ: plain, experts, LayerNorm with GELU, windows with soft caps, recurrent
+# states, these beside attention.
 FAMILIES = ("qwen3", "qwen3moe", "gpt2", "gemma2", "mamba2", "qwen3next")
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "greedy": {"temperature": 0},
-    "penalties": {"repeat_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2, "repeat_last_n": 5},
+    "penalties": {
+        "repeat_penalty": 1.3,
+        "presence_penalty": 0.4,
+        "frequency_penalty": 0.2,
+        "repeat_last_n": 5,
+    },
     "whole context": {"frequency_penalty": 0.7, "repeat_last_n": -1},
     "greedy with penalties": {"temperature": 0, "repeat_penalty": 1.5},
     "typical": {"typical_p": 0.6},
@@ -84,7 +89,12 @@ def sampling_of(options: dict[str, Any], seed: int) -> Sampling:
 
 
 def wanted(
-    engine: Engine, ids: Sequence[int], count: int, sampling: Sampling, cuts: Sequence[int] = (), slot: int = 0
+    engine: Engine,
+    ids: Sequence[int],
+    count: int,
+    sampling: Sampling,
+    cuts: Sequence[int] = (),
+    slot: int = 0,
 ) -> list[int]:
     """What the engine samples after a prompt, cut at these places."""
     engine.rewind(slot, 0)
@@ -117,7 +127,11 @@ def test_families(arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFa
             for count, cuts in ((1, ()), (40, (7, 33)), (55, ())):
                 ids = ids_of(count, count)
                 found = answer(driver, ids, 12, {}, seed=count)
-                assert found == wanted(model.engine, ids, 12, Sampling(seed=count), cuts), (context, slots, count)
+                assert found == wanted(model.engine, ids, 12, Sampling(seed=count), cuts), (
+                    context,
+                    slots,
+                    count,
+                )
         driver.close()
 
 
@@ -130,8 +144,10 @@ def test_samplers(name: str, driver: Driver, plain: Path) -> None:
 
 
 @pytest.mark.parametrize("arch", ["gemma2", "qwen3next"])
-def test_replies_beside_each_other(arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Prompts and tokens of four replies share steps in whatever order they are read; a fifth finds no slot."""
+def test_replies_beside_each_other(
+    arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Prompts and tokens of four replies share steps, in any order of reading; a fifth has no slot."""
     path, prompts = family(tmp_path_factory, arch), [ids_of(n, n) for n in (5, 31, 64, 12)]
     driver.open(path, 90, 4, 2)
     found: list[list[int]] = [[] for _ in prompts]
@@ -157,8 +173,8 @@ def test_replies_beside_each_other(arch: str, driver: Driver, tmp_path_factory: 
 def test_a_common_begin_is_not_computed_again(
     arch: str, again: int, same: int, driver: Driver, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Attention goes back to where a prompt differs, if its window is still there; a recurrent state only goes
-    on from its end.
+    """Attention goes back to where a prompt differs, if its window is still there; a recurrent state only
+    goes on from its end.
     """
     path = family(tmp_path_factory, arch)
     driver.open(path, 96, 1)
@@ -209,7 +225,9 @@ def test_the_bundled_model(
             assert driver.tokenize(text) == ids
             assert answer(driver, ids, 64, {}, 42) == wanted(model.engine, ids, 64, Sampling(seed=42))
             long = (ids * 40)[:400]
-            assert answer(driver, long, 8, {}, 1) == wanted(model.engine, long, 8, Sampling(seed=1), (100, 333))
+            assert answer(driver, long, 8, {}, 1) == wanted(
+                model.engine, long, 8, Sampling(seed=1), (100, 333)
+            )
             reply = model.generate(text, seed=5, max_tokens=200)
             driver.begin(0, ids, {"seed": 5, "max_tokens": 200})
             found, said, over = driver.next(0, 300)

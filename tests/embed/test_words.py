@@ -1,5 +1,5 @@
-"""Text and tokens of the C library are those of the Python tokenizer: patterns, merges, special tokens, pieces
-of cut characters.
+"""Text and tokens of the C library are those of the Python tokenizer: patterns, merges, special tokens,
+pieces of cut characters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import build_tokenizer
 from satchel.runtime.aot import build as aot
 
-# Patterns of each kind: contractions and runs, words as a whole, several in turn, camel case, marks, one class.
+# Patterns of each kind: contractions and runs, words as a whole, several in turn, camel case, marks, one.
 PRES = ("qwen2", "llama-bpe", "default", "gpt-4o", "deepseek-v3", "bloom", "gpt-2")
 TEXTS = (
     "",
@@ -46,7 +46,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 @pytest.fixture(scope="module", params=PRES)
-def app(request: pytest.FixtureRequest, driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def app(
+    request: pytest.FixtureRequest, driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A model with this pre-tokenizer. Its plans are compiled once: the tensors are the same."""
     folder = tmp_path_factory.mktemp("words")
     path = write_model(folder / "m.gguf", tokenizer__ggml__pre=request.param)
@@ -68,7 +70,9 @@ def random_texts(count: int, seed: int) -> Iterator[str]:
     letters = string.printable + "hello '\n ſßéñΩжשع日本語한٣²½👍\u0301\u00a0\u2028"
     for _ in range(count):
         yield "".join(
-            rng.choice(letters) if rng.random() < 0.9 else chr(rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000))))
+            rng.choice(letters)
+            if rng.random() < 0.9
+            else chr(rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000))))
             for _ in range(rng.randrange(60))
         )
 
@@ -83,7 +87,9 @@ def test_patterns_and_special_tokens(app: Path, driver: Driver) -> None:
 
 
 @pytest.mark.model
-def test_the_bundled_vocabulary(bundled_model: Path, driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_bundled_vocabulary(
+    bundled_model: Path, driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     def make(folder: Path) -> None:
         with open_gguf(bundled_model) as gguf:
             aot.build(gguf, folder / "app.gguf")

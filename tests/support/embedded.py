@@ -1,5 +1,5 @@
-"""The C library under test: its sources and the test driver, compiled by the system's compiler against the CPU
-backend that is installed, and a Python face of the driver.
+"""The C library under test: its sources and the test driver, compiled by the system's compiler against the
+CPU backend that is installed, and a Python face of the driver.
 
 A driver is one process; SATCHEL_CPU chooses its kernel set.
 """
@@ -40,7 +40,10 @@ def compiler() -> str:
 def compile_program(target: Path, sources: Sequence[Path], *options: str) -> Path:
     """A program of these sources and the C library."""
     backend = Path(find_backend("cpu").path)
-    library = [*sorted(EMBED.glob("*.c")), *(ROOT / "cext" / "host" / f"{n}.c" for n in ("error", "block_format"))]
+    library = [
+        *sorted(EMBED.glob("*.c")),
+        *(ROOT / "cext" / "host" / f"{n}.c" for n in ("error", "block_format")),
+    ]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", *WARNINGS, *INCLUDES, *options]
     link = [str(backend), f"-Wl,-rpath,{backend.parent}", "-lpthread", "-lm"]
     made = [compiler(), *flags, *map(str, (*sources, *library)), "-o", str(target), *link]
@@ -72,7 +75,12 @@ class Driver:
     def __init__(self, program: Path, kernels: str = "") -> None:
         env = os.environ | ({"SATCHEL_CPU": kernels} if kernels else {})
         self._process = subprocess.Popen(
-            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+            [str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="surrogateescape",
+            env=env,
         )
 
     def __enter__(self) -> Driver:

@@ -38,17 +38,17 @@ enum {
     SATCHEL_E_LONG = -7    /* the prompt is longer than the context */
 };
 
-SATCHEL_API uint32_t satchel_level(void);      /* SATCHEL_LEVEL of the library */
-SATCHEL_API const char *satchel_error(void);   /* of this thread's last call that failed; valid until the next one */
+SATCHEL_API uint32_t satchel_level(void);    /* SATCHEL_LEVEL of the library */
+SATCHEL_API const char *satchel_error(void); /* of this thread's last call that failed; valid until the next one */
 
 /* --- models */
 
 typedef struct {
-    uint32_t size;           /* bytes of this struct, as the caller knows it */
-    int32_t context;         /* tokens that a prompt and its answer may have together; 0: as the file says */
-    int32_t slots;           /* replies at a time, 1 to 64; 0: as the file says */
-    int32_t threads;         /* for prompts; 0: one for each processor that this process may use */
-    int32_t threads_decode;  /* for steps of one token per reply; 0: the same */
+    uint32_t size;          /* bytes of this struct, as the caller knows it */
+    int32_t context;        /* tokens that a prompt and its answer may have together; 0: as the file says */
+    int32_t slots;          /* replies at a time, 1 to 64; 0: as the file says */
+    int32_t threads;        /* for prompts; 0: one for each processor that this process may use */
+    int32_t threads_decode; /* for steps of one token per reply; 0: the same */
 } satchel_model_options;
 SATCHEL_API void satchel_model_options_init(satchel_model_options *, uint32_t size);
 
@@ -62,7 +62,8 @@ typedef struct {
     int32_t context, slots, vocabulary;
     char kernels[32]; /* the instruction set in use, such as "avx2" */
 } satchel_model_facts;
-SATCHEL_API int32_t satchel_facts(const satchel_model *, satchel_model_facts *facts); /* facts->size is set by the caller */
+SATCHEL_API int32_t satchel_facts(const satchel_model *,
+                                  satchel_model_facts *facts); /* facts->size is set by the caller */
 
 /* --- text and tokens */
 
@@ -71,12 +72,12 @@ enum {
     SATCHEL_NO_BOS = 2   /* tokenize: no token is added at the begin or end that the file asks for */
 };
 /* Number of tokens of a text, of which the first `room` are written to `ids` (NULL where room is 0). */
-SATCHEL_API int64_t satchel_tokenize(const satchel_model *, const char *text, int64_t length, uint32_t flags, int32_t *ids,
-                                     int64_t room);
+SATCHEL_API int64_t satchel_tokenize(const satchel_model *, const char *text, int64_t length, uint32_t flags,
+                                     int32_t *ids, int64_t room);
 /* Bytes of the text of tokens, of which the first `room` are written to `text`; a zero byte follows where there is room. Bytes that
  * are no UTF-8 become U+FFFD. */
-SATCHEL_API int64_t satchel_detokenize(const satchel_model *, const int32_t *ids, int64_t count, uint32_t flags, char *text,
-                                       int64_t room);
+SATCHEL_API int64_t satchel_detokenize(const satchel_model *, const int32_t *ids, int64_t count, uint32_t flags,
+                                       char *text, int64_t room);
 
 /* --- answers */
 
@@ -99,17 +100,18 @@ typedef struct {
 SATCHEL_API void satchel_generate_options_init(satchel_generate_options *, uint32_t size);
 
 /* Begins an answer to token ids. What a slot has of their begin is not computed again. SATCHEL_E_FULL where no slot is free. */
-SATCHEL_API int32_t satchel_generate(satchel_model *, const int32_t *ids, int64_t count, const satchel_generate_options *,
-                                     satchel_reply **reply);
+SATCHEL_API int32_t satchel_generate(satchel_model *, const int32_t *ids, int64_t count,
+                                     const satchel_generate_options *, satchel_reply **reply);
 /* The same for a text, tokenized with these flags. */
 SATCHEL_API int32_t satchel_generate_text(satchel_model *, const char *text, int64_t length, uint32_t flags,
                                           const satchel_generate_options *, satchel_reply **reply);
 
 typedef struct {
     uint32_t size;
-    int32_t token;    /* -1: the last piece, which holds what is left of a cut character */
-    const char *text; /* whole characters, with a zero byte behind them; may be empty. Valid until the reply's next call */
-    int64_t length;   /* bytes */
+    int32_t token; /* -1: the last piece, which holds what is left of a cut character */
+    const char
+        *text; /* whole characters, with a zero byte behind them; may be empty. Valid until the reply's next call */
+    int64_t length; /* bytes */
 } satchel_piece;
 /* The next token: 1, or 0 where the answer is over. piece->size is set by the caller. */
 SATCHEL_API int32_t satchel_reply_next(satchel_reply *, satchel_piece *piece);
@@ -117,12 +119,14 @@ SATCHEL_API int32_t satchel_reply_next(satchel_reply *, satchel_piece *piece);
 enum { SATCHEL_ENDED = 1, SATCHEL_LENGTH = 2 };
 typedef struct {
     uint32_t size;
-    int32_t reason;                          /* 0: not over; SATCHEL_ENDED: an end token; SATCHEL_LENGTH: max_tokens or context */
+    int32_t reason; /* 0: not over; SATCHEL_ENDED: an end token; SATCHEL_LENGTH: max_tokens or context */
     int64_t prompt_tokens, cached_tokens, tokens; /* cached: tokens of the prompt that a slot had */
     int64_t seed;
 } satchel_reply_report;
-SATCHEL_API int32_t satchel_report(const satchel_reply *, satchel_reply_report *report); /* report->size is set by the caller */
-SATCHEL_API void satchel_reply_free(satchel_reply *); /* ends the answer and frees its slot, which keeps its tokens; NULL: nothing */
+SATCHEL_API int32_t satchel_report(const satchel_reply *,
+                                   satchel_reply_report *report); /* report->size is set by the caller */
+SATCHEL_API void
+satchel_reply_free(satchel_reply *); /* ends the answer and frees its slot, which keeps its tokens; NULL: nothing */
 
 #ifdef __cplusplus
 }
