@@ -55,7 +55,7 @@ def compile_program(target: Path, sources: Sequence[Path], *options: str) -> Pat
 def driver_program(factory: pytest.TempPathFactory, sanitized: bool = False) -> Path:
     """The compiled driver, once for a test run."""
     name = "embed-driver-sanitized" if sanitized else "embed-driver"
-    source, options = ROOT / "tests" / "embed" / "driver.c", SANITIZED if sanitized else ()
+    source, options = ROOT / "tests" / "cext" / "embed" / "driver.c", SANITIZED if sanitized else ()
     folder = made_once(factory, name, lambda at: compile_program(at / "driver", [source], *options))
     return folder / "driver"
 
