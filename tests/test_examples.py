@@ -73,7 +73,7 @@ def test_a_program_in_c_completes(bundled_model: Path, tmp_path: Path) -> None:
         [program, tmp_path / "app.gguf", "Once upon a time"], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.split()) > 20  # which words differs each time
+    assert len(done.stdout.split()) > 20  # other words each time
     done = subprocess.run([program, bundled_model, "Once"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "holds no plan: run `satchel build" in done.stderr

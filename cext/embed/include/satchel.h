@@ -125,8 +125,8 @@ typedef struct {
 } satchel_reply_report;
 SATCHEL_API int32_t satchel_report(const satchel_reply *,
                                    satchel_reply_report *report); /* report->size is set by the caller */
-SATCHEL_API void
-satchel_reply_free(satchel_reply *); /* ends the answer and frees its slot, which keeps its tokens; NULL: nothing */
+/* Ends the answer and frees its slot, which keeps its tokens; NULL: nothing. */
+SATCHEL_API void satchel_reply_free(satchel_reply *);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-"""libsatchel as CMake builds it (SATCHEL_EMBED): it exports the functions of satchel.h and no other, and programs
+"""libsatchel as CMake builds it (SATCHEL_EMBED): it exports the functions of satchel.h alone, and programs
 link with either form of it.
 """
 

@@ -4,6 +4,7 @@ kernel sets.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,10 @@ def test_the_bundled_model(
 def _build_bundled(model: Path, folder: Path) -> None:
     with open_gguf(model) as gguf:
         build(gguf, folder / "app.gguf")
+
+
+def test_threads_get_the_tokens_that_each_gets_alone(plain: Path, tmp_path: Path) -> None:
+    source = Path(__file__).with_name("threads.c")
+    program = embedded.compile_program(tmp_path / "threads", [source], *embedded.SANITIZED)
+    done = subprocess.run([program, plain], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "equal\n", "")
