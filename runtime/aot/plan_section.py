@@ -191,8 +191,8 @@ class Attribution:
             for f, g in zip(plan.fields, other.fields, strict=True)
         )
         views = np.zeros(len(one.view_table), PLAN_VIEW)
-        for row, a, b in zip(views, one.view_table, two.view_table, strict=True):
-            self._fill(row, a, b, one, two, plan, other)
+        for i, (a, b) in enumerate(zip(one.view_table, two.view_table, strict=True)):
+            self._fill(views[i], a, b, one, two, plan, other)
         return Entry(plan, one, fields, views)
 
     def _field_dims(self, one: Type, other: Type, bucket: Bucket) -> Dims:
@@ -375,7 +375,14 @@ def _pack_entry(variant: int, entry: Entry) -> Iterator[Array | bytes]:
     for field, (what, group, dims) in zip(fields, entry.fields, strict=True):
         field["unit"], field["kinds"], field["what"], field["group"] = dims.unit, dims.kinds, what, group
     (consts,) = plan.consts.values()
-    parts = (fields, segment.step_table, entry.views, segment.op_table, segment.args, consts)
+    parts: tuple[Array | bytes, ...] = (
+        fields,
+        segment.step_table,
+        entry.views,
+        segment.op_table,
+        segment.args,
+        consts,
+    )
     for name, part in zip(("fields", "steps", "views", "ops", "args", "consts"), parts, strict=True):
         row[f"n_{name}"] = len(part)
     yield row

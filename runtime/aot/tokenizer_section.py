@@ -108,6 +108,8 @@ def _words(tokenizer: Tokenizer, texts: Sequence[bytes]) -> tuple[Array, bytes]:
 
 
 def _classes(program: PatternProgram) -> Array:
-    counts = [len(found) for found in program.classes]
-    first = np.cumsum([0, *counts])[:-1] if counts else []
-    return np.array([*zip(first, counts, strict=True)], TOKENIZER_CLASS)
+    rows, at = np.zeros(len(program.classes), TOKENIZER_CLASS), 0
+    for i, found in enumerate(program.classes):
+        rows[i] = at, len(found)
+        at += len(found)
+    return rows
