@@ -10,7 +10,7 @@ BUILD_TOOLS = 'scikit-build-core>=0.11' 'cffi>=1.17' 'cmake>=3.20' ninja
 BUILD = PATH="$(CURDIR)/$(BIN):$$PATH" SATCHEL_SETS="$(or $(SATCHEL_SETS),native)" $(PIP) install --no-build-isolation -e '.$(if $(COMPILER),,[slow])'
 COMPILER = $(shell command -v cc || command -v gcc || command -v clang)
 # SATCHEL_SETS=... make: builds other CPU instruction sets (cext/cpu/CMakeLists.txt).
-FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cmake.define.SATCHEL_TEST_BACKENDS=ON
+FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cmake.define.SATCHEL_TEST_BACKENDS=ON -C cmake.define.SATCHEL_EMBED=ON
 # Two processes, each with its own threads. The tests of a file run in one process, because they share models. A crashed process
 # is not restarted: xdist, which distributes by file, would wait for it for ever. Files run
 # in the order of tests/conftest.py, the longest first; xdist would begin with those that have the most tests.

@@ -10,8 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import embedded
 import pytest
 from waiting import SECONDS
+
+from satchel.formats.gguf import open_gguf
+from satchel.runtime.aot.build import build
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -56,6 +60,23 @@ def test_what_is_like_the_liked_is_recommended() -> None:
     assert not any("Old Lighthouse" in line for line in lines)
     lines = run("recommend.py", str(EXAMPLES / "things.txt"), "Bread at Home", "-n", "1")
     assert "Soup" in lines[0] or "Pasta" in lines[0]
+
+
+@pytest.mark.model
+def test_a_program_in_c_completes(bundled_model: Path, tmp_path: Path) -> None:
+    source = EXAMPLES / "embed" / "complete.c"
+    assert len(source.read_text().splitlines()) <= 20
+    with open_gguf(bundled_model) as gguf:
+        build(gguf, tmp_path / "app.gguf", context=64)
+    program = embedded.compile_program(tmp_path / "complete", [source])
+    done = subprocess.run(
+        [program, tmp_path / "app.gguf", "Once upon a time"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.split()) > 20  # other words each time
+    done = subprocess.run([program, bundled_model, "Once"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "holds no plan: run `satchel build" in done.stderr
 
 
 @pytest.fixture

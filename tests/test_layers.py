@@ -28,6 +28,7 @@ SEES_CEXT = {
     "runtime/device/group.py",
     "runtime/device/libraries.py",
     "runtime/compiler/lower.py",
+    "runtime/aot/records.py",
     "quant/native/library.py",
 }
 SEES_STORE = {"runtime/api/model_file.py"}

@@ -116,7 +116,7 @@ def _ends_words(tokenizer: Tokenizer) -> bool:
     return all(match.start() in borders for match in BORDER.finditer(text))
 
 
-def _read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:
+def read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:
     """The merge pairs in order of rank. ModelError for a line that is not a pair, or a duplicate.
 
     Only pairs whose parts and result are tokens are kept; a warning gives the number of the others.
@@ -151,7 +151,7 @@ def _build(meta: Meta, vocab: Vocab, pre: PreTokenizer) -> Tokenizer:
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     bpe = models.BPE(
-        vocab.index, _read_merges(meta, vocab), ignore_merges=pre.ignore_merges, byte_fallback=pre.raw
+        vocab.index, read_merges(meta, vocab), ignore_merges=pre.ignore_merges, byte_fallback=pre.raw
     )
     tokenizer = Tokenizer(bpe)
     steps: list[pre_tokenizers.PreTokenizer] = [

@@ -1,0 +1,50 @@
+/* model.h: an open model: the mapped file, its plans compiled for a context and a number of slots, and what the slots hold.
+ *
+ * `lock` is held by whoever reads or writes what stands below it. */
+#ifndef SATCHEL_EMBED_MODEL_H
+#define SATCHEL_EMBED_MODEL_H
+
+#include <pthread.h>
+
+#include "blocks.h"
+#include "satchel.h"
+#include "words.h"
+
+/* A compiled plan. */
+typedef struct {
+    uint32_t tokens, rows;
+    uint64_t output;
+    block_layout layout;
+    uint8_t *block; /* the step block */
+    hal_buffer *step, *consts;
+    hal_exec *exec;
+} program;
+
+struct satchel_model {
+    const hal_backend *backend;
+    hal_device *device;
+    uint8_t *file;
+    uint64_t file_size;
+    gguf_file gguf;
+    plan_section plan;
+    words words;
+    cache_size size;
+    hal_buffer *mapped, *packed, *state, *arena, *out;
+    program programs[MOST_PLANS];
+    int n_programs;
+    char kernels[32];
+    pthread_mutex_t lock;
+    blocks blocks;
+    int32_t *tokens[MOST_SLOTS]; /* of the positions that a slot has */
+    uint64_t used[MOST_SLOTS], uses;
+    struct satchel_reply *replies[MOST_SLOTS]; /* of each slot, NULL: it is free */
+};
+
+/* Opens everything but the slots' replies. On failure nothing is kept, and the code is one of satchel.h. */
+int model_open(const char *path, const satchel_model_options *, satchel_model *);
+void model_close(satchel_model *);
+
+/* The code of satchel.h for a HAL_E_ code of a step or an open device. */
+int model_code(int code);
+
+#endif

@@ -1,0 +1,31 @@
+/* reply.h: one answer, and the step that computes the next token of all of them. */
+#ifndef SATCHEL_EMBED_REPLY_H
+#define SATCHEL_EMBED_REPLY_H
+
+#include "model.h"
+#include "utf8.h"
+
+struct satchel_reply {
+    satchel_model *model;
+    int32_t slot;
+    int32_t *prompt; /* its tokens that are not computed yet are from `fed` on */
+    int64_t n_prompt, fed, cached, made, most;
+    int32_t last;   /* token that the next step computes, once the prompt is done */
+    int32_t queued; /* token that the caller has not had */
+    int has_queued, reason, failed, ignore_end, flushed;
+    hal_sampling sampling;
+    utf8_stream stream;
+    char *text;
+    size_t room;
+};
+
+/* Gives the reply's slot to it, with the longest begin of its prompt that a free slot has. The lock is held. */
+int reply_begin(satchel_reply *);
+/* Runs steps until the reply has a token queued, or is over. The lock is held. */
+int reply_advance(satchel_reply *);
+/* Whether the token ends the answer; notes why the answer ends after it. */
+int reply_take(satchel_reply *, int32_t *token);
+/* Frees its slot. The lock is held. */
+void reply_end(satchel_reply *);
+
+#endif

@@ -1,0 +1,283 @@
+/* satchel.c: the functions of satchel.h. Structs of callers are read and written for as many bytes as the caller knows. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "error.h"
+#include "reply.h"
+#include "sampling.h"
+
+uint32_t satchel_level(void) {
+    return SATCHEL_LEVEL;
+}
+
+const char *satchel_error(void) {
+    return hal_last_error();
+}
+
+static int argument(const char *what) {
+    return hal_fail(SATCHEL_E_ARGUMENT, "%s", what);
+}
+
+/* Copies a caller's struct, which may be shorter or longer, over defaults. */
+static int take_options(void *to, const void *from, size_t known) {
+    uint32_t size = 0;
+    memcpy(&size, from, sizeof size);
+    if (size < sizeof size)
+        return argument("options: expected a struct that its _init function filled, got a size of 0");
+    memcpy(to, from, size < known ? size : known);
+    return 0;
+}
+
+static void give(void *to, const void *from, size_t known) {
+    uint32_t size = 0;
+    memcpy(&size, to, sizeof size);
+    memcpy((char *)to + sizeof size, (const char *)from + sizeof size,
+           size < sizeof size ? 0 : (size < known ? size : known) - sizeof size);
+}
+
+static int64_t text_size(const char *text, int64_t length) {
+    return length < 0 ? (int64_t)strlen(text) : length;
+}
+
+/* --- models */
+
+void satchel_model_options_init(satchel_model_options *o, uint32_t size) {
+    memset(o, 0, size);
+    memcpy(o, &size, sizeof size);
+}
+
+int32_t satchel_open(const char *path, const satchel_model_options *options, satchel_model **model) {
+    satchel_model_options o = {.size = sizeof o};
+    satchel_model *made;
+    int code;
+    if (!path || !model)
+        return argument("satchel_open: expected a path and a place for the model, got NULL");
+    if (options && (code = take_options(&o, options, sizeof o)))
+        return code;
+    if (!(made = malloc(sizeof *made)))
+        return hal_fail(SATCHEL_E_MEMORY, "no memory for a model");
+    if ((code = model_open(path, &o, made))) {
+        free(made);
+        return code;
+    }
+    *model = made;
+    return 0;
+}
+
+void satchel_close(satchel_model *m) {
+    if (!m)
+        return;
+    pthread_mutex_destroy(&m->lock);
+    model_close(m);
+    free(m);
+}
+
+int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
+    satchel_model_facts f = {.context = m->size.context, .slots = m->size.slots};
+    f.vocabulary = (int32_t)m->plan.head->vocabulary;
+    memcpy(f.kernels, m->kernels, sizeof f.kernels);
+    give(facts, &f, sizeof f);
+    return 0;
+}
+
+/* --- text and tokens */
+
+/* Tokens of a text, with those that the file asks for around it. */
+static int tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, token_list *out) {
+    const tokenizer_head *h = m->words.head;
+    int code = 0;
+    if ((!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS))
+        return argument("satchel_tokenize: expected a text, and flags SATCHEL_SPECIAL and SATCHEL_NO_BOS");
+    if (h->flags & TOKENIZER_ADD_BOS && !(flags & SATCHEL_NO_BOS))
+        code = token_list_add(out, h->bos);
+    if (!code)
+        code = words_encode(&m->words, text, text ? text_size(text, length) : 0, flags & SATCHEL_SPECIAL, out);
+    if (!code && h->flags & TOKENIZER_ADD_EOS && !(flags & SATCHEL_NO_BOS))
+        code = token_list_add(out, h->eos);
+    return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
+}
+
+int64_t satchel_tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, int32_t *ids,
+                         int64_t room) {
+    token_list list = {0};
+    int64_t found = tokenize(m, text, length, flags, &list);
+    if (!found) {
+        found = list.n;
+        if (room > 0 && ids)
+            memcpy(ids, list.ids, sizeof *ids * (size_t)(list.n < room ? list.n : room));
+    }
+    free(list.ids);
+    return found;
+}
+
+int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t count, uint32_t flags, char *text,
+                           int64_t room) {
+    utf8_stream stream = {0};
+    int64_t made = 0;
+    for (int64_t i = 0; i <= count; i++) {
+        gguf_bytes bytes = {NULL, 0};
+        char *piece;
+        size_t n;
+        if (i < count && (ids[i] < 0 || (uint32_t)ids[i] >= m->plan.head->vocabulary))
+            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1,
+                            ids[i]);
+        if (i < count)
+            bytes = words_token(&m->words, ids[i], flags & SATCHEL_SPECIAL);
+        if (!(piece = malloc(UTF8_GROWTH * (bytes.size + 1))))
+            return hal_fail(SATCHEL_E_MEMORY, "no memory for a token of %llu bytes", (unsigned long long)bytes.size);
+        n = i < count ? utf8_feed(&stream, bytes.data, bytes.size, piece) : utf8_flush(&stream, piece);
+        for (size_t k = 0; k < n; k++, made++)
+            if (made < room)
+                text[made] = piece[k];
+        free(piece);
+    }
+    if (made < room)
+        text[made] = 0;
+    return made;
+}
+
+/* --- answers */
+
+void satchel_generate_options_init(satchel_generate_options *o, uint32_t size) {
+    satchel_generate_options defaults = sampling_defaults();
+    memset(o, 0, size);
+    memcpy(o, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    memcpy(o, &size, sizeof size);
+}
+
+/* A seed that no earlier one tells: of the clock and the handle's place. */
+static int64_t draw_seed(const void *at) {
+    struct timespec now;
+    uint64_t x;
+    clock_gettime(CLOCK_REALTIME, &now);
+    x = (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec << 20 ^ (uint64_t)(uintptr_t)at;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return (int64_t)((x ^ x >> 31) >> 1);
+}
+
+static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t count) {
+    if (count < 1)
+        return argument("prompt: expected one token or more, got none");
+    if (count > m->size.context)
+        return hal_fail(SATCHEL_E_LONG, "prompt: expected at most %d tokens, the context, got %lld", m->size.context,
+                        (long long)count);
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= m->plan.head->vocabulary)
+            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1,
+                            ids[i]);
+    return 0;
+}
+
+static void end_reply(satchel_reply *r) {
+    free(r->prompt);
+    free(r->text);
+    free(r);
+}
+
+int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, const satchel_generate_options *options,
+                         satchel_reply **reply) {
+    satchel_generate_options o = sampling_defaults();
+    satchel_reply *r;
+    int code;
+    if (!m || !ids || !reply)
+        return argument("satchel_generate: expected a model, tokens and a place for the reply, got NULL");
+    if ((options && (code = take_options(&o, options, sizeof o))) || (code = check_prompt(m, ids, count)))
+        return code;
+    r = calloc(1, sizeof *r);
+    if (!r || !(r->prompt = malloc((size_t)count * sizeof *ids))) {
+        free(r);
+        return hal_fail(SATCHEL_E_MEMORY, "no memory for a reply");
+    }
+    memcpy(r->prompt, ids, (size_t)count * sizeof *ids);
+    r->model = m;
+    r->slot = -1;
+    r->n_prompt = count;
+    r->most = o.max_tokens;
+    r->ignore_end = (o.flags & SATCHEL_IGNORE_END) != 0;
+    if (!(code = sampling_record(&o, &r->sampling)) && o.seed < 0)
+        r->sampling.seed = (uint64_t)draw_seed(r);
+    r->reason = r->most == 0 ? SATCHEL_LENGTH : 0;
+    if (!code) {
+        pthread_mutex_lock(&m->lock);
+        code = reply_begin(r);
+        pthread_mutex_unlock(&m->lock);
+    }
+    if (code)
+        end_reply(r);
+    else
+        *reply = r;
+    return code;
+}
+
+int32_t satchel_generate_text(satchel_model *m, const char *text, int64_t length, uint32_t flags,
+                              const satchel_generate_options *options, satchel_reply **reply) {
+    token_list list = {0};
+    int code =
+        m ? tokenize(m, text, length, flags, &list) : argument("satchel_generate_text: expected a model, got NULL");
+    if (!code && !list.n)
+        code = argument("prompt: expected a text with one token or more, got none");
+    if (!code)
+        code = satchel_generate(m, list.ids, list.n, options, reply);
+    free(list.ids);
+    return code;
+}
+
+/* Room for the text of a token, and a zero byte. */
+static int reserve_text(satchel_reply *r, size_t size) {
+    char *grown;
+    if (size <= r->room)
+        return 0;
+    if (!(grown = realloc(r->text, size)))
+        return hal_fail(SATCHEL_E_MEMORY, "no memory for a text of %zu bytes", size);
+    r->text = grown;
+    r->room = size;
+    return 0;
+}
+
+int32_t satchel_reply_next(satchel_reply *r, satchel_piece *piece) {
+    satchel_piece p = {.token = -1};
+    gguf_bytes bytes = {NULL, 0};
+    int code, has;
+    if (!r || !piece)
+        return argument("satchel_reply_next: expected a reply and a piece, got NULL");
+    pthread_mutex_lock(&r->model->lock);
+    code = reply_advance(r);
+    has = code ? 0 : reply_take(r, &p.token);
+    pthread_mutex_unlock(&r->model->lock);
+    if (code)
+        return code;
+    if (has)
+        bytes = words_token(&r->model->words, p.token, 0);
+    if (!has && (r->flushed || !r->stream.have))
+        return 0;
+    if ((code = reserve_text(r, UTF8_GROWTH * (bytes.size + 1) + 1)))
+        return code;
+    p.token = has ? p.token : -1;
+    p.length =
+        (int64_t)(has ? utf8_feed(&r->stream, bytes.data, bytes.size, r->text) : utf8_flush(&r->stream, r->text));
+    r->flushed = !has;
+    r->text[p.length] = 0;
+    p.text = r->text;
+    give(piece, &p, sizeof p);
+    return 1;
+}
+
+int32_t satchel_report(const satchel_reply *r, satchel_reply_report *report) {
+    satchel_reply_report told = {.reason = r->reason, .prompt_tokens = r->n_prompt, .cached_tokens = r->cached};
+    told.tokens = r->made;
+    told.seed = (int64_t)r->sampling.seed;
+    give(report, &told, sizeof told);
+    return 0;
+}
+
+void satchel_reply_free(satchel_reply *r) {
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->model->lock);
+    reply_end(r);
+    pthread_mutex_unlock(&r->model->lock);
+    end_reply(r);
+}

@@ -1,0 +1,96 @@
+/* sections.h: the tables of the metadata keys satchel.plan and satchel.tokenizer, as runtime/aot/records.py writes them.
+ *
+ * A section is a head, then tables in the order of the comments below, each at a multiple of 8 bytes; the head has their counts,
+ * and its size follows from these. Numbers are little-endian. Nothing here is checked: plan_section.c and words.c do that.
+ */
+#ifndef SATCHEL_EMBED_SECTIONS_H
+#define SATCHEL_EMBED_SECTIONS_H
+
+#include "backend.h"
+
+/* Kinds of dimensions that follow the cache; DIM_POOL + k: blocks of layer group k. */
+enum { DIM_FIXED, DIM_SLOTS, DIM_RING, DIM_WIDTH, DIM_POOL };
+/* Inputs of the step block. */
+enum { FIELD_IDS, FIELD_POS, FIELD_SLOT, FIELD_ROWS, FIELD_PARAMS, FIELD_TABLE, N_FIELDS };
+/* Buffers of a plan, by number. */
+enum { BUFFER_STEP, BUFFER_ARENA, BUFFER_STATE, BUFFER_CONST, BUFFER_OUT, BUFFER_FILE, BUFFER_PACKED, N_BUFFERS };
+
+/* satchel.plan: plan_head, names (bytes), plan_weight, plan_state, plan_group; then for each plan plan_entry, plan_field, hal_step,
+ * plan_view, hal_op, arguments (bytes), constants (bytes). */
+typedef struct {
+    char magic[8];      /* SATPLAN1 */
+    uint32_t size, crc; /* bytes of the section; CRC-32 of what follows this number */
+    uint64_t hal;       /* HAL_ABI_HASH */
+    uint32_t file_crc;  /* CRC-32 of the file's other keys and its tensor list: the plan belongs to them */
+    uint32_t n_names, n_weights, n_states, n_groups, n_plans, n_variants;
+    uint32_t block, batch, vocabulary; /* tokens of a KV block, and of the largest step; width of the logits */
+    uint32_t least_context, most_context, context, slots;
+} plan_head;
+typedef struct {
+    uint32_t name, name_size; /* place in the names */
+    uint32_t format, packed, ndim, zero;
+    int64_t shape[4]; /* outermost first */
+} plan_weight;
+typedef struct {
+    uint64_t unit; /* bytes: its size is this times the numbers of its kinds */
+    uint8_t kinds[4];
+    uint32_t zero;
+} plan_state;
+typedef struct {
+    uint32_t window, zero; /* window: 0: all positions; WINDOW_RECURRENT: a recurrent state */
+} plan_group;
+enum { WINDOW_RECURRENT = 1 << 30 };
+typedef struct {
+    uint32_t variant, tokens, rows, n_fields, n_steps, n_views, n_ops, n_args, n_consts, zero;
+    uint64_t arena, out; /* bytes */
+    uint64_t output;     /* offset of the sampled tokens in the buffer out */
+} plan_entry;
+typedef struct {
+    uint64_t unit;
+    uint8_t kinds[4];
+    uint16_t what, group;
+} plan_field;
+typedef struct {
+    uint8_t of, kinds[4], zero[3]; /* of: a buffer; kinds: of the dimensions of the view's shape */
+    uint32_t index, zero2;         /* of the state, the field or the weight in which view.offset counts */
+    hal_view view;                 /* its stride is without the numbers of its inner dimensions' kinds */
+} plan_view;
+
+/* satchel.tokenizer: tokenizer_head, begins of tokens in the bytes (uint32, n_tokens + 1), flags of tokens (uint8), tokens of the
+ * 256 bytes (int32, -1: none), tokenizer_merge (by left, right), tokenizer_word (by their bytes: tokens that a word may be as a whole),
+ * tokenizer_special (in the order in which a text is cut at them), end tokens (uint32), begins of the patterns in the code
+ * (uint32), pattern_code, pattern_class, pattern_range (rising within a class), bytes. */
+typedef struct {
+    char magic[8]; /* SATTOK01 */
+    uint32_t size, crc;
+    uint32_t n_tokens, n_bytes, n_merges, n_words, n_specials, n_ends, n_programs, n_code, n_classes, n_ranges;
+    uint32_t flags;
+    int32_t bos, eos, zero; /* -1: none */
+} tokenizer_head;
+enum { TOKENIZER_ADD_BOS = 1, TOKENIZER_ADD_EOS = 2, TOKENIZER_WHOLE_WORDS = 4 };
+enum { TOKEN_HIDDEN = 1 };
+typedef struct {
+    uint32_t left, right, made, rank;
+} tokenizer_merge;
+typedef struct {
+    uint32_t token, at, size, zero; /* at: of the word in the bytes */
+} tokenizer_word;
+typedef struct {
+    uint32_t token, always; /* always 1: cut out of any text; 0: only where special tokens are asked for */
+} tokenizer_special;
+/* PATTERN_CLASS a: one character of class a. SPLIT a b: go on at a, else at b. JUMP a. RUN c a b: a to b characters of class c,
+ * as many as possible first. LOOK a c: whether the code from the next one on matches here (LOOK_BEHIND: before here); then go on
+ * at a. */
+enum { PATTERN_MATCH, PATTERN_CLASS, PATTERN_SPLIT, PATTERN_JUMP, PATTERN_RUN, PATTERN_LOOK };
+enum { LOOK_AHEAD, LOOK_NOT_AHEAD, LOOK_BEHIND, LOOK_NOT_BEHIND };
+typedef struct {
+    uint32_t op, a, b, c;
+} pattern_code;
+typedef struct {
+    uint32_t first, count; /* of its ranges */
+} pattern_class;
+typedef struct {
+    uint32_t low, high;
+} pattern_range;
+
+#endif

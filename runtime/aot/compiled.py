@@ -1,0 +1,89 @@
+"""A model's plans for one size of its KV cache (context and slots), compiled without loading weights: what
+plan_section.py turns into tables that hold for every size.
+
+The graph is the one of `deterministic`: latent attention keeps its absorbed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from satchel.errors import ModelError, RequestError
+from satchel.formats.gguf import GGUF
+from satchel.runtime.compiler import compile, optimize
+from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler.lower import state_layout
+from satchel.runtime.device.device import Device
+from satchel.runtime.engine.states import grouped
+from satchel.runtime.graph import Type, leaves
+from satchel.runtime.layers.arch import Arch, Cache, HParams, find_arch, windows_of
+from satchel.runtime.placement.settle import dry_places
+from satchel.runtime.plan import Bucket, Plan, WeightPlace
+from satchel.runtime.weights.packing import packable
+from satchel.runtime.weights.resident import Resident
+from satchel.runtime.weights.weights import FileWeights
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """Plans of the output "tokens" for one cache.
+
+    windows: of the layer groups, as windows_of().
+    states: types by name, in the order of the state buffer; offsets, with the buffer's size as "".
+    group_of: the layer group of each paged state.
+    places: of the weights that the plans read.
+    """
+
+    arch: Arch
+    cache: Cache
+    windows: tuple[int, ...]
+    states: Mapping[str, Type]
+    offsets: Mapping[str, int]
+    group_of: Mapping[str, int]
+    places: Mapping[str, WeightPlace]
+    plans: Mapping[Bucket, Plan]
+    vocabulary: int
+
+
+def compile_model(gguf: GGUF, device: Device, cache: Cache, buckets: tuple[Bucket, ...]) -> CompiledModel:
+    """Compiles the file's model on the CPU. ModelError where the file is inconsistent, RequestError where the
+    model generates no text.
+    """
+    arch = architecture(gguf, cache)
+    forward = arch.build()
+    residency = Resident(gguf)
+    targets = residency.targets([device], packable(forward))
+    context = Context(tuple(targets.values()), lambda _: device.name, forward.activations, demanded=False)
+    optimized = optimize(forward.roots("tokens"), context)
+    if optimized.assignment.moved:
+        raise ModelError(f"{gguf.path}: the CPU backend lacks {', '.join(optimized.assignment.moved)}")
+    layouts = state_layout(optimized)
+    places = dry_places(gguf, residency, targets, optimized)
+    offsets = layouts[device.name]
+    types = {node.name: node.type for node in leaves(optimized.roots, "state")}
+    groups = enumerate(grouped(optimized.roots))
+    return CompiledModel(
+        arch,
+        cache,
+        windows_of(optimized.roots),
+        {name: types[name] for name in offsets if name},
+        offsets,
+        {name: number for number, group in groups for name, _ in group},
+        places[device.name].places,
+        {bucket: compile(optimized, bucket, places, layouts) for bucket in buckets},
+        forward.logits.width,
+    )
+
+
+def architecture(gguf: GGUF, cache: Cache) -> Arch:
+    """The file's architecture with this cache."""
+    name = gguf.metadata.get_str("general.architecture")
+    arch = find_arch(name, str(gguf.path))(HParams(gguf.metadata, name), FileWeights(gguf), cache)
+    arch.check_generates()
+    if gguf.alignment % 32:
+        raise RequestError(
+            f"{gguf.path}: general.alignment is {gguf.alignment}: expected a multiple of 32, so that weights "
+            "are read in the mapped file; write the file anew with `satchel merge`"
+        )
+    return arch

@@ -1,0 +1,178 @@
+/* driver.c: runs the C library by lines of commands from standard input, and answers each with one line; what the tests in Python
+ * speak with. A line that fails is answered by "error CODE TEXT".
+ *
+ *   open PATH CONTEXT SLOTS THREADS     close
+ *   begin N NAME=VALUE... : ID...       next N COUNT     report N     end N
+ *   tokenize FLAGS HEX                  detokenize FLAGS ID...
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "satchel.h"
+
+enum { REPLIES = 64, MOST_IDS = 1 << 16 };
+static satchel_model *model;
+static satchel_reply *replies[REPLIES];
+static int32_t ids[MOST_IDS];
+
+static int read_ids(void) {
+    int n = 0;
+    for (char *word = strtok(NULL, " "); word && n < MOST_IDS; word = strtok(NULL, " "))
+        ids[n++] = atoi(word);
+    return n;
+}
+
+static int number(void) {
+    char *word = strtok(NULL, " ");
+    return word ? atoi(word) : 0;
+}
+
+static int tell(int64_t code) {
+    if (code < 0)
+        printf("error %d %s", (int)code, satchel_error());
+    return code < 0;
+}
+
+static void open_model(void) {
+    satchel_model_options o;
+    const char *path = strtok(NULL, " ");
+    satchel_model_options_init(&o, sizeof o);
+    o.context = number();
+    o.slots = number();
+    o.threads = number();
+    if (!tell(satchel_open(path, &o, &model))) {
+        satchel_model_facts f = {.size = sizeof f};
+        satchel_facts(model, &f);
+        printf("%d %d %d %s", f.context, f.slots, f.vocabulary, f.kernels);
+    }
+}
+
+#define FIELDS(INTEGER, REAL)                                                                                          \
+    INTEGER(flags)                                                                                                     \
+    INTEGER(seed)                                                                                                      \
+    INTEGER(max_tokens)                                                                                                \
+    INTEGER(top_k)                                                                                                     \
+    INTEGER(repeat_last_n)                                                                                             \
+    INTEGER(mirostat)                                                                                                  \
+    REAL(temperature)                                                                                                  \
+    REAL(top_p)                                                                                                        \
+    REAL(min_p)                                                                                                        \
+    REAL(typical_p)                                                                                                    \
+    REAL(top_n_sigma)                                                                                                  \
+    REAL(xtc_probability)                                                                                              \
+    REAL(xtc_threshold)                                                                                                \
+    REAL(dynatemp_range)                                                                                               \
+    REAL(dynatemp_exponent)                                                                                            \
+    REAL(repeat_penalty)                                                                                               \
+    REAL(presence_penalty)                                                                                             \
+    REAL(frequency_penalty)                                                                                            \
+    REAL(mirostat_tau)
+
+static void set(satchel_generate_options *o, char *word) {
+    char *value = strchr(word, '=');
+    *value++ = 0;
+#define INTEGER(name)                                                                                                  \
+    if (!strcmp(word, #name))                                                                                          \
+        o->name = atoll(value);
+#define REAL(name)                                                                                                     \
+    if (!strcmp(word, #name))                                                                                          \
+        o->name = (float)atof(value);
+    FIELDS(INTEGER, REAL)
+    if (!strcmp(word, "samplers"))
+        o->samplers = value;
+}
+
+static void begin(void) {
+    satchel_generate_options o;
+    int n = number();
+    satchel_generate_options_init(&o, sizeof o);
+    for (char *word = strtok(NULL, " "); word && strcmp(word, ":"); word = strtok(NULL, " "))
+        set(&o, word);
+    int count = read_ids();
+    if (!tell(satchel_generate(model, ids, count, &o, &replies[n])))
+        printf("ok");
+}
+
+static void next(void) {
+    int n = number(), count = number();
+    satchel_piece p = {.size = sizeof p};
+    int32_t code = 1;
+    for (int i = 0; i < count && (code = satchel_reply_next(replies[n], &p)) > 0; i++) {
+        printf("%d:", p.token);
+        for (int64_t k = 0; k < p.length; k++)
+            printf("%02x", (unsigned char)p.text[k]);
+        printf(" ");
+    }
+    if (!tell(code) && !code)
+        printf("over");
+}
+
+static void report(void) {
+    satchel_reply_report r = {.size = sizeof r};
+    satchel_report(replies[number()], &r);
+    printf("%d %lld %lld %lld", r.reason, (long long)r.prompt_tokens, (long long)r.cached_tokens, (long long)r.tokens);
+}
+
+static void tokenize(void) {
+    uint32_t flags = (uint32_t)number();
+    char *hex = strtok(NULL, " ");
+    size_t size = hex ? strlen(hex) / 2 : 0;
+    char *text = malloc(size + 1);
+    int64_t n;
+    for (size_t i = 0; i < size; i++) {
+        unsigned byte;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        text[i] = (char)byte;
+    }
+    n = satchel_tokenize(model, text, (int64_t)size, flags, ids, MOST_IDS);
+    if (!tell(n))
+        for (int64_t i = 0; i < n; i++)
+            printf("%d ", ids[i]);
+    free(text);
+}
+
+static void detokenize(void) {
+    uint32_t flags = (uint32_t)number();
+    int n = read_ids();
+    int64_t size = satchel_detokenize(model, ids, n, flags, NULL, 0);
+    char *text;
+    if (tell(size))
+        return;
+    text = malloc((size_t)size + 1);
+    satchel_detokenize(model, ids, n, flags, text, size + 1);
+    for (int64_t i = 0; i < size; i++)
+        printf("%02x", (unsigned char)text[i]);
+    free(text);
+}
+
+int main(void) {
+    static char line[1 << 21];
+    while (fgets(line, sizeof line, stdin)) {
+        char *word;
+        line[strcspn(line, "\n")] = 0;
+        word = strtok(line, " ");
+        if (!strcmp(word, "open"))
+            open_model();
+        else if (!strcmp(word, "close"))
+            satchel_close(model), model = NULL;
+        else if (!strcmp(word, "begin"))
+            begin();
+        else if (!strcmp(word, "next"))
+            next();
+        else if (!strcmp(word, "report"))
+            report();
+        else if (!strcmp(word, "end")) {
+            int n = number();
+            satchel_reply_free(replies[n]);
+            replies[n] = NULL;
+        } else if (!strcmp(word, "tokenize"))
+            tokenize();
+        else if (!strcmp(word, "detokenize"))
+            detokenize();
+        printf("\n");
+        fflush(stdout);
+    }
+    satchel_close(model);
+    return 0;
+}

@@ -1,0 +1,279 @@
+"""The C library gives the tokens of `Engine`, bit for bit: families, samplers, contexts, slots, cut prompts,
+kernel sets.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import embedded
+import numpy as np
+import pytest
+from embedded import Driver
+from once import made_once
+from tiny_file import write_model
+
+from satchel import Model
+from satchel.errors import DeviceError
+from satchel.formats.gguf import open_gguf
+from satchel.runtime.aot.build import build
+from satchel.runtime.device.libraries import find_backend, kernel_sets
+from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.sampling import Sampling
+
+# Architectures whose ops differ: plain, experts, LayerNorm with GELU, windows with soft caps, recurrent
+# states, these beside attention.
+FAMILIES = ("qwen3", "qwen3moe", "gpt2", "gemma2", "mamba2", "qwen3next")
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "greedy": {"temperature": 0},
+    "penalties": {
+        "repeat_penalty": 1.3,
+        "presence_penalty": 0.4,
+        "frequency_penalty": 0.2,
+        "repeat_last_n": 5,
+    },
+    "whole context": {"frequency_penalty": 0.7, "repeat_last_n": -1},
+    "greedy with penalties": {"temperature": 0, "repeat_penalty": 1.5},
+    "typical": {"typical_p": 0.6},
+    "sigma": {"top_n_sigma": 1.5, "top_k": 0},
+    "xtc": {"xtc_probability": 0.7, "xtc_threshold": 0.02, "temperature": 0},
+    "dynamic": {"dynatemp_range": 0.5, "dynatemp_exponent": 1.5},
+    "mirostat 1": {"mirostat": 1, "mirostat_tau": 4.0},
+    "mirostat 2": {"mirostat": 2, "mirostat_tau": 3.0, "temperature": 1.0},
+    "order": {"samplers": "tmpk", "min_p": 0.1},
+    "all": {"temperature": 1.0, "top_k": 0, "top_p": 1, "min_p": 0},
+}
+LETTERS = {"t": "temperature", "m": "min_p", "p": "top_p", "k": "top_k"}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return embedded.driver_program(tmp_path_factory)
+
+
+@pytest.fixture
+def driver(program: Path) -> Iterator[Driver]:
+    with Driver(program) as made:
+        yield made
+
+
+def skip_without_kernels() -> None:
+    """Skips where the kernel set that SATCHEL_CPU names does not run."""
+    try:
+        find_backend("cpu").open().close()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def built(path: Path) -> Path:
+    target = path.with_suffix(".app.gguf")
+    with open_gguf(path) as gguf:
+        build(gguf, target)
+    return target
+
+
+def family(factory: pytest.TempPathFactory, arch: str) -> Path:
+    """A random model of the architecture, built."""
+    keys: dict[str, Any] = {"gemma2__attention__sliding_window": 20} if arch == "gemma2" else {}
+    folder = made_once(factory, f"embed-{arch}", lambda at: built(write_model(at / "m.gguf", arch, **keys)))
+    return folder / "m.app.gguf"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return family(tmp_path_factory, "qwen3")
+
+
+def ids_of(count: int, seed: int = 0) -> list[int]:
+    return [int(i) for i in np.random.default_rng(seed).integers(0, 256, count)]
+
+
+def sampling_of(options: dict[str, Any], seed: int) -> Sampling:
+    named = {k: [LETTERS[c] for c in v] if k == "samplers" else v for k, v in options.items()}
+    return Sampling(**named, seed=seed)
+
+
+def wanted(
+    engine: Engine,
+    ids: Sequence[int],
+    count: int,
+    sampling: Sampling,
+    cuts: Sequence[int] = (),
+    slot: int = 0,
+) -> list[int]:
+    """What the engine samples after a prompt, cut at these places."""
+    engine.rewind(slot, 0)
+    parts = [ids[a:b] for a, b in zip((0, *cuts), (*cuts, len(ids)), strict=True)]
+    for part in parts[:-1]:
+        engine.step([BatchEntry(slot, part)])
+    fed, found = parts[-1], []
+    while len(found) < count:
+        (token,) = engine.step([BatchEntry(slot, fed, sampling)])
+        assert isinstance(token, int)
+        found.append(token)
+        fed = [token]
+    return found
+
+
+def answer(driver: Driver, ids: Sequence[int], count: int, options: dict[str, Any], seed: int) -> list[int]:
+    driver.begin(0, ids, {**options, "seed": seed, "flags": 1, "max_tokens": count})
+    found, _, over = driver.next(0, count + 2)  # one more piece may hold a cut character
+    assert over
+    driver.end(0)
+    return found
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_families(arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = family(tmp_path_factory, arch)
+    for context, slots in ((96, 1), (70, 3)):
+        driver.open(path, context, slots)
+        with Model.load(path, context=context, slots=slots, device="cpu", threads=1) as model:
+            for count, cuts in ((1, ()), (40, (7, 33)), (55, ())):
+                ids = ids_of(count, count)
+                found = answer(driver, ids, 12, {}, seed=count)
+                assert found == wanted(model.engine, ids, 12, Sampling(seed=count), cuts), (
+                    context,
+                    slots,
+                    count,
+                )
+        driver.close()
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_samplers(name: str, driver: Driver, plain: Path) -> None:
+    driver.open(plain, 96, 1)
+    with Model.load(plain, context=96, slots=1, device="cpu", threads=1) as model:
+        ids, options = ids_of(20), SAMPLINGS[name]
+        assert answer(driver, ids, 40, options, 7) == wanted(model.engine, ids, 40, sampling_of(options, 7))
+
+
+@pytest.mark.parametrize("arch", ["gemma2", "qwen3next"])
+def test_replies_beside_each_other(
+    arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Prompts and tokens of four replies share steps, in any order of reading; a fifth has no slot."""
+    path, prompts = family(tmp_path_factory, arch), [ids_of(n, n) for n in (5, 31, 64, 12)]
+    driver.open(path, 90, 4, 2)
+    found: list[list[int]] = [[] for _ in prompts]
+    for i in (0, 1):
+        driver.begin(i, prompts[i], {"seed": i, "flags": 1})
+    for i, count in ((0, 3), (1, 1), (0, 1)):
+        found[i] += driver.next(i, count)[0]
+    for i in (2, 3):
+        driver.begin(i, prompts[i], {"seed": i, "flags": 1})
+    with pytest.raises(embedded.DriverError, match="all 4 slots"):
+        driver.begin(4, [1], {})
+    for i, count in ((3, 2), (0, 5), (2, 6), (1, 9), (3, 11), (2, 1)):
+        found[i] += driver.next(i, count)[0]
+    with Model.load(path, context=90, slots=4, device="cpu", threads=1) as model:
+        for i, prompt in enumerate(prompts):
+            assert found[i] == wanted(model.engine, prompt, len(found[i]), Sampling(seed=i), slot=i)
+
+
+@pytest.mark.parametrize(
+    ("arch", "again", "same"),
+    [("qwen3", 48, 57), ("gemma2", 0, 57), ("mamba2", 0, 0), ("qwen3next", 0, 0)],
+)
+def test_a_common_begin_is_not_computed_again(
+    arch: str, again: int, same: int, driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Attention goes back to where a prompt differs, if its window is still there; a recurrent state only
+    goes on from its end.
+    """
+    path = family(tmp_path_factory, arch)
+    driver.open(path, 96, 1)
+    first = ids_of(60)
+    other, further = [*first[:48], *ids_of(10, 1)], [*first, *ids_of(9, 2)]
+    driver.begin(0, first, {"seed": 1, "max_tokens": 1, "flags": 1})
+    driver.next(0, 1)
+    driver.end(0)
+    with Model.load(path, context=96, slots=1, device="cpu", threads=1) as model:
+        for ids, cached in ((further, 60), (other, again), (other, same)):
+            driver.begin(0, ids, {"seed": 3, "max_tokens": 5, "flags": 1})
+            found = driver.next(0, 5)[0]
+            assert driver.report(0) == [2, len(ids), cached, 5]
+            driver.end(0)
+            assert found == wanted(model.engine, ids, 5, Sampling(seed=3))
+
+
+def test_an_answer_ends_where_the_context_does(driver: Driver, plain: Path) -> None:
+    driver.open(plain, 64, 1)
+    driver.begin(0, ids_of(60), {"seed": 1, "flags": 1})
+    ids, _, over = driver.next(0, 100)
+    assert over
+    assert driver.report(0)[:1] == [2]
+    with Model.load(plain, context=64, slots=1, device="cpu", threads=1) as model:
+        assert ids == wanted(model.engine, ids_of(60), len(ids), Sampling(seed=1))
+    assert len(ids) == 5  # four go into the context, and one is sampled after them
+    driver.end(0)
+    with pytest.raises(embedded.DriverError, match="expected at most 64 tokens"):
+        driver.begin(0, ids_of(65), {})
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("kernels", kernel_sets(Path(find_backend("cpu").path)))
+def test_the_bundled_model(
+    kernels: str,
+    program: Path,
+    bundled_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = made_once(tmp_path_factory, "embed-bundled", lambda at: _build_bundled(bundled_model, at))
+    path, text = folder / "app.gguf", "Once upon a time, in a village by the sea,"
+    monkeypatch.setenv("SATCHEL_CPU", kernels)
+    skip_without_kernels()
+    with Driver(program, kernels) as driver:
+        assert driver.open(path, 512, 2, 2)[3] == kernels
+        with Model.load(path, context=512, slots=2, device="cpu", threads=2) as model:
+            ids = model.tokenize(text)
+            assert driver.tokenize(text) == ids
+            assert answer(driver, ids, 64, {}, 42) == wanted(model.engine, ids, 64, Sampling(seed=42))
+            long = (ids * 20)[:200]
+            assert answer(driver, long, 8, {}, 1) == wanted(
+                model.engine, long, 8, Sampling(seed=1), (100, 133)
+            )
+            reply = model.generate(text, seed=5, max_tokens=200)
+            driver.begin(0, ids, {"seed": 5, "max_tokens": 200})
+            found, said, over = driver.next(0, 300)
+            assert (said.decode(), over) == (reply.read(), True)
+            assert found == [i for i in reply.ids if i not in model.tokenizer.eog]
+
+
+def _build_bundled(model: Path, folder: Path) -> None:
+    with open_gguf(model) as gguf:
+        build(gguf, folder / "app.gguf")
+
+
+def test_threads_get_the_tokens_that_each_gets_alone(plain: Path, tmp_path: Path) -> None:
+    source = Path(__file__).with_name("threads.c")
+    program = embedded.compile_program(tmp_path / "threads", [source], *embedded.SANITIZED)
+    done = subprocess.run([program, plain], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "equal\n", "")
+
+
+@pytest.mark.parametrize("kernels", kernel_sets(Path(find_backend("cpu").path)))
+def test_weights_whose_plans_differ_by_kernel_set(
+    kernels: str, program: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BF16 weights meet other activations where the processor multiplies bfloat16: the library takes the plan
+    that its kernels take.
+    """
+
+    def make(folder: Path) -> None:
+        built(write_model(folder / "m.gguf", "qwen3", "bf16"))
+
+    path = made_once(tmp_path_factory, "embed-bf16", make) / "m.app.gguf"
+    monkeypatch.setenv("SATCHEL_CPU", kernels)
+    skip_without_kernels()
+    with Driver(program, kernels) as driver:
+        assert driver.open(path, 96, 1)[3] == kernels
+        with Model.load(path, context=96, slots=1, device="cpu", threads=1) as model:
+            ids = ids_of(30)
+            assert answer(driver, ids, 20, {}, 4) == wanted(model.engine, ids, 20, Sampling(seed=4))

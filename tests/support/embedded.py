@@ -1,0 +1,136 @@
+"""The C library under test: its sources and the test driver, compiled by the system's compiler against the
+CPU backend that is installed, and a Python face of the driver.
+
+A driver is one process; SATCHEL_CPU chooses its kernel set.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from once import made_once
+
+from satchel import cext
+from satchel.runtime.device.libraries import find_backend
+
+ROOT = Path(__file__).parents[2]
+EMBED = ROOT / "cext" / "embed"
+HEADERS = next((p / "headers" for p in map(Path, cext.__path__) if (p / "headers").is_dir()), EMBED)
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
+SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+INCLUDES = [f"-I{path}" for path in (EMBED, EMBED / "include", ROOT / "cext" / "host", HEADERS)]
+
+
+def compiler() -> str:
+    """The C compiler; skips a test where there is none."""
+    found = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if found is None:
+        pytest.skip("no C compiler")
+    if not (HEADERS / "hal.h").exists():
+        pytest.skip("the headers of cext were not installed")
+    return found
+
+
+def compile_program(target: Path, sources: Sequence[Path], *options: str) -> Path:
+    """A program of these sources and the C library."""
+    backend = Path(find_backend("cpu").path)
+    library = [
+        *sorted(EMBED.glob("*.c")),
+        *(ROOT / "cext" / "host" / f"{n}.c" for n in ("error", "block_format")),
+    ]
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", *WARNINGS, *INCLUDES, *options]
+    link = [str(backend), f"-Wl,-rpath,{backend.parent}", "-lpthread", "-lm"]
+    made = [compiler(), *flags, *map(str, (*sources, *library)), "-o", str(target), *link]
+    done = subprocess.run(made, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def driver_program(factory: pytest.TempPathFactory, sanitized: bool = False) -> Path:
+    """The compiled driver, once for a test run."""
+    name = "embed-driver-sanitized" if sanitized else "embed-driver"
+    source, options = ROOT / "tests" / "cext" / "embed" / "driver.c", SANITIZED if sanitized else ()
+    folder = made_once(factory, name, lambda at: compile_program(at / "driver", [source], *options))
+    return folder / "driver"
+
+
+class DriverError(Exception):
+    """An error that the library told: its code, then its text."""
+
+    def __init__(self, line: str) -> None:
+        _, code, text = line.split(" ", 2)
+        super().__init__(text)
+        self.code, self.text = int(code), text
+
+
+class Driver:
+    """One process of the driver. `with` ends it."""
+
+    def __init__(self, program: Path, kernels: str = "") -> None:
+        env = os.environ | ({"SATCHEL_CPU": kernels} if kernels else {})
+        self._process = subprocess.Popen(
+            [str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="surrogateescape",
+            env=env,
+        )
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+        assert self._process.returncode == 0
+
+    def say(self, line: str) -> str:
+        """The answer to a command. DriverError where the library failed."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer.endswith("\n"), f"the driver died: {self._process.wait()}"
+        _, failed, text = answer.rpartition("error -")  # behind the pieces that came before it
+        if failed:
+            raise DriverError(failed + text.rstrip("\n"))
+        return answer.strip()
+
+    def open(self, path: Path, context: int = 0, slots: int = 0, threads: int = 1) -> list[str]:
+        """Context, slots, vocabulary and kernel set of the model."""
+        return self.say(f"open {path} {context} {slots} {threads}").split(" ")
+
+    def close(self) -> None:
+        self.say("close")
+
+    def begin(self, number: int, ids: Sequence[int], options: Mapping[str, Any]) -> None:
+        words = " ".join(f"{name}={value}" for name, value in options.items())
+        self.say(f"begin {number} {words} : {' '.join(map(str, ids))}")
+
+    def next(self, number: int, count: int) -> tuple[list[int], bytes, bool]:
+        """The tokens of the next pieces, their text, and whether the answer is over."""
+        words = self.say(f"next {number} {count}").split()
+        over = words[-1:] == ["over"]
+        pieces = [word.split(":") for word in words[: len(words) - over]]
+        ids = [int(token) for token, _ in pieces if token != "-1"]
+        return ids, b"".join(bytes.fromhex(text) for _, text in pieces), over
+
+    def report(self, number: int) -> list[int]:
+        """Reason, tokens of the prompt, those that were cached, tokens of the answer."""
+        return [int(word) for word in self.say(f"report {number}").split()]
+
+    def end(self, number: int) -> None:
+        self.say(f"end {number}")
+
+    def tokenize(self, text: str | bytes, flags: int = 0) -> list[int]:
+        raw = text.encode() if isinstance(text, str) else text
+        return [int(word) for word in self.say(f"tokenize {flags} {raw.hex()}").split()]
+
+    def detokenize(self, ids: Sequence[int], flags: int = 0) -> str:
+        return bytes.fromhex(self.say(f"detokenize {flags} {' '.join(map(str, ids))}")).decode()
