@@ -2,8 +2,8 @@
 the default tests, then those marked nightly, under coverage.py, and prints what each reaches. TESTS: files or
 folders; default: all. Exit code 1 where only the tests by night reach a line, or where a run stops.
 
-Lines that run in a process of the package count where the process may write files: those of a worker in a
-sandbox too, unless it is killed. Lines that numba compiles do not count.
+Lines of a process that may not write coverage's files, such as a sandbox's worker, do not count, nor do those
+that numba compiles. A test that reads all that a server prints fails where coverage.py complains of this.
 """
 
 from __future__ import annotations
