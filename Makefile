@@ -16,7 +16,7 @@ FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cma
 # in the order of tests/conftest.py, the longest first; xdist would begin with those that have the most tests.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak endurance bench doctor docs wheels wheels-run clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed coverage faults fuzz nightly-fuzz soak endurance bench doctor docs wheels wheels-run clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -80,6 +80,10 @@ nightly: .venv/ready-to-test
 # some of these runs: make test-stressed WHAT="order-1 one-core busy".
 test-stressed: .venv/ready-to-test
 	$(BIN)/python tests/stressed.py $(WHAT)
+
+# Prints the lines of the package that only the tests by night reach; some hours. TESTS: files or folders; default: all.
+coverage: .venv/ready-to-test .venv/with-coverage
+	$(BIN)/python tests/nightly_lines.py $(TESTS)
 
 # Fuzzes for a minute, guided by coverage: atheris for Python, clang's libFuzzer for the C code of the block formats.
 fuzz: .venv/ready-to-test

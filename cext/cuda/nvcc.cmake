@@ -71,13 +71,17 @@ foreach(line IN LISTS lines)
     string(APPEND names "PTX of compute_${least}")
   endif()
   string(STRIP "${names}" names)
-  add_custom_command(
-    OUTPUT ${out}
-    COMMAND ${SATCHEL_NVCC} -fatbin -O3 -std=c++17 --threads 2 -Werror all-warnings ${words} ${targets}
-            -I${CMAKE_CURRENT_SOURCE_DIR}/../kernels -I${CMAKE_CURRENT_SOURCE_DIR}/../include
-            -I${CMAKE_CURRENT_SOURCE_DIR}/../quant -I${SATCHEL_GENERATED} -MD -MF ${out}.d -o ${out}
-            ${CMAKE_CURRENT_SOURCE_DIR}/${name}.cu
-    DEPENDS ${name}.cu DEPFILE ${out}.d COMMENT "CUDA kernels of ${name}.cu" VERBATIM)
+  set(flags -O3 -std=c++17 --threads=2 -Werror all-warnings ${words} ${targets} -I${CMAKE_CURRENT_SOURCE_DIR}/../kernels
+      -I${CMAKE_CURRENT_SOURCE_DIR}/../include -I${CMAKE_CURRENT_SOURCE_DIR}/../quant -I${SATCHEL_GENERATED}
+      -MD -MF ${out}.d -MT ${out} ${CMAKE_CURRENT_SOURCE_DIR}/${name}.cu)
+  if(SATCHEL_CCACHE AND CMAKE_OBJCOPY AND NOT WIN32)
+    # ccache keeps objects only, and takes -fatbin for linking. The object holds the same fat binary.
+    set(compile ${SATCHEL_CCACHE} ${SATCHEL_NVCC} -c ${flags} -o ${out}.o
+        COMMAND ${CMAKE_OBJCOPY} -O binary --only-section=.nv_fatbin ${out}.o ${out})
+  else()
+    set(compile ${SATCHEL_NVCC} -fatbin ${flags} -o ${out})
+  endif()
+  add_custom_command(OUTPUT ${out} COMMAND ${compile} DEPENDS ${name}.cu DEPFILE ${out}.d COMMENT "CUDA kernels of ${name}.cu" VERBATIM)
   list(APPEND fatbins ${out})
   list(APPEND packed "${name},${least},${names},${out}")
 endforeach()

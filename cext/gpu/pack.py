@@ -49,6 +49,8 @@ def pack(driver: int, images: list[tuple[str, int, str, bytes]]) -> bytes:
     for name, least, arch, data in images:
         if len(name) >= 24 or len(arch) >= 64:
             raise SystemExit(f"pack.py: the names {name!r} and {arch!r} are longer than 23 and 63 bytes")
+        if not data:
+            raise SystemExit(f"pack.py: the image {name!r} for {arch} is empty")
         stored = deflated(data)
         kind, number = kind_of(least, arch)
         place = at + len(body)

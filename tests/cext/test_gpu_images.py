@@ -140,6 +140,11 @@ def test_pack_gives_back_what_it_was_given() -> None:
     assert PACK["pack"](12000, given) == archive
 
 
+def test_an_empty_image_is_refused() -> None:
+    with pytest.raises(SystemExit, match=r"the image 'portable' for sm_90a is empty"):
+        PACK["pack"](12000, [("portable", 75, "sm_90a", b"")])
+
+
 @pytest.fixture(scope="module")
 def inflate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes, int], bytes | None]:
     """gpu_inflate() of inflate.c: the unpacked bytes, or None."""

@@ -22,6 +22,8 @@ from satchel.runtime.graph import Node
 from satchel.runtime.plan import ONE, Bucket
 from satchel.runtime.sandbox.enter import lacking
 
+FOLDERS = os.environ.get("SATCHEL_BACKENDS", "")  # of the test backends
+
 
 @pytest.fixture(autouse=True)
 def _no_chosen_backends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +75,16 @@ def test_a_chosen_test_backend_is_tested(
         pytest.skip("no compiled backend is installed")
     monkeypatch.setenv("SATCHEL_BACKENDS", str(null.parent))
     assert checks(capsys)["null"]["result"] == "TEST"
+
+
+def test_a_test_backend_computes_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATCHEL_BACKENDS", FOLDERS)
+    try:
+        backend = find_backend("remote")
+    except DeviceError as error:
+        pytest.skip(str(error))
+    found = doctor.computed("remote", backend, "")
+    assert found.result == "TEST" and found.text.startswith("computes right ("), found.text
 
 
 def test_cache_types_are_those_that_the_device_takes(

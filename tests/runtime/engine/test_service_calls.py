@@ -56,6 +56,12 @@ def test_a06_one_call_between_two_steps_however_many_ask(service: Service) -> No
     assert ("call", "step") in pairs, "they do get on"
 
 
+def test_a_thread_that_has_ended_is_trouble(service: Service) -> None:
+    assert service.trouble == ""
+    service.close()
+    assert service.trouble == "the engine thread has ended"
+
+
 def test_a06_slots_that_calls_lease_do_not_keep_requests_out(service: Service) -> None:
     """Sixteen threads that lease a slot again at once, and one request."""
     over = threading.Event()

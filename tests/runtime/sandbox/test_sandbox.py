@@ -193,6 +193,20 @@ def test_no_linux_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held.note == enter.lacking() and "no sandbox: darwin has neither" in held.note
 
 
+@linux
+def test_a_kernel_without_filters_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(enter, "_entered", enter.Sandbox(files=1))
+    monkeypatch.setattr(enter.landlock, "version", lambda: 1)
+    monkeypatch.setattr(enter.seccomp, "check", refuse)
+    monkeypatch.setattr(enter.seccomp, "install", refuse)
+    held = enter.close()
+    assert held is not None and held.text == "Landlock 1"
+    assert held.note == enter.lacking() and "system calls are not limited" in held.note
+
+
 def test_what_serve_says() -> None:
     assert "--worker thread" in sandbox_note([Options(worker="thread"), Options(worker="process")])
     assert sandbox_note([Options(worker="process", sandbox=False)]) == ""

@@ -29,8 +29,10 @@ SAMPLE = [
     ("bert", "f32", 3),
     ("deepseek32", "q8_0", 3),
     ("gemma4", "q4_k", 4),
+    ("gpt_oss", "q4_k", 2),  # by experts, whose biases are divided too
     ("gpt_oss", "q8_0", 3),
     ("granitehybrid", "f32", 2),
+    ("llama4", "q4_k", 2),  # by experts, whose sum is reshaped
     ("phi3", "q4_k", 3),
 ]
 
