@@ -59,6 +59,7 @@ enum { GPU_LAUNCH_CLUSTER = 4, GPU_LAUNCH_EARLY = 6 };
     X(copy, (gpu_address, gpu_address, size_t, gpu_stream), "cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync", 1)           \
     X(can_reach, (int *, int, int), "cuDeviceCanAccessPeer", "", 0)                                                    \
     X(reach, (gpu_context, unsigned), "cuCtxEnablePeerAccess", "", 0)                                                  \
+    X(pair, (int *, int, int, int), "cuDeviceGetP2PAttribute", "", 0)                                                  \
     X(fill, (gpu_address, unsigned char, size_t, gpu_stream), "cuMemsetD8Async", "hipMemsetD8Async", 1)                \
     X(stream, (gpu_stream *, unsigned), "cuStreamCreate", "hipStreamCreateWithFlags", 1)                               \
     X(end_stream, (gpu_stream), "cuStreamDestroy_v2", "hipStreamDestroy", 1)                                           \

@@ -17,6 +17,7 @@
 
 #include "launchers.h"
 
+enum { ATOMICS = 3 /* CUDA: attribute of a pair of devices, which NVLink has and PCIe has not */ };
 enum { KB = 1 << 10, ALREADY = 704 /* CUDA: peer access is enabled */, NS_PER_MS = 1000000, POLL_NS = 100000 };
 enum { PLACE = 16 * KB /* bytes of a place at first */, PROOF_MS = 10000, RESTART = 1 << 30 };
 
@@ -33,6 +34,7 @@ struct hal_group {
     pthread_mutex_t lock;
     hal_device *devices[HAL_MEMBERS];
     uint32_t members, timeout_ms;
+    int exact;                        /* sums travel as float32 */
     gpu_group on_device[HAL_MEMBERS]; /* as the members have them */
     gpu_address at[HAL_MEMBERS], counts[HAL_MEMBERS], inbox[HAL_MEMBERS];
     uint32_t *broken;        /* pinned, of the first member, seen by all */
@@ -41,7 +43,8 @@ struct hal_group {
     uint64_t meetings;
     launchers *launchers;
     step now;
-    int missing; /* -1: the group is whole */
+    uint32_t link; /* HAL_LINK_ of the slowest pair */
+    int missing;   /* -1: the group is whole */
     char why[256];
 };
 
@@ -221,6 +224,8 @@ static int reach_others(hal_group *g, uint32_t i) {
                 "devices %d and %d cannot write each other's memory (no peer access over NVLink or PCIe): give "
                 "whole layers to each, -sm layer",
                 d->ordinal, other->ordinal);
+        if (!d->api.pair || d->api.pair(&able, ATOMICS, d->ordinal, other->ordinal) || !able)
+            g->link = HAL_LINK_PCIE;
         if ((code = gpu_lock(d)))
             return code;
         said = d->api.reach(other->context, 0);
@@ -231,11 +236,11 @@ static int reach_others(hal_group *g, uint32_t i) {
     return code;
 }
 
-/* Measured on two and four H200s (bench/gpu_kernels/reduce.cu, docs/parallel.md). Under HAL_DETERMINISTIC all travels as float32:
- * then a sum has the same bits in each way. */
-static void set_borders(gpu_group *g, int deterministic) {
+/* Measured on two and four H200s (bench/gpu_kernels/reduce.cu, docs/parallel.md). Under HAL_DETERMINISTIC and HAL_GROUP_EXACT all
+ * travels as float32: then a sum has the same bits in each way. */
+static void set_borders(gpu_group *g, int exact) {
     const int many = g->members > 2;
-    g->bf16_least = deterministic ? UINT64_MAX : (many ? 256 : 512) * KB + 1;
+    g->bf16_least = exact ? UINT64_MAX : (many ? 256 : 512) * KB + 1;
     g->two_least = many ? 1536 * KB : UINT64_MAX;
 }
 
@@ -257,7 +262,7 @@ static int make_member(hal_group *g, uint32_t i, uint32_t timeout_ms) {
     own->counts = g->counts[i];
     own->broken = (uint64_t)(uintptr_t)g->broken;
     own->fault = (uint64_t)(uintptr_t)(g->faults + i);
-    set_borders(own, d->traits.flags & HAL_DETERMINISTIC);
+    set_borders(own, g->exact || d->traits.flags & HAL_DETERMINISTIC);
     return code;
 }
 
@@ -384,6 +389,9 @@ int gpu_join(hal_device *const *devices, uint32_t n, const hal_group_options *op
         for (uint32_t j = 0; j < i; j++)
             if (devices[i]->ordinal == devices[j]->ordinal)
                 return hal_fail(HAL_E_INVALID, "members %u and %u of the group are one device", j, i);
+    if (options->flags & HAL_GROUP_NO_PEER)
+        return hal_fail(HAL_E_UNSUPPORTED,
+                        "groups of GPUs do not meet in host memory: give whole layers to each, -sm layer");
     if (n > 1 && (!devices[0]->api.can_reach || !devices[0]->api.reach))
         return hal_fail(HAL_E_UNSUPPORTED, "the driver has no peer access: give whole layers to each, -sm layer");
     if (!(g = calloc(1, sizeof *g)))
@@ -394,6 +402,8 @@ int gpu_join(hal_device *const *devices, uint32_t n, const hal_group_options *op
     pthread_mutexattr_destroy(&again);
     g->members = n;
     g->missing = -1;
+    g->link = HAL_LINK_NVLINK;
+    g->exact = options->flags & HAL_GROUP_EXACT;
     g->timeout_ms = options->timeout_ms;
     memcpy(g->devices, devices, n * sizeof *devices);
     for (uint32_t i = 0; i < n; i++)
@@ -437,6 +447,7 @@ void gpu_group_info(hal_group *g, hal_group_info *out) {
     look_at_faults(g);
     out->members = g->members;
     out->missing = g->missing;
+    out->link = g->link;
     out->meetings = g->meetings;
     for (uint32_t i = 0; i < g->members && g->missing < 0; i++) {
         gpu_group_counts counts;
