@@ -83,8 +83,12 @@ static __device__ __noinline__ uint64_t look_up(const gpu_group *g, uint64_t unt
     return 0;
 }
 
-/* Whether a wait for `missing` goes on. It looks up seldom. */
+/* Whether a wait for `missing` goes on. It looks up seldom. A member that came early sleeps between its looks: tens of thousands
+ * of threads that poll hold up what the others write (8B, 64 at once on two H200s: 803 tokens a second without, 15,292 with). */
 static __device__ __forceinline__ bool still_waits(const meeting &m, group_wait *w, uint32_t missing) {
+    enum { AWAKE = 8 /* looks */, ASLEEP = 256 /* nanoseconds */ };
+    if (w->tries > AWAKE)
+        __nanosleep(ASLEEP);
     if (++w->tries & 255)
         return true;
     w->until = look_up(m.g, w->until, missing, m.number, m.step, m.op);

@@ -479,7 +479,7 @@ static const gpu_call *nth(const hal_exec *e, uint32_t n, const char **op) {
 }
 
 static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t n) {
-    const char *op, *other;
+    const char *op = "", *other = "";
     const gpu_call *first = nth(execs[0], n, &op);
     const int gathers = !strcmp(op, "gather_columns");
     int64_t before = 0;
@@ -514,7 +514,7 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_
             return hal_fail(HAL_E_INVALID, "member %u has %u collectives, member 0 has %u", i, execs[i]->n_meetings,
                             execs[0]->n_meetings);
     for (uint32_t n = 0; n < execs[0]->n_meetings; n++) {
-        const char *op;
+        const char *op = "";
         const gpu_call *c = nth(execs[0], n, &op);
         uint64_t bytes = place_for(g->on_device, !strcmp(op, "gather_columns"),
                                    (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
