@@ -50,12 +50,14 @@ def test_turns_of_a_chat_are_those_of_the_cpu(gpu: str, case: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("case", "bound"), [("mamba2", 1e-3), ("granitehybrid", 1e-3), ("qwen3next", 0.1), ("qwen35", 0.1)]
 )
-def test_logits_after_a_prompt_by_chunks_are_those_of_the_cpu(case: str, bound: float, tmp_path: Path) -> None:
+def test_logits_after_a_prompt_by_chunks_are_those_of_the_cpu(
+    case: str, bound: float, tmp_path: Path
+) -> None:
     """A prompt of more tokens than a call has that goes token by token, then one token after its states.
 
-    The random models with delta nets magnify what the products' 16-bit activations lose: on an H200 their NMSE
-    is 0.047 and 0.013 by chunks, and 0.058 and 0.012 with the scan token by token. The scan itself is held to
-    1e-5 by the ops' own tests.
+    The random models with delta nets magnify what the products' 16-bit activations lose: on an H200 their
+    NMSE is 0.047 and 0.013 by chunks, and 0.058 and 0.012 with the scan token by token. The scan itself is
+    held to 1e-5 by the ops' own tests.
     """
     skip_without("cuda")
     path, found = converted(tmp_path, case), []
