@@ -1,5 +1,5 @@
 /* device.c: the parts of a GPU device that all other files use: its errors, its lock, its kernels by name, and their launch. */
-#include "group.h"
+#include "device.h"
 
 enum { OUT_OF_MEMORY = 2 /* of CUDA and HIP */ };
 
@@ -50,17 +50,17 @@ void gpu_unlock_alone(hal_device *d) {
 
 int gpu_lock(hal_device *d) {
     int code;
-    if (d->group)
-        gpu_group_lock(d->group);
-    if ((code = gpu_lock_alone(d)) && d->group)
-        gpu_group_unlock(d->group);
+    if (d->together)
+        pthread_mutex_lock(d->together);
+    if ((code = gpu_lock_alone(d)) && d->together)
+        pthread_mutex_unlock(d->together);
     return code;
 }
 
 void gpu_unlock(hal_device *d) {
     gpu_unlock_alone(d);
-    if (d->group)
-        gpu_group_unlock(d->group);
+    if (d->together)
+        pthread_mutex_unlock(d->together);
 }
 
 int gpu_settle(hal_device *d) {

@@ -63,9 +63,9 @@ struct hal_device {
     gpu_scratch *scratch; /* the largest so far */
     gpu_custom *custom;   /* kernel n is custom[n - 1] */
     uint32_t n_custom;
-    gpu_block *blocks;    /* everything allocated, except pieces */
-    hal_group *group;     /* NULL: the device is alone */
-    pthread_mutex_t busy; /* held by the one thread that uses streams and pieces */
+    gpu_block *blocks;         /* everything allocated, except pieces */
+    pthread_mutex_t *together; /* its group's lock, which comes before its own; NULL: the device is alone */
+    pthread_mutex_t busy;      /* held by the one thread that uses streams and pieces */
     atomic_uint_fast64_t allocations;
 };
 
@@ -104,6 +104,9 @@ struct hal_exec {
     gpu_event done;
     gpu_graph_exec graph;
     hal_group *group; /* NULL: the exec runs alone */
+    /* Of a group's exec: breaks the group where `code` (0: none) is an error of the device. Gives `code`, or HAL_E_LOST with the
+     * reason if the group is broken. */
+    int (*fault_of)(hal_group *, uint32_t rank, int code);
     uint32_t rank, n_meetings;
     int ran;
     gpu_event *marks; /* HAL_PROFILE: events before each call and after the last; else NULL */

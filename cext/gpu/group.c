@@ -48,6 +48,14 @@ struct hal_group {
     char why[256];
 };
 
+static void lock_group(hal_group *g) {
+    pthread_mutex_lock(&g->lock);
+}
+
+static void unlock_group(hal_group *g) {
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* --- faults */
 
 static void break_group(hal_group *g, uint32_t rank, const char *why) {
@@ -106,9 +114,9 @@ static void look_at_faults(hal_group *g) {
     break_group(g, missing, why);
 }
 
-int gpu_group_fault_of(hal_group *g, uint32_t rank, int code) {
+static int fault_of(hal_group *g, uint32_t rank, int code) {
     char why[256];
-    gpu_group_lock(g);
+    lock_group(g);
     look_at_faults(g);
     if (g->missing < 0 && (code == HAL_E_LOST || code == HAL_E_DEVICE)) {
         snprintf(why, sizeof why, "member %u: %.200s", rank, hal_last_error());
@@ -116,16 +124,8 @@ int gpu_group_fault_of(hal_group *g, uint32_t rank, int code) {
     }
     if (g->missing >= 0 && code != HAL_E_TIMEOUT)
         code = hal_fail(HAL_E_LOST, "%s", g->why);
-    gpu_group_unlock(g);
+    unlock_group(g);
     return code;
-}
-
-void gpu_group_lock(hal_group *g) {
-    pthread_mutex_lock(&g->lock);
-}
-
-void gpu_group_unlock(hal_group *g) {
-    pthread_mutex_unlock(&g->lock);
 }
 
 /* --- inboxes */
@@ -407,7 +407,7 @@ int gpu_join(hal_device *const *devices, uint32_t n, const hal_group_options *op
     g->timeout_ms = options->timeout_ms;
     memcpy(g->devices, devices, n * sizeof *devices);
     for (uint32_t i = 0; i < n; i++)
-        devices[i]->group = g;
+        devices[i]->together = &g->lock;
     if ((code = make_group(g, options->timeout_ms))) {
         gpu_part(g);
         return code;
@@ -434,7 +434,7 @@ void gpu_part(hal_group *g) {
                 gpu_give(d, (uint64_t)(uintptr_t)g->broken);
             gpu_unlock(d);
         }
-        d->group = NULL;
+        d->together = NULL;
     }
     pthread_mutex_destroy(&g->lock);
     free(g);
@@ -443,7 +443,7 @@ void gpu_part(hal_group *g) {
 
 void gpu_group_info(hal_group *g, hal_group_info *out) {
     memset(out, 0, sizeof *out);
-    gpu_group_lock(g);
+    lock_group(g);
     look_at_faults(g);
     out->members = g->members;
     out->missing = g->missing;
@@ -454,15 +454,10 @@ void gpu_group_info(hal_group *g, hal_group_info *out) {
         if (!read_counts(g, i, &counts))
             out->waited[i] = 1e-9 * (double)counts.waited_ns;
     }
-    gpu_group_unlock(g);
+    unlock_group(g);
 }
 
 /* --- plans */
-
-int gpu_is_collective(const char *op) {
-    return !strncmp(op, "reduce_add", sizeof((hal_op *)0)->name) ||
-           !strncmp(op, "gather_columns", sizeof((hal_op *)0)->name);
-}
 
 static int columns_of(const gpu_call *c) {
     return c->v[0].shape[1];
@@ -532,7 +527,7 @@ static int compile_locked(hal_group *g, const hal_plan *const *plans, hal_buffer
     char why[256];
     int code;
     for (uint32_t i = 0; i < g->members; i++) {
-        const gpu_member member = {g, i, g->at[i]};
+        const gpu_member member = {g, i, g->at[i], fault_of};
         if ((code = gpu_compile_member(g->devices[i], plans[i], buffers[i], &member, execs + i))) {
             snprintf(why, sizeof why, "%s", hal_last_error());
             return hal_fail(code, "member %u: %s", i, why);
@@ -547,7 +542,7 @@ int gpu_compile_group(hal_group *g, const hal_plan *const *plans, hal_buffer *co
     char why[256];
     int code;
     memset(execs, 0, g->members * sizeof *execs);
-    gpu_group_lock(g);
+    lock_group(g);
     if ((code = compile_locked(g, plans, buffers, execs))) {
         snprintf(why, sizeof why, "%s", hal_last_error());
         for (uint32_t i = 0; i < g->members; i++) {
@@ -556,7 +551,7 @@ int gpu_compile_group(hal_group *g, const hal_plan *const *plans, hal_buffer *co
         }
         hal_fail(code, "%s", why);
     }
-    gpu_group_unlock(g);
+    unlock_group(g);
     return code;
 }
 
@@ -585,9 +580,9 @@ int gpu_run_group(hal_group *g, hal_exec *const *execs, const void *block, uint6
     for (uint32_t i = 0; i < g->members; i++)
         if ((code = gpu_check_block(execs[i], block, size)))
             return code;
-    gpu_group_lock(g);
+    lock_group(g);
     look_at_faults(g);
     code = g->missing >= 0 ? hal_fail(HAL_E_LOST, "%s", g->why) : run_locked(g, execs, block, size);
-    gpu_group_unlock(g);
+    unlock_group(g);
     return code;
 }

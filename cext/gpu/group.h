@@ -12,7 +12,8 @@ int gpu_is_collective(const char *op);
 typedef struct {
     hal_group *group;
     uint32_t rank;
-    gpu_address at; /* the member's gpu_group */
+    gpu_address at;                                        /* the member's gpu_group */
+    int (*fault_of)(hal_group *, uint32_t rank, int code); /* as in hal_exec */
 } gpu_member;
 
 int gpu_compile_member(hal_device *, const hal_plan *, hal_buffer *const *, const gpu_member *, hal_exec **);
@@ -20,13 +21,6 @@ int gpu_compile_member(hal_device *, const hal_plan *, hal_buffer *const *, cons
 int gpu_check_block(const hal_exec *, const void *block, uint64_t size);
 /* Queues a run; `before`: the group's collectives before it. Takes the device's lock, not the group's. */
 int gpu_run_member(hal_exec *, const void *block, uint64_t size, uint32_t before);
-
-/* The group's lock, which comes before those of its devices; a thread may take it again. */
-void gpu_group_lock(hal_group *);
-void gpu_group_unlock(hal_group *);
-/* After a member's device gave `code` (0: none): breaks the group where that is an error of the device. Gives `code`, or
- * HAL_E_LOST with the reason if the group is broken. */
-int gpu_group_fault_of(hal_group *, uint32_t rank, int code);
 
 int gpu_join(hal_device *const *, uint32_t n, const hal_group_options *, hal_group **);
 void gpu_part(hal_group *);

@@ -269,6 +269,11 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     return code ? code : gpu_capture(e);
 }
 
+int gpu_is_collective(const char *op) {
+    return !strncmp(op, "reduce_add", sizeof((hal_op *)0)->name) ||
+           !strncmp(op, "gather_columns", sizeof((hal_op *)0)->name);
+}
+
 int gpu_compile_member(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
                        hal_exec **out) {
     hal_exec *e = calloc(1, sizeof *e);
@@ -278,6 +283,7 @@ int gpu_compile_member(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     e->device = d;
     e->group = member->group;
     e->rank = member->rank;
+    e->fault_of = member->fault_of;
     if (plan->step_buffer >= plan->n_buffers)
         code = hal_fail(HAL_E_INVALID, "plan: its step buffer is none of its buffers");
     else if (plan->n_steps > MAX_STEPS)

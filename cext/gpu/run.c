@@ -148,7 +148,7 @@ int gpu_wait(hal_exec *e, uint32_t timeout_ms) {
     if (!code)
         code = wait_until(e, timeout_ms);
     if (e->group)
-        code = gpu_group_fault_of(e->group, e->rank, code);
+        code = e->fault_of(e->group, e->rank, code);
     if (code)
         return code;
     fault = *(volatile uint32_t *)e->fault;

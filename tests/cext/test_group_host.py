@@ -29,14 +29,14 @@ def four_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SATCHEL_DRY_DEVICES", "4")
 
 
-def join(*devices: int) -> GroupDevice:
+def joined(*devices: int) -> GroupDevice:
     backend = find_backend("dry")
     return GroupDevice([backend.open(i) for i in devices])
 
 
 @pytest.fixture
 def group() -> Iterator[GroupDevice]:
-    made = join(0, 1, 2)
+    made = joined(0, 1, 2)
     yield made
     made.close()
 
@@ -68,7 +68,7 @@ def test_a_later_plan_with_larger_messages_is_taken(group: GroupDevice, rng: np.
 
 def test_members_are_different_devices() -> None:
     with pytest.raises(DeviceError, match="members 0 and 1 of the group are one device"):
-        join(1, 1)
+        joined(1, 1)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_members_are_different_devices() -> None:
 def test_peer_access_is_proved(monkeypatch: pytest.MonkeyPatch, peer: str, words: str) -> None:
     monkeypatch.setenv("SATCHEL_DRY_PEER", peer)
     with pytest.raises(DeviceError, match=f"{words}.*-sm layer"):
-        join(0, 1)
+        joined(0, 1)
     monkeypatch.delenv("SATCHEL_DRY_PEER")
-    join(0, 1).close()
+    joined(0, 1).close()
 
 
 def test_a_group_of_one_needs_no_peers(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setenv("SATCHEL_DRY_PEER", "none")
-    alone = join(2)
+    alone = joined(2)
     step = GroupStep(alone, "reduce_add", reduce_cases(rng, 1, 1, 64))
     step.run()
     step.exec.wait()
@@ -121,7 +121,7 @@ def test_a_refused_plan_names_the_member(group: GroupDevice, rng: np.random.Gene
 
 
 def test_a_failing_member_breaks_the_group(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = join(0, 1, 2)
+    group = joined(0, 1, 2)
     step = GroupStep(group, "reduce_add", reduce_cases(rng, 3, 4, 64))
     monkeypatch.setenv("SATCHEL_DRY_LOSE", "1")
     with pytest.raises(DeviceLost, match="member 1: starting a kernel") as caught:
@@ -134,7 +134,7 @@ def test_a_failing_member_breaks_the_group(rng: np.random.Generator, monkeypatch
         step.exec.wait()
     step.close()
     group.close()
-    join(0, 1, 2).close()
+    joined(0, 1, 2).close()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_failing_member_breaks_the_group(rng: np.random.Generator, monkeypatch
 )
 def test_divided_models_are_taken(arch: str, reduces: int) -> None:
     """CUDA's tables have kernels for all steps of these, with weights in its own layout, too."""
-    group = join(0, 1)
+    group = joined(0, 1)
     engine = tiny.engine(arch, tiny.weights(arch, "q8_0"), Cache(64, 2, block=16), group)
     engine.step([BatchEntry(0, [5])])
     (segment,) = engine.program(1, 1).plan.segments

@@ -37,14 +37,14 @@ pytestmark = needs_two
 PROMPT = "Once upon a time"
 
 
-def join(n: int) -> GroupDevice:
+def joined(n: int) -> GroupDevice:
     backend = find_backend("cuda")
     return GroupDevice([backend.open(i) for i in range(n)])
 
 
 @pytest.fixture(scope="module", params=MEMBERS)
 def group(request: pytest.FixtureRequest) -> Iterator[GroupDevice]:
-    made = join(request.param)
+    made = joined(request.param)
     yield made
     made.close()
 
@@ -115,7 +115,7 @@ def busy(device: Device) -> list[object]:
 
 def test_a_late_member_is_named(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setenv("SATCHEL_GROUP_TIMEOUT_MS", "20")
-    group = join(2)
+    group = joined(2)
     step = GroupStep(group, "reduce_add", reduce_cases(rng, 2, 1, 4096))
     step.run()
     step.exec.wait()
@@ -133,7 +133,7 @@ def test_a_late_member_is_named(monkeypatch: pytest.MonkeyPatch, rng: np.random.
     for one in held:
         one.close()  # type: ignore[attr-defined]
     group.close()
-    whole = join(2)  # the GPUs are as before
+    whole = joined(2)  # the GPUs are as before
     cases = reduce_cases(rng, 2, 1, 4096)
     assert np.array_equal(run_on_all(whole, "reduce_add", cases)[1], defined("reduce_add", cases))
     whole.close()
@@ -150,7 +150,7 @@ def test_a_late_member_is_named(monkeypatch: pytest.MonkeyPatch, rng: np.random.
 )
 def test_logits_are_those_of_one_gpu(group: GroupDevice, arch: str, format: str, bound: float) -> None:
     found = []
-    for device in (find_backend("cuda").open(), join(len(group.members))):
+    for device in (find_backend("cuda").open(), joined(len(group.members))):
         engine = tiny.engine(arch, tiny.weights(arch, format), Cache(64, 2, block=16), device)
         first = engine.logits([BatchEntry(1, [3, 1, 4, 1, 5])])
         found.append(np.concatenate((first, engine.logits([BatchEntry(1, [9])]))))
@@ -198,7 +198,7 @@ def test_ten_thousand_steps_ahead(group: GroupDevice) -> None:
 
 
 def test_the_definition_of_one_member_is_a_sum_of_one(rng: np.random.Generator) -> None:
-    alone = join(1)
+    alone = joined(1)
     (one,) = reduce_cases(rng, 1, 3, 64, "rows")
     assert np.array_equal(run_on_all(alone, "reduce_add", [one])[0], define("reduce_add", one))
     alone.close()
