@@ -14,9 +14,7 @@
 #ifndef SATCHEL_CUDA_REDUCE_CUH
 #define SATCHEL_CUDA_REDUCE_CUH
 
-#include <cuda_bf16.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "group_call.h"
 
@@ -157,9 +155,8 @@ static __device__ __forceinline__ float *number_at(const matrix &x, uint32_t wid
 }
 
 static __device__ __forceinline__ uint32_t bf16_pair(float a, float b) {
-    __nv_bfloat162 p = __floats2bfloat162_rn(a, b);
     uint32_t bits;
-    memcpy(&bits, &p, 4);
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(b), "f"(a)); /* the first source becomes the upper half */
     return bits;
 }
 

@@ -26,7 +26,8 @@ def test_every_source_is_listed_with_the_capability_that_it_is_written_for() -> 
     made = {name: IMAGES["wanted"](least) for name, least, _ in sources}
     assert made["portable"] == ["75", "80", "90a", "100", "120"]  # that of 80 runs on 8.6 and 8.9
     assert made["fp8"] == ["89", "90a", "100", "120"]
-    assert {tuple(v) for k, v in made.items() if k not in ("portable", "fp8")} == {("90a",)}
+    assert made["reduce"] == ["80", "90a", "100", "120"]
+    assert {tuple(v) for k, v in made.items() if k not in ("portable", "fp8", "reduce")} == {("90a",)}
 
 
 def test_kernels_need_no_header_of_a_toolkit_and_keep_their_names() -> None:
@@ -97,7 +98,7 @@ def test_names_and_compilers_of_an_archive(tmp_path: Path) -> None:
         "sm_120",
         "compute_75",
     }
-    assert len(names) == 26 and ("attention_split", "sm_90a") in names
+    assert len(names) == 34 and ("attention_split", "sm_90a") in names
     assert IMAGES["names"]("hip") == {
         ("portable", "gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1201"),
         ("portable", "source"),
