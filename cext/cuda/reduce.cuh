@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "group_call.h"
+#include "half.h"
 
 enum { WIRE_F32 = 0, WIRE_BF16 = 1 };
 
@@ -154,12 +155,6 @@ static __device__ __forceinline__ float *number_at(const matrix &x, uint32_t wid
     return (float *)(x.at + row * x.stride) + column;
 }
 
-static __device__ __forceinline__ uint32_t bf16_pair(float a, float b) {
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(b), "f"(a)); /* the first source becomes the upper half */
-    return bits;
-}
-
 /* The numbers of a word: two float32, or four bfloat16. */
 template <int WIRE> struct numbers {
     enum { COUNT = WIRE == WIRE_F32 ? 2 : 4 };
@@ -187,7 +182,7 @@ template <int WIRE> struct numbers {
         if constexpr (WIRE == WIRE_F32)
             return make_uint2(__float_as_uint(x[0]), __float_as_uint(x[1]));
         else
-            return make_uint2(bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]));
+            return make_uint2(bfloats_of_floats(x[0], x[1]), bfloats_of_floats(x[2], x[3]));
     }
     __device__ __forceinline__ void add(const numbers &other) {
         for (int i = 0; i < COUNT; i++)
