@@ -9,6 +9,7 @@
  * one all-reduce, and the median of SERIES. The kernels are launched early (programmatic dependent launch), as the library does. NCCL
  * is queued without graphs, eight at a time, so that its small messages are bound by the host.
  */
+#include <cuda_bf16.h>
 #include <algorithm>
 #include <dlfcn.h>
 #include <pthread.h>
