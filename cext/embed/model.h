@@ -1,6 +1,6 @@
 /* model.h: an open model: the mapped file, its plans compiled for a context and a number of slots, and what the slots hold.
  *
- * `lock` is held by whoever reads or writes what stands below it. */
+ * `lock` is held by a caller that reads or writes what stands below it. */
 #ifndef SATCHEL_EMBED_MODEL_H
 #define SATCHEL_EMBED_MODEL_H
 

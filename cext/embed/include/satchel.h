@@ -4,7 +4,7 @@
  * caller's version has, and fields are added at the end only. Functions that return int32_t or int64_t give a negative SATCHEL_E_
  * code on failure, and satchel_error() its reason. Text is UTF-8; a length of -1 says that it ends with a zero byte.
  *
- * Threads: every function may be called from any thread. A model answers several replies in one step: whoever asks for a token
+ * Threads: every function may be called from any thread. A model answers several replies in one step: a caller who asks for a token
  * runs the step for all of them. A handle may not be freed while another thread uses it, and a model not before its replies.
  */
 #ifndef SATCHEL_H
