@@ -93,16 +93,21 @@ def late(path: str | None) -> Drill:
             return answer(model, begin)
 
 
+def failing(path: str | None, missed: str) -> Drill:
+    """A load and an answer of which one must fail. AssertionError: missed, where neither does."""
+    began = time.perf_counter()
+    try:
+        with load(path) as model:
+            answer(model)
+    except SatchelError as error:
+        return Drill(time.perf_counter() - began, (), str(error))
+    raise AssertionError(missed)
+
+
 def refused(path: str | None) -> Drill:
     """A member refuses its plan: nothing is started, and the error names it."""
     with setting("SATCHEL_REMOTE_REFUSES", "1"):
-        began = time.perf_counter()
-        try:
-            with load(path) as model:
-                answer(model)
-        except SatchelError as error:
-            return Drill(time.perf_counter() - began, (), str(error))
-    raise AssertionError("the plan was not refused")
+        return failing(path, "the plan was not refused")
 
 
 def unread(path: str | None) -> Drill:
@@ -117,13 +122,7 @@ def unread(path: str | None) -> Drill:
 def differ(path: str | None) -> Drill:
     """A member's sums have other bits: with SATCHEL_GROUP_CHECK=1 the first op that differs is named."""
     with setting("SATCHEL_REMOTE_DRIFT", "1:4"), setting("SATCHEL_GROUP_CHECK", "1"):
-        began = time.perf_counter()
-        try:
-            with load(path) as model:
-                answer(model)
-        except SatchelError as error:
-            return Drill(time.perf_counter() - began, (), str(error))
-    raise AssertionError("the difference was not found")
+        return failing(path, "the difference was not found")
 
 
 def main() -> None:
