@@ -5,27 +5,10 @@
 
 #include "error.h"
 #include "plan_section.h"
+#include "section_tables.h"
 #include "size.h"
 
 enum { MOST_BLOCK = 4096, MOST_BATCH = 4096, MOST_CONTEXT = 1 << 30, MOST_ENTRIES = 1 << 20 };
-
-/* The tables that follow each other in the copy. */
-typedef struct {
-    const uint8_t *data;
-    uint64_t at, size;
-    int failed;
-} tables;
-
-static const void *next(tables *t, uint64_t count, uint64_t each) {
-    uint64_t bytes = size_line_up(size_mul(count, each), 8);
-    const uint8_t *found = t->data + t->at;
-    if (t->failed || count > UINT32_MAX || bytes > t->size - t->at) {
-        t->failed = 1;
-        return NULL;
-    }
-    t->at += bytes;
-    return found;
-}
 
 static int wrong(const char *what) {
     return hal_fail(HAL_E_INVALID, "satchel.plan: %s; build the file again with `satchel build`", what);

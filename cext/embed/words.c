@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "section_tables.h"
 #include "size.h"
 #include "utf8.h"
 #include "words.h"
@@ -29,24 +30,6 @@ static int check_head(const gguf_file *f, const tokenizer_head *h, uint32_t voca
     if ((h->flags & TOKENIZER_ADD_BOS && h->bos < 0) || (h->flags & TOKENIZER_ADD_EOS && h->eos < 0))
         return wrong("it adds a token that it does not have");
     return 0;
-}
-
-/* The tables that follow each other in the copy. */
-typedef struct {
-    const uint8_t *data;
-    uint64_t at, size;
-    int failed;
-} tables;
-
-static const void *next(tables *t, uint64_t count, uint64_t each) {
-    uint64_t bytes = size_line_up(size_mul(count, each), 8);
-    const uint8_t *found = t->data + t->at;
-    if (t->failed || bytes > t->size - t->at) {
-        t->failed = 1;
-        return NULL;
-    }
-    t->at += bytes;
-    return found;
 }
 
 static int read_tables(words *w, tables *t) {
