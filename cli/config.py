@@ -48,7 +48,9 @@ def read(path: Path) -> Table:
         raise RequestError(f"{path}: {error.strerror}: give another --config, or none") from None
     except UnicodeDecodeError as error:
         raise RequestError(f"{path}: no UTF-8 at byte {error.start}: write it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise RequestError(f"{path}: too deep to read: no option has values within values") from None
+    except ValueError as error:  # also of int, for a number of thousands of digits
         raise RequestError(f"{path}: no TOML: {error}") from None
 
 

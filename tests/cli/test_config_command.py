@@ -55,6 +55,8 @@ def test_keys_are_not_shown(config: Path, capsys: pytest.CaptureFixture[str]) ->
         ("[run]\nthread = 3\n", "thread is no option of this command; did you mean threads?"),
         ("[run]\nthreads = 'x'\n", "-t:"),
         ("[run\n", "no TOML"),
+        (f"[run]\nthreads = {'[' * 3000}\n", "too deep to read"),
+        (f"[run]\nthreads = {'9' * 5000}\n", "no TOML"),
     ],
 )
 def test_what_is_wrong_is_said(
