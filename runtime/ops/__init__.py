@@ -562,9 +562,13 @@ def expert_linear(x: Array, w: Array, ids: Array) -> Array:
     return out
 
 
+def _expert_swiglu_parts(x: Node, gate: Node, up: Node, ids: Node) -> Node:
+    return swiglu(expert_linear(x, gate, ids), expert_linear(x, up, ids))
+
+
 @op(
     _expert_rows,
-    parts=lambda x, g, u, ids: swiglu(expert_linear(x, g, ids), expert_linear(x, u, ids)),
+    parts=_expert_swiglu_parts,
     row_wise=True,
     product=True,
     experts=True,
@@ -646,7 +650,7 @@ def _gate_of(x: Type, gate: Type, up: Type, w: Type, logits: Type, *bias: Type, 
 
 @op(
     _gate_of,
-    parts=lambda x, gate, up, w, logits, *bias, eps, k, sigmoid: expert_swiglu(
+    parts=lambda x, gate, up, w, logits, *bias, eps, k, sigmoid: _expert_swiglu_parts(
         rms_norm(x, w, eps=eps), gate, up, top_experts(logits, *bias, k=k, sigmoid=sigmoid)
     ),
     row_wise=True,

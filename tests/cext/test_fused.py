@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import fused_cases
+import kernel_cases  # noqa: F401  # the cases of all ops
 import numpy as np
 import pytest
-from one_step import SETS, Case, cases_of, generator, open_set, run
+from one_step import CASES, SETS, Case, cases_of, generator, open_set, run
 
 from satchel.errors import DeviceError
+from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
@@ -98,7 +100,7 @@ def test_a_turned_write_outside_of_the_cache_names_the_step(
         run(device, "rope_kv_write", replace(one, inputs=tuple(inputs)))
 
 
-@pytest.mark.parametrize("op", [name for name in fused_cases.CASES if name in OPS and OPS[name].parts])
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.parts and name in CASES])
 def test_parts_name_ops_that_are_no_fused_ones(op: str) -> None:
     """The parts of a fused op are not fused ops, so a device that lacks it needs no other fused op."""
     from satchel.runtime.graph import Graph, Type, toposort
@@ -106,7 +108,7 @@ def test_parts_name_ops_that_are_no_fused_ones(op: str) -> None:
     g = Graph()
     one = cases_of(op)[0]
     src = [
-        g.node("input", (), Type((*a.shape[:-1], a.shape[-1] * fused_cases.FORMATS[f].block), f), str(i))
+        g.node("input", (), Type((*a.shape[:-1], a.shape[-1] * FORMATS[f].block), f), str(i))
         for i, (a, f) in enumerate(one.inputs)
     ]
     made = OPS[op].parts(*src, **{**OPS[op].defaults, **one.args})
