@@ -66,6 +66,8 @@ REFUSED: list[tuple[str, Spec, str]] = [
     ("H06 undefined rule in GBNF", Gbnf("root ::= nope"), "'nope'"),
     ("H06 undefined rule in Lark", Lark("start: nope"), "'nope'"),
     ("H06 open class in a regex", Regex("ab[^"), "column 3"),
+    ("H06 property without a name", Regex(r"a\p{"), "column 2"),
+    ("H08 exponential regex of letters", Regex(r"(\p{L}+)+$"), "exponentially"),
     ("H06 open class in GBNF", Gbnf("root ::= [^"), "column 10"),
     ("H06 open class in Lark", Lark("start: /[^/"), "without"),
     ("H06 cycle in GBNF", Gbnf("root ::= a\na ::= b\nb ::= a"), "never ends"),
@@ -265,6 +267,7 @@ HARMLESS = [
     "a{1,5000}",
     "(?:[^,]*,){5}",
     r"\\(n|t)*",
+    r"(\p{Lu}+,)*",
 ]
 
 

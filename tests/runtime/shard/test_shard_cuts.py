@@ -166,6 +166,16 @@ def test_a_norm_over_all_columns_makes_the_product_before_it_whole() -> None:
     assert count(ranks[0])["gather_columns"] == 1  # the root is gathered
 
 
+def test_two_heads_are_whole_on_three_ranks() -> None:
+    case = Case(256, up=((512, 256), "f32"), n=((256,), "f32"), down=((256, 512), "f32"))
+    heads = ops.reshape(ops.linear(case.x, case.weight["up"]), shape=(2, 256))
+    heads = ops.rms_norm(heads, case.weight["n"], eps=1e-5)
+    y = ops.linear(ops.reshape(heads, shape=(512,)), case.weight["down"])
+    sharding, _ = case.check(y, (1, 1, 1))
+    assert sharding.whole == {"up": "2 units for 3 ranks"}
+    assert sharding.cuts.keys() == {"down"}
+
+
 def test_an_op_without_a_rule_takes_whole_sources() -> None:
     object.__setattr__(ops.gelu, "split", None)
     try:
