@@ -85,9 +85,10 @@ test-stressed: .venv/ready-to-test
 coverage: .venv/ready-to-test .venv/with-coverage
 	$(BIN)/python tests/nightly_lines.py $(TESTS)
 
-# Fuzzes for a minute, guided by coverage: atheris for Python, clang's libFuzzer for the C code of the block formats.
+# Fuzzes, guided by coverage: atheris for Python, clang's libFuzzer for the C code of the block formats. Always the same inputs,
+# about a minute of them; SECONDS=600: others, for so long.
 fuzz: .venv/ready-to-test
-	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/fuzz
+	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/fuzz $(SECONDS)
 
 # Reads 100,000 mutated inputs: no crash, no memory beyond the file's size, none takes over a second.
 nightly-fuzz: .venv/ready-to-test

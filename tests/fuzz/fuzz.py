@@ -1,5 +1,6 @@
-"""Coverage-guided fuzzing with atheris: `python tests/fuzz/fuzz.py TARGET [SECONDS] [FOLDER]`. The target
-`plans` is written in C, for libFuzzer itself.
+"""Coverage-guided fuzzing with atheris: `python tests/fuzz/fuzz.py TARGET [LENGTH] [FOLDER]`. LENGTH: seconds
+(default: 60), or a number of inputs as in 2000x, see length.py. The target `plans` is written in C, for
+libFuzzer itself.
 
 It starts from the committed corpus and writes new inputs to FOLDER (by default a temporary one). It fails at
 the first input that breaks its target, and keeps that input in the current folder.
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import fuzz_targets
 import plans
+from length import Length
 from mutate_values import READERS, mutate_values
 
 HERE = Path(__file__).parent
@@ -83,7 +85,7 @@ def functions(module: ModuleType) -> Iterator[FunctionType]:
                 yield value
 
 
-def main(target: str, seconds: int, folder: Path) -> None:
+def main(target: str, length: Length, folder: Path) -> None:
     if absent := fuzz_targets.missing(target):
         print(f"fuzz: {target}: Done 0 runs: {absent}")
         return
@@ -96,12 +98,11 @@ def main(target: str, seconds: int, folder: Path) -> None:
         fuzz_targets.run(target, data)
 
     limits = [
-        f"-max_total_time={seconds}",
         f"-max_len={LONGEST}",
         f"-timeout={SLOW.get(target, SLOWEST)}",
         "-rss_limit_mb=2048",
     ]
-    places = [sys.argv[0], *limits, str(folder), str(HERE / "corpus" / target)]
+    places = [sys.argv[0], *limits, *length.arguments(folder, HERE / "corpus" / target)]
     if target in READERS:
         inputs = [path.read_bytes() for path in sorted((HERE / "corpus" / target).iterdir())]
 
@@ -121,7 +122,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in (*fuzz_targets.TARGETS, "plans"):
         sys.exit(f"fuzz: give one of {', '.join(fuzz_targets.TARGETS)}, plans")
     given = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(tempfile.mkdtemp(prefix="satchel-fuzz-"))
-    length = int(sys.argv[2]) if len(sys.argv) > 2 else 60
+    length = Length.parse(sys.argv[2] if len(sys.argv) > 2 else "60")
     if sys.argv[1] == "plans":
         plans.main(length, given)
     main(sys.argv[1], length, given)

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from length import Length
+
 ROOT = Path(__file__).resolve().parents[2]
 CEXT = ROOT / "cext"
 LONGEST = 1 << 14  # bytes of an input
@@ -130,21 +132,20 @@ def _inputs(op: str, cases: Sequence[object]) -> Iterator[bytes]:
             return
 
 
-def main(seconds: int, folder: Path) -> None:
+def main(length: Length, folder: Path) -> None:
     """Fuzzes for so long; exits as libFuzzer does. A breaking input is kept in the current folder."""
     if shutil.which("clang") is None:
         sys.exit("fuzz: plans: clang is missing: apt-get install clang libclang-rt-14-dev")
-    level = "-O1" if seconds >= LONG else "-O0"
+    level = "-O1" if length.amount >= LONG and not length.counted else "-O0"
     place = folder.resolve().parent / f"plans-build{level}"
     program = build(place, level)
     seeds(place / "seeds")
     limits = [
-        f"-max_total_time={seconds}",
         f"-max_len={LONGEST}",
         f"-timeout={SLOWEST}",
         "-rss_limit_mb=2048",
     ]
     # A too large allocation must fail as it does without a sanitizer, not end the program.
     environment = os.environ | {"ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=1"}
-    command = [str(program), *limits, str(folder), str(place / "seeds")]
+    command = [str(program), *limits, *length.arguments(folder, place / "seeds")]
     os.execve(program, command, environment)
