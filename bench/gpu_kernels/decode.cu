@@ -4,6 +4,7 @@
  *      -IBUILD/cext/headers -o decode bench/gpu_kernels/decode.cu   (BUILD: where CMake built the C libraries)
  * decode check | decode small | decode token | decode columns [least columns of columns.cu]
  */
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +16,11 @@
 #include "../../cext/cuda/gemv.cu"
 #include "../../cext/cuda/batch.cu"
 #include "../../cext/cuda/columns.cu"
-#include "../../cext/cuda/tile_rows.cu"
 #include "../../cext/cuda/dense.cu"
 #include "bench.cuh"
+namespace rows { /* its hal.h, which has no include guard, is the second here */
+#include "../../cext/cuda/tile_rows.cu"
+}
 
 typedef void (*kernel)(const gpu_call);
 static int units = 132, columns_from = 5;
@@ -373,7 +376,7 @@ static void check_rows(const weight &w, const char *what) {
     c.fault = (uint64_t)fault, c.step = 6, c.n_in = 2;
     c.v[0] = view(out, 4, w.k, (size_t)w.k * 4, 0), c.v[1] = view(w.packed, w.rows, w.k, 0, w.f->number | 1u << 24),
     c.v[2] = view(d, 4, 1, 4, 26);
-    get_rows_packed<<<4, 256>>>(c);
+    rows::get_rows_packed<<<4, 256>>>(c);
     OK(cudaDeviceSynchronize());
     std::vector<float> got((size_t)4 * w.k), zero(w.k);
     OK(cudaMemcpy(got.data(), out, got.size() * 4, cudaMemcpyDeviceToHost));
