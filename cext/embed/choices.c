@@ -193,7 +193,7 @@ static void forbid_bad(choices *c) {
 static int constrain(choices *c) {
     const words *w = &c->model->words;
     int code = c->place ? 0 : place_open(c->grammar, &c->place);
-    if (code || (code = place_fill(c->place, c->fits)))
+    if (code || (code = place_fill(c->place, &c->model->words, c->fits)))
         return code;
     for (uint32_t i = 0; i < w->head->n_ends; i++) {
         uint32_t bit = 1u << w->ends[i] % 32, *word = c->fits + w->ends[i] / 32;
@@ -246,5 +246,5 @@ int choices_took(choices *c, int32_t token, float nll_bits) {
         c->mu -= c->eta * ((double)nll_bits - c->tau);
     if (!c->place || words_is_end(&c->model->words, token))
         return 0;
-    return place_take(c->place, words_token(&c->model->words, token, 1)) ? SATCHEL_E_ARGUMENT : 0;
+    return place_take(c->place, &c->model->words, token) ? SATCHEL_E_ARGUMENT : 0;
 }

@@ -9,6 +9,8 @@
 /* CONFIGS: of a set. NODES: of stacks. CALLS: without a byte between them. VISITS: nodes of the trie and places that one token's mask
  * may take: a walk over a vocabulary of 250,000 tokens takes some 2 * 10^6. KEPT: states whose tokens are remembered. */
 enum { CONFIGS = 128, NODES = 1 << 16, CALLS = 256, VISITS = 1 << 26, KEPT = 128, HASH = 1 << 12 };
+/* MUST_COME: bytes that are looked ahead. LOOK_BACK: tokens at their end that longer ones may replace. */
+enum { MUST_COME = 1024, LOOK_BACK = 4, LONGEST_TOKEN = 1024 };
 enum { EMPTY = 0 }; /* the stack of nothing */
 
 /* A stack: where its rule's caller goes on, and the stack below. */
@@ -48,10 +50,12 @@ struct grammar {
     stacks work;
     uint64_t visits; /* that are left */
     int fault;
+    config_set after; /* behind bytes that must come */
 };
 
 struct place {
     grammar *grammar;
+    int32_t last; /* token; -1: none yet */
     config_set now;
     stacks stacks;
 };
@@ -162,8 +166,9 @@ static int note(grammar *g, known *k, uint32_t node) {
     return 1;
 }
 
-/* Allows the tokens below a node of the trie, where the set at the node's depth is given. over: notes where the text may end. */
-static void walk(grammar *g, stacks *s, uint32_t node, uint32_t *bitmask, known *over) {
+/* Allows the tokens below a node of the trie, where the set at the node's depth is given. over: notes where the text may end. Without
+ * a bitmask: whether there is such a token. */
+static int walk(grammar *g, stacks *s, uint32_t node, uint32_t *bitmask, known *over) {
     const trie_node *nodes = g->trie->nodes;
     uint32_t end = nodes[node].next;
     g->marks[nodes[node].depth] = s->n;
@@ -179,11 +184,15 @@ static void walk(grammar *g, stacks *s, uint32_t node, uint32_t *bitmask, known 
             i = nodes[i].next;
             continue;
         }
-        allow(g, nodes + i, bitmask);
+        if (!bitmask && nodes[i].n_here)
+            return 1;
+        if (bitmask)
+            allow(g, nodes + i, bitmask);
         if (over && set->complete)
             note(g, over, i);
         i++;
     }
+    return 0;
 }
 
 /* What a state allows, found or remembered; NULL with a fault. */
@@ -210,7 +219,8 @@ static const known *find(grammar *g, uint32_t state) {
     return k;
 }
 
-int place_fill(place *p, uint32_t *bitmask) {
+/* The tokens of which the bytes may come. */
+static int fill(place *p, uint32_t *bitmask) {
     grammar *g = p->grammar;
     memset(bitmask, 0, 4 * (size_t)g->words);
     begin(g);
@@ -236,6 +246,135 @@ int place_fill(place *p, uint32_t *bitmask) {
                 return fault();
         }
     }
+    return 0;
+}
+
+/* --- what must come */
+
+/* The only byte that may come in a set; -1: there are others, or the text may end. */
+static int only_byte(const grammar *g, const config_set *set) {
+    int found = -1;
+    for (uint32_t i = 0; i < set->n && !set->complete; i++) {
+        const grammar_state *s = g->a.states + set->list[i].state;
+        for (uint32_t k = s->first_range; k < s[1].first_range; k++) {
+            const grammar_range *r = g->a.ranges + k;
+            if (r->low != r->high || (found >= 0 && found != r->low))
+                return -1;
+            found = r->low;
+        }
+    }
+    return found;
+}
+
+/* The bytes that must come, at most `room`; what may follow them is in g->after. */
+static size_t must_come(place *p, uint8_t *bytes, size_t room) {
+    grammar *g = p->grammar;
+    size_t n = 0;
+    g->after = p->now;
+    for (int byte = only_byte(g, &g->after); byte >= 0 && n < room; byte = only_byte(g, &g->after)) {
+        *g->sets = g->after;
+        step(g, &p->stacks, g->sets, (uint8_t)byte, &g->after);
+        bytes[n++] = (uint8_t)byte;
+    }
+    return g->fault ? 0 : n;
+}
+
+/* Whether a token that is longer than these bytes, the last ones that must come, may follow. */
+static int may_extend(place *p, const uint8_t *bytes, size_t size) {
+    grammar *g = p->grammar;
+    const trie_node *nodes = g->trie->nodes;
+    uint32_t at = 0, mark = p->stacks.n;
+    int found;
+    for (size_t i = 0; i < size; i++) {
+        uint32_t end = nodes[at].next;
+        for (at++; at < end && nodes[at].byte != bytes[i]; at = nodes[at].next)
+            continue;
+        if (at >= end)
+            return 0;
+    }
+    g->sets[size] = g->after;
+    found = walk(g, &p->stacks, at, NULL, NULL);
+    p->stacks.n = mark;
+    return found;
+}
+
+/* Appends the tokens of bytes: of text, and of what is left of cut characters. */
+static int encode(const words *w, const uint8_t *bytes, size_t size, token_list *out) {
+    size_t begin = 0, end = size;
+    int code = 0;
+    while (begin < size && (bytes[begin] & 0xC0) == 0x80)
+        begin++;
+    while (end > begin && size - end < 3 && (bytes[end - 1] & 0xC0) == 0x80)
+        end--;
+    if (end > begin && bytes[end - 1] >= 0xC0) {
+        size_t whole = bytes[end - 1] >= 0xF0 ? 4 : bytes[end - 1] >= 0xE0 ? 3 : 2;
+        end = size - (end - 1) < whole ? end - 1 : size;
+    } else {
+        end = size;
+    }
+    for (size_t i = 0; i < size && !code; i++) {
+        if (i == begin && end > begin) {
+            code = words_encode(w, (const char *)bytes + begin, (int64_t)(end - begin), 0, out);
+            i = end - 1;
+        } else if (w->byte_tokens[bytes[i]] >= 0) {
+            code = token_list_add(out, w->byte_tokens[bytes[i]]);
+        }
+    }
+    return code;
+}
+
+/* How many of the last tokens of bytes that must come may come otherwise, because a longer token may be there. */
+static int64_t uncertain(place *p, const words *w, const int32_t *ids, int64_t count) {
+    uint8_t end[LOOK_BACK * LONGEST_TOKEN];
+    size_t size = 0, most = p->grammar->trie->most_depth, sum = 0;
+    for (int64_t i = count < LOOK_BACK ? 0 : count - LOOK_BACK; i < count; i++) {
+        gguf_bytes bytes = words_token(w, ids[i], 1);
+        if (bytes.size > LONGEST_TOKEN)
+            return count;
+        memcpy(end + size, bytes.data, bytes.size);
+        size += bytes.size;
+    }
+    for (size_t at = size > most ? size - most : 0; at < size; at++) {
+        if (!may_extend(p, end + at, size - at))
+            continue;
+        for (int64_t n = 1; n <= count; n++)
+            if ((sum += words_token(w, ids[count - n], 1).size) >= size - at)
+                return n;
+        return count;
+    }
+    return 0;
+}
+
+/* The token that must come; -1: there is a choice. */
+static int32_t only_token(place *p, const words *w) {
+    uint8_t bytes[LONGEST_TOKEN + MUST_COME];
+    gguf_bytes before = words_token(w, p->last, 1); /* of no token: none */
+    token_list list = {0};
+    uint32_t mark = p->stacks.n;
+    size_t size;
+    int64_t known = p->last >= 0;
+    int32_t found = -1;
+    begin(p->grammar);
+    if (before.size > LONGEST_TOKEN || !(size = must_come(p, bytes + before.size, MUST_COME)))
+        return -1;
+    memcpy(bytes, before.data, before.size);
+    if (known && (encode(w, bytes, before.size + size, &list) || !list.n || list.ids[0] != p->last))
+        known = list.n = 0;
+    if (known || !encode(w, bytes + before.size, size, &list))
+        if (list.n - known > uncertain(p, w, list.ids + known, list.n - known))
+            found = list.ids[known];
+    free(list.ids);
+    p->stacks.n = mark;
+    return found;
+}
+
+int place_fill(place *p, const words *w, uint32_t *bitmask) {
+    int code = fill(p, bitmask);
+    int32_t token = code ? -1 : only_token(p, w);
+    if (token < 0 || !(bitmask[token / 32] & 1u << token % 32))
+        return code;
+    memset(bitmask, 0, 4 * (size_t)p->grammar->words);
+    bitmask[token / 32] = 1u << token % 32;
     return 0;
 }
 
@@ -273,7 +412,8 @@ static void compact(grammar *g, place *p) {
     p->stacks = fresh;
 }
 
-int place_take(place *p, gguf_bytes token) {
+int place_take(place *p, const words *w, int32_t id) {
+    gguf_bytes token = words_token(w, id, 1);
     grammar *g = p->grammar;
     config_set *sets[2] = {&p->now, g->sets};
     begin(g);
@@ -286,6 +426,7 @@ int place_take(place *p, gguf_bytes token) {
     }
     if (token.size % 2)
         p->now = *g->sets;
+    p->last = id;
     compact(g, p);
     return g->fault ? fault() : 0;
 }
@@ -307,6 +448,7 @@ int place_open(grammar *g, place **out) {
     if (!p)
         return hal_fail(HAL_E_MEMORY, "no memory for an answer in a grammar");
     p->grammar = g;
+    p->last = -1;
     begin(g);
     add(g, &p->stacks, &p->now, (config){g->a.starts[g->start], EMPTY}, 0);
     if (g->fault) {

@@ -46,10 +46,11 @@ void grammar_free(grammar *);
 typedef struct place place;
 int place_open(grammar *, place **out);
 void place_free(place *);
-/* Sets the bits of the tokens that may come; clears all others. */
-int place_fill(place *, uint32_t *bitmask);
+/* Sets the bits of the tokens that may come; clears all others. Where the grammar leaves no choice of bytes, that is the token that the
+ * tokenizer makes of them, as llguidance has it: a model has seen no other. */
+int place_fill(place *, const words *, uint32_t *bitmask);
 /* Goes on by a token's bytes; an error where they cannot come. */
-int place_take(place *, gguf_bytes token);
+int place_take(place *, const words *, int32_t token);
 /* Whether the text may end here; and whether it must. */
 int place_is_complete(const place *);
 int place_is_finished(const place *);

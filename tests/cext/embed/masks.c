@@ -37,7 +37,7 @@ static void begin(const char *name) {
 
 static void mask(void) {
     uint32_t words = (model->plan.head->vocabulary + 31) / 32, *bits = malloc(4 * words);
-    if (place_fill(at, bits))
+    if (place_fill(at, &model->words, bits))
         printf("error %s", satchel_error());
     else
         printf("%d %d", place_is_complete(at), place_is_finished(at));
@@ -57,7 +57,7 @@ int main(void) {
         else if (!strcmp(word, "mask"))
             mask();
         else if (!strcmp(word, "take"))
-            printf("%s", place_take(at, words_token(&model->words, atoi(rest), 1)) ? satchel_error() : "ok");
+            printf("%s", place_take(at, &model->words, atoi(rest)) ? satchel_error() : "ok");
         printf("\n");
         fflush(stdout);
     }

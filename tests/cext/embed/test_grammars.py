@@ -60,7 +60,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = made_once(
         tmp_path_factory,
         "embed-grammars",
-        lambda at: built(write_model(at / "m.gguf", markers=("<tool>", "{\n  ")), at / "app.gguf"),
+        lambda at: built(write_model(at / "m.gguf", markers=("<mark>", "{\n  ")), at / "app.gguf"),
     )
     return folder / "app.gguf"
 
