@@ -79,6 +79,31 @@ void blocks_cut(blocks *b, int32_t slot, int32_t length) {
     b->lengths[slot] = length;
 }
 
+void blocks_span(const blocks *b, int group, int32_t length, int32_t *first, int32_t *end) {
+    *end = up(length, b->block);
+    *first = needed(b->groups + group, length, b->block);
+    *first = *first < *end ? *first : *end;
+}
+
+int blocks_restore(blocks *b, int32_t slot, int32_t length) {
+    blocks_cut(b, slot, 0);
+    for (int k = 0; k < b->n_groups; k++) {
+        block_group *g = b->groups + k;
+        int32_t *row = g->table + (size_t)slot * (size_t)b->width;
+        blocks_span(b, k, length, &g->first[slot], &g->end[slot]);
+        for (int32_t i = 0; i < g->end[slot]; i++) {
+            if (i >= g->first[slot] && !g->n_free) {
+                g->end[slot] = i;
+                blocks_cut(b, slot, 0);
+                return hal_fail(HAL_E_MEMORY, "no block of window %u is free", g->window);
+            }
+            row[i] = i >= g->first[slot] ? g->free[--g->n_free] : GONE;
+        }
+    }
+    b->lengths[slot] = length;
+    return 0;
+}
+
 static int advance(block_group *g, const blocks *b, int32_t slot, int32_t end) {
     int32_t *row = g->table + (size_t)slot * (size_t)b->width, last = up(end, b->block);
     int32_t from = needed(g, b->lengths[slot], b->block);

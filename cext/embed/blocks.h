@@ -31,5 +31,9 @@ int32_t blocks_reach(const blocks *, int32_t slot, int32_t length);
 void blocks_cut(blocks *, int32_t slot, int32_t length);
 /* Called before positions from the slot's length up to `end` are computed: gives back and takes blocks; then its length is `end`. */
 int blocks_advance(blocks *, int32_t slot, int32_t end);
+/* The entries of the group's table that a slot of `length` positions needs so that its next token can be computed. */
+void blocks_span(const blocks *, int group, int32_t length, int32_t *first, int32_t *end);
+/* Gives the slot the blocks of `length` positions, whose contents the caller fills. */
+int blocks_restore(blocks *, int32_t slot, int32_t length);
 
 #endif

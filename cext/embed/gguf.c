@@ -105,6 +105,18 @@ static void skip_array(cursor *c, gguf_bytes *section) {
     }
 }
 
+/* The place for a grammar's section; NULL where the key is none. */
+static gguf_bytes *grammar_of(gguf_file *f, gguf_bytes key) {
+    static const char prefix[] = "satchel.grammar.";
+    size_t size = sizeof prefix - 1;
+    gguf_grammar *found;
+    if (!key.data || key.size <= size || memcmp(key.data, prefix, size) || f->n_grammars == MOST_GRAMMARS)
+        return NULL;
+    found = f->grammars + f->n_grammars++;
+    found->name = (gguf_bytes){key.data + size, key.size - size};
+    return &found->section;
+}
+
 /* Reads one key with its value. */
 static void read_key(cursor *c, gguf_file *f, uint32_t *alignment) {
     uint64_t start = c->at;
@@ -112,7 +124,7 @@ static void read_key(cursor *c, gguf_file *f, uint32_t *alignment) {
     uint32_t type = take_u32(c);
     gguf_bytes *section = is_key(key, "satchel.plan")        ? &f->plan
                           : is_key(key, "satchel.tokenizer") ? &f->tokenizer
-                                                             : NULL;
+                                                             : grammar_of(f, key);
     if (type >= N_TYPES)
         c->failed = 1;
     else if (type == TYPE_ARRAY)

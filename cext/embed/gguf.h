@@ -16,10 +16,18 @@ typedef struct {
     uint64_t offset, size; /* bytes from the file's begin; size 0: of a format that is not known here */
 } gguf_tensor;
 
+/* A section satchel.grammar.NAME. */
+typedef struct {
+    gguf_bytes name, section;
+} gguf_grammar;
+enum { MOST_GRAMMARS = 64 }; /* the builder puts no more into a file */
+
 typedef struct {
     gguf_tensor *tensors;
     uint64_t n_tensors;
     gguf_bytes plan, tokenizer;
+    gguf_grammar grammars[MOST_GRAMMARS]; /* those beyond as many are left out */
+    uint32_t n_grammars;
     uint32_t crc; /* CRC-32 of all other keys with their values, then of the tensor list */
 } gguf_file;
 

@@ -11,7 +11,7 @@
 #include "model.h"
 #include "size.h"
 
-enum { LINE = 64 };
+enum { LINE = 64, FORMAT_I8 = 24 };
 
 int model_code(int code) {
     return code == HAL_E_MEMORY ? SATCHEL_E_MEMORY : code ? SATCHEL_E_DEVICE : 0;
@@ -83,24 +83,49 @@ static uint64_t packed_bytes(const satchel_model *m, const plan_weight *w) {
     return m->backend->packed(m->device, w->format, w->ndim == 3 ? s[0] : 1, s[w->ndim - 2], s[w->ndim - 1]);
 }
 
-/* The place of each weight: in the mapped file, or in the buffer of packed ones, whose bytes it sums up. */
+/* The tensor of ready-packed weights, NULL where there is none. */
+static const gguf_tensor *find_panels(const satchel_model *m) {
+    return gguf_find(&m->gguf, "satchel.panels", 14);
+}
+
+/* An error unless the packed weights fill the tensor that has them. */
+static int check_panels(const satchel_model *m, uint64_t total) {
+    const gguf_tensor *t = find_panels(m);
+    if (!total || (t && t->format == FORMAT_I8 && t->size == total && t->offset % LINE == 0))
+        return 0;
+    return hal_fail(SATCHEL_E_FILE,
+                    "tensor satchel.panels: expected %llu bytes of packed weights; build the file again",
+                    (unsigned long long)total);
+}
+
+/* The place of each weight: in the mapped file, or in the buffer of packed ones, whose bytes it sums up. That buffer is the mapped
+ * file, too, where it has them ready. */
 static int place_weights(satchel_model *m, uint64_t *at, uint64_t *total) {
+    uint32_t how = PACKED_NOT;
+    const gguf_tensor *panels = find_panels(m);
     *total = 0;
     for (uint32_t i = 0; i < m->plan.head->n_weights; i++) {
         const plan_weight *w = m->plan.weights + i;
-        const gguf_tensor *t = tensor_of(m, w);
+        const gguf_tensor *t = w->packed == PACKED_IN_FILE ? panels : tensor_of(m, w);
         uint64_t bytes;
+        if (!t && w->packed == PACKED_IN_FILE)
+            return check_panels(m, 1);
         if (!t)
             return SATCHEL_E_FILE;
-        at[i] = w->packed ? *total : t->offset;
+        at[i] = w->packed == PACKED_AT_OPEN ? *total : w->packed ? t->offset + *total : t->offset;
         if (!w->packed)
             continue;
+        if (how != PACKED_NOT && how != w->packed)
+            return hal_fail(SATCHEL_E_FILE,
+                            "satchel.plan: some packed weights alone are in satchel.panels; build again");
+        how = w->packed;
         if (w->ndim < 2 || w->ndim > 3 || !(bytes = packed_bytes(m, w)))
             return hal_fail(SATCHEL_E_FILE, "tensor %.*s: this library does not pack it; build the file again",
                             (int)(w->name_size < 64 ? w->name_size : 64), m->plan.names + w->name);
         *total = size_line_up(size_add(*total, bytes), LINE);
     }
-    return 0;
+    m->has_panels = how == PACKED_IN_FILE;
+    return m->has_panels ? check_panels(m, *total) : 0;
 }
 
 /* Gives the pages of a packed weight back: nothing reads them again. */
@@ -112,13 +137,14 @@ static void forget(const satchel_model *m, uint64_t offset, uint64_t size) {
 }
 
 static int load_weights(satchel_model *m, const uint64_t *at, uint64_t total) {
-    int code = reserve(m, total, HAL_WEIGHT, &m->packed);
+    int code = m->has_panels ? 0 : reserve(m, total, HAL_WEIGHT, &m->packed);
     for (uint32_t i = 0; !code && i < m->plan.head->n_weights; i++) {
         const plan_weight *w = m->plan.weights + i;
-        const gguf_tensor *t = tensor_of(m, w);
         const int64_t *s = w->shape;
-        if (!w->packed)
+        const gguf_tensor *t;
+        if (w->packed != PACKED_AT_OPEN)
             continue;
+        t = tensor_of(m, w);
         code = model_code(m->backend->pack(m->packed, at[i], w->format, w->ndim == 3 ? s[0] : 1, s[w->ndim - 2],
                                            s[w->ndim - 1], m->file + t->offset));
         forget(m, t->offset, t->size);
@@ -132,9 +158,13 @@ static int add_program(satchel_model *m, const plan_tables *p, const uint64_t *s
     const plan_entry *e = p->entry;
     program *made = m->programs + m->n_programs;
     hal_view *views = calloc((size_t)e->n_views + 1, sizeof *views);
-    hal_bufdesc descs[N_BUFFERS] = {{0, HAL_STEP, 0},         {e->arena, HAL_ARENA, 0}, {sizes[0], HAL_STATE, 0},
-                                    {0, HAL_CONST, 0},        {e->out, HAL_OUT, 0},     {m->file_size, HAL_WEIGHT, 0},
-                                    {sizes[1], HAL_WEIGHT, 0}};
+    hal_bufdesc descs[N_BUFFERS] = {{0, HAL_STEP, 0},
+                                    {e->arena, HAL_ARENA, 0},
+                                    {sizes[0], HAL_STATE, 0},
+                                    {0, HAL_CONST, 0},
+                                    {e->out, HAL_OUT, 0},
+                                    {m->file_size, HAL_WEIGHT, 0},
+                                    {m->has_panels ? m->file_size : sizes[1], HAL_WEIGHT, 0}};
     hal_plan plan = {.n_steps = e->n_steps,
                      .n_views = e->n_views,
                      .n_buffers = N_BUFFERS,
@@ -149,7 +179,8 @@ static int add_program(satchel_model *m, const plan_tables *p, const uint64_t *s
     int code = file_code(plan_block(&m->plan, p, &m->size, &made->layout));
     if (!views)
         code = hal_fail(SATCHEL_E_MEMORY, "no memory for a plan of %u views", e->n_views);
-    *made = (program){.tokens = e->tokens, .rows = e->rows, .output = e->output, .layout = made->layout};
+    *made =
+        (program){.tokens = e->tokens, .rows = e->rows, .what = e->what, .output = e->output, .layout = made->layout};
     m->n_programs++;
     if (!code && !(made->block = calloc(1, made->layout.size)))
         code = hal_fail(SATCHEL_E_MEMORY, "no memory for a step block of %llu bytes",
@@ -159,6 +190,8 @@ static int add_program(satchel_model *m, const plan_tables *p, const uint64_t *s
         code = model_code(m->backend->write(made->consts, 0, p->consts, e->n_consts));
     if (!code) {
         hal_buffer *buffers[N_BUFFERS] = {made->step, m->arena, m->state, made->consts, m->out, m->mapped, m->packed};
+        if (m->has_panels)
+            buffers[BUFFER_PACKED] = m->mapped;
         descs[BUFFER_STEP].size = made->layout.size;
         descs[BUFFER_CONST].size = e->n_consts;
         plan_views(&m->plan, p, &m->size, states, weights, views);
@@ -278,6 +311,7 @@ void model_close(satchel_model *m) {
     for (int i = 0; i < MOST_SLOTS; i++)
         free(m->tokens[i]);
     blocks_free(&m->blocks);
+    trie_free(m->trie);
     words_free(&m->words);
     plan_section_free(&m->plan);
     gguf_free(&m->gguf);

@@ -7,12 +7,13 @@
 #include <pthread.h>
 
 #include "blocks.h"
+#include "grammar.h"
 #include "satchel.h"
 #include "words.h"
 
 /* A compiled plan. */
 typedef struct {
-    uint32_t tokens, rows;
+    uint32_t tokens, rows, what; /* what: OUTPUT_ */
     uint64_t output;
     block_layout layout;
     uint8_t *block; /* the step block */
@@ -28,7 +29,9 @@ struct satchel_model {
     gguf_file gguf;
     plan_section plan;
     words words;
+    trie *trie; /* NULL until a grammar needs it */
     cache_size size;
+    int has_panels; /* packed weights are in the mapped file */
     hal_buffer *mapped, *packed, *state, *arena, *out;
     program programs[MOST_PLANS];
     int n_programs;

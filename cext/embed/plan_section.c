@@ -46,7 +46,8 @@ static int check_lists(const plan_section *s) {
     const plan_head *h = s->head;
     for (uint32_t i = 0; i < h->n_weights; i++) {
         const plan_weight *w = s->weights + i;
-        if (w->name > h->n_names || w->name_size > h->n_names - w->name || w->ndim < 1 || w->ndim > 4 || w->packed > 1)
+        if (w->name > h->n_names || w->name_size > h->n_names - w->name || w->ndim < 1 || w->ndim > 4 ||
+            w->packed > PACKED_IN_FILE)
             return wrong("a weight's name or shape is out of range");
         for (uint32_t k = 0; k < w->name_size; k++) /* it stands in errors */
             if (s->names[w->name + k] <= ' ' || s->names[w->name + k] > '~')
@@ -76,9 +77,9 @@ static int check_fields(const plan_head *h, const plan_tables *p) {
         seen[f->what] = 1;
         groups |= f->what == FIELD_TABLE ? 1u << f->group : 0;
     }
-    for (int i = 0; i < FIELD_TABLE; i++)
-        if (!seen[i])
-            return wrong("a plan lacks an input");
+    for (int i = 0; i < N_FIELDS; i++)
+        if (i != FIELD_TABLE && seen[i] != (i < FIELD_TABLE || p->entry->what == OUTPUT_MASKED))
+            return wrong("a plan lacks an input, or has one that it does not read");
     return groups == (1u << h->n_groups) - 1 ? 0 : wrong("a plan lacks a layer group's table");
 }
 
@@ -88,7 +89,10 @@ static int check_plan(const plan_section *s, const plan_tables *p) {
     if (e->variant >= h->n_variants || !e->tokens || e->tokens > h->batch || !e->rows || e->rows > e->tokens ||
         e->rows > MOST_SLOTS)
         return wrong("tokens or rows of a plan are out of range");
-    if (e->out > INT32_MAX || e->output % 4 || e->output > e->out || e->out - e->output < 4ull * e->rows)
+    if (e->what >= N_OUTPUTS)
+        return wrong("a plan's output is of no known kind");
+    if (e->out > INT32_MAX || e->output % 4 || e->output > e->out ||
+        e->out - e->output < (e->what == OUTPUT_MASKED ? 8ull : 4ull) * e->rows)
         return wrong("a plan's output is out of range");
     for (uint32_t i = 0; i < e->n_views; i++) {
         const plan_view *v = p->views + i;
@@ -98,7 +102,7 @@ static int check_plan(const plan_section *s, const plan_tables *p) {
                                                 : UINT32_MAX;
         if (v->of >= N_BUFFERS || v->index >= most || !kinds_ok(v->kinds, h->n_groups))
             return wrong("a view shows what is not there");
-        if (v->of >= BUFFER_FILE && s->weights[v->index].packed != (v->of == BUFFER_PACKED))
+        if (v->of >= BUFFER_FILE && (s->weights[v->index].packed != PACKED_NOT) != (v->of == BUFFER_PACKED))
             return wrong("a view shows a weight in another layout than it has");
     }
     return check_fields(h, p);
@@ -184,12 +188,16 @@ uint64_t plan_states(const plan_section *s, const cache_size *c, uint64_t *offse
 }
 
 /* Bytes that the library writes into an input. */
-static uint64_t field_bytes(const plan_entry *e, const plan_field *f, const cache_size *c) {
+static uint64_t field_bytes(const plan_head *h, const plan_entry *e, const plan_field *f, const cache_size *c) {
     switch (f->what) {
     case FIELD_ROWS:
         return 4ull * e->rows;
     case FIELD_PARAMS:
         return (uint64_t)sizeof(hal_sampling) * e->rows;
+    case FIELD_BITMASK:
+        return 4ull * e->rows * ((h->vocabulary + 31ull) / 32);
+    case FIELD_EDITS:
+        return 8ull * e->rows * MOST_EDITS;
     case FIELD_TABLE:
         return 4ull * (uint64_t)c->slots * (uint64_t)c->width;
     default:
@@ -211,11 +219,10 @@ enum { MOST_FIELDS = N_FIELDS + MOST_GROUPS }; /* check_fields() lets no plan ha
 
 int plan_block(const plan_section *s, const plan_tables *p, const cache_size *c, block_layout *out) {
     uint64_t begins[MOST_FIELDS];
-    (void)s;
     out->size = size_line_up(place_fields(p, c, begins), 64);
     for (uint32_t i = 0; i < p->entry->n_fields; i++) {
         const plan_field *f = p->fields + i;
-        if (kinds_size(f->unit, f->kinds, c) != field_bytes(p->entry, f, c))
+        if (kinds_size(f->unit, f->kinds, c) != field_bytes(s->head, p->entry, f, c))
             return wrong("an input has another size than its contents");
         if (f->what == FIELD_TABLE)
             out->tables[f->group] = begins[i];

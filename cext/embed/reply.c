@@ -1,5 +1,6 @@
 /* reply.c: see reply.h. A step holds the last token of every answer that waits for its next one, then as much of the prompts as
  * there is room for. Which tokens share a step changes no bit of a result. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@ typedef struct {
     int32_t counts[MOST_SLOTS]; /* tokens of each */
     int32_t rows[MOST_SLOTS];   /* its sampled row, or -1 */
     int32_t n, tokens, sampled;
+    int masked; /* whether a reply that is sampled has choices */
 } batch;
 
 static int32_t common(const satchel_model *m, int32_t slot, const int32_t *ids, int64_t count) {
@@ -53,6 +55,7 @@ static void add(batch *b, satchel_reply *r, int32_t count, int samples) {
     b->replies[b->n] = r;
     b->counts[b->n] = count;
     b->rows[b->n] = samples ? b->sampled++ : -1;
+    b->masked |= samples && r->choices;
     b->tokens += count;
     b->n++;
 }
@@ -62,8 +65,19 @@ static int waits(const satchel_reply *r) {
     return r && !r->has_queued && !r->reason && !r->failed;
 }
 
+/* Settles what the reply may choose next; where there is nothing, it alone fails. */
+static void prepare(satchel_reply *r) {
+    if (!waits(r) || !r->choices)
+        return;
+    r->failed = choices_prepare(r->choices);
+    if (r->failed)
+        snprintf(r->fault, sizeof r->fault, "%s", hal_last_error());
+}
+
 static void gather(const satchel_model *m, batch *b) {
     int32_t most = (int32_t)m->plan.head->batch;
+    for (int i = 0; i < m->size.slots; i++)
+        prepare(m->replies[i]);
     for (int i = 0; i < m->size.slots; i++)
         if (waits(m->replies[i]) && m->replies[i]->fed == m->replies[i]->n_prompt && b->tokens < most)
             add(b, m->replies[i], 1, 1);
@@ -81,10 +95,19 @@ static program *find(satchel_model *m, const batch *b) {
     program *found = NULL;
     for (int i = 0; i < m->n_programs; i++) {
         program *p = m->programs + i;
-        if ((int64_t)p->tokens >= b->tokens && (int64_t)p->rows >= b->sampled && (!found || p->tokens < found->tokens))
+        int fits = (int64_t)p->tokens >= b->tokens && (int64_t)p->rows >= b->sampled;
+        if (fits && p->what == (b->masked ? OUTPUT_MASKED : OUTPUT_TOKENS) && (!found || p->tokens < found->tokens))
             found = p;
     }
     return found;
+}
+
+/* Writes the reply's bitmask and edits into the step block. */
+static void write_choices(const satchel_model *m, program *p, const satchel_reply *r, int32_t row) {
+    size_t words = (m->plan.head->vocabulary + (size_t)31) / 32;
+    uint32_t *bitmask = (uint32_t *)(p->block + p->layout.fields[FIELD_BITMASK]) + words * (size_t)row;
+    int32_t *edits = (int32_t *)(p->block + p->layout.fields[FIELD_EDITS]) + 2 * MOST_EDITS * (size_t)row;
+    choices_write(r->choices, (hal_sampling *)(p->block + p->layout.fields[FIELD_PARAMS]) + row, bitmask, edits);
 }
 
 /* Gives the slots their blocks and writes the step block. */
@@ -111,6 +134,8 @@ static int fill(satchel_model *m, program *p, const batch *b) {
         if (b->rows[i] >= 0) {
             inputs[FIELD_ROWS][b->rows[i]] = at - 1;
             params[b->rows[i]] = r->sampling;
+            if (r->choices)
+                write_choices(m, p, r, b->rows[i]);
         }
     }
     for (int k = 0; k < m->blocks.n_groups; k++)
@@ -119,25 +144,45 @@ static int fill(satchel_model *m, program *p, const batch *b) {
     return 0;
 }
 
+/* Runs the step; out: of each row its token, and behind it, where the program gives it, the bits of its nll_bits. */
 static int run(satchel_model *m, program *p, const batch *b, int32_t *out) {
-    int code = m->backend->run(p->exec, p->block, p->layout.size);
+    int32_t each = p->what == OUTPUT_MASKED ? 2 : 1;
+    /* The builder puts the edits last: those of rows that are not there need not be sent. */
+    uint64_t end = p->layout.fields[FIELD_EDITS] + 8ull * MOST_EDITS * (uint64_t)b->sampled;
+    int code = m->backend->run(p->exec, p->block, each == 2 && end < p->layout.size ? end : p->layout.size);
     if (!code)
         code = m->backend->wait(p->exec, UINT32_MAX);
     if (!code && b->sampled)
-        code = m->backend->read(m->out, p->output, out, sizeof *out * (uint64_t)b->sampled);
-    for (int i = 0; !code && i < b->sampled; i++)
+        code = m->backend->read(m->out, p->output, out, sizeof *out * (uint64_t)(b->sampled * each));
+    for (int i = 0; !code && i < b->sampled * each; i += each)
         if (out[i] < 0 || (uint32_t)out[i] >= m->plan.head->vocabulary)
             code = hal_fail(HAL_E_DEVICE,
                             "no token can be sampled: the model's numbers are not finite, or its file is damaged");
     return code;
 }
 
+/* Queues the token that was sampled for a reply; sampled[1]: its nll_bits, if the reply has choices. */
+static void take(satchel_reply *r, const int32_t *sampled) {
+    float bits;
+    r->queued = r->last = sampled[0];
+    r->has_queued = 1;
+    if (!r->choices)
+        return;
+    memcpy(&bits, sampled + 1, sizeof bits);
+    if (!choices_took(r->choices, sampled[0], bits))
+        return;
+    r->failed = SATCHEL_E_ARGUMENT;
+    snprintf(r->fault, sizeof r->fault, "%s", hal_last_error());
+}
+
 static int step(satchel_model *m) {
     batch b = {0};
-    int32_t sampled[MOST_SLOTS];
+    int32_t sampled[2 * MOST_SLOTS];
     program *p;
     int code;
     gather(m, &b);
+    if (!b.n) /* the replies that waited have failed */
+        return 0;
     p = find(m, &b);
     code = p ? fill(m, p, &b) : hal_fail(HAL_E_INVALID, "no plan has room for %d tokens", b.tokens);
     code = model_code(code ? code : run(m, p, &b, sampled));
@@ -150,8 +195,7 @@ static int step(satchel_model *m) {
         }
         r->fed += r->fed < r->n_prompt ? b.counts[i] : 0;
         if (b.rows[i] >= 0) {
-            r->queued = r->last = sampled[b.rows[i]];
-            r->has_queued = 1;
+            take(r, sampled + (p->what == OUTPUT_MASKED ? 2 : 1) * b.rows[i]);
         }
     }
     return code;
@@ -163,6 +207,8 @@ int reply_advance(satchel_reply *r) {
         if (code)
             return code;
     }
+    if (r->failed && r->fault[0])
+        return hal_fail(r->failed, "%s", r->fault);
     return r->failed ? hal_fail(r->failed, "the reply ended with an error: begin another one") : 0;
 }
 

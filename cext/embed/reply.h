@@ -2,8 +2,11 @@
 #ifndef SATCHEL_EMBED_REPLY_H
 #define SATCHEL_EMBED_REPLY_H
 
+#include "choices.h"
 #include "model.h"
 #include "utf8.h"
+
+enum { FAULT = 160 };
 
 struct satchel_reply {
     satchel_model *model;
@@ -14,6 +17,8 @@ struct satchel_reply {
     int32_t queued; /* token that the caller has not had */
     int has_queued, reason, failed, ignore_end, flushed;
     hal_sampling sampling;
+    choices *choices;  /* NULL: the plan samples alone */
+    char fault[FAULT]; /* why it failed; empty: a step did */
     utf8_stream stream;
     char *text;
     size_t room;

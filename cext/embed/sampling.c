@@ -25,7 +25,15 @@ satchel_generate_options sampling_defaults(void) {
                                       .repeat_penalty = 1,
                                       .repeat_last_n = 64,
                                       .mirostat_tau = 5,
-                                      .samplers = NULL};
+                                      .samplers = NULL,
+                                      .mirostat_eta = 0.1,
+                                      .dry_base = 1.75,
+                                      .dry_allowed_length = 2,
+                                      .dry_last_n = -1};
+}
+
+int sampling_has_dry(const satchel_generate_options *o) {
+    return o->dry_multiplier > 0 && o->dry_base >= 1 && o->dry_last_n;
 }
 
 static int ranged(const char *name, double value, double low, double high) {
@@ -56,6 +64,12 @@ static int check(const satchel_generate_options *o) {
                  {"repeat_last_n", o->repeat_last_n, -1, INT32_MAX},
                  {"mirostat", o->mirostat, 0, 2},
                  {"mirostat_tau", o->mirostat_tau, 0, 100},
+                 {"mirostat_eta", o->mirostat_eta, 0, 1},
+                 {"dry_multiplier", o->dry_multiplier, 0, 100},
+                 {"dry_base", o->dry_base, 0, 100},
+                 {"dry_allowed_length", o->dry_allowed_length, 0, INT32_MAX},
+                 {"dry_last_n", o->dry_last_n, -1, INT32_MAX},
+                 {"min_tokens", o->min_tokens, 0, INT32_MAX},
                  {"flags", o->flags, 0, SATCHEL_IGNORE_END}};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (ranged(rules[i].name, rules[i].value, rules[i].low, rules[i].high))
@@ -82,6 +96,9 @@ static int choose(const satchel_generate_options *o, char letter, chosen *out) {
             (o->repeat_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0) && o->repeat_last_n,
             1,
             0};
+        return 1;
+    case 'd': /* its numbers are edits of the row */
+        *out = (chosen){{STAGE_dry, {0}}, sampling_has_dry(o), 1, 0};
         return 1;
     case 's':
         *out = (chosen){{STAGE_top_n_sigma, {o->top_n_sigma}}, o->top_n_sigma >= 0, 0, 0};
@@ -122,7 +139,7 @@ static void mirostat(const satchel_generate_options *o, hal_sampling *out) {
 }
 
 int sampling_record(const satchel_generate_options *o, hal_sampling *out) {
-    const char *letters = o->samplers ? o->samplers : "eskypmxt";
+    const char *letters = o->samplers ? o->samplers : "edskypmxt";
     size_t count = strlen(letters);
     int code = check(o), n = 0, drops = 0, greedy = 0;
     chosen c[MOST_LETTERS];
@@ -131,7 +148,7 @@ int sampling_record(const satchel_generate_options *o, hal_sampling *out) {
     *out = (hal_sampling){.seed = (uint64_t)o->seed, .mirostat_mu = 2 * o->mirostat_tau};
     for (size_t i = 0; i < count; i++) {
         if (count > MOST_LETTERS || !choose(o, letters[i], c + i) || memchr(letters, letters[i], i))
-            return hal_fail(SATCHEL_E_ARGUMENT, "samplers: expected letters of eskypmxt, each once, got %.20s",
+            return hal_fail(SATCHEL_E_ARGUMENT, "samplers: expected letters of edskypmxt, each once, got %.20s",
                             letters);
         drops |= c[i].on && c[i].drops;
         greedy |= c[i].on && letters[i] == 't' && o->temperature == 0;

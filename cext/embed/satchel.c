@@ -172,6 +172,7 @@ static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t coun
 }
 
 static void end_reply(satchel_reply *r) {
+    choices_free(r->choices);
     free(r->prompt);
     free(r->text);
     free(r);
@@ -200,6 +201,8 @@ int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, co
     if (!(code = sampling_record(&o, &r->sampling)) && o.seed < 0)
         r->sampling.seed = (uint64_t)draw_seed(r);
     r->reason = r->most == 0 ? SATCHEL_LENGTH : 0;
+    if (!code)
+        code = choices_open(m, &o, ids, count, &r->choices);
     if (!code) {
         pthread_mutex_lock(&m->lock);
         code = reply_begin(r);

@@ -11,7 +11,11 @@
 /* Kinds of dimensions that follow the cache; DIM_POOL + k: blocks of layer group k. */
 enum { DIM_FIXED, DIM_SLOTS, DIM_RING, DIM_WIDTH, DIM_POOL };
 /* Inputs of the step block. */
-enum { FIELD_IDS, FIELD_POS, FIELD_SLOT, FIELD_ROWS, FIELD_PARAMS, FIELD_TABLE, N_FIELDS };
+enum { FIELD_IDS, FIELD_POS, FIELD_SLOT, FIELD_ROWS, FIELD_PARAMS, FIELD_TABLE, FIELD_BITMASK, FIELD_EDITS, N_FIELDS };
+/* What a plan gives for each row: a token; or a token and its nll_bits (as a float32's bits), under the row's token bitmask and
+ * after its edits, which are inputs. */
+enum { OUTPUT_TOKENS, OUTPUT_MASKED, N_OUTPUTS };
+enum { MOST_EDITS = 1024 }; /* logit edits of a row: (token, float32) each */
 /* Buffers of a plan, by number. */
 enum { BUFFER_STEP, BUFFER_ARENA, BUFFER_STATE, BUFFER_CONST, BUFFER_OUT, BUFFER_FILE, BUFFER_PACKED, N_BUFFERS };
 
@@ -26,10 +30,13 @@ typedef struct {
     uint32_t block, batch, vocabulary; /* tokens of a KV block, and of the largest step; width of the logits */
     uint32_t least_context, most_context, context, slots;
 } plan_head;
+/* A weight is read as the file has it; or packed when the file is opened; or it is packed in the tensor satchel.panels, where packed
+ * weights follow each other in the order of their table, each at a multiple of 64 bytes. */
+enum { PACKED_NOT, PACKED_AT_OPEN, PACKED_IN_FILE };
 typedef struct {
-    uint32_t name, name_size; /* place in the names */
-    uint32_t format, packed, ndim, zero;
-    int64_t shape[4]; /* outermost first */
+    uint32_t name, name_size;            /* place in the names */
+    uint32_t format, packed, ndim, zero; /* packed: PACKED_ */
+    int64_t shape[4];                    /* outermost first */
 } plan_weight;
 typedef struct {
     uint64_t unit; /* bytes: its size is this times the numbers of its kinds */
@@ -41,9 +48,9 @@ typedef struct {
 } plan_group;
 enum { WINDOW_RECURRENT = 1 << 30 };
 typedef struct {
-    uint32_t variant, tokens, rows, n_fields, n_steps, n_views, n_ops, n_args, n_consts, zero;
-    uint64_t arena, out; /* bytes */
-    uint64_t output;     /* offset of the sampled tokens in the buffer out */
+    uint32_t variant, tokens, rows, n_fields, n_steps, n_views, n_ops, n_args, n_consts, what; /* what: OUTPUT_ */
+    uint64_t arena, out;                                                                       /* bytes */
+    uint64_t output; /* offset of the sampled tokens in the buffer out */
 } plan_entry;
 typedef struct {
     uint64_t unit;
@@ -68,7 +75,7 @@ typedef struct {
     int32_t bos, eos, zero; /* -1: none */
 } tokenizer_head;
 enum { TOKENIZER_ADD_BOS = 1, TOKENIZER_ADD_EOS = 2, TOKENIZER_WHOLE_WORDS = 4 };
-enum { TOKEN_HIDDEN = 1 };
+enum { TOKEN_HIDDEN = 1, TOKEN_PLAIN = 2 }; /* PLAIN: ordinary text, which may come within a grammar */
 typedef struct {
     uint32_t left, right, made, rank;
 } tokenizer_merge;
@@ -92,5 +99,25 @@ typedef struct {
 typedef struct {
     uint32_t low, high;
 } pattern_range;
+
+/* satchel.grammar.NAME: grammar_head, the start state of each rule (uint32, the first is the whole text's), grammar_state (one more than
+ * n_states), grammar_range (rising within a state), grammar_call. */
+typedef struct {
+    char magic[8]; /* SATGRA01 */
+    uint32_t size, crc;
+    uint32_t n_rules, n_states, n_ranges, n_calls;
+} grammar_head;
+typedef struct {
+    uint32_t first_range, first_call; /* of its edges; the next state's first ones end them */
+    uint32_t final, zero;             /* final 1: its rule may end here */
+} grammar_state;
+typedef struct {
+    uint8_t low, high;
+    uint16_t zero;
+    uint32_t to;
+} grammar_range;
+typedef struct {
+    uint32_t rule, to;
+} grammar_call;
 
 #endif

@@ -26,6 +26,21 @@ def build(
     slots: Annotated[
         int, typer.Option("--slots", min=1, metavar="N", help="Default number of answers at a time.")
     ] = 1,
+    panels: Annotated[
+        bool,
+        typer.Option(
+            "--panels",
+            help="Store weights as the CPU's kernels read them; other programs can't read the file.",
+        ),
+    ] = False,
+    grammar: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grammar",
+            metavar="NAME=FILE",
+            help="Add a grammar: a JSON schema, or GBNF. May be repeated.",
+        ),
+    ] = None,
     undo: Annotated[
         bool, typer.Option("--undo", help="Write the file without its plan, as it was before.")
     ] = False,
@@ -34,11 +49,14 @@ def build(
 
     Examples:
         satchel build model.gguf -o app.gguf
+        satchel build model.gguf -o app.gguf --panels
+        satchel build model.gguf -o app.gguf --grammar order=order.json
     """
     from satchel.cli.console import progress
     from satchel.formats.gguf import open_gguf
     from satchel.runtime.aot import build as aot
 
+    grammars = dict(map(_read, grammar or ()))
     with open_gguf(source) as gguf:
         nbytes = gguf.parts[0].size
         if undo:
@@ -47,12 +65,30 @@ def build(
             typer.echo(f"{output}: {written:,} bytes, without the plan")
             return
         with progress("writing", nbytes) as advance:
-            made = aot.build(gguf, output, context, slots, advance)
+            made = aot.build(gguf, output, context, slots, panels, grammars, advance)
     typer.echo(
         f"{output}: {made.size:,} bytes, of which {made.plan + made.tokenizer:,} are the plan and tokenizer"
     )
     typer.echo(
         f"context {made.context:,} of {made.least_context:,} to {made.most_context:,}, {made.slots} slots"
     )
+    if made.grammars:
+        typer.echo(f"{made.grammars} grammars: {', '.join(grammars)}")
+    if made.panels:
+        typer.echo(f"panels: {made.panels:,} bytes of weights are mapped as they are")
     for sets in made.kernel_sets:
         typer.echo(f"plan for the kernels {', '.join(sets)}")
+
+
+def _read(given: str) -> tuple[str, str]:
+    """A grammar's name and text, of NAME=FILE."""
+    from satchel.errors import RequestError
+
+    name, equals, path = given.partition("=")
+    if not name or not equals or not path:
+        raise RequestError(f"--grammar: expected NAME=FILE, got {given!r:.80}")
+    try:
+        return name, Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise RequestError(f"--grammar: {path} can't be read: {reason}") from None

@@ -1,32 +1,45 @@
 """`satchel build`: writes a model file with its compiled plan and its tokenizer's tables as metadata keys.
 
 The file stays the GGUF that it was: its tensors, and its other keys byte for byte, so every program that read
-it still does. `undo` takes the keys away again, which gives the first file back bit for bit. The result
-depends on the file, the kernel sets of this machine and the options alone.
+it still does, unless its weights become panels (panels.py). `undo` takes the keys away again, which gives the
+first file back bit for bit. The result depends on the file, the kernel sets of this machine and the options
+alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from satchel.errors import DeviceError, RequestError
-from satchel.formats.gguf import GGUF
+from satchel.formats.gguf import GGUF, Typed
 from satchel.formats.gguf.splice import HeaderBytes, splice
 from satchel.runtime.aot.compiled import CompiledModel, compile_model
+from satchel.runtime.aot.grammar_section import pack_grammar
+from satchel.runtime.aot.panels import Panels, undo_panels, write_with_panels
 from satchel.runtime.aot.plan_section import CacheSize, PlanTables, pack_plans, plan_tables
-from satchel.runtime.aot.records import KEYS, PLAN_KEY, TOKENIZER_KEY, as_value
+from satchel.runtime.aot.records import (
+    GRAMMAR_PREFIX,
+    PANELS_KEY,
+    PLAN_KEY,
+    TOKENIZER_KEY,
+    as_value,
+    sections_of,
+)
 from satchel.runtime.aot.tokenizer_section import pack_tokenizer
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.libraries import find_backend, kernel_sets
 
 CONTEXT = 8192  # tokens of the default context, if the model has as many
 MOST_SLOTS = 64
+MOST_GRAMMARS = 64
 FORCED = "SATCHEL_CPU"  # environment variable that names a kernel set
 
 
@@ -38,6 +51,8 @@ class BuildReport:
     size: int
     plan: int
     tokenizer: int
+    panels: int
+    grammars: int
     least_context: int
     most_context: int
     context: int
@@ -50,16 +65,26 @@ def build(
     target: Path,
     context: int = 0,
     slots: int = 1,
+    panels: bool = False,
+    grammars: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[int], None] | None = None,
 ) -> BuildReport:
     """Writes the file with its sections to `target`. context, slots: the defaults of a program that names
-    none; context 0: the model's own, at most CONTEXT. progress: called with the bytes of each write.
+    none; context 0: the model's own, at most CONTEXT. panels: weights are stored as the CPU's kernels read
+    them, so that other programs do not read the file any more. grammars: by name, the texts of JSON schemas
+    or of grammars in GBNF. progress: called with the bytes of each write.
 
     ModelError where the model or its tokenizer cannot be put into tables, RequestError where an option is out
     of range or the file cannot be written.
     """
+    if PANELS_KEY in gguf.metadata:
+        raise RequestError(f"{gguf.path}: has panels: take them away first with `satchel build --undo`")
     head = HeaderBytes(gguf)
     tokenizer = pack_tokenizer(gguf)
+    compiled = {_grammar_key(name): _compiled(name, text) for name, text in grammars.items()}
+    if len(compiled) > MOST_GRAMMARS:
+        raise RequestError(f"--grammar: expected at most {MOST_GRAMMARS}, got {len(compiled)}")
+    ours = sections_of(head.entries) | compiled.keys()
     variants, sets, whole, least = compile_variants(gguf)
     most = whole.arch.context
     size = CacheSize(context or max(least, min(most, CONTEXT)), slots)
@@ -67,17 +92,51 @@ def build(
         raise RequestError(f"--context: expected {least} to {most} for this model, got {size.context}")
     if not 1 <= slots <= MOST_SLOTS:
         raise RequestError(f"--slots: expected 1 to {MOST_SLOTS}, got {slots}")
-    plan = pack_plans(variants, whole, least, gguf, size, head.checksum(KEYS))
-    keys = {PLAN_KEY: as_value(plan), TOKENIZER_KEY: as_value(tokenizer)}
-    written = splice(gguf, target, keys, progress=progress)
-    return BuildReport(target, written, len(plan), len(tokenizer), least, most, *size, sets)
+
+    def sections(checksum: int) -> dict[str, Typed]:
+        plan = pack_plans(variants, whole, least, gguf, size, checksum, panels)
+        return {
+            key: as_value(raw) for key, raw in (compiled | {PLAN_KEY: plan, TOKENIZER_KEY: tokenizer}).items()
+        }
+
+    made, packed = sections(head.checksum(ours)), 0
+    if panels:
+        names = [name for name in variants[0].weights if whole.places[name].packed]
+        laid = Panels(gguf, head, names)
+        packed = laid.size
+        with find_backend("cpu").open() as device:
+            written = write_with_panels(gguf, target, device, laid, sections, progress)
+    else:
+        written = splice(gguf, target, made, ours - made.keys(), progress)
+    plan = np.asarray(made[PLAN_KEY].value).nbytes
+    return BuildReport(target, written, plan, len(tokenizer), packed, len(compiled), least, most, *size, sets)
 
 
 def undo(gguf: GGUF, target: Path, progress: Callable[[int], None] | None = None) -> int:
     """Writes the file without its sections; gives the number of bytes. RequestError for one without any."""
-    if not any(key in gguf.metadata for key in KEYS):
+    ours = sections_of(gguf.metadata)
+    if not ours:
         raise RequestError(f"{gguf.path}: holds no {PLAN_KEY}: there is nothing to undo")
-    return splice(gguf, target, {}, KEYS, progress)
+    if PANELS_KEY in gguf.metadata:
+        with find_backend("cpu").open() as device:
+            return undo_panels(gguf, target, device, progress)
+    return splice(gguf, target, {}, ours, progress)
+
+
+def _grammar_key(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name) is None:
+        raise RequestError(
+            f"--grammar {name!r:.70}: expected a name of at most 60 letters, digits, dots, dashes and "
+            "underscores"
+        )
+    return GRAMMAR_PREFIX + name
+
+
+def _compiled(name: str, text: str) -> bytes:
+    try:
+        return pack_grammar(text)
+    except RequestError as error:
+        raise RequestError(f"grammar {name}: {error}") from None
 
 
 def compile_variants(
@@ -138,6 +197,6 @@ def _same_plans(gguf: GGUF, device: Device, model: CompiledModel) -> bool:
         and np.array_equal(a.view_table, b.view_table)
         and np.array_equal(a.op_table, b.op_table)
         and a.args == b.args
-        for bucket, plan in model.plans.items()
-        for a, b in zip(plan.segments, fresh.plans[bucket].segments, strict=True)
+        for kind, plan in model.plans.items()
+        for a, b in zip(plan.segments, fresh.plans[kind].segments, strict=True)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import GGUF
@@ -24,10 +25,21 @@ from satchel.runtime.weights.packing import packable
 from satchel.runtime.weights.resident import Resident
 from satchel.runtime.weights.weights import FileWeights
 
+TOKENS, MASKED = range(2)  # outputs of plans by number, as in sections.h
+
+
+class PlanKind(NamedTuple):
+    """What a plan computes. output: TOKENS: sampled tokens. MASKED: these with their nll_bits, under token
+    bitmasks and after logit edits, which the step block holds.
+    """
+
+    output: int
+    bucket: Bucket
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledModel:
-    """Plans of the output "tokens" for one cache.
+    """Plans for one cache.
 
     windows: of the layer groups, as windows_of().
     states: types by name, in the order of the state buffer; offsets, with the buffer's size as "".
@@ -42,11 +54,11 @@ class CompiledModel:
     offsets: Mapping[str, int]
     group_of: Mapping[str, int]
     places: Mapping[str, WeightPlace]
-    plans: Mapping[Bucket, Plan]
+    plans: Mapping[PlanKind, Plan]
     vocabulary: int
 
 
-def compile_model(gguf: GGUF, device: Device, cache: Cache, buckets: tuple[Bucket, ...]) -> CompiledModel:
+def compile_model(gguf: GGUF, device: Device, cache: Cache, kinds: tuple[PlanKind, ...]) -> CompiledModel:
     """Compiles the file's model on the CPU. ModelError where the file is inconsistent, RequestError where the
     model generates no text.
     """
@@ -55,9 +67,12 @@ def compile_model(gguf: GGUF, device: Device, cache: Cache, buckets: tuple[Bucke
     residency = Resident(gguf)
     targets = residency.targets([device], packable(forward))
     context = Context(tuple(targets.values()), lambda _: device.name, forward.activations, demanded=False)
-    optimized = optimize(forward.roots("tokens"), context)
-    if optimized.assignment.moved:
-        raise ModelError(f"{gguf.path}: the CPU backend lacks {', '.join(optimized.assignment.moved)}")
+    drawn, _, _, *after = forward.host_sampling
+    graphs = {TOKENS: optimize(forward.roots("tokens"), context), MASKED: optimize((drawn, *after), context)}
+    optimized = graphs[TOKENS]
+    for graph in graphs.values():
+        if graph.assignment.moved:
+            raise ModelError(f"{gguf.path}: the CPU backend lacks {', '.join(graph.assignment.moved)}")
     layouts = state_layout(optimized)
     places = dry_places(gguf, residency, targets, optimized)
     offsets = layouts[device.name]
@@ -71,7 +86,7 @@ def compile_model(gguf: GGUF, device: Device, cache: Cache, buckets: tuple[Bucke
         offsets,
         {name: number for number, group in groups for name, _ in group},
         places[device.name].places,
-        {bucket: compile(optimized, bucket, places, layouts) for bucket in buckets},
+        {kind: compile(graphs[kind.output], kind.bucket, places, layouts, gated=False) for kind in kinds},
         forward.logits.width,
     )
 

@@ -21,7 +21,14 @@ import numpy as np
 
 from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF
-from satchel.runtime.aot.compiled import CompiledModel, architecture, compile_model
+from satchel.runtime.aot.compiled import (
+    MASKED,
+    TOKENS,
+    CompiledModel,
+    PlanKind,
+    architecture,
+    compile_model,
+)
 from satchel.runtime.aot.records import (
     HAL_HASH,
     PLAN_ENTRY,
@@ -42,7 +49,8 @@ from satchel.runtime.plan import COUNTS_BYTES, ONE, Bucket, Plan, Segment, align
 
 MAGIC = b"SATPLAN1"
 ROWS = 64  # most tokens that a step samples: one for each slot
-FIELDS = ("ids", "pos", "slot", "rows", "params", "table")  # inputs by number, as in sections.h
+# Inputs by number, as in sections.h.
+FIELDS = ("ids", "pos", "slot", "rows", "params", "table", "token_bitmask", "edits")
 BUFFERS = ("step", "arena", "state", "const", "out", "weights.0", "weights.packed", "link")  # by number, too
 FIXED, SLOTS, RING, WIDTH, POOL = range(5)  # kinds of dimensions; POOL + k: blocks of layer group k
 CHECKED = 4  # further sizes that the relocated tables are compared at
@@ -79,6 +87,7 @@ class Dims:
 class Entry:
     """A plan as it is stored. fields, with their numbers among FIELDS and layer groups; views: PLAN_VIEW."""
 
+    kind: PlanKind
     plan: Plan
     segment: Segment
     fields: tuple[tuple[int, int, Dims], ...]
@@ -140,7 +149,7 @@ class Attribution:
             self.dims(type, second.states[name], first.group_of.get(name))
             for name, type in first.states.items()
         )
-        entries = tuple(self._entry(first.plans[b], second.plans[b]) for b in first.plans)
+        entries = tuple(self._entry(k, first.plans[k], second.plans[k]) for k in first.plans)
         return PlanTables(first.windows, self.weights, states, entries)
 
     def dims(self, one: Type, other: Type, group: int | None) -> Dims:
@@ -175,7 +184,7 @@ class Attribution:
         )
         return name, offset - start
 
-    def _entry(self, plan: Plan, other: Plan) -> Entry:
+    def _entry(self, kind: PlanKind, plan: Plan, other: Plan) -> Entry:
         one, two = _only_segment(plan), _only_segment(other)
         same = (
             np.array_equal(one.step_table, two.step_table)
@@ -193,7 +202,7 @@ class Attribution:
         views = np.zeros(len(one.view_table), PLAN_VIEW)
         for i, (a, b) in enumerate(zip(one.view_table, two.view_table, strict=True)):
             self._fill(views[i], a, b, one, two, plan, other)
-        return Entry(plan, one, fields, views)
+        return Entry(kind, plan, one, fields, views)
 
     def _field_dims(self, one: Type, other: Type, bucket: Bucket) -> Dims:
         full = [tuple(bucket.size(d) for d in t.shape) for t in (one, other)]
@@ -238,7 +247,7 @@ def plain(model: CompiledModel, tables: PlanTables, entry: Entry, plan: Plan) ->
 def _check(tables: PlanTables, model: CompiledModel) -> None:
     """ModelError unless the tables, relocated to this model's cache, are those of its plans."""
     for entry in tables.entries:
-        plan = model.plans[entry.plan.bucket]
+        plan = model.plans[entry.kind]
         got, wanted = tables.relocate(entry, model.cache), plain(model, tables, entry, plan)
         segment = _only_segment(plan)
         equal = (
@@ -285,10 +294,11 @@ def plan_tables(gguf: GGUF, device: Device) -> tuple[PlanTables, CompiledModel, 
     """
     trained = architecture(gguf, Cache(1)).context
     batch = bucket_of(min(trained, MAX_TOKENS), MAX_TOKENS)
-    buckets = tuple(dict.fromkeys((ONE, Bucket(batch, min(batch, ROWS)))))
+    buckets = dict.fromkeys((ONE, Bucket(batch, min(batch, ROWS))))
+    plans = tuple(PlanKind(output, bucket) for output in (TOKENS, MASKED) for bucket in buckets)
 
     def compiled(size: CacheSize) -> CompiledModel:
-        return compile_model(gguf, device, Cache(size.context, size.slots, batch=batch), buckets)
+        return compile_model(gguf, device, Cache(size.context, size.slots, batch=batch), plans)
 
     whole = compiled(CacheSize(trained, 2))
     windows = [window for window in whole.windows if window != RECURRENT]
@@ -336,9 +346,10 @@ def pack_plans(
     gguf: GGUF,
     size: CacheSize,
     file_crc: int,
+    panels: bool = False,
 ) -> bytes:
     """The section. variants: of kernel sets, the one to try first at the front. size: the default. file_crc:
-    of the file's own header.
+    of the file's own header. panels: packed weights lie in the tensor satchel.panels.
     """
     tables, names = variants[0], bytearray()
     weights = np.zeros(len(tables.weights), PLAN_WEIGHT)
@@ -346,7 +357,7 @@ def pack_plans(
         info, raw = gguf.tensors[name], name.encode()
         row["name"], row["name_size"] = len(names), len(raw)
         row["format"], row["ndim"] = info.type_id, len(info.shape)
-        row["packed"] = bool(model.places[name].packed)
+        row["packed"] = (1 + panels) * bool(model.places[name].packed)
         row["shape"] = _four(info.shape, 1)
         names += raw
     states = np.zeros(len(tables.states), PLAN_STATE)
@@ -370,6 +381,7 @@ def _pack_entry(variant: int, entry: Entry) -> Iterator[Array | bytes]:
     plan, segment = entry.plan, entry.segment
     row, sizes = np.zeros((), PLAN_ENTRY), _sizes_of(segment)
     row["variant"], row["tokens"], row["rows"] = variant, plan.bucket.tokens, plan.bucket.rows
+    row["what"] = entry.kind.output
     row["arena"], row["out"], row["output"] = sizes["arena"], sizes["out"], plan.output.offset
     fields = np.zeros(len(entry.fields), PLAN_FIELD)
     for field, (what, group, dims) in zip(fields, entry.fields, strict=True):

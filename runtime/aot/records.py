@@ -8,16 +8,18 @@ and the section's size follows from these. All numbers are little-endian.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from satchel.cext import ABI_HASH, dtype_of
 from satchel.formats.gguf import Typed, ValueType
 from satchel.runtime.graph import Array
+from satchel.runtime.weights.weights import PANELS_KEY as PANELS_KEY
 
 PLAN_KEY, TOKENIZER_KEY = "satchel.plan", "satchel.tokenizer"
 KEYS = (PLAN_KEY, TOKENIZER_KEY)
+GRAMMAR_PREFIX = "satchel.grammar."  # and a name
 HAL_HASH = ABI_HASH  # of the tables that a plan is made of
 
 PLAN_HEAD = np.dtype(
@@ -40,7 +42,7 @@ PLAN_GROUP = np.dtype([("window", "<u4"), ("zero", "<u4")])
 PLAN_ENTRY = np.dtype(
     [
         ("variant", "<u4"), ("tokens", "<u4"), ("rows", "<u4"), ("n_fields", "<u4"), ("n_steps", "<u4"),
-        ("n_views", "<u4"), ("n_ops", "<u4"), ("n_args", "<u4"), ("n_consts", "<u4"), ("zero", "<u4"),
+        ("n_views", "<u4"), ("n_ops", "<u4"), ("n_args", "<u4"), ("n_consts", "<u4"), ("what", "<u4"),
         ("arena", "<u8"), ("out", "<u8"), ("output", "<u8"),
     ]
 )  # fmt: skip
@@ -64,6 +66,23 @@ TOKENIZER_SPECIAL = np.dtype([("token", "<u4"), ("always", "<u4")])
 TOKENIZER_CODE = np.dtype([("op", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4")])
 TOKENIZER_CLASS = np.dtype([("first", "<u4"), ("count", "<u4")])
 TOKENIZER_RANGE = np.dtype([("low", "<u4"), ("high", "<u4")])
+
+GRAMMAR_HEAD = np.dtype(
+    [
+        ("magic", "S8"), ("size", "<u4"), ("crc", "<u4"), ("n_rules", "<u4"), ("n_states", "<u4"),
+        ("n_ranges", "<u4"), ("n_calls", "<u4"),
+    ]
+)  # fmt: skip
+GRAMMAR_STATE = np.dtype([("first_range", "<u4"), ("first_call", "<u4"), ("final", "<u4"), ("zero", "<u4")])
+GRAMMAR_RANGE = np.dtype([("low", "u1"), ("high", "u1"), ("zero", "<u2"), ("to", "<u4")])
+GRAMMAR_CALL = np.dtype([("rule", "<u4"), ("to", "<u4")])
+
+
+def sections_of(keys: Iterable[str]) -> set[str]:
+    """Those of these keys that hold sections which the C library checks by themselves; the plan's checksum
+    covers all others.
+    """
+    return {key for key in keys if key in KEYS or key.startswith(GRAMMAR_PREFIX)}
 
 
 def section(head: Array, tables: Sequence[Array | bytes]) -> bytes:

@@ -27,11 +27,15 @@ from satchel.runtime.aot.records import (
     TOKENIZER_WORD,
     section,
 )
+from satchel.runtime.grammar.vocabulary import plain_tokens
 from satchel.runtime.graph import Array
 
 MAGIC = b"SATTOK01"
 ADD_BOS, ADD_EOS, WHOLE_WORDS = 1, 2, 4  # flags of the head
-HIDDEN = 1  # flag of a token: it is not shown
+HIDDEN, PLAIN = (
+    1,
+    2,
+)  # flags of a token: it is not shown; it is ordinary text, which may come within a grammar
 
 
 def pack_tokenizer(gguf: GGUF) -> bytes:
@@ -68,7 +72,7 @@ def pack_tokenizer(gguf: GGUF) -> bytes:
         head,
         [
             np.cumsum([0, *map(len, texts)]).astype(np.uint32),
-            np.array([HIDDEN * tokenizer.is_control(i) for i in range(len(texts))], np.uint8),
+            _flags(tokenizer),
             np.array([tokenizer.vocab.index.get(ALPHABET[byte], -1) for byte in range(256)], np.int32),
             merges,
             words,
@@ -81,6 +85,14 @@ def pack_tokenizer(gguf: GGUF) -> bytes:
             pool,
         ],
     )
+
+
+def _flags(tokenizer: Tokenizer) -> Array:
+    """The flags of each token, uint8."""
+    plain = plain_tokens(tokenizer)
+    plain[sorted(tokenizer.eog)] = False
+    hidden = [tokenizer.is_control(i) for i in range(tokenizer.vocab_size)]
+    return (HIDDEN * np.array(hidden) + PLAIN * plain).astype(np.uint8)
 
 
 def _merges(meta: Meta, tokenizer: Tokenizer) -> Array:

@@ -69,13 +69,15 @@ def compile(
     weights: Mapping[str, WeightPlaces],
     states: Mapping[str, Mapping[str, int]],
     checked: bool = False,
+    gated: bool = True,
 ) -> Plan:
     """The plan of one bucket. weights: the tensors of each device; states: offsets of its states,
-    by device. checked: of a group, whole values are kept to the end of the step.
+    by device. checked: of a group, whole values are kept to the end of the step. gated: a segment begins
+    where a step waits for the host; False: the host has filled in all inputs before the step.
     """
     fused = [fuse_steps(own, bucket) for own in optimized.all]
     if not optimized.members:
-        return _compiled(fused[0], bucket, weights, states)
+        return _compiled(fused[0], bucket, weights, states, gated=gated)
     kept = whole_values([own.roots for own in fused]) if checked else [frozenset[Node]()] * len(fused)
     plans = [_compiled(own, bucket, weights, states, k) for own, k in zip(fused, kept, strict=True)]
     return joined(optimized.group, plans)
@@ -87,11 +89,12 @@ def _compiled(
     weights: Mapping[str, WeightPlaces],
     states: Mapping[str, Mapping[str, int]],
     kept: Collection[Node] = (),
+    gated: bool = True,
 ) -> Plan:
     """The plan of one device."""
     verify_graph(optimized.roots)
     ordered = _order_of(optimized)
-    memory = assign(ordered.order, optimized, bucket, ordered.begins, kept)
+    memory = assign(ordered.order, optimized, bucket, ordered.begins, kept, gated)
     plan = lower(ordered.order, optimized, bucket, memory, weights, states)
     verify_plan(plan)
     return plan

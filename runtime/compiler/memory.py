@@ -113,17 +113,18 @@ def cut(
     device: dict[Node, str],
     streamed: Collection[str] = (),
     begins: Collection[Node] = (),
+    gated: bool = True,
 ) -> dict[Node, int]:
     """Segment number of each step and copy. A new segment begins where the device changes, where a copy comes
-    in, where a step waits for the host or is in `begins`, and, on the devices `streamed`, where a layer
-    begins.
+    in, where a step waits for the host (if `gated`) or is in `begins`, and, on the devices `streamed`, where
+    a layer begins.
     """
     segment: dict[Node, int] = {}
     number, here, has_steps, label = -1, "", False, ""
     for node in order:
         if node.op in LEAVES or (node.op != "copy" and OPS[node.op].view):
             continue
-        waits = node in begins or (node.op != "copy" and OPS[node.op].waits)
+        waits = node in begins or (gated and node.op != "copy" and OPS[node.op].waits)
         layer = node.op != "copy" and node.name != label and here in streamed
         if device[node] != here or ((node.op == "copy" or waits or layer) and has_steps):
             number, here, has_steps = number + 1, device[node], False
@@ -139,14 +140,15 @@ def assign(
     bucket: Bucket,
     begins: Collection[Node] = (),
     kept: Collection[Node] = (),
+    gated: bool = True,
 ) -> MemoryPlan:
     """Allocations of all computed values, for steps in this order. begins: steps that begin a segment. kept:
-    values that nothing overwrites before the step ends.
+    values that nothing overwrites before the step ends. gated: as of cut().
     """
     live = _live_ranges(order, optimized.roots)
     live |= {node: (live[node][0], len(order)) for node in kept if node in live}
     device = optimized.assignment.device
-    segment = cut(order, device, optimized.assignment.streamed, begins)
+    segment = cut(order, device, optimized.assignment.streamed, begins, gated)
     memory = MemoryPlan({}, live, segment, {}, {}, {}, {})
     links = _crossing(segment)
     outputs = {storage(r) for r in optimized.roots if storage(r).op not in LEAVES} - links

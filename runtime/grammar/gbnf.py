@@ -201,12 +201,20 @@ class _GbnfReader:
         return Times(part, low, high)
 
 
-def read_gbnf(text: str) -> tuple[str, bool]:
-    """A regular expression (True) or a Lark grammar (False) for the same language. Raises RequestError if the
-    grammar is malformed or too large, or a rule is missing, endless or left-recursive.
+def gbnf_rules(text: str) -> dict[str, Part]:
+    """The rules by name. Raises RequestError if the grammar is malformed or too large, or a rule is missing,
+    endless or left-recursive.
     """
     rules = _GbnfReader(text).grammar()
     check_rules(rules, "root", WHAT, left_recursion=False)
+    return rules
+
+
+def read_gbnf(text: str) -> tuple[str, bool]:
+    """A regular expression (True) or a Lark grammar (False) for the same language. Raises RequestError as
+    gbnf_rules().
+    """
+    rules = gbnf_rules(text)
     edges = {name: list(refs(part)) for name, part in rules.items()}
     if find_cycle(edges) is None:
         pattern = _written_out(rules, inner_first(edges, "root"))

@@ -42,7 +42,7 @@ class Vocabulary:
         if not ends:
             raise RequestError("the vocabulary has no end token, so structured output is not possible")
         self.count = tokenizer.vocab_size
-        plain = _plain(tokenizer)
+        plain = plain_tokens(tokenizer)
         plain[ends] = False
         source: Any = TokenizerWrapper(_Source(tokenizer, plain, ends))
         self.ll: LLTokenizer = LLTokenizer(source, eos_token=ends, slices=None if draws else [])
@@ -96,7 +96,7 @@ def bitmask_of(tokens: list[int], count: int) -> TokenBitmask:
     return bits(flags)
 
 
-def _plain(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+def plain_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
     """Which tokens are ordinary text: normal and byte tokens, and user-defined tokens that are not markers of
     a template.
     """

@@ -40,6 +40,8 @@ PART_ROWS = 256  # a part of a matrix is a multiple of 256 rows
 LARGE = 16  # tensors larger than 1/16 of the file are packed first
 POPULATE_READ = 22  # madvise: fault pages in now; Linux 5.14, not yet named in mmap
 
+PANELS_KEY = "satchel.panels"  # tensor, and key, of a file whose weights are packed (runtime/aot/panels.py)
+
 
 class FileWeights:
     """A file's tensors as an architecture sees them: types, and values of small ones."""
@@ -53,6 +55,11 @@ class FileWeights:
 
     def type(self, name: str) -> Type | None:
         info = self.gguf.tensors.get(name)
+        if info is None and PANELS_KEY in self.gguf.tensors:
+            raise ModelError(
+                f"{self.gguf.path}: its weights are panels, which libsatchel alone reads; `satchel build "
+                "--undo` writes the file as it was"
+            )
         if info is None:
             return None
         if info.format not in FORMATS:

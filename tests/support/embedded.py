@@ -24,6 +24,8 @@ EMBED = ROOT / "cext" / "embed"
 HEADERS = next((p / "headers" for p in map(Path, cext.__path__) if (p / "headers").is_dir()), EMBED)
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
 SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+# A number that looks large is refused before it is reserved; ASan would rather stop at it.
+ASAN_OPTIONS = "allocator_may_return_null=1:max_allocation_size_mb=2048:detect_leaks=1"
 INCLUDES = [f"-I{path}" for path in (EMBED, EMBED / "include", ROOT / "cext" / "host", HEADERS)]
 
 
@@ -127,6 +129,18 @@ class Driver:
 
     def end(self, number: int) -> None:
         self.say(f"end {number}")
+
+    def grammar(self, name: str) -> None:
+        """The grammar of later begin() with grammar=...; "json", "value" and "compact": JSON of any shape."""
+        self.say(f"grammar {name}")
+
+    def save(self, number: int, path: Path, by_memory: bool = False) -> int:
+        """Bytes that were saved."""
+        return int(self.say(f"save{'_bytes' * by_memory} {number} {path}"))
+
+    def load(self, path: Path, by_memory: bool = False) -> list[int]:
+        """The tokens of a saved conversation."""
+        return [int(word) for word in self.say(f"load{'_bytes' * by_memory} {path}").split()]
 
     def tokenize(self, text: str | bytes, flags: int = 0) -> list[int]:
         raw = text.encode() if isinstance(text, str) else text

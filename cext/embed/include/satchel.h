@@ -26,6 +26,7 @@ extern "C" {
 
 typedef struct satchel_model satchel_model;
 typedef struct satchel_reply satchel_reply;
+typedef struct satchel_grammar satchel_grammar;
 
 enum {
     SATCHEL_OK = 0,
@@ -81,6 +82,11 @@ SATCHEL_API int64_t satchel_detokenize(const satchel_model *, const int32_t *ids
 
 /* --- answers */
 
+typedef struct {
+    int32_t token;
+    float amount; /* added to its logit, up to 1e9; -INFINITY: it never comes */
+} satchel_bias;
+
 enum { SATCHEL_IGNORE_END = 1 }; /* flag of satchel_generate_options: end tokens are tokens as others */
 typedef struct {
     uint32_t size, flags;
@@ -95,7 +101,24 @@ typedef struct {
     int32_t repeat_last_n; /* -1: the whole context */
     int32_t mirostat;      /* 0: off, 1, 2 */
     float mirostat_tau;
-    const char *samplers; /* the chain's stages by letter, as --sampler-seq; NULL: "eskypmxt" */
+    const char *samplers; /* the chain's stages by letter, as --sampler-seq; NULL: "edskypmxt" */
+    /* Choices of tokens. Arrays and texts are copied: they need not outlive satchel_generate(). */
+    double mirostat_eta;             /* how fast Mirostat learns */
+    double dry_multiplier;           /* of DRY's penalty of tokens that would continue a repetition; 0: off */
+    double dry_base;                 /* by which that grows for each repeated token */
+    int32_t dry_allowed_length;      /* longest repetition without a penalty, in tokens */
+    int32_t dry_last_n;              /* last tokens that are searched for repetitions; -1: the whole context */
+    const char *const *dry_breakers; /* texts that no repetition crosses; NULL: newline, ':', '"' and '*' */
+    int32_t n_dry_breakers;
+    int32_t min_tokens;         /* fewest tokens before an end token */
+    const satchel_bias *biases; /* at most 512, of different tokens */
+    int64_t n_biases;
+    const int32_t *allowed; /* the only tokens that may come; NULL: all */
+    int64_t n_allowed;
+    const int32_t *bad_words; /* token sequences that never come, with a -1 behind each */
+    int64_t n_bad_words;      /* numbers in bad_words */
+    const satchel_grammar
+        *grammar; /* the answer is a text of it, and ends with an end token behind that; NULL: any text */
 } satchel_generate_options;
 SATCHEL_API void satchel_generate_options_init(satchel_generate_options *, uint32_t size);
 
@@ -127,6 +150,40 @@ SATCHEL_API int32_t satchel_report(const satchel_reply *,
                                    satchel_reply_report *report); /* report->size is set by the caller */
 /* Ends the answer and frees its slot, which keeps its tokens; NULL: nothing. */
 SATCHEL_API void satchel_reply_free(satchel_reply *);
+/* --- choices and what is kept: grammars, saved conversations */
+
+/* Structured output: while a reply has a grammar, only tokens come that its text allows, the same ones as Satchel's server allows.
+ * A grammar may be used by any number of replies of its model, and not be freed before them. What its states allow is remembered,
+ * some 128 states of a bit for each token, so that most tokens cost little more than without. Any thread may call these.
+ *
+ * satchel_grammar_named: the one that `satchel build --grammar NAME=FILE` put into the file: SATCHEL_E_UNBUILT: there is none of this
+ * name. *grammar is for satchel_grammar_free(). A reply whose grammar proves too ambiguous or too deeply nested fails. */
+SATCHEL_API int32_t satchel_grammar_named(satchel_model *, const char *name, satchel_grammar **grammar);
+enum {
+    SATCHEL_JSON_VALUE = 1,  /* any value; else an object */
+    SATCHEL_JSON_COMPACT = 2 /* no white space between tokens */
+};
+/* JSON of any shape, for which the file needs nothing. */
+SATCHEL_API int32_t satchel_grammar_json(satchel_model *, uint32_t flags, satchel_grammar **grammar);
+SATCHEL_API void satchel_grammar_free(satchel_grammar *); /* NULL: nothing */
+
+/* What a reply's slot holds, as bytes: its prompt, the tokens that were asked for, and the states of those that are computed, KV cache
+ * and recurrent states. Nothing of the model and no options. satchel_load() of the same file, opened for any context that is long
+ * enough and any number of slots, on this or another machine of the same kernels, puts it into a slot, so that a
+ * satchel_generate() with these tokens goes on from there and gives, with the same options and seed, the tokens that the reply would
+ * have given; Mirostat, min_tokens and max_tokens count anew. Any thread may call them; a step that runs is waited for.
+ *
+ * satchel_save: bytes of the conversation, which are written where `room` is no less. SATCHEL_E_FILE: the states cannot be saved, or
+ * the file cannot be written. */
+SATCHEL_API int64_t satchel_save(satchel_reply *, void *bytes, int64_t room);
+/* The same to a file, which is replaced in one moment. */
+SATCHEL_API int64_t satchel_save_file(satchel_reply *, const char *path);
+/* Reads such bytes into the free slot that was used longest ago; gives the number of its tokens, of which the first `room` are
+ * written to `ids` (NULL where room is 0). They may come from anyone: SATCHEL_E_FILE: they are damaged, or of another model, build or
+ * state layout. SATCHEL_E_LONG: the context is too short. SATCHEL_E_FULL: every slot has a reply. On failure nothing is kept, but
+ * the slot may have been emptied. The next satchel_generate() should follow before others take the slot. */
+SATCHEL_API int64_t satchel_load(satchel_model *, const void *bytes, int64_t size, int32_t *ids, int64_t room);
+SATCHEL_API int64_t satchel_load_file(satchel_model *, const char *path, int32_t *ids, int64_t room);
 
 #ifdef __cplusplus
 }

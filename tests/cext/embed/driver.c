@@ -3,6 +3,9 @@
  *
  *   open PATH CONTEXT SLOTS THREADS     close
  *   begin N NAME=VALUE... : ID...       next N COUNT     report N     end N
+ *     lists: biases=ID/AMOUNT,...  allowed=ID,...  bad_words=ID,ID,-1,...  dry_breakers=HEX,...
+ *   grammar NAME (json, value, compact: JSON of any shape): for options grammar=NAME from then on
+ *   save N PATH     load PATH     (save_bytes, load_bytes: by memory)
  *   tokenize FLAGS HEX                  detokenize FLAGS ID...
  */
 #include <stdio.h>
@@ -14,6 +17,7 @@
 enum { REPLIES = 64, MOST_IDS = 1 << 16 };
 static satchel_model *model;
 static satchel_reply *replies[REPLIES];
+static satchel_grammar *grammar;
 static int32_t ids[MOST_IDS];
 
 static int read_ids(void) {
@@ -48,7 +52,14 @@ static void open_model(void) {
     }
 }
 
-#define FIELDS(INTEGER, REAL)                                                                                          \
+static void close_model(void) {
+    satchel_grammar_free(grammar);
+    satchel_close(model);
+    grammar = NULL;
+    model = NULL;
+}
+
+#define FIELDS(INTEGER, REAL, DOUBLE)                                                                                  \
     INTEGER(flags)                                                                                                     \
     INTEGER(seed)                                                                                                      \
     INTEGER(max_tokens)                                                                                                \
@@ -67,7 +78,61 @@ static void open_model(void) {
     REAL(repeat_penalty)                                                                                               \
     REAL(presence_penalty)                                                                                             \
     REAL(frequency_penalty)                                                                                            \
-    REAL(mirostat_tau)
+    REAL(mirostat_tau)                                                                                                 \
+    INTEGER(dry_allowed_length)                                                                                        \
+    INTEGER(dry_last_n)                                                                                                \
+    INTEGER(min_tokens)                                                                                                \
+    DOUBLE(mirostat_eta)                                                                                               \
+    DOUBLE(dry_multiplier)                                                                                             \
+    DOUBLE(dry_base)
+
+/* Lists of options; each is read before satchel_generate() copies it. */
+static satchel_bias biases[1 << 12];
+static int32_t lists[2][1 << 12];
+static char breakers[64][64];
+static const char *breaker_texts[64];
+
+/* The next word of a list behind a comma, or NULL. */
+static char *next_of(char **rest) {
+    char *word = *rest, *comma = word ? strchr(word, ',') : NULL;
+    if (comma)
+        *comma = 0;
+    *rest = comma ? comma + 1 : NULL;
+    return word;
+}
+
+static size_t unhex(const char *hex, char *out) {
+    size_t size = strlen(hex) / 2;
+    for (size_t i = 0; i < size; i++) {
+        unsigned byte;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        out[i] = (char)byte;
+    }
+    out[size] = 0;
+    return size;
+}
+
+static void set_list(satchel_generate_options *o, const char *name, char *rest) {
+    int64_t n = 0;
+    int which = !strcmp(name, "bad_words");
+    for (char *word = next_of(&rest); word; word = next_of(&rest), n++) {
+        char *slash = strchr(word, '/');
+        if (slash)
+            biases[n] = (satchel_bias){atoi(word), (float)atof(slash + 1)};
+        else if (!strcmp(name, "dry_breakers"))
+            unhex(word, breakers[n]), breaker_texts[n] = breakers[n];
+        else
+            lists[which][n] = atoi(word);
+    }
+    if (!strcmp(name, "biases"))
+        o->biases = biases, o->n_biases = n;
+    if (!strcmp(name, "allowed"))
+        o->allowed = lists[0], o->n_allowed = n;
+    if (!strcmp(name, "bad_words"))
+        o->bad_words = lists[1], o->n_bad_words = n;
+    if (!strcmp(name, "dry_breakers"))
+        o->dry_breakers = breaker_texts, o->n_dry_breakers = (int32_t)n;
+}
 
 static void set(satchel_generate_options *o, char *word) {
     char *value = strchr(word, '=');
@@ -78,9 +143,16 @@ static void set(satchel_generate_options *o, char *word) {
 #define REAL(name)                                                                                                     \
     if (!strcmp(word, #name))                                                                                          \
         o->name = (float)atof(value);
-    FIELDS(INTEGER, REAL)
+#define DOUBLE(name)                                                                                                   \
+    if (!strcmp(word, #name))                                                                                          \
+        o->name = atof(value);
+    FIELDS(INTEGER, REAL, DOUBLE)
+    if (!strcmp(word, "grammar"))
+        o->grammar = grammar;
     if (!strcmp(word, "samplers"))
         o->samplers = value;
+    if (strstr("biases allowed bad_words dry_breakers", word))
+        set_list(o, word, value);
 }
 
 static void begin(void) {
@@ -114,18 +186,61 @@ static void report(void) {
     printf("%d %lld %lld %lld", r.reason, (long long)r.prompt_tokens, (long long)r.cached_tokens, (long long)r.tokens);
 }
 
+static void read_grammar(void) {
+    const char *name = strtok(NULL, " ");
+    satchel_grammar *made = NULL;
+    int json = !strcmp(name, "json") || !strcmp(name, "value") || !strcmp(name, "compact");
+    uint32_t flags = *name == 'v' ? SATCHEL_JSON_VALUE : *name == 'c' ? SATCHEL_JSON_COMPACT : 0;
+    if (tell(json ? satchel_grammar_json(model, flags, &made) : satchel_grammar_named(model, name, &made)))
+        return;
+    satchel_grammar_free(grammar);
+    grammar = made;
+    printf("ok");
+}
+
+static void save(int by_memory) {
+    satchel_reply *r = replies[number()];
+    const char *path = strtok(NULL, " ");
+    int64_t size = by_memory ? satchel_save(r, NULL, 0) : satchel_save_file(r, path);
+    if (tell(size))
+        return;
+    printf("%lld", (long long)size);
+    if (!by_memory)
+        return;
+    char *bytes = malloc((size_t)size);
+    FILE *f = fopen(path, "wb");
+    if (satchel_save(r, bytes, size) != size || fwrite(bytes, 1, (size_t)size, f) != (size_t)size)
+        printf(" differs");
+    fclose(f);
+    free(bytes);
+}
+
+static void load(int by_memory) {
+    const char *path = strtok(NULL, " ");
+    int64_t n;
+    if (!by_memory) {
+        n = satchel_load_file(model, path, ids, MOST_IDS);
+    } else {
+        static char bytes[1 << 22];
+        FILE *f = fopen(path, "rb");
+        size_t size = fread(bytes, 1, sizeof bytes, f);
+        char *exact = malloc(size ? size : 1); /* so that a sanitizer sees reads beyond it */
+        memcpy(exact, bytes, size);
+        fclose(f);
+        n = satchel_load(model, exact, (int64_t)size, ids, MOST_IDS);
+        free(exact);
+    }
+    if (!tell(n))
+        for (int64_t i = 0; i < n; i++)
+            printf("%d ", ids[i]);
+}
+
 static void tokenize(void) {
     uint32_t flags = (uint32_t)number();
     char *hex = strtok(NULL, " ");
-    size_t size = hex ? strlen(hex) / 2 : 0;
-    char *text = malloc(size + 1);
-    int64_t n;
-    for (size_t i = 0; i < size; i++) {
-        unsigned byte;
-        sscanf(hex + 2 * i, "%2x", &byte);
-        text[i] = (char)byte;
-    }
-    n = satchel_tokenize(model, text, (int64_t)size, flags, ids, MOST_IDS);
+    char *text = malloc((hex ? strlen(hex) / 2 : 0) + 1);
+    size_t size = unhex(hex ? hex : "", text);
+    int64_t n = satchel_tokenize(model, text, (int64_t)size, flags, ids, MOST_IDS);
     if (!tell(n))
         for (int64_t i = 0; i < n; i++)
             printf("%d ", ids[i]);
@@ -155,7 +270,7 @@ int main(void) {
         if (!strcmp(word, "open"))
             open_model();
         else if (!strcmp(word, "close"))
-            satchel_close(model), model = NULL;
+            close_model();
         else if (!strcmp(word, "begin"))
             begin();
         else if (!strcmp(word, "next"))
@@ -166,13 +281,19 @@ int main(void) {
             int n = number();
             satchel_reply_free(replies[n]);
             replies[n] = NULL;
-        } else if (!strcmp(word, "tokenize"))
+        } else if (!strcmp(word, "grammar"))
+            read_grammar();
+        else if (!strncmp(word, "save", 4))
+            save(word[4] != 0);
+        else if (!strncmp(word, "load", 4))
+            load(word[4] != 0);
+        else if (!strcmp(word, "tokenize"))
             tokenize();
         else if (!strcmp(word, "detokenize"))
             detokenize();
         printf("\n");
         fflush(stdout);
     }
-    satchel_close(model);
+    close_model();
     return 0;
 }

@@ -43,8 +43,9 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "sigma": {"top_n_sigma": 1.5, "top_k": 0},
     "xtc": {"xtc_probability": 0.7, "xtc_threshold": 0.02, "temperature": 0},
     "dynamic": {"dynatemp_range": 0.5, "dynatemp_exponent": 1.5},
-    "mirostat 1": {"mirostat": 1, "mirostat_tau": 4.0},
-    "mirostat 2": {"mirostat": 2, "mirostat_tau": 3.0, "temperature": 1.0},
+    # The engine alone keeps the target as it is: test_choices.py has the ones that learn.
+    "mirostat 1": {"mirostat": 1, "mirostat_tau": 4.0, "mirostat_eta": 0},
+    "mirostat 2": {"mirostat": 2, "mirostat_tau": 3.0, "temperature": 1.0, "mirostat_eta": 0},
     "order": {"samplers": "tmpk", "min_p": 0.1},
     "all": {"temperature": 1.0, "top_k": 0, "top_p": 1, "min_p": 0},
 }
