@@ -1,4 +1,5 @@
-/* satchel.c: the functions of satchel.h. Structs of callers are read and written for as many bytes as the caller knows. */
+/* satchel.c: the functions of satchel.h. Structs of callers are read and
+ * written for as many bytes as the caller knows. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,8 @@ static int take_options(void *to, const void *from, size_t known) {
     uint32_t size = 0;
     memcpy(&size, from, sizeof size);
     if (size < sizeof size)
-        return argument("options: expected a struct that its _init function filled, got a size of 0");
+        return argument("options: expected a struct that its _init function "
+                        "filled, got a size of 0");
     memcpy(to, from, size < known ? size : known);
     return 0;
 }
@@ -86,16 +88,11 @@ int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
 
 /* Tokens of a text, with those that the file asks for around it. */
 static int tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, token_list *out) {
-    const tokenizer_head *h = m->words.head;
-    int code = 0;
-    if ((!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS))
-        return argument("satchel_tokenize: expected a text, and flags SATCHEL_SPECIAL and SATCHEL_NO_BOS");
-    if (h->flags & TOKENIZER_ADD_BOS && !(flags & SATCHEL_NO_BOS))
-        code = token_list_add(out, h->bos);
-    if (!code)
-        code = words_encode(&m->words, text, text ? text_size(text, length) : 0, flags & SATCHEL_SPECIAL, out);
-    if (!code && h->flags & TOKENIZER_ADD_EOS && !(flags & SATCHEL_NO_BOS))
-        code = token_list_add(out, h->eos);
+    int code;
+    if ((!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS | SATCHEL_CONTINUES))
+        return argument("satchel_tokenize: expected a text, and flags of "
+                        "SATCHEL_SPECIAL, NO_BOS and CONTINUES");
+    code = words_encode(&m->words, text, text ? text_size(text, length) : 0, flags, out);
     return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
 }
 
@@ -116,6 +113,7 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
                            int64_t room) {
     utf8_stream stream = {0};
     int64_t made = 0;
+    int strip = (m->words.head->flags & TOKENIZER_SPACE_PREFIX) != 0;
     for (int64_t i = 0; i <= count; i++) {
         gguf_bytes bytes = {NULL, 0};
         char *piece;
@@ -124,7 +122,7 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
             return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1,
                             ids[i]);
         if (i < count)
-            bytes = words_token(&m->words, ids[i], flags & SATCHEL_SPECIAL);
+            bytes = words_shown(&m->words, ids[i], flags & SATCHEL_SPECIAL, &strip);
         if (!(piece = malloc(UTF8_GROWTH * (bytes.size + 1))))
             return hal_fail(SATCHEL_E_MEMORY, "no memory for a token of %llu bytes", (unsigned long long)bytes.size);
         n = i < count ? utf8_feed(&stream, bytes.data, bytes.size, piece) : utf8_flush(&stream, piece);
@@ -183,7 +181,8 @@ int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, co
     satchel_reply *r;
     int code;
     if (!m || !ids || !reply)
-        return argument("satchel_generate: expected a model, tokens and a place for the reply, got NULL");
+        return argument("satchel_generate: expected a model, tokens and a place "
+                        "for the reply, got NULL");
     if ((options && (code = take_options(&o, options, sizeof o))) || (code = check_prompt(m, ids, count)))
         return code;
     r = calloc(1, sizeof *r);

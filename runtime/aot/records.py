@@ -55,15 +55,19 @@ TOKENIZER_HEAD = np.dtype(
         ("magic", "S8"), ("size", "<u4"), ("crc", "<u4"), ("n_tokens", "<u4"), ("n_bytes", "<u4"),
         ("n_merges", "<u4"), ("n_words", "<u4"), ("n_specials", "<u4"), ("n_ends", "<u4"),
         ("n_programs", "<u4"), ("n_code", "<u4"), ("n_classes", "<u4"), ("n_ranges", "<u4"),
-        ("flags", "<u4"), ("bos", "<i4"), ("eos", "<i4"), ("zero", "<i4"),
+        ("n_maps", "<u4"), ("n_points", "<u4"), ("n_charsmap", "<u4"), ("flags", "<u4"), ("kind", "<u4"),
+        ("bos", "<i4"), ("eos", "<i4"), ("unknown", "<i4"), ("unknown_score", "<f4"), ("zero", "<u4"),
     ]
 )  # fmt: skip
 TOKENIZER_MERGE = np.dtype([("left", "<u4"), ("right", "<u4"), ("made", "<u4"), ("rank", "<u4")])
-TOKENIZER_WORD = np.dtype([("token", "<u4"), ("at", "<u4"), ("size", "<u4"), ("zero", "<u4")])
-TOKENIZER_SPECIAL = np.dtype([("token", "<u4"), ("always", "<u4")])
+TOKENIZER_WORD = np.dtype([("token", "<u4"), ("at", "<u4"), ("size", "<u4"), ("value", "<u4")])
+TOKENIZER_SPECIAL = np.dtype([("token", "<u4"), ("flags", "<u4")])
 TOKENIZER_CODE = np.dtype([("op", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4")])
 TOKENIZER_CLASS = np.dtype([("first", "<u4"), ("count", "<u4")])
 TOKENIZER_RANGE = np.dtype([("low", "<u4"), ("high", "<u4")])
+TOKENIZER_MAP = np.dtype(
+    [("low", "<u4"), ("high", "<u4"), ("kind", "<u4"), ("value", "<u4"), ("count", "<u4"), ("zero", "<u4")]
+)
 
 
 def section(head: Array, tables: Sequence[Array | bytes]) -> bytes:

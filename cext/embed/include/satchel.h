@@ -68,14 +68,15 @@ SATCHEL_API int32_t satchel_facts(const satchel_model *,
 /* --- text and tokens */
 
 enum {
-    SATCHEL_SPECIAL = 1, /* tokenize: texts of control tokens become them; detokenize: control tokens show theirs */
-    SATCHEL_NO_BOS = 2   /* tokenize: no token is added at the begin or end that the file asks for */
+    SATCHEL_SPECIAL = 1,  /* tokenize: texts of control tokens become them; detokenize: control tokens show theirs */
+    SATCHEL_NO_BOS = 2,   /* tokenize: no token is added at the begin or end that the file asks for */
+    SATCHEL_CONTINUES = 4 /* tokenize: the text goes on after others: SentencePiece puts no space before it */
 };
 /* Number of tokens of a text, of which the first `room` are written to `ids` (NULL where room is 0). */
 SATCHEL_API int64_t satchel_tokenize(const satchel_model *, const char *text, int64_t length, uint32_t flags,
                                      int32_t *ids, int64_t room);
 /* Bytes of the text of tokens, of which the first `room` are written to `text`; a zero byte follows where there is room. Bytes that
- * are no UTF-8 become U+FFFD. */
+ * are no UTF-8 become U+FFFD. The space that SentencePiece puts before a text is left out. */
 SATCHEL_API int64_t satchel_detokenize(const satchel_model *, const int32_t *ids, int64_t count, uint32_t flags,
                                        char *text, int64_t room);
 

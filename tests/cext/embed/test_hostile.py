@@ -46,7 +46,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sections(path: Path) -> dict[str, tuple[int, int]]:
     """Place of each section's bytes in the file, and their number."""
     raw, found = path.read_bytes(), {}
-    for key, magic in zip(KEYS, (b"SATPLAN1", b"SATTOK01"), strict=True):
+    for key, magic in zip(KEYS, (b"SATPLAN1", b"SATTOK02"), strict=True):
         at = raw.index(magic)
         found[key] = at, struct.unpack_from("<I", raw, at + 8)[0]
     return found
