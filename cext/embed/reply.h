@@ -2,8 +2,8 @@
 #ifndef SATCHEL_EMBED_REPLY_H
 #define SATCHEL_EMBED_REPLY_H
 
+#include "answer.h"
 #include "model.h"
-#include "utf8.h"
 
 struct satchel_reply {
     satchel_model *model;
@@ -14,9 +14,7 @@ struct satchel_reply {
     int32_t queued; /* token that the caller has not had */
     int has_queued, reason, failed, ignore_end, flushed;
     hal_sampling sampling;
-    utf8_stream stream;
-    char *text;
-    size_t room;
+    answer answer;
 };
 
 /* Gives the reply's slot to it, with the longest begin of its prompt that a free slot has. The lock is held. */

@@ -1,5 +1,4 @@
-/* satchel.c: the functions of satchel.h. Structs of callers are read and
- * written for as many bytes as the caller knows. */
+/* satchel.c: the functions of satchel.h. Structs of callers are read and written for as many bytes as the caller knows. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +25,7 @@ static int take_options(void *to, const void *from, size_t known) {
     uint32_t size = 0;
     memcpy(&size, from, sizeof size);
     if (size < sizeof size)
-        return argument("options: expected a struct that its _init function "
-                        "filled, got a size of 0");
+        return argument("options: expected a struct that its _init function filled, got a size of 0");
     memcpy(to, from, size < known ? size : known);
     return 0;
 }
@@ -90,8 +88,7 @@ int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
 static int tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, token_list *out) {
     int code;
     if ((!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS | SATCHEL_CONTINUES))
-        return argument("satchel_tokenize: expected a text, and flags of "
-                        "SATCHEL_SPECIAL, NO_BOS and CONTINUES");
+        return argument("satchel_tokenize: expected a text, and flags of SATCHEL_SPECIAL, NO_BOS and CONTINUES");
     code = words_encode(&m->words, text, text ? text_size(text, length) : 0, flags, out);
     return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
 }
@@ -171,8 +168,19 @@ static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t coun
 
 static void end_reply(satchel_reply *r) {
     free(r->prompt);
-    free(r->text);
+    answer_free(&r->answer);
     free(r);
+}
+
+static int begin_text(const satchel_model *m, const satchel_generate_options *o, answer *out) {
+    answer_options text = {.stops = o->stop,
+                           .n_stops = o->n_stop,
+                           .include_stop = o->include_stop,
+                           .open = o->thinking_open,
+                           .close = o->thinking_close,
+                           .begins = o->thinking_begin};
+    int code = answer_begin(out, &m->words, &text);
+    return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
 }
 
 int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, const satchel_generate_options *options,
@@ -181,8 +189,7 @@ int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, co
     satchel_reply *r;
     int code;
     if (!m || !ids || !reply)
-        return argument("satchel_generate: expected a model, tokens and a place "
-                        "for the reply, got NULL");
+        return argument("satchel_generate: expected a model, tokens and a place for the reply, got NULL");
     if ((options && (code = take_options(&o, options, sizeof o))) || (code = check_prompt(m, ids, count)))
         return code;
     r = calloc(1, sizeof *r);
@@ -199,6 +206,8 @@ int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, co
     if (!(code = sampling_record(&o, &r->sampling)) && o.seed < 0)
         r->sampling.seed = (uint64_t)draw_seed(r);
     r->reason = r->most == 0 ? SATCHEL_LENGTH : 0;
+    if (!code)
+        code = begin_text(m, &o, &r->answer);
     if (!code) {
         pthread_mutex_lock(&m->lock);
         code = reply_begin(r);
@@ -224,42 +233,45 @@ int32_t satchel_generate_text(satchel_model *m, const char *text, int64_t length
     return code;
 }
 
-/* Room for the text of a token, and a zero byte. */
-static int reserve_text(satchel_reply *r, size_t size) {
-    char *grown;
-    if (size <= r->room)
-        return 0;
-    if (!(grown = realloc(r->text, size)))
-        return hal_fail(SATCHEL_E_MEMORY, "no memory for a text of %zu bytes", size);
-    r->text = grown;
-    r->room = size;
-    return 0;
+/* The next token, with the text that it released; 0: there is none, and what was held back is released. The lock is held. */
+static int next_token(satchel_reply *r, int32_t *token) {
+    int code = r->reason == SATCHEL_STOPPED ? 0 : reply_advance(r);
+    if (code)
+        return code;
+    if (r->reason != SATCHEL_STOPPED && reply_take(r, token)) {
+        code = model_code(answer_add(&r->answer, *token));
+        r->reason = r->answer.stopped >= 0 ? SATCHEL_STOPPED : r->reason;
+        return code ? code : 1;
+    }
+    if (!r->flushed) {
+        r->flushed = 1;
+        code = model_code(answer_end(&r->answer));
+        r->reason = r->answer.stopped >= 0 ? SATCHEL_STOPPED : r->reason;
+    }
+    return code;
 }
 
 int32_t satchel_reply_next(satchel_reply *r, satchel_piece *piece) {
-    satchel_piece p = {.token = -1};
-    gguf_bytes bytes = {NULL, 0};
-    int code, has;
+    satchel_piece p = {.token = -1, .text = ""};
+    const answer_piece *said;
+    int has = 0;
     if (!r || !piece)
         return argument("satchel_reply_next: expected a reply and a piece, got NULL");
-    pthread_mutex_lock(&r->model->lock);
-    code = reply_advance(r);
-    has = code ? 0 : reply_take(r, &p.token);
-    pthread_mutex_unlock(&r->model->lock);
-    if (code)
-        return code;
-    if (has)
-        bytes = words_token(&r->model->words, p.token, 0);
-    if (!has && (r->flushed || !r->stream.have))
+    if (!(said = answer_take(&r->answer))) {
+        pthread_mutex_lock(&r->model->lock);
+        has = next_token(r, &p.token);
+        pthread_mutex_unlock(&r->model->lock);
+        if (has < 0)
+            return has;
+        said = answer_take(&r->answer);
+    }
+    if (!said && !has)
         return 0;
-    if ((code = reserve_text(r, UTF8_GROWTH * (bytes.size + 1) + 1)))
-        return code;
-    p.token = has ? p.token : -1;
-    p.length =
-        (int64_t)(has ? utf8_feed(&r->stream, bytes.data, bytes.size, r->text) : utf8_flush(&r->stream, r->text));
-    r->flushed = !has;
-    r->text[p.length] = 0;
-    p.text = r->text;
+    if (said) {
+        p.text = r->answer.out.data + said->at;
+        p.length = (int64_t)said->size;
+        p.kind = said->kind;
+    }
     give(piece, &p, sizeof p);
     return 1;
 }
@@ -268,6 +280,7 @@ int32_t satchel_report(const satchel_reply *r, satchel_reply_report *report) {
     satchel_reply_report told = {.reason = r->reason, .prompt_tokens = r->n_prompt, .cached_tokens = r->cached};
     told.tokens = r->made;
     told.seed = (int64_t)r->sampling.seed;
+    told.stop = r->answer.stopped;
     give(report, &told, sizeof told);
     return 0;
 }

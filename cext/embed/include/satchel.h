@@ -80,6 +80,19 @@ SATCHEL_API int64_t satchel_tokenize(const satchel_model *, const char *text, in
 SATCHEL_API int64_t satchel_detokenize(const satchel_model *, const int32_t *ids, int64_t count, uint32_t flags,
                                        char *text, int64_t room);
 
+/* --- the text of answers: stop strings and thinking
+ *
+ * An answer ends at the stop string that is complete first; of two that end together, at the longer one. It may lie across tokens.
+ * Text that may begin one is held back until that is decided. The stop string is no part of the text unless include_stop is 1.
+ *
+ * With two markers, each piece says whether it is text or thinking; markers and the white space beside them are left out. A marker
+ * that is a token of the vocabulary counts as that token alone, anywhere in the answer. Another one counts as text: the opening one
+ * at the begin of the answer. Stop strings and markers are UTF-8 that ends with a zero byte, and are copied. */
+
+enum { SATCHEL_TEXT = 1, SATCHEL_THINKING = 2 }; /* kinds of pieces */
+/* Where the prompt leaves the answer: at its begin, within thinking that the prompt opened, or behind thinking. */
+enum { SATCHEL_ANSWER_BEGINS, SATCHEL_ANSWER_THINKS, SATCHEL_ANSWER_PAST_THINKING };
+
 /* --- answers */
 
 enum { SATCHEL_IGNORE_END = 1 }; /* flag of satchel_generate_options: end tokens are tokens as others */
@@ -97,6 +110,12 @@ typedef struct {
     int32_t mirostat;      /* 0: off, 1, 2 */
     float mirostat_tau;
     const char *samplers; /* the chain's stages by letter, as --sampler-seq; NULL: "eskypmxt" */
+
+    /* the text of answers, see above */
+    const char *const *stop; /* n_stop stop strings, 0 to 1024; empty ones end nothing */
+    int32_t n_stop, include_stop;
+    const char *thinking_open, *thinking_close; /* NULL: thinking is not told apart */
+    int32_t thinking_begin, zero;
 } satchel_generate_options;
 SATCHEL_API void satchel_generate_options_init(satchel_generate_options *, uint32_t size);
 
@@ -109,20 +128,23 @@ SATCHEL_API int32_t satchel_generate_text(satchel_model *, const char *text, int
 
 typedef struct {
     uint32_t size;
-    int32_t token; /* -1: the last piece, which holds what is left of a cut character */
+    int32_t token; /* -1: none: more text that the token before released, or what was held back at the end */
     const char
         *text; /* whole characters, with a zero byte behind them; may be empty. Valid until the reply's next call */
-    int64_t length; /* bytes */
+    int64_t length;     /* bytes */
+    int32_t kind, zero; /* kind: 0 where the text is empty */
 } satchel_piece;
-/* The next token: 1, or 0 where the answer is over. piece->size is set by the caller. */
+/* The next token: 1, or 0 where the answer is over. piece->size is set by the caller. A piece has the text that its token released:
+ * less than the token's own while a stop string or marker may begin in it, more where what was held back turned out to be none. */
 SATCHEL_API int32_t satchel_reply_next(satchel_reply *, satchel_piece *piece);
 
-enum { SATCHEL_ENDED = 1, SATCHEL_LENGTH = 2 };
+enum { SATCHEL_ENDED = 1, SATCHEL_LENGTH = 2, SATCHEL_STOPPED = 3 /* by a stop string */ };
 typedef struct {
     uint32_t size;
-    int32_t reason; /* 0: not over; SATCHEL_ENDED: an end token; SATCHEL_LENGTH: max_tokens or context */
+    int32_t reason; /* 0: not over; SATCHEL_ENDED: an end token; SATCHEL_LENGTH: max_tokens or context; or STOPPED */
     int64_t prompt_tokens, cached_tokens, tokens; /* cached: tokens of the prompt that a slot had */
     int64_t seed;
+    int32_t stop, zero; /* stop: number of the stop string that was found; -1: none */
 } satchel_reply_report;
 SATCHEL_API int32_t satchel_report(const satchel_reply *,
                                    satchel_reply_report *report); /* report->size is set by the caller */

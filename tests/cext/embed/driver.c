@@ -55,6 +55,8 @@ static void open_model(void) {
     INTEGER(top_k)                                                                                                     \
     INTEGER(repeat_last_n)                                                                                             \
     INTEGER(mirostat)                                                                                                  \
+    INTEGER(include_stop)                                                                                              \
+    INTEGER(thinking_begin)                                                                                            \
     REAL(temperature)                                                                                                  \
     REAL(top_p)                                                                                                        \
     REAL(min_p)                                                                                                        \
@@ -69,6 +71,39 @@ static void open_model(void) {
     REAL(frequency_penalty)                                                                                            \
     REAL(mirostat_tau)
 
+/* Bytes from hexadecimal digits, with a zero byte behind them, which free() ends. */
+static char *read_hex(const char *hex) {
+    size_t size = *hex == '-' ? 0 : strlen(hex) / 2;
+    char *text = malloc(size + 1);
+    for (size_t i = 0; i < size; i++) {
+        unsigned byte;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        text[i] = (char)byte;
+    }
+    text[size] = 0;
+    return text;
+}
+
+enum { MOST_TEXTS = 16 };
+static char *texts[MOST_TEXTS]; /* of the last begin */
+static int n_texts;
+
+/* The options that are texts, in hexadecimal digits; `stop` may come several times, before the markers. */
+static void set_text(satchel_generate_options *o, const char *name, const char *value) {
+    if (n_texts == MOST_TEXTS || (strcmp(name, "stop") && strncmp(name, "thinking_", 9)))
+        return;
+    texts[n_texts] = read_hex(value);
+    if (!strcmp(name, "stop")) {
+        o->stop = (const char *const *)texts;
+        o->n_stop = n_texts + 1;
+    } else if (!strcmp(name, "thinking_open")) {
+        o->thinking_open = texts[n_texts];
+    } else {
+        o->thinking_close = texts[n_texts];
+    }
+    n_texts++;
+}
+
 static void set(satchel_generate_options *o, char *word) {
     char *value = strchr(word, '=');
     *value++ = 0;
@@ -81,6 +116,8 @@ static void set(satchel_generate_options *o, char *word) {
     FIELDS(INTEGER, REAL)
     if (!strcmp(word, "samplers"))
         o->samplers = value;
+    if (strcmp(word, "thinking_begin"))
+        set_text(o, word, value);
 }
 
 static void begin(void) {
@@ -92,6 +129,8 @@ static void begin(void) {
     int count = read_ids();
     if (!tell(satchel_generate(model, ids, count, &o, &replies[n])))
         printf("ok");
+    while (n_texts) /* the library has copied them */
+        free(texts[--n_texts]);
 }
 
 static void next(void) {
@@ -102,7 +141,7 @@ static void next(void) {
         printf("%d:", p.token);
         for (int64_t k = 0; k < p.length; k++)
             printf("%02x", (unsigned char)p.text[k]);
-        printf(" ");
+        printf(":%d ", p.kind);
     }
     if (!tell(code) && !code)
         printf("over");
@@ -111,21 +150,15 @@ static void next(void) {
 static void report(void) {
     satchel_reply_report r = {.size = sizeof r};
     satchel_report(replies[number()], &r);
-    printf("%d %lld %lld %lld", r.reason, (long long)r.prompt_tokens, (long long)r.cached_tokens, (long long)r.tokens);
+    printf("%d %lld %lld %lld %d", r.reason, (long long)r.prompt_tokens, (long long)r.cached_tokens,
+           (long long)r.tokens, r.stop);
 }
 
 static void tokenize(void) {
     uint32_t flags = (uint32_t)number();
-    char *hex = strtok(NULL, " ");
-    size_t size = hex ? strlen(hex) / 2 : 0;
-    char *text = malloc(size + 1);
-    int64_t n;
-    for (size_t i = 0; i < size; i++) {
-        unsigned byte;
-        sscanf(hex + 2 * i, "%2x", &byte);
-        text[i] = (char)byte;
-    }
-    n = satchel_tokenize(model, text, (int64_t)size, flags, ids, MOST_IDS);
+    char *hex = strtok(NULL, " "), *text = read_hex(hex ? hex : "-");
+    int64_t size = hex && *hex != '-' ? (int64_t)strlen(hex) / 2 : 0, n;
+    n = satchel_tokenize(model, text, size, flags, ids, MOST_IDS);
     if (!tell(n))
         for (int64_t i = 0; i < n; i++)
             printf("%d ", ids[i]);
