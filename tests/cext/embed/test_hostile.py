@@ -13,9 +13,9 @@ from pathlib import Path
 
 import embedded
 import pytest
-import test_tokenizers
 from embedded import Driver, DriverError, WordsDriver
 from tiny_file import write_model
+from toy_tokenizers import TOYS, toy
 
 from satchel.formats.gguf import open_gguf, write_gguf
 from satchel.formats.gguf.edit import change, parse_assignment, write_edited
@@ -47,7 +47,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sections(path: Path) -> dict[str, tuple[int, int]]:
     """Place of each section's bytes in the file, and their number."""
     raw, found = path.read_bytes(), {}
-    for key, magic in zip(KEYS, (b"SATPLAN1", b"SATTOK02"), strict=True):
+    for key, magic in zip(KEYS, (b"SATPLAN2", b"SATTOK02"), strict=True):
         at = raw.index(magic)
         found[key] = at, struct.unpack_from("<I", raw, at + 8)[0]
     return found
@@ -129,8 +129,8 @@ def mutate_tokenizers(driver: WordsDriver, folder: Path, count: int, seed: int) 
     """How many mutated tokenizers of all kinds were refused, and how many ran."""
     rng, refused = random.Random(seed), 0
     texts = ["hello  hello's 12 x\n\n<tool>Ａ①ﬁ é\u302e\u1dfa ▁aaaaaaa 漢한 \x00", "ab" * 500]
-    for name in test_tokenizers.TOYS:
-        metadata = {"general.architecture": "llama"} | test_tokenizers.toy(name)
+    for name in TOYS:
+        metadata = {"general.architecture": "llama"} | toy(name)
         write_gguf(folder / "words.gguf", metadata, [])
         embedded.build_words(folder / "words.gguf", folder / "app.gguf")
         raw = (folder / "app.gguf").read_bytes()
@@ -148,7 +148,7 @@ def mutate_tokenizers(driver: WordsDriver, folder: Path, count: int, seed: int) 
             except DriverError as error:
                 assert error.code < 0 and error.text
                 refused += 1
-    return refused, count * len(test_tokenizers.TOYS) - refused
+    return refused, count * len(TOYS) - refused
 
 
 @pytest.fixture
