@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "embed.h"
 #include "error.h"
 #include "reply.h"
 #include "sampling.h"
@@ -77,6 +78,7 @@ void satchel_close(satchel_model *m) {
 int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
     satchel_model_facts f = {.context = m->size.context, .slots = m->size.slots};
     f.vocabulary = (int32_t)m->plan.head->vocabulary;
+    f.embedding = m->plan.head->pooling ? (int32_t)m->plan.head->width : 0;
     memcpy(f.kernels, m->kernels, sizeof f.kernels);
     give(facts, &f, sizeof f);
     return 0;
@@ -133,6 +135,31 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
     return made;
 }
 
+/* --- embeddings */
+
+int64_t satchel_embed(satchel_model *m, const char *text, int64_t length, uint32_t flags, float *row, int64_t room) {
+    token_list list = {0};
+    int64_t width = m ? m->plan.head->width : 0;
+    float *whole = NULL;
+    int code;
+    if (!m || (room > 0 && !row))
+        return argument("satchel_embed: expected a model, and a place for the vector, got NULL");
+    if (!m->plan.head->pooling)
+        return argument("satchel_embed: the model generates text: call satchel_generate");
+    if (!(code = tokenize(m, text, length, flags, &list)) && !(whole = malloc((size_t)width * sizeof *whole)))
+        code = hal_fail(SATCHEL_E_MEMORY, "no memory for a vector of %lld numbers", (long long)width);
+    if (!code) {
+        pthread_mutex_lock(&m->lock);
+        code = embed_tokens(m, list.ids, list.n, whole);
+        pthread_mutex_unlock(&m->lock);
+    }
+    if (!code && room > 0)
+        memcpy(row, whole, (size_t)(room < width ? room : width) * sizeof *row);
+    free(list.ids);
+    free(whole);
+    return code ? code : width;
+}
+
 /* --- answers */
 
 void satchel_generate_options_init(satchel_generate_options *o, uint32_t size) {
@@ -154,6 +181,8 @@ static int64_t draw_seed(const void *at) {
 }
 
 static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t count) {
+    if (m->plan.head->pooling)
+        return argument("the model makes embeddings, not text: call satchel_embed");
     if (count < 1)
         return argument("prompt: expected one token or more, got none");
     if (count > m->size.context)

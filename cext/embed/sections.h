@@ -11,21 +11,24 @@
 /* Kinds of dimensions that follow the cache; DIM_POOL + k: blocks of layer group k. */
 enum { DIM_FIXED, DIM_SLOTS, DIM_RING, DIM_WIDTH, DIM_POOL };
 /* Inputs of the step block. */
-enum { FIELD_IDS, FIELD_POS, FIELD_SLOT, FIELD_ROWS, FIELD_PARAMS, FIELD_TABLE, N_FIELDS };
+enum { FIELD_IDS, FIELD_POS, FIELD_SLOT, FIELD_ROWS, FIELD_PARAMS, FIELD_TABLE, FIELD_SEGMENTS, N_FIELDS };
 /* Buffers of a plan, by number. */
 enum { BUFFER_STEP, BUFFER_ARENA, BUFFER_STATE, BUFFER_CONST, BUFFER_OUT, BUFFER_FILE, BUFFER_PACKED, N_BUFFERS };
 
 /* satchel.plan: plan_head, names (bytes), plan_weight, plan_state, plan_group; then for each plan plan_entry, plan_field, hal_step,
  * plan_view, hal_op, arguments (bytes), constants (bytes). */
 typedef struct {
-    char magic[8];      /* SATPLAN1 */
+    char magic[8];      /* SATPLAN2 */
     uint32_t size, crc; /* bytes of the section; CRC-32 of what follows this number */
     uint64_t hal;       /* HAL_ABI_HASH */
     uint32_t file_crc;  /* CRC-32 of the file's other keys and its tensor list: the plan belongs to them */
     uint32_t n_names, n_weights, n_states, n_groups, n_plans, n_variants;
     uint32_t block, batch, vocabulary; /* tokens of a KV block, and of the largest step; width of the logits */
     uint32_t least_context, most_context, context, slots;
+    uint32_t pooling, whole, width, zero; /* whole: a text is read in one step; width: numbers of a hidden row */
 } plan_head;
+/* What the plans give: tokens, or hidden rows, and how these become the vector of a text. */
+enum { POOLING_NONE, POOLING_MEAN, POOLING_FIRST, POOLING_LAST, N_POOLINGS };
 typedef struct {
     uint32_t name, name_size; /* place in the names */
     uint32_t format, packed, ndim, zero;
@@ -43,7 +46,7 @@ enum { WINDOW_RECURRENT = 1 << 30 };
 typedef struct {
     uint32_t variant, tokens, rows, n_fields, n_steps, n_views, n_ops, n_args, n_consts, zero;
     uint64_t arena, out; /* bytes */
-    uint64_t output;     /* offset of the sampled tokens in the buffer out */
+    uint64_t output;     /* offset of the sampled tokens or hidden rows in the buffer out */
 } plan_entry;
 typedef struct {
     uint64_t unit;

@@ -20,6 +20,7 @@ from satchel.runtime.graph import Type, leaves
 from satchel.runtime.layers.arch import Arch, Cache, HParams, find_arch, windows_of
 from satchel.runtime.placement.settle import dry_places
 from satchel.runtime.plan import Bucket, Plan, WeightPlace
+from satchel.runtime.tasks.embedding import POOLINGS, pooling_of
 from satchel.runtime.weights.packing import packable
 from satchel.runtime.weights.resident import Resident
 from satchel.runtime.weights.weights import FileWeights
@@ -27,12 +28,14 @@ from satchel.runtime.weights.weights import FileWeights
 
 @dataclass(frozen=True, slots=True)
 class CompiledModel:
-    """Plans of the output "tokens" for one cache.
+    """Plans of the output "tokens", or of "hidden" for a model of embeddings, for one cache.
 
     windows: of the layer groups, as windows_of().
     states: types by name, in the order of the state buffer; offsets, with the buffer's size as "".
     group_of: the layer group of each paged state.
     places: of the weights that the plans read.
+    pooling: how rows become the vector of a text, by GGUF's number; 0: the model generates text.
+    whole: it reads a text in one step. width: of its hidden rows.
     """
 
     arch: Arch
@@ -44,18 +47,19 @@ class CompiledModel:
     places: Mapping[str, WeightPlace]
     plans: Mapping[Bucket, Plan]
     vocabulary: int
+    pooling: int
+    whole: bool
+    width: int
 
 
 def compile_model(gguf: GGUF, device: Device, cache: Cache, buckets: tuple[Bucket, ...]) -> CompiledModel:
-    """Compiles the file's model on the CPU. ModelError where the file is inconsistent, RequestError where the
-    model generates no text.
-    """
+    """Compiles the file's model on the CPU. ModelError where the file is inconsistent."""
     arch = architecture(gguf, cache)
-    forward = arch.build()
+    forward, pooling = arch.build(), pooling_number(gguf, arch)
     residency = Resident(gguf)
     targets = residency.targets([device], packable(forward))
     context = Context(tuple(targets.values()), lambda _: device.name, forward.activations, demanded=False)
-    optimized = optimize(forward.roots("tokens"), context)
+    optimized = optimize(forward.roots("hidden" if pooling else "tokens"), context)
     if optimized.assignment.moved:
         raise ModelError(f"{gguf.path}: the CPU backend lacks {', '.join(optimized.assignment.moved)}")
     layouts = state_layout(optimized)
@@ -72,15 +76,25 @@ def compile_model(gguf: GGUF, device: Device, cache: Cache, buckets: tuple[Bucke
         {name: number for number, group in groups for name, _ in group},
         places[device.name].places,
         {bucket: compile(optimized, bucket, places, layouts) for bucket in buckets},
-        forward.logits.width,
+        arch.vocab if pooling else forward.logits.width,
+        pooling,
+        not forward.causal,
+        (forward.hidden or forward.logits).width,
     )
+
+
+def pooling_number(gguf: GGUF, arch: Arch) -> int:
+    """The pooling of a model of embeddings: an encoder's, or one that the file states; 0 for others."""
+    stated = 1 <= gguf.metadata.get_uint(f"{arch.hp.arch}.pooling_type", 0) < len(POOLINGS)
+    if arch.causal and not stated:
+        return 0
+    return POOLINGS.index(pooling_of(gguf.metadata, None, True, None).kind)
 
 
 def architecture(gguf: GGUF, cache: Cache) -> Arch:
     """The file's architecture with this cache."""
     name = gguf.metadata.get_str("general.architecture")
     arch = find_arch(name, str(gguf.path))(HParams(gguf.metadata, name), FileWeights(gguf), cache)
-    arch.check_generates()
     if gguf.alignment % 32:
         raise RequestError(
             f"{gguf.path}: general.alignment is {gguf.alignment}: expected a multiple of 32, so that weights "

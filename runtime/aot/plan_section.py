@@ -21,7 +21,7 @@ import numpy as np
 
 from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF
-from satchel.runtime.aot.compiled import CompiledModel, architecture, compile_model
+from satchel.runtime.aot.compiled import CompiledModel, architecture, compile_model, pooling_number
 from satchel.runtime.aot.records import (
     HAL_HASH,
     PLAN_ENTRY,
@@ -40,9 +40,17 @@ from satchel.runtime.graph import Array, Dim, Type
 from satchel.runtime.layers.arch import RECURRENT, Cache
 from satchel.runtime.plan import COUNTS_BYTES, ONE, Bucket, Plan, Segment, align_up
 
-MAGIC = b"SATPLAN1"
+MAGIC = b"SATPLAN2"
 ROWS = 64  # most tokens that a step samples: one for each slot
-FIELDS = ("ids", "pos", "slot", "rows", "params", "table")  # inputs by number, as in sections.h
+FIELDS = (
+    "ids",
+    "pos",
+    "slot",
+    "rows",
+    "params",
+    "table",
+    "segment_ids",
+)  # inputs by number, as in sections.h
 BUFFERS = ("step", "arena", "state", "const", "out", "weights.0", "weights.packed", "link")  # by number, too
 FIXED, SLOTS, RING, WIDTH, POOL = range(5)  # kinds of dimensions; POOL + k: blocks of layer group k
 CHECKED = 4  # further sizes that the relocated tables are compared at
@@ -285,7 +293,8 @@ def plan_tables(gguf: GGUF, device: Device) -> tuple[PlanTables, CompiledModel, 
     """
     trained = architecture(gguf, Cache(1)).context
     batch = bucket_of(min(trained, MAX_TOKENS), MAX_TOKENS)
-    buckets = tuple(dict.fromkeys((ONE, Bucket(batch, min(batch, ROWS)))))
+    embeds = pooling_number(gguf, architecture(gguf, Cache(1)))  # then a step may give a row for each token
+    buckets = tuple(dict.fromkeys((ONE, Bucket(batch, batch if embeds else min(batch, ROWS)))))
 
     def compiled(size: CacheSize) -> CompiledModel:
         return compile_model(gguf, device, Cache(size.context, size.slots, batch=batch), buckets)
@@ -362,6 +371,7 @@ def pack_plans(
     head["block"], head["batch"] = model.cache.block, max(e.plan.bucket.tokens for _, e in entries)
     head["vocabulary"], head["least_context"] = model.vocabulary, least
     head["most_context"], head["context"], head["slots"] = model.arch.context, size.context, size.slots
+    head["pooling"], head["whole"], head["width"] = model.pooling, model.whole, model.width
     packed = [part for number, entry in entries for part in _pack_entry(number, entry)]
     return section(head, [bytes(names), weights, states, groups, *packed])
 

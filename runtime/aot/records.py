@@ -26,7 +26,8 @@ PLAN_HEAD = np.dtype(
         ("file_crc", "<u4"), ("n_names", "<u4"), ("n_weights", "<u4"), ("n_states", "<u4"),
         ("n_groups", "<u4"), ("n_plans", "<u4"), ("n_variants", "<u4"), ("block", "<u4"),
         ("batch", "<u4"), ("vocabulary", "<u4"), ("least_context", "<u4"), ("most_context", "<u4"),
-        ("context", "<u4"), ("slots", "<u4"),
+        ("context", "<u4"), ("slots", "<u4"), ("pooling", "<u4"), ("whole", "<u4"), ("width", "<u4"),
+        ("zero", "<u4"),
     ]
 )  # fmt: skip
 PLAN_WEIGHT = np.dtype(

@@ -144,6 +144,10 @@ class Driver(_Process):
     def close(self) -> None:
         self.say("close")
 
+    def embed(self, text: str, flags: int = 0) -> bytes:
+        """The vector of a text, as the bytes of its floats."""
+        return bytes.fromhex(self.say(f"embed {flags} {text.encode().hex() or '-'}"))
+
     def begin(self, number: int, ids: Sequence[int], options: Mapping[str, Any]) -> None:
         words = " ".join(f"{name}={value}" for name, value in options.items())
         self.say(f"begin {number} {words} : {' '.join(map(str, ids))}")

@@ -60,7 +60,8 @@ SATCHEL_API void satchel_close(satchel_model *); /* NULL: nothing */
 typedef struct {
     uint32_t size;
     int32_t context, slots, vocabulary;
-    char kernels[32]; /* the instruction set in use, such as "avx2" */
+    char kernels[32];        /* the instruction set in use, such as "avx2" */
+    int32_t embedding, zero; /* numbers of a vector of satchel_embed; 0: the model generates text */
 } satchel_model_facts;
 SATCHEL_API int32_t satchel_facts(const satchel_model *,
                                   satchel_model_facts *facts); /* facts->size is set by the caller */
@@ -79,6 +80,15 @@ SATCHEL_API int64_t satchel_tokenize(const satchel_model *, const char *text, in
  * are no UTF-8 become U+FFFD. The space that SentencePiece puts before a text is left out. */
 SATCHEL_API int64_t satchel_detokenize(const satchel_model *, const int32_t *ids, int64_t count, uint32_t flags,
                                        char *text, int64_t room);
+
+/* --- embeddings */
+
+/* The vector of a text, of a model of embeddings (an encoder, or a file that states its pooling): pooled as the file says, and of
+ * Euclidean norm 1. Gives its number of floats, of which the first `room` are written to `row` (NULL where room is 0). flags: of
+ * satchel_tokenize. The text takes slot 0 and waits for other callers' texts; none is computed together with another one.
+ * SATCHEL_E_LONG where it has more tokens than the context, or than an encoder's step. */
+SATCHEL_API int64_t satchel_embed(satchel_model *, const char *text, int64_t length, uint32_t flags, float *row,
+                                  int64_t room);
 
 /* --- the text of answers: stop strings and thinking
  *

@@ -3,7 +3,7 @@
  *
  *   open PATH CONTEXT SLOTS THREADS     close
  *   begin N NAME=VALUE... : ID...       next N COUNT     report N     end N
- *   tokenize FLAGS HEX                  detokenize FLAGS ID...
+ *   tokenize FLAGS HEX                  detokenize FLAGS ID...          embed FLAGS HEX
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +165,20 @@ static void tokenize(void) {
     free(text);
 }
 
+/* The vector's floats, the bytes of each in hexadecimal digits. */
+static void embed(void) {
+    enum { MOST_FLOATS = 4096 };
+    static float row[MOST_FLOATS];
+    uint32_t flags = (uint32_t)number();
+    char *hex = strtok(NULL, " "), *text = read_hex(hex ? hex : "-");
+    int64_t size = hex && *hex != '-' ? (int64_t)strlen(hex) / 2 : 0, n;
+    n = satchel_embed(model, text, size, flags, row, MOST_FLOATS);
+    if (!tell(n))
+        for (size_t i = 0; i < sizeof *row * (size_t)n; i++)
+            printf("%02x", ((unsigned char *)row)[i]);
+    free(text);
+}
+
 static void detokenize(void) {
     uint32_t flags = (uint32_t)number();
     int n = read_ids();
@@ -203,6 +217,8 @@ int main(void) {
             tokenize();
         else if (!strcmp(word, "detokenize"))
             detokenize();
+        else if (!strcmp(word, "embed"))
+            embed();
         printf("\n");
         fflush(stdout);
     }
