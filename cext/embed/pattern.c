@@ -26,10 +26,10 @@ const char *pattern_check(const pattern_set *s) {
     for (uint32_t i = 0; i < s->n_code; i++) {
         pattern_code c = s->code[i];
         int last = i + 1 == s->n_code;
-        if (c.op > PATTERN_LOOK || (last && c.op != PATTERN_MATCH))
+        if (c.op >= N_PATTERN_OPS || (last && c.op != PATTERN_MATCH))
             return "a pattern's code does not end";
-        if ((c.op == PATTERN_CLASS && c.a >= s->n_classes) ||
-            (c.op == PATTERN_RUN && (c.c >= s->n_classes || c.a > c.b)) ||
+        if (((c.op == PATTERN_CLASS || c.op == PATTERN_BORDER) && c.a >= s->n_classes) ||
+            ((c.op == PATTERN_RUN || c.op == PATTERN_HOLD) && (c.c >= s->n_classes || c.a > c.b)) ||
             ((c.op == PATTERN_SPLIT || c.op == PATTERN_JUMP || c.op == PATTERN_LOOK) && c.a >= s->n_code) ||
             (c.op == PATTERN_SPLIT && c.b >= s->n_code) || (c.op == PATTERN_LOOK && c.c > LOOK_NOT_BEHIND))
             return "a pattern's code is out of range";
@@ -43,7 +43,7 @@ void pattern_end(pattern_run *r) {
     r->room = 0;
 }
 
-static int holds(const pattern_set *s, uint32_t number, uint32_t point) {
+int pattern_holds(const pattern_set *s, uint32_t number, uint32_t point) {
     const pattern_range *ranges = s->ranges + s->classes[number].first;
     uint32_t low = 0, high = s->classes[number].count;
     while (low < high) {
@@ -117,7 +117,7 @@ static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_
         case PATTERN_MATCH:
             return at;
         case PATTERN_CLASS:
-            failed = at >= size || !holds(s, c.a, text[at]);
+            failed = at >= size || !pattern_holds(s, c.a, text[at]);
             at += !failed;
             code++;
             break;
@@ -130,16 +130,29 @@ static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_
             code = c.a;
             break;
         case PATTERN_RUN:
-            while (end < size && end - at < (int64_t)c.b && holds(s, c.c, text[end]))
+        case PATTERN_HOLD:
+            while (end < size && end - at < (int64_t)c.b && pattern_holds(s, c.c, text[end]))
                 end++;
             r->steps -= r->steps < (uint64_t)(end - at) / 8 ? r->steps : (uint64_t)(end - at) / 8;
             failed = end - at < (int64_t)c.a;
             code++;
-            if (!failed && end - at > (int64_t)c.a &&
+            if (!failed && c.op == PATTERN_RUN && end - at > (int64_t)c.a &&
                 (found =
                      push(r, &depth, (pattern_choice){.code = code, .at = end, .least = at + (int64_t)c.a, .run = 1})))
                 return found;
             at = end;
+            break;
+        case PATTERN_START:
+            failed = at != r->search;
+            code++;
+            break;
+        case PATTERN_BORDER:
+            failed = (at > 0 && pattern_holds(s, c.a, text[at - 1])) == (at < size && pattern_holds(s, c.a, text[at]));
+            code++;
+            break;
+        case PATTERN_LINE_END:
+            failed = at < size && text[at] != '\n';
+            code++;
             break;
         default:
             found = look(r, code, text, size, at, depth, nested);

@@ -14,12 +14,16 @@ typedef struct {
 /* NULL, or what is wrong: numbers out of range, code that does not end. */
 const char *pattern_check(const pattern_set *);
 
+/* Whether a character is of a class. */
+int pattern_holds(const pattern_set *, uint32_t number, uint32_t point);
+
 /* A run over one text. All zeros but `set` at first; pattern_end() frees it. */
 typedef struct {
     const pattern_set *set;
     struct pattern_choice *stack;
     uint32_t room;
     uint64_t steps; /* that are left */
+    int64_t search; /* where the search for a match began */
 } pattern_run;
 void pattern_end(pattern_run *);
 

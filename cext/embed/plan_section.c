@@ -22,7 +22,7 @@ static int kinds_ok(const uint8_t *kinds, uint32_t groups) {
 }
 
 static int check_head(const gguf_file *f, const plan_head *h) {
-    if (memcmp(h->magic, "SATPLAN1", 8) || h->size != f->plan.size)
+    if (memcmp(h->magic, "SATPLAN2", 8) || h->size != f->plan.size)
         return wrong("expected a plan of this version, of as many bytes as it says");
     if (h->hal != HAL_ABI_HASH)
         return wrong("it was built by another version of Satchel than this library is of");
@@ -37,6 +37,8 @@ static int check_head(const gguf_file *f, const plan_head *h) {
         h->vocabulary > INT32_MAX || !h->least_context || h->least_context > h->most_context ||
         h->most_context > MOST_CONTEXT)
         return wrong("sizes of blocks, steps, vocabulary or context are out of range");
+    if (h->pooling >= N_POOLINGS || !h->width || h->width > MOST_ENTRIES)
+        return wrong("its kind of output is out of range");
     if (h->context < h->least_context || h->context > h->most_context || !h->slots || h->slots > MOST_SLOTS)
         return wrong("its default context or slots are out of range");
     return 0;
@@ -77,9 +79,12 @@ static int check_fields(const plan_head *h, const plan_tables *p) {
         seen[f->what] = 1;
         groups |= f->what == FIELD_TABLE ? 1u << f->group : 0;
     }
-    for (int i = 0; i < N_FIELDS; i++)
-        if (i != FIELD_TABLE && seen[i] != (i < FIELD_TABLE || p->entry->what == OUTPUT_MASKED))
+    for (int i = 0; i < N_FIELDS; i++) {
+        int masked = i == FIELD_BITMASK || i == FIELD_EDITS;
+        if (masked ? seen[i] != (p->entry->what == OUTPUT_MASKED)
+                   : i < FIELD_TABLE && !seen[i] && (i != FIELD_PARAMS || !h->pooling))
             return wrong("a plan lacks an input, or has one that it does not read");
+    }
     return groups == (1u << h->n_groups) - 1 ? 0 : wrong("a plan lacks a layer group's table");
 }
 
@@ -87,12 +92,12 @@ static int check_plan(const plan_section *s, const plan_tables *p) {
     const plan_head *h = s->head;
     const plan_entry *e = p->entry;
     if (e->variant >= h->n_variants || !e->tokens || e->tokens > h->batch || !e->rows || e->rows > e->tokens ||
-        e->rows > MOST_SLOTS)
+        (e->rows > MOST_SLOTS && !h->pooling))
         return wrong("tokens or rows of a plan are out of range");
-    if (e->what >= N_OUTPUTS)
+    if (e->what >= N_OUTPUTS || (h->pooling && e->what != OUTPUT_TOKENS))
         return wrong("a plan's output is of no known kind");
     if (e->out > INT32_MAX || e->output % 4 || e->output > e->out ||
-        e->out - e->output < (e->what == OUTPUT_MASKED ? 8ull : 4ull) * e->rows)
+        e->out - e->output < (e->what == OUTPUT_MASKED ? 8ull : 4ull) * e->rows * (h->pooling ? h->width : 1))
         return wrong("a plan's output is out of range");
     for (uint32_t i = 0; i < e->n_views; i++) {
         const plan_view *v = p->views + i;

@@ -2,9 +2,9 @@
 #ifndef SATCHEL_EMBED_REPLY_H
 #define SATCHEL_EMBED_REPLY_H
 
+#include "answer.h"
 #include "choices.h"
 #include "model.h"
-#include "utf8.h"
 
 enum { FAULT = 160 };
 
@@ -19,9 +19,7 @@ struct satchel_reply {
     hal_sampling sampling;
     choices *choices;  /* NULL: the plan samples alone */
     char fault[FAULT]; /* why it failed; empty: a step did */
-    utf8_stream stream;
-    char *text;
-    size_t room;
+    answer answer;
 };
 
 /* Gives the reply's slot to it, with the longest begin of its prompt that a free slot has. The lock is held. */

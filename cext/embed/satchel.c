@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "embed.h"
 #include "error.h"
 #include "reply.h"
 #include "sampling.h"
@@ -77,6 +78,7 @@ void satchel_close(satchel_model *m) {
 int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
     satchel_model_facts f = {.context = m->size.context, .slots = m->size.slots};
     f.vocabulary = (int32_t)m->plan.head->vocabulary;
+    f.embedding = m->plan.head->pooling ? (int32_t)m->plan.head->width : 0;
     memcpy(f.kernels, m->kernels, sizeof f.kernels);
     give(facts, &f, sizeof f);
     return 0;
@@ -86,16 +88,10 @@ int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
 
 /* Tokens of a text, with those that the file asks for around it. */
 static int tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, token_list *out) {
-    const tokenizer_head *h = m->words.head;
-    int code = 0;
-    if ((!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS))
-        return argument("satchel_tokenize: expected a text, and flags SATCHEL_SPECIAL and SATCHEL_NO_BOS");
-    if (h->flags & TOKENIZER_ADD_BOS && !(flags & SATCHEL_NO_BOS))
-        code = token_list_add(out, h->bos);
-    if (!code)
-        code = words_encode(&m->words, text, text ? text_size(text, length) : 0, flags & SATCHEL_SPECIAL, out);
-    if (!code && h->flags & TOKENIZER_ADD_EOS && !(flags & SATCHEL_NO_BOS))
-        code = token_list_add(out, h->eos);
+    int code;
+    if ((!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS | SATCHEL_CONTINUES))
+        return argument("satchel_tokenize: expected a text, and flags of SATCHEL_SPECIAL, NO_BOS and CONTINUES");
+    code = words_encode(&m->words, text, text ? text_size(text, length) : 0, flags, out);
     return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
 }
 
@@ -116,6 +112,7 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
                            int64_t room) {
     utf8_stream stream = {0};
     int64_t made = 0;
+    int strip = (m->words.head->flags & TOKENIZER_SPACE_PREFIX) != 0;
     for (int64_t i = 0; i <= count; i++) {
         gguf_bytes bytes = {NULL, 0};
         char *piece;
@@ -124,7 +121,7 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
             return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1,
                             ids[i]);
         if (i < count)
-            bytes = words_token(&m->words, ids[i], flags & SATCHEL_SPECIAL);
+            bytes = words_shown(&m->words, ids[i], flags & SATCHEL_SPECIAL, &strip);
         if (!(piece = malloc(UTF8_GROWTH * (bytes.size + 1))))
             return hal_fail(SATCHEL_E_MEMORY, "no memory for a token of %llu bytes", (unsigned long long)bytes.size);
         n = i < count ? utf8_feed(&stream, bytes.data, bytes.size, piece) : utf8_flush(&stream, piece);
@@ -136,6 +133,31 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
     if (made < room)
         text[made] = 0;
     return made;
+}
+
+/* --- embeddings */
+
+int64_t satchel_embed(satchel_model *m, const char *text, int64_t length, uint32_t flags, float *row, int64_t room) {
+    token_list list = {0};
+    int64_t width = m ? m->plan.head->width : 0;
+    float *whole = NULL;
+    int code;
+    if (!m || (room > 0 && !row))
+        return argument("satchel_embed: expected a model, and a place for the vector, got NULL");
+    if (!m->plan.head->pooling)
+        return argument("satchel_embed: the model generates text: call satchel_generate");
+    if (!(code = tokenize(m, text, length, flags, &list)) && !(whole = malloc((size_t)width * sizeof *whole)))
+        code = hal_fail(SATCHEL_E_MEMORY, "no memory for a vector of %lld numbers", (long long)width);
+    if (!code) {
+        pthread_mutex_lock(&m->lock);
+        code = embed_tokens(m, list.ids, list.n, whole);
+        pthread_mutex_unlock(&m->lock);
+    }
+    if (!code && room > 0)
+        memcpy(row, whole, (size_t)(room < width ? room : width) * sizeof *row);
+    free(list.ids);
+    free(whole);
+    return code ? code : width;
 }
 
 /* --- answers */
@@ -159,6 +181,8 @@ static int64_t draw_seed(const void *at) {
 }
 
 static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t count) {
+    if (m->plan.head->pooling)
+        return argument("the model makes embeddings, not text: call satchel_embed");
     if (count < 1)
         return argument("prompt: expected one token or more, got none");
     if (count > m->size.context)
@@ -174,8 +198,19 @@ static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t coun
 static void end_reply(satchel_reply *r) {
     choices_free(r->choices);
     free(r->prompt);
-    free(r->text);
+    answer_free(&r->answer);
     free(r);
+}
+
+static int begin_text(const satchel_model *m, const satchel_generate_options *o, answer *out) {
+    answer_options text = {.stops = o->stop,
+                           .n_stops = o->n_stop,
+                           .include_stop = o->include_stop,
+                           .open = o->thinking_open,
+                           .close = o->thinking_close,
+                           .begins = o->thinking_begin};
+    int code = answer_begin(out, &m->words, &text);
+    return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
 }
 
 int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, const satchel_generate_options *options,
@@ -201,6 +236,8 @@ int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, co
     if (!(code = sampling_record(&o, &r->sampling)) && o.seed < 0)
         r->sampling.seed = (uint64_t)draw_seed(r);
     r->reason = r->most == 0 ? SATCHEL_LENGTH : 0;
+    if (!code)
+        code = begin_text(m, &o, &r->answer);
     if (!code)
         code = choices_open(m, &o, ids, count, &r->choices);
     if (!code) {
@@ -228,42 +265,45 @@ int32_t satchel_generate_text(satchel_model *m, const char *text, int64_t length
     return code;
 }
 
-/* Room for the text of a token, and a zero byte. */
-static int reserve_text(satchel_reply *r, size_t size) {
-    char *grown;
-    if (size <= r->room)
-        return 0;
-    if (!(grown = realloc(r->text, size)))
-        return hal_fail(SATCHEL_E_MEMORY, "no memory for a text of %zu bytes", size);
-    r->text = grown;
-    r->room = size;
-    return 0;
+/* The next token, with the text that it released; 0: there is none, and what was held back is released. The lock is held. */
+static int next_token(satchel_reply *r, int32_t *token) {
+    int code = r->reason == SATCHEL_STOPPED ? 0 : reply_advance(r);
+    if (code)
+        return code;
+    if (r->reason != SATCHEL_STOPPED && reply_take(r, token)) {
+        code = model_code(answer_add(&r->answer, *token));
+        r->reason = r->answer.stopped >= 0 ? SATCHEL_STOPPED : r->reason;
+        return code ? code : 1;
+    }
+    if (!r->flushed) {
+        r->flushed = 1;
+        code = model_code(answer_end(&r->answer));
+        r->reason = r->answer.stopped >= 0 ? SATCHEL_STOPPED : r->reason;
+    }
+    return code;
 }
 
 int32_t satchel_reply_next(satchel_reply *r, satchel_piece *piece) {
-    satchel_piece p = {.token = -1};
-    gguf_bytes bytes = {NULL, 0};
-    int code, has;
+    satchel_piece p = {.token = -1, .text = ""};
+    const answer_piece *said;
+    int has = 0;
     if (!r || !piece)
         return argument("satchel_reply_next: expected a reply and a piece, got NULL");
-    pthread_mutex_lock(&r->model->lock);
-    code = reply_advance(r);
-    has = code ? 0 : reply_take(r, &p.token);
-    pthread_mutex_unlock(&r->model->lock);
-    if (code)
-        return code;
-    if (has)
-        bytes = words_token(&r->model->words, p.token, 0);
-    if (!has && (r->flushed || !r->stream.have))
+    if (!(said = answer_take(&r->answer))) {
+        pthread_mutex_lock(&r->model->lock);
+        has = next_token(r, &p.token);
+        pthread_mutex_unlock(&r->model->lock);
+        if (has < 0)
+            return has;
+        said = answer_take(&r->answer);
+    }
+    if (!said && !has)
         return 0;
-    if ((code = reserve_text(r, UTF8_GROWTH * (bytes.size + 1) + 1)))
-        return code;
-    p.token = has ? p.token : -1;
-    p.length =
-        (int64_t)(has ? utf8_feed(&r->stream, bytes.data, bytes.size, r->text) : utf8_flush(&r->stream, r->text));
-    r->flushed = !has;
-    r->text[p.length] = 0;
-    p.text = r->text;
+    if (said) {
+        p.text = r->answer.out.data + said->at;
+        p.length = (int64_t)said->size;
+        p.kind = said->kind;
+    }
     give(piece, &p, sizeof p);
     return 1;
 }
@@ -272,6 +312,7 @@ int32_t satchel_report(const satchel_reply *r, satchel_reply_report *report) {
     satchel_reply_report told = {.reason = r->reason, .prompt_tokens = r->n_prompt, .cached_tokens = r->cached};
     told.tokens = r->made;
     told.seed = (int64_t)r->sampling.seed;
+    told.stop = r->answer.stopped;
     give(report, &told, sizeof told);
     return 0;
 }

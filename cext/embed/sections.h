@@ -11,8 +11,19 @@
 /* Kinds of dimensions that follow the cache; DIM_POOL + k: blocks of layer group k. */
 enum { DIM_FIXED, DIM_SLOTS, DIM_RING, DIM_WIDTH, DIM_POOL };
 /* Inputs of the step block. */
-enum { FIELD_IDS, FIELD_POS, FIELD_SLOT, FIELD_ROWS, FIELD_PARAMS, FIELD_TABLE, FIELD_BITMASK, FIELD_EDITS, N_FIELDS };
-/* What a plan gives for each row: a token; or a token and its nll_bits (as a float32's bits), under the row's token bitmask and
+enum {
+    FIELD_IDS,
+    FIELD_POS,
+    FIELD_SLOT,
+    FIELD_ROWS,
+    FIELD_PARAMS,
+    FIELD_TABLE,
+    FIELD_SEGMENTS,
+    FIELD_BITMASK,
+    FIELD_EDITS,
+    N_FIELDS
+};
+/* What a plan gives for each row: a token (or, for embeddings, a hidden row); or a token and its nll_bits (as a float32's bits), under the row's token bitmask and
  * after its edits, which are inputs. */
 enum { OUTPUT_TOKENS, OUTPUT_MASKED, N_OUTPUTS };
 enum { MOST_EDITS = 1024 }; /* logit edits of a row: (token, float32) each */
@@ -22,17 +33,20 @@ enum { BUFFER_STEP, BUFFER_ARENA, BUFFER_STATE, BUFFER_CONST, BUFFER_OUT, BUFFER
 /* satchel.plan: plan_head, names (bytes), plan_weight, plan_state, plan_group; then for each plan plan_entry, plan_field, hal_step,
  * plan_view, hal_op, arguments (bytes), constants (bytes). */
 typedef struct {
-    char magic[8];      /* SATPLAN1 */
+    char magic[8];      /* SATPLAN2 */
     uint32_t size, crc; /* bytes of the section; CRC-32 of what follows this number */
     uint64_t hal;       /* HAL_ABI_HASH */
     uint32_t file_crc;  /* CRC-32 of the file's other keys and its tensor list: the plan belongs to them */
     uint32_t n_names, n_weights, n_states, n_groups, n_plans, n_variants;
     uint32_t block, batch, vocabulary; /* tokens of a KV block, and of the largest step; width of the logits */
     uint32_t least_context, most_context, context, slots;
+    uint32_t pooling, whole, width, zero; /* whole: a text is read in one step; width: numbers of a hidden row */
 } plan_head;
 /* A weight is read as the file has it; or packed when the file is opened; or it is packed in the tensor satchel.panels, where packed
  * weights follow each other in the order of their table, each at a multiple of 64 bytes. */
 enum { PACKED_NOT, PACKED_AT_OPEN, PACKED_IN_FILE };
+/* What the plans give: tokens, or hidden rows, and how these become the vector of a text. */
+enum { POOLING_NONE, POOLING_MEAN, POOLING_FIRST, POOLING_LAST, N_POOLINGS };
 typedef struct {
     uint32_t name, name_size;            /* place in the names */
     uint32_t format, packed, ndim, zero; /* packed: PACKED_ */
@@ -50,7 +64,7 @@ enum { WINDOW_RECURRENT = 1 << 30 };
 typedef struct {
     uint32_t variant, tokens, rows, n_fields, n_steps, n_views, n_ops, n_args, n_consts, what; /* what: OUTPUT_ */
     uint64_t arena, out;                                                                       /* bytes */
-    uint64_t output; /* offset of the sampled tokens in the buffer out */
+    uint64_t output; /* offset of the sampled tokens or hidden rows in the buffer out */
 } plan_entry;
 typedef struct {
     uint64_t unit;
@@ -64,31 +78,72 @@ typedef struct {
 } plan_view;
 
 /* satchel.tokenizer: tokenizer_head, begins of tokens in the bytes (uint32, n_tokens + 1), flags of tokens (uint8), tokens of the
- * 256 bytes (int32, -1: none), tokenizer_merge (by left, right), tokenizer_word (by their bytes: tokens that a word may be as a whole),
- * tokenizer_special (in the order in which a text is cut at them), end tokens (uint32), begins of the patterns in the code
- * (uint32), pattern_code, pattern_class, pattern_range (rising within a class), bytes. */
+ * 256 bytes (int32, -1: none), tokenizer_merge (by left, right), tokenizer_word (by their bytes: what text is looked up in, see the
+ * kinds), tokenizer_special (in the order in which a text is cut at them), end tokens (uint32), begins of the patterns in the code
+ * (uint32), pattern_code, pattern_class, pattern_range (rising within a class), tokenizer_map (rising), points of the maps (uint32),
+ * the precompiled character map (bytes, as formats/tokenizer/charsmap.py describes it), bytes. */
 typedef struct {
-    char magic[8]; /* SATTOK01 */
+    char magic[8]; /* SATTOK02 */
     uint32_t size, crc;
     uint32_t n_tokens, n_bytes, n_merges, n_words, n_specials, n_ends, n_programs, n_code, n_classes, n_ranges;
-    uint32_t flags;
-    int32_t bos, eos, zero; /* -1: none */
+    uint32_t n_maps, n_points, n_charsmap;
+    uint32_t flags, kind;
+    int32_t bos, eos, unknown; /* -1: none; eos: what is added at the end, which is the separator of WordPiece */
+    float unknown_score;       /* of a character without a token, TOKENIZER_UNIGRAM */
+    uint32_t zero;
 } tokenizer_head;
-enum { TOKENIZER_ADD_BOS = 1, TOKENIZER_ADD_EOS = 2, TOKENIZER_WHOLE_WORDS = 4 };
+/* Kinds, and what their words are. BYTES: byte-level BPE; words: tokens that a word may be as a whole. RAW: BPE over characters, with
+ * tokens for bytes; words: tokens of one character or of newlines. SCORED: SentencePiece BPE; words: pieces, value: their rank, the
+ * best first. UNIGRAM: words: pieces, value: the float32 of their score. WORDPIECE: words: begins of words, and parts that go on
+ * with "##" before them. Words of RAW, SCORED and UNIGRAM have a space for U+2581, as texts do. */
+enum { TOKENIZER_BYTES, TOKENIZER_RAW, TOKENIZER_SCORED, TOKENIZER_UNIGRAM, TOKENIZER_WORDPIECE, N_TOKENIZERS };
+/* SPACE_PREFIX: a space is put before a text, and one is taken from the begin of what tokens say. SQUEEZE: runs of spaces become one.
+ * CUTS: no token holds a letter, a space and what follows, so that long texts may be cut there. */
+enum {
+    TOKENIZER_ADD_BOS = 1,
+    TOKENIZER_ADD_EOS = 2,
+    TOKENIZER_WHOLE_WORDS = 4,
+    TOKENIZER_SPACE_PREFIX = 8,
+    TOKENIZER_SQUEEZE = 16,
+    TOKENIZER_CUTS = 32
+};
 enum { TOKEN_HIDDEN = 1, TOKEN_PLAIN = 2 }; /* PLAIN: ordinary text, which may come within a grammar */
 typedef struct {
     uint32_t left, right, made, rank;
 } tokenizer_merge;
 typedef struct {
-    uint32_t token, at, size, zero; /* at: of the word in the bytes */
+    uint32_t token, at, size, value; /* at: of the word in the bytes */
 } tokenizer_word;
+/* ALWAYS: cut out of any text, else only where special tokens are asked for. LEFT, RIGHT: with the white space before and after it. */
+enum { SPECIAL_ALWAYS = 1, SPECIAL_LEFT = 2, SPECIAL_RIGHT = 4 };
 typedef struct {
-    uint32_t token, always; /* always 1: cut out of any text; 0: only where special tokens are asked for */
+    uint32_t token, flags;
 } tokenizer_special;
+/* What WordPiece makes of the characters low to high; others stay as they are. MOVE: the character `value` further on (modulo 2^32).
+ * DROP: nothing. BREAK: nothing, but marks are not sorted across it. SPACED: itself between spaces. HANGUL: a syllable's letters.
+ * POINTS: `count` points from `value` on, of which 0 is a BREAK. Class 0 of the patterns is punctuation; marks of class k + 1 come
+ * behind those of class k in a run of marks. */
+enum { MAP_MOVE, MAP_DROP, MAP_BREAK, MAP_SPACED, MAP_HANGUL, MAP_POINTS, N_MAPS };
+typedef struct {
+    uint32_t low, high, kind, value, count, zero;
+} tokenizer_map;
 /* PATTERN_CLASS a: one character of class a. SPLIT a b: go on at a, else at b. JUMP a. RUN c a b: a to b characters of class c,
  * as many as possible first. LOOK a c: whether the code from the next one on matches here (LOOK_BEHIND: before here); then go on
- * at a. */
-enum { PATTERN_MATCH, PATTERN_CLASS, PATTERN_SPLIT, PATTERN_JUMP, PATTERN_RUN, PATTERN_LOOK };
+ * at a. HOLD c a b: as RUN, and only as many as possible. START: here the search for a match began. BORDER a: of two characters
+ * beside each other one is of class a. LINE_END: the text or a line ends here. */
+enum {
+    PATTERN_MATCH,
+    PATTERN_CLASS,
+    PATTERN_SPLIT,
+    PATTERN_JUMP,
+    PATTERN_RUN,
+    PATTERN_LOOK,
+    PATTERN_HOLD,
+    PATTERN_START,
+    PATTERN_BORDER,
+    PATTERN_LINE_END,
+    N_PATTERN_OPS
+};
 enum { LOOK_AHEAD, LOOK_NOT_AHEAD, LOOK_BEHIND, LOOK_NOT_BEHIND };
 typedef struct {
     uint32_t op, a, b, c;

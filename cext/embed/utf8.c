@@ -65,7 +65,9 @@ int64_t utf8_points(const char *text, int64_t size, uint32_t *points) {
             point &= 0x7Fu >> s.have;
         for (int k = 1; k < s.have; k++)
             point = point << 6 | (s.bytes[k] & 0x3F);
-        points[made++] = point;
+        if (points)
+            points[made] = point;
+        made++;
         s.have = 0;
         begin = i + 1;
     }

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The code points of `size` bytes, to `points` (which has room for as many as bytes); their number, or -1 - i where byte i begins no
+/* The code points of `size` bytes, to `points` (NULL, or room for as many as bytes); their number, or -1 - i where byte i begins no
  * character. */
 int64_t utf8_points(const char *text, int64_t size, uint32_t *points);
 /* Bytes of a code point in UTF-8. */

@@ -1,15 +1,15 @@
-/* words.c: see words.h. A text is cut at special tokens, then into words by the patterns; a word's bytes become tokens, of which the
- * pair of the lowest rank, the leftmost first, is merged until none is left. The section is hostile input. */
+/* words.c: see words.h. A text is cut at special tokens; what is between them is encoded as encode.h says. The section is hostile
+ * input: every number that is an index is checked here, once; the order of tables is not, so a search may miss, but ends. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "encode.h"
 #include "error.h"
 #include "section_tables.h"
 #include "size.h"
 #include "utf8.h"
-#include "words.h"
 
-enum { MOST_TOKENS = 1 << 22, MOST_PROGRAMS = 16, MOST_SPECIALS = 1 << 14, STEPS_A_POINT = 512, MOST_TEXT = 1 << 28 };
+enum { MOST_TOKENS = 1 << 22, MOST_PROGRAMS = 16, MOST_SPECIALS = 1 << 14, MOST_TEXT = 1 << 28, PIECE = 1 << 15 };
 
 /* --- the section */
 
@@ -17,16 +17,25 @@ static int wrong(const char *what) {
     return hal_fail(HAL_E_INVALID, "satchel.tokenizer: %s; build the file again with `satchel build`", what);
 }
 
+/* Whether a token is one, or -1. */
+static int token_ok(const tokenizer_head *h, int64_t token) {
+    return token >= -1 && token < (int64_t)h->n_tokens;
+}
+
 static int check_head(const gguf_file *f, const tokenizer_head *h, uint32_t vocabulary) {
-    if (memcmp(h->magic, "SATTOK01", 8) || h->size != f->tokenizer.size)
+    if (memcmp(h->magic, "SATTOK02", 8) || h->size != f->tokenizer.size)
         return wrong("expected a tokenizer of this version, of as many bytes as it says");
     if (h->crc != gguf_crc(0, (const uint8_t *)h + 16, h->size - 16))
         return wrong("its checksum is wrong: the file is damaged");
     if (!h->n_tokens || h->n_tokens > MOST_TOKENS || h->n_tokens > vocabulary)
         return wrong("expected at most a token for each logit");
-    if (!h->n_programs || h->n_programs > MOST_PROGRAMS || h->n_specials > MOST_SPECIALS || h->bos < -1 ||
-        h->bos >= (int64_t)h->n_tokens || h->eos < -1 || h->eos >= (int64_t)h->n_tokens)
-        return wrong("its patterns or special tokens are out of range");
+    if (h->kind >= N_TOKENIZERS || h->n_programs > MOST_PROGRAMS || h->n_specials > MOST_SPECIALS ||
+        !token_ok(h, h->bos) || !token_ok(h, h->eos) || !token_ok(h, h->unknown))
+        return wrong("its kind, patterns or special tokens are out of range");
+    if ((h->kind <= TOKENIZER_RAW && !h->n_programs) || (h->kind == TOKENIZER_WORDPIECE && !h->n_classes))
+        return wrong("it has no patterns");
+    if (h->kind == TOKENIZER_WORDPIECE && h->unknown < 0)
+        return wrong("it has no unknown token");
     if ((h->flags & TOKENIZER_ADD_BOS && h->bos < 0) || (h->flags & TOKENIZER_ADD_EOS && h->eos < 0))
         return wrong("it adds a token that it does not have");
     return 0;
@@ -46,6 +55,9 @@ static int read_tables(words *w, tables *t) {
     w->patterns.code = next(t, h->n_code, sizeof *w->patterns.code);
     w->patterns.classes = next(t, h->n_classes, sizeof *w->patterns.classes);
     w->patterns.ranges = next(t, h->n_ranges, sizeof *w->patterns.ranges);
+    w->maps = next(t, h->n_maps, sizeof *w->maps);
+    w->points = next(t, h->n_points, 4);
+    w->charsmap = next(t, h->n_charsmap, 1);
     w->bytes = next(t, h->n_bytes, 1);
     return t->failed || t->at != t->size ? wrong("its tables have another size than it says") : 0;
 }
@@ -57,6 +69,30 @@ static int ids_ok(const uint32_t *ids, uint64_t count, uint32_t tokens) {
     return 1;
 }
 
+static int check_maps(const words *w) {
+    const tokenizer_head *h = w->head;
+    for (uint32_t i = 0; i < h->n_maps; i++) {
+        const tokenizer_map *m = w->maps + i;
+        if (m->low > m->high || m->kind >= N_MAPS ||
+            (m->kind == MAP_POINTS && (m->value > h->n_points || m->count > h->n_points - m->value)))
+            return wrong("a character's map is out of range");
+    }
+    if (h->n_charsmap && (h->n_charsmap < 5 || w->charsmap[h->n_charsmap - 1]))
+        return wrong("its character map does not end");
+    return 0;
+}
+
+static int check_words(words *w) {
+    const tokenizer_head *h = w->head;
+    for (uint32_t i = 0; i < h->n_words; i++) {
+        const tokenizer_word *word = w->words + i;
+        if (word->token >= h->n_tokens || word->at > h->n_bytes || word->size > h->n_bytes - word->at)
+            return wrong("a word is out of range");
+        w->longest = w->longest > word->size ? w->longest : word->size;
+    }
+    return 0;
+}
+
 static int check_tables(const words *w) {
     const tokenizer_head *h = w->head;
     const char *fault = pattern_check(&w->patterns);
@@ -66,7 +102,7 @@ static int check_tables(const words *w) {
     if (w->begins[0] || w->begins[h->n_tokens] > h->n_bytes)
         return wrong("its tokens do not fill its bytes");
     for (int i = 0; i < 256; i++)
-        if (w->byte_tokens[i] < -1 || w->byte_tokens[i] >= (int64_t)h->n_tokens)
+        if (!token_ok(h, w->byte_tokens[i]))
             return wrong("a byte's token is out of range");
     for (uint32_t i = 0; i < h->n_merges; i++)
         if (!ids_ok(&w->merges[i].left, 3, h->n_tokens))
@@ -75,10 +111,6 @@ static int check_tables(const words *w) {
         if (w->specials[i].token >= h->n_tokens ||
             w->begins[w->specials[i].token] == w->begins[w->specials[i].token + 1])
             return wrong("a special token is out of range or empty");
-    for (uint32_t i = 0; i < h->n_words; i++)
-        if (w->words[i].token >= h->n_tokens || w->words[i].at > h->n_bytes ||
-            w->words[i].size > h->n_bytes - w->words[i].at)
-            return wrong("a word is out of range");
     if (!ids_ok(w->ends, h->n_ends, h->n_tokens))
         return wrong("an end token is out of range");
     return fault || !ids_ok(w->programs, h->n_programs, h->n_code) ? wrong(fault ? fault : "a pattern is out of range")
@@ -92,6 +124,8 @@ static int read_section(const gguf_file *f, uint32_t vocabulary, words *w) {
     if (!(w->head = next(&t, 1, sizeof *w->head)))
         return wrong("it is too short");
     if ((code = check_head(f, w->head, vocabulary)) || (code = read_tables(w, &t)))
+        return code;
+    if ((code = check_words(w)) || (code = check_maps(w)))
         return code;
     return check_tables(w);
 }
@@ -119,11 +153,30 @@ gguf_bytes words_token(const words *w, int32_t token, int hidden) {
     return (gguf_bytes){w->bytes + w->begins[token], w->begins[token + 1] - w->begins[token]};
 }
 
+gguf_bytes words_shown(const words *w, int32_t token, int hidden, int *strip) {
+    gguf_bytes found = words_token(w, token, hidden);
+    if (*strip && found.size) {
+        *strip = 0;
+        if (found.data[0] == ' ')
+            found = (gguf_bytes){found.data + 1, found.size - 1};
+    }
+    return found;
+}
+
 int words_is_end(const words *w, int32_t token) {
     for (uint32_t i = 0; i < w->head->n_ends; i++)
         if (w->ends[i] == (uint32_t)token)
             return 1;
     return 0;
+}
+
+int32_t words_special(const words *w, const char *text, size_t size) {
+    for (uint32_t i = 0; i < w->head->n_specials; i++) {
+        gguf_bytes found = words_token(w, (int32_t)w->specials[i].token, 1);
+        if (found.size == size && !memcmp(found.data, text, size))
+            return (int32_t)w->specials[i].token;
+    }
+    return -1;
 }
 
 int token_list_add(token_list *list, int32_t token) {
@@ -139,123 +192,16 @@ int token_list_add(token_list *list, int32_t token) {
     return 0;
 }
 
-/* --- merging */
+/* --- words by their bytes */
 
-/* Symbols of a word form a list; a pair that may be merged is in a heap by rank, then place. */
-typedef struct {
-    int32_t token; /* -1: it became part of the one before */
-    uint32_t before, after;
-} symbol;
-typedef struct {
-    uint32_t rank, place, left, right, made;
-} pair;
-enum { NOWHERE = UINT32_MAX };
-
-/* Memory of a call, which grows with the longest word. */
-typedef struct {
-    symbol *symbols;
-    pair *heap;
-    uint32_t n_heap;
-    uint64_t room;
-} merger;
-
-static const tokenizer_merge *find_merge(const words *w, uint32_t left, uint32_t right) {
-    uint64_t key = (uint64_t)left << 32 | right;
-    uint32_t low = 0, high = w->head->n_merges;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const tokenizer_merge *m = w->merges + middle;
-        if (((uint64_t)m->left << 32 | m->right) < key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < w->head->n_merges && w->merges[low].left == left && w->merges[low].right == right ? w->merges + low
-                                                                                                   : NULL;
-}
-
-static int before(const pair *a, const pair *b) {
-    return a->rank != b->rank ? a->rank < b->rank : a->place < b->place;
-}
-
-static void heap_add(merger *m, pair p) {
-    uint32_t i = m->n_heap++;
-    for (; i && before(&p, m->heap + (i - 1) / 2); i = (i - 1) / 2)
-        m->heap[i] = m->heap[(i - 1) / 2];
-    m->heap[i] = p;
-}
-
-static pair heap_take(merger *m) {
-    pair first = m->heap[0], last = m->heap[--m->n_heap];
-    uint32_t i = 0;
-    for (;;) {
-        uint32_t child = 2 * i + 1;
-        if (child + 1 < m->n_heap && before(m->heap + child + 1, m->heap + child))
-            child++;
-        if (child >= m->n_heap || !before(m->heap + child, &last))
-            break;
-        m->heap[i] = m->heap[child];
-        i = child;
-    }
-    m->heap[i] = last;
-    return first;
-}
-
-/* Adds the pair of the symbol at `place` and the one after it, if it may be merged. */
-static void offer(const words *w, merger *m, uint32_t place) {
-    const symbol *s = m->symbols + place;
-    const tokenizer_merge *found;
-    if (place == NOWHERE || s->after == NOWHERE)
-        return;
-    found = find_merge(w, (uint32_t)s->token, (uint32_t)m->symbols[s->after].token);
-    if (found)
-        heap_add(m, (pair){found->rank, place, found->left, found->right, found->made});
-}
-
-static int reserve(merger *m, uint64_t size) {
-    symbol *symbols;
-    pair *heap;
-    if (size <= m->room)
-        return 0;
-    symbols = realloc(m->symbols, size * sizeof *symbols);
-    m->symbols = symbols ? symbols : m->symbols;
-    /* Each merge takes one symbol away and offers two pairs. */
-    heap = realloc(m->heap, 3 * size * sizeof *heap);
-    m->heap = heap ? heap : m->heap;
-    if (!symbols || !heap)
-        return hal_fail(HAL_E_MEMORY, "no memory for a word of %llu bytes", (unsigned long long)size);
-    m->room = size;
-    return 0;
-}
-
-static void merge(const words *w, merger *m) {
-    while (m->n_heap) {
-        pair p = heap_take(m);
-        symbol *left = m->symbols + p.place, *right;
-        if (left->token != (int32_t)p.left || left->after == NOWHERE)
-            continue;
-        right = m->symbols + left->after;
-        if (right->token != (int32_t)p.right)
-            continue;
-        left->token = (int32_t)p.made;
-        left->after = right->after;
-        if (right->after != NOWHERE)
-            m->symbols[right->after].before = p.place;
-        right->token = -1;
-        offer(w, m, left->before);
-        offer(w, m, p.place);
-    }
-}
-
-/* The token that a word is as a whole; -1: none. */
-static int32_t whole_word(const words *w, const uint8_t *bytes, uint64_t size) {
-    uint32_t low = 0, high = w->head->n_words;
+int64_t find_word(const words *w, const uint8_t *bytes, uint64_t size) {
+    uint32_t low = 0, high = size > w->longest ? 0 : w->head->n_words;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         const tokenizer_word *word = w->words + middle;
         int order = memcmp(w->bytes + word->at, bytes, word->size < size ? word->size : size);
         if (!order && word->size == size)
-            return (int32_t)word->token;
+            return middle;
         if (order < 0 || (!order && word->size < size))
             low = middle + 1;
         else
@@ -264,94 +210,137 @@ static int32_t whole_word(const words *w, const uint8_t *bytes, uint64_t size) {
     return -1;
 }
 
-static int encode_word(const words *w, merger *m, const uint8_t *bytes, uint64_t size, token_list *out) {
-    uint32_t n = 0;
-    int32_t whole = w->head->n_words ? whole_word(w, bytes, size) : -1;
-    int code = whole >= 0 ? token_list_add(out, whole) : reserve(m, size);
-    if (whole >= 0 || code)
-        return code;
-    for (uint64_t i = 0; i < size; i++)
-        if (w->byte_tokens[bytes[i]] >= 0) {
-            m->symbols[n] = (symbol){w->byte_tokens[bytes[i]], n - 1, n + 1};
-            n++;
+/* The first word of a range whose next byte is `byte` or more. Words that end here come first. */
+static uint32_t first_from(const words *w, const word_range *r, uint32_t low, uint32_t byte) {
+    uint32_t high = r->high;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const tokenizer_word *word = w->words + middle;
+        if (word->size <= r->depth || w->bytes[word->at + r->depth] < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+int narrow_words(const words *w, word_range *r, uint8_t byte) {
+    r->low = first_from(w, r, r->low, byte);
+    r->high = first_from(w, r, r->low, byte + 1u);
+    r->depth++;
+    return r->low < r->high;
+}
+
+int64_t word_at(const words *w, const word_range *r) {
+    return r->low < r->high && w->words[r->low].size == r->depth ? (int64_t)r->low : -1;
+}
+
+int64_t copy_spaces(uint8_t *to, const uint8_t *from, int64_t size) {
+    int64_t made = 0;
+    for (int64_t i = 0; i < size; made++)
+        if (size - i >= 3 && !memcmp(from + i, space_mark, 3)) {
+            to[made] = ' ';
+            i += 3;
+        } else {
+            to[made] = from[i++];
         }
-    if (!n)
-        return 0;
-    m->symbols[0].before = m->symbols[n - 1].after = NOWHERE;
-    m->n_heap = 0;
-    for (uint32_t i = 0; i < n; i++)
-        offer(w, m, i);
-    merge(w, m);
-    for (uint32_t i = 0; i != NOWHERE && !code; i = m->symbols[i].after)
-        code = token_list_add(out, m->symbols[i].token);
+    return made;
+}
+
+int write_piece(piece_writer *p, int32_t token) {
+    p->was_unknown = 0;
+    return token_list_add(p->out, token);
+}
+
+int write_unknown(piece_writer *p, const uint8_t *bytes, int64_t size) {
+    const tokenizer_head *h = p->w->head;
+    int was = p->was_unknown, code = 0;
+    if (size == 1 && bytes[0] == ' ') {
+        bytes = space_mark;
+        size = 3;
+    }
+    p->was_unknown = 1;
+    if (p->w->byte_tokens[0] < 0) /* all bytes have one, or none */
+        return was || h->unknown < 0 ? 0 : token_list_add(p->out, h->unknown);
+    for (int64_t i = 0; i < size && !code; i++)
+        if (p->w->byte_tokens[bytes[i]] >= 0)
+            code = token_list_add(p->out, p->w->byte_tokens[bytes[i]]);
     return code;
 }
 
 /* --- cutting */
 
-/* A text with its code points; ends[i]: byte after point i - 1. */
+/* A part of a text: a special token, or ordinary text (token -1). */
+typedef struct {
+    const char *text;
+    int64_t size;
+    int32_t token;
+} fragment;
+typedef struct {
+    fragment *items;
+    int64_t n, room;
+} fragment_list;
 typedef struct {
     const words *w;
-    const uint8_t *bytes;
-    const uint32_t *points;
-    const uint32_t *ends;
-    pattern_run run;
-    merger merger;
     token_list *out;
-} encoder;
+    int start; /* the next text is at the begin or after a special token */
+} cutter;
 
-/* Cuts points from `at` to `end` by the patterns from number `program` on, and encodes the words. */
-static int encode_piece(encoder *e, uint32_t program, int64_t at, int64_t end) {
-    int64_t begin = at, from = at;
-    const uint32_t *points = e->points + begin;
-    int code = 0;
-    if (at == end)
-        return 0;
-    if (program == e->w->head->n_programs)
-        return encode_word(e->w, &e->merger, e->bytes + e->ends[at], e->ends[end] - e->ends[at], e->out);
-    e->run.steps = STEPS_A_POINT * (uint64_t)(end - at + 64);
-    while (at < end && !code) {
-        int64_t found = pattern_match(&e->run, e->w->programs[program], points, end - begin, at - begin);
-        if (found < -1)
-            return (int)found;
-        if (found <= at - begin) { /* no match here, or an empty one */
-            at++;
-            continue;
-        }
-        /* The text between two matches is a piece, too. Later patterns have steps of their own. */
-        uint64_t steps = e->run.steps;
-        if (!(code = encode_piece(e, program + 1, from, at)))
-            code = encode_piece(e, program + 1, at, begin + found);
-        e->run.steps = steps;
-        from = at = begin + found;
+static int add_fragment(fragment_list *list, const char *text, int64_t size, int32_t token) {
+    if (list->n == list->room) {
+        int64_t room = list->room ? list->room * 2 : 16;
+        fragment *grown = realloc(list->items, (size_t)room * sizeof *grown);
+        if (!grown)
+            return hal_fail(HAL_E_MEMORY, "no memory for %lld parts of a text", (long long)room);
+        list->items = grown;
+        list->room = room;
     }
-    return code ? code : encode_piece(e, program + 1, from, end);
+    list->items[list->n++] = (fragment){text, size, token};
+    return 0;
+}
+
+static int is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* Where a long text may end: before a space between two letters; `size`: nowhere. */
+static int64_t border(const char *text, int64_t size) {
+    for (int64_t i = PIECE; i + 1 < size; i++)
+        if (text[i] == ' ' && is_letter(text[i - 1]) && is_letter(text[i + 1]))
+            return i;
+    return size;
+}
+
+/* In pieces, which bounds the memory that long texts take. */
+static int encode_scored(const cutter *c, const char *text, int64_t size) {
+    int start = c->start, code = 0;
+    while (size && !code) {
+        int64_t end = c->w->head->flags & TOKENIZER_CUTS ? border(text, size) : size;
+        code = scored_encode(c->w, text, end, start, c->out);
+        start = 0;
+        text += end;
+        size -= end;
+    }
+    return code;
 }
 
 /* Encodes ordinary text. */
-static int encode_text(const words *w, const char *text, int64_t size, token_list *out) {
-    encoder e = {.w = w, .bytes = (const uint8_t *)text, .out = out, .run = {.set = &w->patterns}};
-    uint32_t *points = malloc(2 * ((size_t)size + 1) * sizeof *points);
-    int64_t count;
+static int encode_text(cutter *c, const char *text, int64_t size) {
     int code;
-    if (!points)
-        return hal_fail(HAL_E_MEMORY, "no memory for a text of %lld bytes", (long long)size);
-    count = utf8_points(text, size, points);
-    if (count < 0) {
-        free(points);
-        return hal_fail(HAL_E_INVALID, "text: expected UTF-8, got another byte at %lld", (long long)(-1 - count));
+    switch (c->w->head->kind) {
+    case TOKENIZER_SCORED:
+        code = encode_scored(c, text, size);
+        break;
+    case TOKENIZER_UNIGRAM:
+        code = unigram_encode(c->w, text, size, c->out);
+        break;
+    case TOKENIZER_WORDPIECE:
+        code = wordpiece_encode(c->w, text, size, c->out);
+        break;
+    default:
+        code = bpe_encode(c->w, text, size, c->out);
     }
-    uint32_t *ends = points + count;
-    ends[0] = 0;
-    for (int64_t i = 0; i < count; i++)
-        ends[i + 1] = ends[i] + (uint32_t)utf8_size(points[i]);
-    e.points = points;
-    e.ends = ends;
-    code = encode_piece(&e, 0, 0, count);
-    pattern_end(&e.run);
-    free(e.merger.symbols);
-    free(e.merger.heap);
-    free(points);
+    c->start = 0;
     return code;
 }
 
@@ -366,28 +355,88 @@ static const char *find(const char *text, int64_t size, gguf_bytes what) {
     return NULL;
 }
 
-/* Cuts a text at special tokens, each in all of what is left between those before it, then encodes the rest. */
-static int encode_between(const words *w, uint32_t number, const char *text, int64_t size, int special,
-                          token_list *out) {
-    for (; number < w->head->n_specials; number++) {
-        const tokenizer_special *s = w->specials + number;
-        gguf_bytes what = words_token(w, (int32_t)s->token, 1);
-        const char *at = s->always || special ? find(text, size, what) : NULL;
-        int code = 0;
-        while (at) {
-            if ((code = encode_between(w, number + 1, text, at - text, special, out)) ||
-                (code = token_list_add(out, (int32_t)s->token)))
-                return code;
-            size -= at - text + (int64_t)what.size;
-            text = at + what.size;
-            at = find(text, size, what);
-        }
-    }
-    return size ? encode_text(w, text, size, out) : 0;
+static int is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-int words_encode(const words *w, const char *text, int64_t size, int special, token_list *out) {
+/* Cuts ordinary text at every occurrence of a special token, with the white space that it takes. */
+static int cut_text(const tokenizer_special *s, gguf_bytes what, fragment whole, fragment_list *out) {
+    const char *text = whole.text, *end = whole.text + whole.size;
+    for (int after = 0;; after = 1) {
+        const char *at = find(text, end - text, what), *until = at ? at : end;
+        int code = 0;
+        while (after && s->flags & SPECIAL_RIGHT && text < until && is_space(*text))
+            text++;
+        while (at && s->flags & SPECIAL_LEFT && text < until && is_space(until[-1]))
+            until--;
+        if (text < until && (code = add_fragment(out, text, until - text, -1)))
+            return code;
+        if (!at)
+            return 0;
+        if ((code = add_fragment(out, at, (int64_t)what.size, (int32_t)s->token)))
+            return code;
+        text = at + what.size;
+    }
+}
+
+/* Cuts all parts that are text so far at one special token, if any has it. */
+static int cut_parts(const words *w, const tokenizer_special *s, fragment_list *parts, fragment_list *spare) {
+    gguf_bytes what = words_token(w, (int32_t)s->token, 1);
+    int64_t i = 0;
+    int code = 0;
+    while (i < parts->n && (parts->items[i].token >= 0 || !find(parts->items[i].text, parts->items[i].size, what)))
+        i++;
+    if (i == parts->n)
+        return 0;
+    spare->n = 0;
+    for (int64_t k = 0; k < parts->n && !code; k++) {
+        fragment part = parts->items[k];
+        if (k < i || part.token >= 0)
+            code = add_fragment(spare, part.text, part.size, part.token);
+        else
+            code = cut_text(s, what, part, spare);
+    }
+    fragment_list made = *spare;
+    *spare = *parts;
+    *parts = made;
+    return code;
+}
+
+/* Cuts a text at special tokens, one after the other in the order of the section, then encodes what is between them. */
+static int encode_parts(const words *w, const char *text, int64_t size, uint32_t flags, token_list *out) {
+    cutter c = {w, out, !(flags & WORDS_CONTINUES)};
+    fragment_list parts = {0}, spare = {0};
+    int code = size ? add_fragment(&parts, text, size, -1) : 0;
+    for (uint32_t i = 0; i < w->head->n_specials && !code; i++)
+        if (w->specials[i].flags & SPECIAL_ALWAYS || flags & WORDS_SPECIAL)
+            code = cut_parts(w, w->specials + i, &parts, &spare);
+    for (int64_t i = 0; i < parts.n && !code; i++) {
+        fragment part = parts.items[i];
+        if (part.token < 0) {
+            code = encode_text(&c, part.text, part.size);
+        } else {
+            code = token_list_add(out, part.token);
+            c.start = 1;
+        }
+    }
+    free(parts.items);
+    free(spare.items);
+    return code;
+}
+
+int words_encode(const words *w, const char *text, int64_t size, uint32_t flags, token_list *out) {
+    const tokenizer_head *h = w->head;
+    int64_t count;
+    int code = 0;
     if (size > MOST_TEXT)
         return hal_fail(HAL_E_INVALID, "text: expected at most %d bytes, got %lld", MOST_TEXT, (long long)size);
-    return encode_between(w, 0, text, size, special, out);
+    if ((count = utf8_points(text, size, NULL)) < 0)
+        return hal_fail(HAL_E_INVALID, "text: expected UTF-8, got another byte at %lld", (long long)(-1 - count));
+    if (h->flags & TOKENIZER_ADD_BOS && !(flags & WORDS_BARE))
+        code = token_list_add(out, h->bos);
+    if (!code)
+        code = encode_parts(w, text, size, flags, out);
+    if (!code && h->flags & TOKENIZER_ADD_EOS && !(flags & WORDS_BARE))
+        code = token_list_add(out, h->eos);
+    return code;
 }

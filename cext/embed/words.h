@@ -1,4 +1,4 @@
-/* words.h: byte-level BPE: the section satchel.tokenizer, checked, text to tokens, and the bytes of a token. */
+/* words.h: the section satchel.tokenizer, checked: text to tokens, and the bytes of a token. */
 #ifndef SATCHEL_EMBED_WORDS_H
 #define SATCHEL_EMBED_WORDS_H
 
@@ -17,7 +17,10 @@ typedef struct {
     const tokenizer_special *specials;
     const uint32_t *ends, *programs;
     pattern_set patterns;
-    const uint8_t *bytes;
+    const tokenizer_map *maps;
+    const uint32_t *points;
+    const uint8_t *charsmap, *bytes;
+    uint32_t longest; /* bytes of a word */
 } words;
 
 /* Reads and checks the section; on failure nothing is kept. words_free() ends it. vocabulary: width of the model's logits. */
@@ -25,7 +28,12 @@ int words_read(const gguf_file *, uint32_t vocabulary, words *out);
 void words_free(words *);
 /* The bytes of a token; none for an id out of range. hidden: also of tokens that are not shown. */
 gguf_bytes words_token(const words *, int32_t token, int hidden);
+/* The same without the space that the tokenizer put before a text. *strip: whether it may still come; 1 before the first token of a
+ * text where the tokenizer does so. */
+gguf_bytes words_shown(const words *, int32_t token, int hidden, int *strip);
 int words_is_end(const words *, int32_t token);
+/* The control or user-defined token of this text; -1: none. */
+int32_t words_special(const words *, const char *text, size_t size);
 
 /* Tokens in growing memory; free() ends `ids`. */
 typedef struct {
@@ -34,7 +42,10 @@ typedef struct {
 } token_list;
 int token_list_add(token_list *, int32_t token);
 
-/* Appends the tokens of a text. special: texts of control tokens become them. An error for a text that is no UTF-8. */
-int words_encode(const words *, const char *text, int64_t size, int special, token_list *out);
+/* Flags of words_encode, those of satchel_tokenize: texts of control tokens become them; nothing is added around the text; the text
+ * goes on after another one, so that no space is put before it. */
+enum { WORDS_SPECIAL = 1, WORDS_BARE = 2, WORDS_CONTINUES = 4 };
+/* Appends the tokens of a text. An error for a text that is no UTF-8. */
+int words_encode(const words *, const char *text, int64_t size, uint32_t flags, token_list *out);
 
 #endif

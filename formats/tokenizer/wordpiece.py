@@ -25,8 +25,8 @@ class WordPiece:
             raise meta.fail("unknown_token_id", f"an id under {len(vocab):,}", "nothing")
         self._vocab = vocab
         lowercase = meta.flag("normalizer.lowercase", True)
-        table = {_rename(vocab, i): i for i in range(len(vocab))}
-        unknown = _rename(vocab, unk)
+        table = {rename(vocab, i): i for i in range(len(vocab))}
+        unknown = rename(vocab, unk)
         tokenizer = Tokenizer(
             models.WordPiece(
                 table,
@@ -51,7 +51,7 @@ class WordPiece:
         return (text.replace(SPACE, " ") if self._vocab.types[token] == Kind.NORMAL else text).encode()
 
 
-def _rename(vocab: Vocab, token: int) -> str:
+def rename(vocab: Vocab, token: int) -> str:
     text = vocab.tokens[token]
     if vocab.types[token] != Kind.NORMAL:
         # A name that no word can have, so that ordinary text never becomes a control token.

@@ -21,6 +21,7 @@ from satchel.runtime.graph import Type, leaves
 from satchel.runtime.layers.arch import Arch, Cache, HParams, find_arch, windows_of
 from satchel.runtime.placement.settle import dry_places
 from satchel.runtime.plan import Bucket, Plan, WeightPlace
+from satchel.runtime.tasks.embedding import POOLINGS, pooling_of
 from satchel.runtime.weights.packing import packable
 from satchel.runtime.weights.resident import Resident
 from satchel.runtime.weights.weights import FileWeights
@@ -39,12 +40,14 @@ class PlanKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompiledModel:
-    """Plans for one cache.
+    """Plans for one cache; for a model of embeddings, those of TOKENS give hidden rows.
 
     windows: of the layer groups, as windows_of().
     states: types by name, in the order of the state buffer; offsets, with the buffer's size as "".
     group_of: the layer group of each paged state.
     places: of the weights that the plans read.
+    pooling: how rows become the vector of a text, by GGUF's number; 0: the model generates text.
+    whole: it reads a text in one step. width: of its hidden rows.
     """
 
     arch: Arch
@@ -56,19 +59,22 @@ class CompiledModel:
     places: Mapping[str, WeightPlace]
     plans: Mapping[PlanKind, Plan]
     vocabulary: int
+    pooling: int
+    whole: bool
+    width: int
 
 
 def compile_model(gguf: GGUF, device: Device, cache: Cache, kinds: tuple[PlanKind, ...]) -> CompiledModel:
-    """Compiles the file's model on the CPU. ModelError where the file is inconsistent, RequestError where the
-    model generates no text.
-    """
+    """Compiles the file's model on the CPU. ModelError where the file is inconsistent."""
     arch = architecture(gguf, cache)
-    forward = arch.build()
+    forward, pooling = arch.build(), pooling_number(gguf, arch)
     residency = Resident(gguf)
     targets = residency.targets([device], packable(forward))
     context = Context(tuple(targets.values()), lambda _: device.name, forward.activations, demanded=False)
-    drawn, _, _, *after = forward.host_sampling
-    graphs = {TOKENS: optimize(forward.roots("tokens"), context), MASKED: optimize((drawn, *after), context)}
+    graphs = {TOKENS: optimize(forward.roots("hidden" if pooling else "tokens"), context)}
+    if not pooling:
+        drawn, _, _, *after = forward.host_sampling
+        graphs[MASKED] = optimize((drawn, *after), context)
     optimized = graphs[TOKENS]
     for graph in graphs.values():
         if graph.assignment.moved:
@@ -87,15 +93,25 @@ def compile_model(gguf: GGUF, device: Device, cache: Cache, kinds: tuple[PlanKin
         {name: number for number, group in groups for name, _ in group},
         places[device.name].places,
         {kind: compile(graphs[kind.output], kind.bucket, places, layouts, gated=False) for kind in kinds},
-        forward.logits.width,
+        arch.vocab if pooling else forward.logits.width,
+        pooling,
+        not forward.causal,
+        (forward.hidden or forward.logits).width,
     )
+
+
+def pooling_number(gguf: GGUF, arch: Arch) -> int:
+    """The pooling of a model of embeddings: an encoder's, or one that the file states; 0 for others."""
+    stated = 1 <= gguf.metadata.get_uint(f"{arch.hp.arch}.pooling_type", 0) < len(POOLINGS)
+    if arch.causal and not stated:
+        return 0
+    return POOLINGS.index(pooling_of(gguf.metadata, None, True, None).kind)
 
 
 def architecture(gguf: GGUF, cache: Cache) -> Arch:
     """The file's architecture with this cache."""
     name = gguf.metadata.get_str("general.architecture")
     arch = find_arch(name, str(gguf.path))(HParams(gguf.metadata, name), FileWeights(gguf), cache)
-    arch.check_generates()
     if gguf.alignment % 32:
         raise RequestError(
             f"{gguf.path}: general.alignment is {gguf.alignment}: expected a multiple of 32, so that weights "

@@ -4,7 +4,8 @@ The machine is a backtracking one over code points, with the order of alternativ
 match as the library that runs the pattern in Python. Which characters a class holds is asked of that library,
 so that both agree on Unicode, and the machine needs no tables of it.
 
-A pattern is refused that holds anything but characters, classes, groups, greedy repeats and look-arounds.
+A pattern is refused that holds anything but characters, classes, groups, greedy repeats, possessive ones of a
+class, look-arounds and the anchors \\G, \\b and $.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from functools import cache
 
 from satchel.errors import ModelError
 
-MATCH, CLASS, SPLIT, JUMP, RUN, LOOK = range(6)  # ops, as in sections.h
+MATCH, CLASS, SPLIT, JUMP, RUN, LOOK, HOLD, START, BORDER, LINE_END = range(10)  # ops, as in sections.h
 AHEAD, NOT_AHEAD, BEHIND, NOT_BEHIND = range(4)  # c of LOOK
 MANY = 0xFFFFFFFF  # b of RUN: no limit
 ASKED = 4096  # characters that the library is asked for at a time: its cost grows with the square
 LOOKS = {"(?=": AHEAD, "(?!": NOT_AHEAD, "(?<=": BEHIND, "(?<!": NOT_BEHIND}
 ATOM = re.compile(
     r"\\x\{[0-9A-Fa-f]{1,6}\}|\\[pP]\{\^?\w+\}|\\[sSdDwWrnt]|\\[^A-Za-z0-9]"
-    r"|\[\^?(?:\\.|[^\[\]\\])(?:\\.|[^\[\]\\])*\]|[^\\\[\](){}*+?|^$]"
+    r"|\[\^?(?:\\.|[^\[\]\\])(?:\\.|[^\[\]\\]|\[[^\[\]]*\])*\]|[^\\\[\](){}*+?|^$]"
 )
+ANCHORS = {r"\G": START, r"\b": BORDER, "$": LINE_END}
 REPEAT = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 Ranges = tuple[tuple[int, int], ...]
 
@@ -35,7 +37,8 @@ class PatternProgram:
 
     CLASS a: one character of class a. SPLIT a b: go on at a, else at b. JUMP a. RUN c a b: a to b characters
     of class c, as many as possible first. LOOK a c: whether the code from the next one on matches here, or
-    ends here (c); then go on at a. MATCH: the end.
+    ends here (c); then go on at a. HOLD c a b: as RUN, and only as many as possible. START: where the search
+    began. BORDER a: between characters of which one is of class a. LINE_END. MATCH: the end.
     """
 
     ranges_of: Callable[[str], Ranges]
@@ -111,16 +114,24 @@ class _Parser:
         if opening:
             self.at += len(opening)
             return self.group(caseless or opening == "(?i:")
+        anchor = next((a for a in ANCHORS if self.text.startswith(a, self.at)), "")
+        if anchor:
+            self.at += len(anchor)
+            word = self.program.class_of(r"\w") if anchor == r"\b" else 0
+            self.program.emit(ANCHORS[anchor], word)
+            return 0
         atom = ATOM.match(self.text, self.at)
         if atom is None:
             raise self.unknown()
         self.at = atom.end()
         least, most = self.repeat()
+        holds = self.text[self.at : self.at + 1] == "+" and self.text[self.at - 1] in "*+?"
+        self.at += holds
         number = self.program.class_of(f"(?i:{atom[0]})" if caseless else atom[0])
         if (least, most) == (1, 1):
             self.program.emit(CLASS, number)
         else:
-            self.program.emit(RUN, least, most, number)
+            self.program.emit(HOLD if holds else RUN, least, most, number)
         return least
 
     def group(self, caseless: bool) -> int:
@@ -129,6 +140,8 @@ class _Parser:
         least_of_one = self.closed(caseless)
         end = self.at
         least, most = self.repeat()
+        if self.text[self.at : self.at + 1] == "+":
+            raise self.unknown()
         after = self.at
         if (least, most) == (1, 1):
             return least_of_one
@@ -182,7 +195,7 @@ class _Parser:
         if found is None:
             return 1, 1
         self.at = found.end()
-        if self.text[self.at : self.at + 1] in ("+", "?") and self.text[self.at : self.at + 1]:
+        if self.text[self.at : self.at + 1] == "?":
             raise self.unknown()
         if found[0] in "*+?":
             return {"*": (0, MANY), "+": (1, MANY), "?": (0, 1)}[found[0]]
@@ -210,7 +223,7 @@ def _asked(text: str) -> Ranges:
         return ((ord(text), ord(text)),)
     outside = pre_tokenizers.Split(Regex(f"(?:{text})+"), "removed")  # leaves the pieces that do not match
     found: list[tuple[int, int]] = []
-    for low, high, every in _blocks():
+    for low, high, every in blocks():
         asked = range(low, high + 1) if every else range(low, low + 1)
         gaps = [(low + a, low + b) for _, (a, b) in outside.pre_tokenize_str("".join(map(chr, asked)))]
         at = low
@@ -223,8 +236,10 @@ def _asked(text: str) -> Ranges:
     return tuple(found)
 
 
-def _blocks() -> Iterator[tuple[int, int, bool]]:
-    """Ranges of code points without surrogates: first, last, and whether each is asked for."""
+def blocks() -> Iterator[tuple[int, int, bool]]:
+    """Ranges of code points without surrogates: first, last, and whether each is asked for, or the first
+    answers for all.
+    """
     for start in (*range(0, 0xD000, ASKED), *range(0xE000, 0x40000, ASKED), 0xE0000):
         yield start, start + ASKED - 1, True
         if start == 0xC000:

@@ -28,6 +28,7 @@ from satchel.runtime.aot.compiled import (
     PlanKind,
     architecture,
     compile_model,
+    pooling_number,
 )
 from satchel.runtime.aot.records import (
     HAL_HASH,
@@ -47,10 +48,10 @@ from satchel.runtime.graph import Array, Dim, Type
 from satchel.runtime.layers.arch import RECURRENT, Cache
 from satchel.runtime.plan import COUNTS_BYTES, ONE, Bucket, Plan, Segment, align_up
 
-MAGIC = b"SATPLAN1"
+MAGIC = b"SATPLAN2"
 ROWS = 64  # most tokens that a step samples: one for each slot
 # Inputs by number, as in sections.h.
-FIELDS = ("ids", "pos", "slot", "rows", "params", "table", "token_bitmask", "edits")
+FIELDS = ("ids", "pos", "slot", "rows", "params", "table", "segment_ids", "token_bitmask", "edits")
 BUFFERS = ("step", "arena", "state", "const", "out", "weights.0", "weights.packed", "link")  # by number, too
 FIXED, SLOTS, RING, WIDTH, POOL = range(5)  # kinds of dimensions; POOL + k: blocks of layer group k
 CHECKED = 4  # further sizes that the relocated tables are compared at
@@ -294,8 +295,10 @@ def plan_tables(gguf: GGUF, device: Device) -> tuple[PlanTables, CompiledModel, 
     """
     trained = architecture(gguf, Cache(1)).context
     batch = bucket_of(min(trained, MAX_TOKENS), MAX_TOKENS)
-    buckets = dict.fromkeys((ONE, Bucket(batch, min(batch, ROWS))))
-    plans = tuple(PlanKind(output, bucket) for output in (TOKENS, MASKED) for bucket in buckets)
+    embeds = pooling_number(gguf, architecture(gguf, Cache(1)))  # then a step may give a row for each token
+    buckets = dict.fromkeys((ONE, Bucket(batch, batch if embeds else min(batch, ROWS))))
+    outputs = (TOKENS,) if embeds else (TOKENS, MASKED)
+    plans = tuple(PlanKind(output, bucket) for output in outputs for bucket in buckets)
 
     def compiled(size: CacheSize) -> CompiledModel:
         return compile_model(gguf, device, Cache(size.context, size.slots, batch=batch), plans)
@@ -373,6 +376,7 @@ def pack_plans(
     head["block"], head["batch"] = model.cache.block, max(e.plan.bucket.tokens for _, e in entries)
     head["vocabulary"], head["least_context"] = model.vocabulary, least
     head["most_context"], head["context"], head["slots"] = model.arch.context, size.context, size.slots
+    head["pooling"], head["whole"], head["width"] = model.pooling, model.whole, model.width
     packed = [part for number, entry in entries for part in _pack_entry(number, entry)]
     return section(head, [bytes(names), weights, states, groups, *packed])
 

@@ -28,7 +28,8 @@ PLAN_HEAD = np.dtype(
         ("file_crc", "<u4"), ("n_names", "<u4"), ("n_weights", "<u4"), ("n_states", "<u4"),
         ("n_groups", "<u4"), ("n_plans", "<u4"), ("n_variants", "<u4"), ("block", "<u4"),
         ("batch", "<u4"), ("vocabulary", "<u4"), ("least_context", "<u4"), ("most_context", "<u4"),
-        ("context", "<u4"), ("slots", "<u4"),
+        ("context", "<u4"), ("slots", "<u4"), ("pooling", "<u4"), ("whole", "<u4"), ("width", "<u4"),
+        ("zero", "<u4"),
     ]
 )  # fmt: skip
 PLAN_WEIGHT = np.dtype(
@@ -57,15 +58,19 @@ TOKENIZER_HEAD = np.dtype(
         ("magic", "S8"), ("size", "<u4"), ("crc", "<u4"), ("n_tokens", "<u4"), ("n_bytes", "<u4"),
         ("n_merges", "<u4"), ("n_words", "<u4"), ("n_specials", "<u4"), ("n_ends", "<u4"),
         ("n_programs", "<u4"), ("n_code", "<u4"), ("n_classes", "<u4"), ("n_ranges", "<u4"),
-        ("flags", "<u4"), ("bos", "<i4"), ("eos", "<i4"), ("zero", "<i4"),
+        ("n_maps", "<u4"), ("n_points", "<u4"), ("n_charsmap", "<u4"), ("flags", "<u4"), ("kind", "<u4"),
+        ("bos", "<i4"), ("eos", "<i4"), ("unknown", "<i4"), ("unknown_score", "<f4"), ("zero", "<u4"),
     ]
 )  # fmt: skip
 TOKENIZER_MERGE = np.dtype([("left", "<u4"), ("right", "<u4"), ("made", "<u4"), ("rank", "<u4")])
-TOKENIZER_WORD = np.dtype([("token", "<u4"), ("at", "<u4"), ("size", "<u4"), ("zero", "<u4")])
-TOKENIZER_SPECIAL = np.dtype([("token", "<u4"), ("always", "<u4")])
+TOKENIZER_WORD = np.dtype([("token", "<u4"), ("at", "<u4"), ("size", "<u4"), ("value", "<u4")])
+TOKENIZER_SPECIAL = np.dtype([("token", "<u4"), ("flags", "<u4")])
 TOKENIZER_CODE = np.dtype([("op", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4")])
 TOKENIZER_CLASS = np.dtype([("first", "<u4"), ("count", "<u4")])
 TOKENIZER_RANGE = np.dtype([("low", "<u4"), ("high", "<u4")])
+TOKENIZER_MAP = np.dtype(
+    [("low", "<u4"), ("high", "<u4"), ("kind", "<u4"), ("value", "<u4"), ("count", "<u4"), ("zero", "<u4")]
+)
 
 GRAMMAR_HEAD = np.dtype(
     [

@@ -1,93 +1,84 @@
-"""The tokenizer section: a byte-level BPE vocabulary as tables that C reads without building anything.
+"""The tokenizer section: a vocabulary as tables that C reads without building anything.
 
-Ids, bytes and merges are those of the tokenizer that the file's metadata builds, asked of it; the pattern
-that cuts text into words is compiled by patterns.py. Tokenizers that the tables do not hold are refused.
+Ids, bytes, merges and scores are those of the tokenizer that the file's metadata builds, asked of it or read
+by the same functions. Tokenizers that the tables do not hold are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import numpy as np
 
-from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.formats.tokenizer.bpe import ALPHABET, TO_LATIN, pick, read_merges
 from satchel.formats.tokenizer.specials import Splitter
+from satchel.formats.tokenizer.splitting import Special
 from satchel.formats.tokenizer.vocab import Meta
 from satchel.runtime.aot.patterns import PatternProgram, library_ranges
 from satchel.runtime.aot.records import (
     TOKENIZER_CLASS,
     TOKENIZER_CODE,
     TOKENIZER_HEAD,
+    TOKENIZER_MAP,
     TOKENIZER_MERGE,
     TOKENIZER_RANGE,
     TOKENIZER_SPECIAL,
     TOKENIZER_WORD,
     section,
 )
+from satchel.runtime.aot.tokenizer_kinds import EncoderTables, encoder_tables
 from satchel.runtime.grammar.vocabulary import plain_tokens
 from satchel.runtime.graph import Array
 
-MAGIC = b"SATTOK01"
-ADD_BOS, ADD_EOS, WHOLE_WORDS = 1, 2, 4  # flags of the head
-HIDDEN, PLAIN = (
-    1,
-    2,
-)  # flags of a token: it is not shown; it is ordinary text, which may come within a grammar
+MAGIC = b"SATTOK02"
+ADD_BOS, ADD_EOS = 1, 2  # flags of the head
+HIDDEN = 1  # flag of a token: it is not shown
+PLAIN = 2  # flag of a token: it is ordinary text, which may come within a grammar
+ALWAYS, LEFT, RIGHT = 1, 2, 4  # flags of a special token
 
 
 def pack_tokenizer(gguf: GGUF) -> bytes:
     """The section of the file's tokenizer. ModelError for one that it cannot hold."""
     meta = Meta(gguf.metadata, str(gguf.path))
     tokenizer = build_tokenizer(gguf.metadata, source=str(gguf.path))
-    if tokenizer.kind != "gpt2":
-        raise ModelError(
-            f"{gguf.path}: tokenizer.ggml.model is {tokenizer.kind!r}: expected 'gpt2', byte-level BPE; the "
-            "C library runs no other tokenizer yet: use Satchel's server or its Python library for this model"
-        )
-    pre = pick(meta, tokenizer.kind)
     name = gguf.metadata.get("general.name")
     splitter = Splitter(tokenizer.vocab, meta.text("pre") or "", name if isinstance(name, str) else "")
-    if any(special.lstrip or special.rstrip for special in splitter.specials):
-        raise ModelError(f"{gguf.path}: special tokens take the spaces beside them: the C library does not")
     program = PatternProgram(library_ranges)
-    starts = [program.add(pattern) for pattern in pre.patterns]
     texts = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
-    merges = _merges(meta, tokenizer)
-    words, more = _words(tokenizer, texts) if pre.ignore_merges else (np.zeros(0, TOKENIZER_WORD), b"")
-    specials = np.array([(s.id, s.parsed_always) for s in splitter.specials if s.text], TOKENIZER_SPECIAL)
+    tables = encoder_tables(meta, tokenizer, program)
+    words, more = _words(tables.words, texts)
+    specials = np.array([(s.id, _flags(s)) for s in splitter.specials if s.text], TOKENIZER_SPECIAL)
     pool, ends = b"".join(texts) + more, np.array(sorted(tokenizer.eog), np.uint32)
     ranges = [r for found in program.classes for r in found]
-    head = np.zeros((), TOKENIZER_HEAD)
-    head["magic"], head["n_tokens"], head["n_bytes"] = MAGIC, len(texts), len(pool)
-    head["n_merges"], head["n_words"], head["n_specials"] = len(merges), len(words), len(specials)
-    head["n_ends"], head["n_programs"], head["n_code"] = len(ends), len(starts), len(program.code)
-    head["n_classes"], head["n_ranges"] = len(program.classes), len(ranges)
-    s = tokenizer.specials
-    head["flags"] = ADD_BOS * s.add_bos + ADD_EOS * s.add_eos + WHOLE_WORDS * pre.ignore_merges
-    head["bos"], head["eos"] = (-1 if i is None else i for i in (s.bos, s.eos))
+    counts: dict[str, Sized] = {
+        "tokens": texts, "bytes": pool, "merges": tables.merges, "words": words, "specials": specials,
+        "ends": ends, "programs": tables.starts, "code": program.code, "classes": program.classes,
+        "ranges": ranges, "maps": tables.maps, "points": tables.points, "charsmap": tables.charsmap,
+    }  # fmt: skip
     return section(
-        head,
+        _head(tokenizer, tables, {name: len(table) for name, table in counts.items()}),
         [
             np.cumsum([0, *map(len, texts)]).astype(np.uint32),
-            _flags(tokenizer),
-            np.array([tokenizer.vocab.index.get(ALPHABET[byte], -1) for byte in range(256)], np.int32),
-            merges,
+            _token_flags(tokenizer),
+            np.array(tables.byte_tokens, np.int32),
+            np.array(tables.merges, TOKENIZER_MERGE),
             words,
             specials,
             ends,
-            np.array(starts, np.uint32),
+            np.array(tables.starts, np.uint32),
             np.array(program.code, TOKENIZER_CODE),
             _classes(program),
             np.array(ranges, TOKENIZER_RANGE),
+            np.array(tables.maps, TOKENIZER_MAP),
+            np.array(tables.points, np.uint32),
+            tables.charsmap,
             pool,
         ],
     )
 
 
-def _flags(tokenizer: Tokenizer) -> Array:
+def _token_flags(tokenizer: Tokenizer) -> Array:
     """The flags of each token, uint8."""
     plain = plain_tokens(tokenizer)
     plain[sorted(tokenizer.eog)] = False
@@ -95,28 +86,36 @@ def _flags(tokenizer: Tokenizer) -> Array:
     return (HIDDEN * np.array(hidden) + PLAIN * plain).astype(np.uint8)
 
 
-def _merges(meta: Meta, tokenizer: Tokenizer) -> Array:
-    """The merges by their parts' ids."""
-    index = tokenizer.vocab.index
-    pairs = read_merges(meta, tokenizer.vocab)
-    rows = ((index[a], index[b], index[a + b], rank) for rank, (a, b) in enumerate(pairs))
-    return np.array(sorted(rows), TOKENIZER_MERGE)
+def _head(tokenizer: Tokenizer, tables: EncoderTables, counts: dict[str, int]) -> Array:
+    head, s = np.zeros((), TOKENIZER_HEAD), tokenizer.specials
+    head["magic"] = MAGIC
+    for name, count in counts.items():
+        head[f"n_{name}"] = count
+    # What a tokenizer adds at the end of a text: WordPiece its separator, the others the end token.
+    separated = tokenizer.kind == "bert" and s.add_sep and s.sep is not None
+    end = s.sep if separated else s.eos if s.add_eos else None
+    head["flags"] = ADD_BOS * s.add_bos + ADD_EOS * (end is not None) + tables.flags
+    head["kind"], head["unknown_score"] = tables.kind, tables.unknown_score
+    head["bos"], head["eos"], head["unknown"] = (-1 if i is None else i for i in (s.bos, end, tables.unknown))
+    return head
 
 
-def _words(tokenizer: Tokenizer, texts: Sequence[bytes]) -> tuple[Array, bytes]:
-    """Tokens that a word may be as a whole, by its bytes; and bytes behind those of the tokens, for words
+def _flags(special: Special) -> int:
+    return ALWAYS * special.parsed_always + LEFT * special.lstrip + RIGHT * special.rstrip
+
+
+def _words(rows: Sequence[tuple[bytes, int, int]], texts: Sequence[bytes]) -> tuple[Array, bytes]:
+    """The words, (bytes, token, value) each, by their bytes; and bytes behind those of the tokens, for words
     that are found by others than they show.
     """
     begins, more = np.cumsum([0, *map(len, texts)]).tolist(), bytearray()
-    rows: list[tuple[bytes, int, int]] = []
-    for i, text in enumerate(tokenizer.vocab.tokens):
-        try:
-            raw = text.translate(TO_LATIN).encode("latin-1")
-        except UnicodeEncodeError:  # a character outside the byte alphabet: no text becomes it
-            continue
-        rows.append((raw, i, begins[i] if raw == texts[i] else begins[-1] + len(more)))
-        more += b"" if raw == texts[i] else raw
-    return np.array([(i, at, len(raw), 0) for raw, i, at in sorted(rows)], TOKENIZER_WORD), bytes(more)
+    made: list[tuple[int, int, int, int]] = []
+    for raw, token, value in sorted(rows):
+        made.append(
+            (token, begins[token] if raw == texts[token] else begins[-1] + len(more), len(raw), value)
+        )
+        more += b"" if raw == texts[token] else raw
+    return np.array(made, TOKENIZER_WORD), bytes(more)
 
 
 def _classes(program: PatternProgram) -> Array:

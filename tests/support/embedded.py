@@ -11,17 +11,23 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from once import made_once
 
 from satchel import cext
+from satchel.formats.gguf import open_gguf
+from satchel.formats.gguf.splice import splice
+from satchel.formats.tokenizer import Tokenizer, build_tokenizer
+from satchel.runtime.aot.records import TOKENIZER_KEY, as_value
+from satchel.runtime.aot.tokenizer_section import pack_tokenizer
 from satchel.runtime.device.libraries import find_backend
 
 ROOT = Path(__file__).parents[2]
 EMBED = ROOT / "cext" / "embed"
 HEADERS = next((p / "headers" for p in map(Path, cext.__path__) if (p / "headers").is_dir()), EMBED)
+TEXT_PARTS = ("answer", "bpe", "gguf", "merge", "pattern", "unigram", "utf8", "wordpiece", "words")
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
 SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # A number that looks large is refused before it is reserved; ASan would rather stop at it.
@@ -39,11 +45,11 @@ def compiler() -> str:
     return found
 
 
-def compile_program(target: Path, sources: Sequence[Path], *options: str) -> Path:
-    """A program of these sources and the C library."""
+def compile_program(target: Path, sources: Sequence[Path], *options: str, parts: Sequence[str] = ()) -> Path:
+    """A program of these sources and the C library, or of these parts of it alone."""
     backend = Path(find_backend("cpu").path)
     library = [
-        *sorted(EMBED.glob("*.c")),
+        *([EMBED / f"{part}.c" for part in parts] or sorted(EMBED.glob("*.c"))),
         *(ROOT / "cext" / "host" / f"{n}.c" for n in ("error", "block_format")),
     ]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", *WARNINGS, *INCLUDES, *options]
@@ -62,6 +68,24 @@ def driver_program(factory: pytest.TempPathFactory, sanitized: bool = False) -> 
     return folder / "driver"
 
 
+def words_program(factory: pytest.TempPathFactory) -> Path:
+    """The compiled driver of the text side alone, with sanitizers, once for a test run."""
+    source = ROOT / "tests" / "cext" / "embed" / "words_driver.c"
+    folder = made_once(
+        factory,
+        "embed-words",
+        lambda at: compile_program(at / "driver", [source], *SANITIZED, parts=TEXT_PARTS),
+    )
+    return folder / "driver"
+
+
+def build_words(model: Path, target: Path) -> Tokenizer:
+    """Writes a file's tokenizer section into a copy, also of a file without a model; gives the tokenizer."""
+    with open_gguf(model) as gguf:
+        splice(gguf, target, {TOKENIZER_KEY: as_value(pack_tokenizer(gguf))})
+        return build_tokenizer(gguf.metadata, source=str(model))
+
+
 class DriverError(Exception):
     """An error that the library told: its code, then its text."""
 
@@ -71,8 +95,8 @@ class DriverError(Exception):
         self.code, self.text = int(code), text
 
 
-class Driver:
-    """One process of the driver. `with` ends it."""
+class _Process:
+    """One process of a driver. `with` ends it."""
 
     def __init__(self, program: Path, kernels: str = "") -> None:
         env = os.environ | ({"SATCHEL_CPU": kernels} if kernels else {})
@@ -85,7 +109,7 @@ class Driver:
             env=env,
         )
 
-    def __enter__(self) -> Driver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,6 +128,17 @@ class Driver:
             raise DriverError(failed + text.rstrip("\n"))
         return answer.strip()
 
+    def tokenize(self, text: str | bytes, flags: int = 0) -> list[int]:
+        raw = text.encode() if isinstance(text, str) else text
+        return [int(word) for word in self.say(f"tokenize {flags} {raw.hex() or '-'}").split()]
+
+    def detokenize(self, ids: Sequence[int], flags: int = 0) -> str:
+        return bytes.fromhex(self.say(f"detokenize {flags} {' '.join(map(str, ids))}")).decode()
+
+
+class Driver(_Process):
+    """A driver of the whole library."""
+
     def open(self, path: Path, context: int = 0, slots: int = 0, threads: int = 1) -> list[str]:
         """Context, slots, vocabulary and kernel set of the model."""
         return self.say(f"open {path} {context} {slots} {threads}").split(" ")
@@ -111,20 +146,29 @@ class Driver:
     def close(self) -> None:
         self.say("close")
 
+    def embed(self, text: str, flags: int = 0) -> bytes:
+        """The vector of a text, as the bytes of its floats."""
+        return bytes.fromhex(self.say(f"embed {flags} {text.encode().hex() or '-'}"))
+
     def begin(self, number: int, ids: Sequence[int], options: Mapping[str, Any]) -> None:
         words = " ".join(f"{name}={value}" for name, value in options.items())
         self.say(f"begin {number} {words} : {' '.join(map(str, ids))}")
 
     def next(self, number: int, count: int) -> tuple[list[int], bytes, bool]:
         """The tokens of the next pieces, their text, and whether the answer is over."""
+        ids, pieces, over = self.pieces(number, count)
+        return ids, b"".join(text for _, text in pieces), over
+
+    def pieces(self, number: int, count: int) -> tuple[list[int], list[tuple[int, bytes]], bool]:
+        """The same, with the kind and text of each piece: 1: text, 2: thinking, 0: none."""
         words = self.say(f"next {number} {count}").split()
         over = words[-1:] == ["over"]
         pieces = [word.split(":") for word in words[: len(words) - over]]
-        ids = [int(token) for token, _ in pieces if token != "-1"]
-        return ids, b"".join(bytes.fromhex(text) for _, text in pieces), over
+        ids = [int(token) for token, *_ in pieces if token != "-1"]
+        return ids, [(int(kind), bytes.fromhex(text)) for _, text, kind in pieces], over
 
     def report(self, number: int) -> list[int]:
-        """Reason, tokens of the prompt, those that were cached, tokens of the answer."""
+        """Reason, tokens of the prompt, those that were cached, tokens of the answer, the stop string."""
         return [int(word) for word in self.say(f"report {number}").split()]
 
     def end(self, number: int) -> None:
@@ -142,9 +186,33 @@ class Driver:
         """The tokens of a saved conversation."""
         return [int(word) for word in self.say(f"load{'_bytes' * by_memory} {path}").split()]
 
-    def tokenize(self, text: str | bytes, flags: int = 0) -> list[int]:
-        raw = text.encode() if isinstance(text, str) else text
-        return [int(word) for word in self.say(f"tokenize {flags} {raw.hex()}").split()]
 
-    def detokenize(self, ids: Sequence[int], flags: int = 0) -> str:
-        return bytes.fromhex(self.say(f"detokenize {flags} {' '.join(map(str, ids))}")).decode()
+class WordsDriver(_Process):
+    """A driver of the text side."""
+
+    def open(self, path: Path) -> int:
+        """The number of tokens."""
+        return int(self.say(f"open {path}"))
+
+    def answer(
+        self,
+        ids: Sequence[int],
+        stops: Sequence[str] = (),
+        markers: tuple[str, str] = ("", ""),
+        begins: int = 0,
+        include: bool = False,
+    ) -> tuple[list[list[tuple[int, str]]], int]:
+        """The pieces, (kind, text), that each token of an answer releases and then its end; and the number of
+        the stop string that ended it, or -1.
+        """
+        texts = [text.encode().hex() or "-" for text in (*markers, *stops)]
+        words = [begins, int(include), *texts[:2], len(stops), *texts[2:], *ids]
+        said = self.say(f"answer {' '.join(map(str, words))}").split(" ")
+        found: list[list[tuple[int, str]]] = [[]]
+        for word in said[:-1]:
+            kind, _, text = word.partition(":")
+            if word == "|":
+                found.append([])
+            else:
+                found[-1].append((int(kind), bytes.fromhex(text).decode()))
+        return found, int(said[-1].removeprefix("stopped:"))

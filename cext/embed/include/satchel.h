@@ -61,7 +61,8 @@ SATCHEL_API void satchel_close(satchel_model *); /* NULL: nothing */
 typedef struct {
     uint32_t size;
     int32_t context, slots, vocabulary;
-    char kernels[32]; /* the instruction set in use, such as "avx2" */
+    char kernels[32];        /* the instruction set in use, such as "avx2" */
+    int32_t embedding, zero; /* numbers of a vector of satchel_embed; 0: the model generates text */
 } satchel_model_facts;
 SATCHEL_API int32_t satchel_facts(const satchel_model *,
                                   satchel_model_facts *facts); /* facts->size is set by the caller */
@@ -69,16 +70,39 @@ SATCHEL_API int32_t satchel_facts(const satchel_model *,
 /* --- text and tokens */
 
 enum {
-    SATCHEL_SPECIAL = 1, /* tokenize: texts of control tokens become them; detokenize: control tokens show theirs */
-    SATCHEL_NO_BOS = 2   /* tokenize: no token is added at the begin or end that the file asks for */
+    SATCHEL_SPECIAL = 1,  /* tokenize: texts of control tokens become them; detokenize: control tokens show theirs */
+    SATCHEL_NO_BOS = 2,   /* tokenize: no token is added at the begin or end that the file asks for */
+    SATCHEL_CONTINUES = 4 /* tokenize: the text goes on after others: SentencePiece puts no space before it */
 };
 /* Number of tokens of a text, of which the first `room` are written to `ids` (NULL where room is 0). */
 SATCHEL_API int64_t satchel_tokenize(const satchel_model *, const char *text, int64_t length, uint32_t flags,
                                      int32_t *ids, int64_t room);
 /* Bytes of the text of tokens, of which the first `room` are written to `text`; a zero byte follows where there is room. Bytes that
- * are no UTF-8 become U+FFFD. */
+ * are no UTF-8 become U+FFFD. The space that SentencePiece puts before a text is left out. */
 SATCHEL_API int64_t satchel_detokenize(const satchel_model *, const int32_t *ids, int64_t count, uint32_t flags,
                                        char *text, int64_t room);
+
+/* --- embeddings */
+
+/* The vector of a text, of a model of embeddings (an encoder, or a file that states its pooling): pooled as the file says, and of
+ * Euclidean norm 1. Gives its number of floats, of which the first `room` are written to `row` (NULL where room is 0). flags: of
+ * satchel_tokenize. The text takes slot 0 and waits for other callers' texts; none is computed together with another one.
+ * SATCHEL_E_LONG where it has more tokens than the context, or than an encoder's step. */
+SATCHEL_API int64_t satchel_embed(satchel_model *, const char *text, int64_t length, uint32_t flags, float *row,
+                                  int64_t room);
+
+/* --- the text of answers: stop strings and thinking
+ *
+ * An answer ends at the stop string that is complete first; of two that end together, at the longer one. It may lie across tokens.
+ * Text that may begin one is held back until that is decided. The stop string is no part of the text unless include_stop is 1.
+ *
+ * With two markers, each piece says whether it is text or thinking; markers and the white space beside them are left out. A marker
+ * that is a token of the vocabulary counts as that token alone, anywhere in the answer. Another one counts as text: the opening one
+ * at the begin of the answer. Stop strings and markers are UTF-8 that ends with a zero byte, and are copied. */
+
+enum { SATCHEL_TEXT = 1, SATCHEL_THINKING = 2 }; /* kinds of pieces */
+/* Where the prompt leaves the answer: at its begin, within thinking that the prompt opened, or behind thinking. */
+enum { SATCHEL_ANSWER_BEGINS, SATCHEL_ANSWER_THINKS, SATCHEL_ANSWER_PAST_THINKING };
 
 /* --- answers */
 
@@ -119,6 +143,12 @@ typedef struct {
     int64_t n_bad_words;      /* numbers in bad_words */
     const satchel_grammar
         *grammar; /* the answer is a text of it, and ends with an end token behind that; NULL: any text */
+
+    /* the text of answers, see above */
+    const char *const *stop; /* n_stop stop strings, 0 to 1024; empty ones end nothing */
+    int32_t n_stop, include_stop;
+    const char *thinking_open, *thinking_close; /* NULL: thinking is not told apart */
+    int32_t thinking_begin, zero;
 } satchel_generate_options;
 SATCHEL_API void satchel_generate_options_init(satchel_generate_options *, uint32_t size);
 
@@ -131,20 +161,23 @@ SATCHEL_API int32_t satchel_generate_text(satchel_model *, const char *text, int
 
 typedef struct {
     uint32_t size;
-    int32_t token; /* -1: the last piece, which holds what is left of a cut character */
+    int32_t token; /* -1: none: more text that the token before released, or what was held back at the end */
     const char
         *text; /* whole characters, with a zero byte behind them; may be empty. Valid until the reply's next call */
-    int64_t length; /* bytes */
+    int64_t length;     /* bytes */
+    int32_t kind, zero; /* kind: 0 where the text is empty */
 } satchel_piece;
-/* The next token: 1, or 0 where the answer is over. piece->size is set by the caller. */
+/* The next token: 1, or 0 where the answer is over. piece->size is set by the caller. A piece has the text that its token released:
+ * less than the token's own while a stop string or marker may begin in it, more where what was held back turned out to be none. */
 SATCHEL_API int32_t satchel_reply_next(satchel_reply *, satchel_piece *piece);
 
-enum { SATCHEL_ENDED = 1, SATCHEL_LENGTH = 2 };
+enum { SATCHEL_ENDED = 1, SATCHEL_LENGTH = 2, SATCHEL_STOPPED = 3 /* by a stop string */ };
 typedef struct {
     uint32_t size;
-    int32_t reason; /* 0: not over; SATCHEL_ENDED: an end token; SATCHEL_LENGTH: max_tokens or context */
+    int32_t reason; /* 0: not over; SATCHEL_ENDED: an end token; SATCHEL_LENGTH: max_tokens or context; or STOPPED */
     int64_t prompt_tokens, cached_tokens, tokens; /* cached: tokens of the prompt that a slot had */
     int64_t seed;
+    int32_t stop, zero; /* stop: number of the stop string that was found; -1: none */
 } satchel_reply_report;
 SATCHEL_API int32_t satchel_report(const satchel_reply *,
                                    satchel_reply_report *report); /* report->size is set by the caller */

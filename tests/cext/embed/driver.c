@@ -6,7 +6,7 @@
  *     lists: biases=ID/AMOUNT,...  allowed=ID,...  bad_words=ID,ID,-1,...  dry_breakers=HEX,...
  *   grammar NAME (json, value, compact: JSON of any shape): for options grammar=NAME from then on
  *   save N PATH     load PATH     (save_bytes, load_bytes: by memory)
- *   tokenize FLAGS HEX                  detokenize FLAGS ID...
+ *   tokenize FLAGS HEX                  detokenize FLAGS ID...          embed FLAGS HEX
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +66,8 @@ static void close_model(void) {
     INTEGER(top_k)                                                                                                     \
     INTEGER(repeat_last_n)                                                                                             \
     INTEGER(mirostat)                                                                                                  \
+    INTEGER(include_stop)                                                                                              \
+    INTEGER(thinking_begin)                                                                                            \
     REAL(temperature)                                                                                                  \
     REAL(top_p)                                                                                                        \
     REAL(min_p)                                                                                                        \
@@ -134,6 +136,39 @@ static void set_list(satchel_generate_options *o, const char *name, char *rest) 
         o->dry_breakers = breaker_texts, o->n_dry_breakers = (int32_t)n;
 }
 
+/* Bytes from hexadecimal digits, with a zero byte behind them, which free() ends. */
+static char *read_hex(const char *hex) {
+    size_t size = *hex == '-' ? 0 : strlen(hex) / 2;
+    char *text = malloc(size + 1);
+    for (size_t i = 0; i < size; i++) {
+        unsigned byte;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        text[i] = (char)byte;
+    }
+    text[size] = 0;
+    return text;
+}
+
+enum { MOST_TEXTS = 16 };
+static char *texts[MOST_TEXTS]; /* of the last begin */
+static int n_texts;
+
+/* The options that are texts, in hexadecimal digits; `stop` may come several times, before the markers. */
+static void set_text(satchel_generate_options *o, const char *name, const char *value) {
+    if (n_texts == MOST_TEXTS || (strcmp(name, "stop") && strncmp(name, "thinking_", 9)))
+        return;
+    texts[n_texts] = read_hex(value);
+    if (!strcmp(name, "stop")) {
+        o->stop = (const char *const *)texts;
+        o->n_stop = n_texts + 1;
+    } else if (!strcmp(name, "thinking_open")) {
+        o->thinking_open = texts[n_texts];
+    } else {
+        o->thinking_close = texts[n_texts];
+    }
+    n_texts++;
+}
+
 static void set(satchel_generate_options *o, char *word) {
     char *value = strchr(word, '=');
     *value++ = 0;
@@ -153,6 +188,8 @@ static void set(satchel_generate_options *o, char *word) {
         o->samplers = value;
     if (strstr("biases allowed bad_words dry_breakers", word))
         set_list(o, word, value);
+    if (strcmp(word, "thinking_begin"))
+        set_text(o, word, value);
 }
 
 static void begin(void) {
@@ -164,6 +201,8 @@ static void begin(void) {
     int count = read_ids();
     if (!tell(satchel_generate(model, ids, count, &o, &replies[n])))
         printf("ok");
+    while (n_texts) /* the library has copied them */
+        free(texts[--n_texts]);
 }
 
 static void next(void) {
@@ -174,7 +213,7 @@ static void next(void) {
         printf("%d:", p.token);
         for (int64_t k = 0; k < p.length; k++)
             printf("%02x", (unsigned char)p.text[k]);
-        printf(" ");
+        printf(":%d ", p.kind);
     }
     if (!tell(code) && !code)
         printf("over");
@@ -183,7 +222,8 @@ static void next(void) {
 static void report(void) {
     satchel_reply_report r = {.size = sizeof r};
     satchel_report(replies[number()], &r);
-    printf("%d %lld %lld %lld", r.reason, (long long)r.prompt_tokens, (long long)r.cached_tokens, (long long)r.tokens);
+    printf("%d %lld %lld %lld %d", r.reason, (long long)r.prompt_tokens, (long long)r.cached_tokens,
+           (long long)r.tokens, r.stop);
 }
 
 static void read_grammar(void) {
@@ -237,13 +277,26 @@ static void load(int by_memory) {
 
 static void tokenize(void) {
     uint32_t flags = (uint32_t)number();
-    char *hex = strtok(NULL, " ");
-    char *text = malloc((hex ? strlen(hex) / 2 : 0) + 1);
-    size_t size = unhex(hex ? hex : "", text);
-    int64_t n = satchel_tokenize(model, text, (int64_t)size, flags, ids, MOST_IDS);
+    char *hex = strtok(NULL, " "), *text = read_hex(hex ? hex : "-");
+    int64_t size = hex && *hex != '-' ? (int64_t)strlen(hex) / 2 : 0, n;
+    n = satchel_tokenize(model, text, size, flags, ids, MOST_IDS);
     if (!tell(n))
         for (int64_t i = 0; i < n; i++)
             printf("%d ", ids[i]);
+    free(text);
+}
+
+/* The vector's floats, the bytes of each in hexadecimal digits. */
+static void embed(void) {
+    enum { MOST_FLOATS = 4096 };
+    static float row[MOST_FLOATS];
+    uint32_t flags = (uint32_t)number();
+    char *hex = strtok(NULL, " "), *text = read_hex(hex ? hex : "-");
+    int64_t size = hex && *hex != '-' ? (int64_t)strlen(hex) / 2 : 0, n;
+    n = satchel_embed(model, text, size, flags, row, MOST_FLOATS);
+    if (!tell(n))
+        for (size_t i = 0; i < sizeof *row * (size_t)n; i++)
+            printf("%02x", ((unsigned char *)row)[i]);
     free(text);
 }
 
@@ -291,6 +344,8 @@ int main(void) {
             tokenize();
         else if (!strcmp(word, "detokenize"))
             detokenize();
+        else if (!strcmp(word, "embed"))
+            embed();
         printf("\n");
         fflush(stdout);
     }

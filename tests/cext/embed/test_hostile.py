@@ -13,10 +13,11 @@ from pathlib import Path
 
 import embedded
 import pytest
-from embedded import Driver, DriverError
+from embedded import Driver, DriverError, WordsDriver
 from tiny_file import write_model
+from toy_tokenizers import TOYS, toy
 
-from satchel.formats.gguf import open_gguf
+from satchel.formats.gguf import open_gguf, write_gguf
 from satchel.formats.gguf.edit import change, parse_assignment, write_edited
 from satchel.formats.gguf.splice import HeaderBytes
 from satchel.runtime.aot.build import build
@@ -44,7 +45,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sections(path: Path) -> dict[str, tuple[int, int]]:
     """Place of each section's bytes in the file, and their number."""
     raw, found = path.read_bytes(), {}
-    for key, magic in zip(KEYS, (b"SATPLAN1", b"SATTOK01"), strict=True):
+    for key, magic in zip(KEYS, (b"SATPLAN2", b"SATTOK02"), strict=True):
         at = raw.index(magic)
         found[key] = at, struct.unpack_from("<I", raw, at + 8)[0]
     return found
@@ -119,6 +120,52 @@ def test_a_thousand_mutated_sections(driver: Driver, app: Path, tmp_path: Path) 
 @pytest.mark.nightly
 def test_a_hundred_thousand_mutated_sections(driver: Driver, app: Path, tmp_path: Path) -> None:
     refused, ran = mutate_sections(driver, app, tmp_path / "m.gguf", 100_000, seed=1)
+    assert min(refused, ran) > 5000
+
+
+def mutate_tokenizers(driver: WordsDriver, folder: Path, count: int, seed: int) -> tuple[int, int]:
+    """How many mutated tokenizers of all kinds were refused, and how many ran."""
+    rng, refused = random.Random(seed), 0
+    texts = ["hello  hello's 12 x\n\n<tool>Ａ①ﬁ é\u302e\u1dfa ▁aaaaaaa 漢한 \x00", "ab" * 500]
+    for name in TOYS:
+        metadata = {"general.architecture": "llama"} | toy(name)
+        write_gguf(folder / "words.gguf", metadata, [])
+        embedded.build_words(folder / "words.gguf", folder / "app.gguf")
+        raw = (folder / "app.gguf").read_bytes()
+        at = raw.index(b"SATTOK02")
+        size = struct.unpack_from("<I", raw, at + 8)[0]
+        for _ in range(count):
+            made = mutated(rng, raw[at : at + size])
+            (folder / "mutated.gguf").write_bytes(raw[:at] + made + raw[at + size :])
+            try:
+                driver.open(folder / "mutated.gguf")
+                for text in texts:
+                    ids = driver.tokenize(text, 1)
+                    driver.detokenize(ids)
+                    driver.answer(ids, ["2 x", "aab"], ("<tool>", "hell"))
+            except DriverError as error:
+                assert error.code < 0 and error.text
+                refused += 1
+    return refused, count * len(TOYS) - refused
+
+
+@pytest.fixture
+def words_driver(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WordsDriver]:
+    monkeypatch.setenv("ASAN_OPTIONS", embedded.ASAN_OPTIONS)
+    with WordsDriver(embedded.words_program(tmp_path_factory)) as made:
+        yield made
+
+
+def test_mutated_tokenizers_of_every_kind(words_driver: WordsDriver, tmp_path: Path) -> None:
+    refused, ran = mutate_tokenizers(words_driver, tmp_path, 60, seed=3)
+    assert min(refused, ran) > 100
+
+
+@pytest.mark.nightly
+def test_many_mutated_tokenizers_of_every_kind(words_driver: WordsDriver, tmp_path: Path) -> None:
+    refused, ran = mutate_tokenizers(words_driver, tmp_path, 5000, seed=4)
     assert min(refused, ran) > 5000
 
 

@@ -198,7 +198,7 @@ def test_a_common_begin_is_not_computed_again(
         for ids, cached in ((further, 60), (other, again), (other, same)):
             driver.begin(0, ids, {"seed": 3, "max_tokens": 5, "flags": 1})
             found = driver.next(0, 5)[0]
-            assert driver.report(0) == [2, len(ids), cached, 5]
+            assert driver.report(0) == [2, len(ids), cached, 5, -1]
             driver.end(0)
             assert found == wanted(model.engine, ids, 5, Sampling(seed=3))
 

@@ -104,15 +104,8 @@ def test_what_cannot_be_built_says_so(model: Path, app: Path, tmp_path: Path) ->
             undo(gguf, target)
         with pytest.raises(RequestError, match="expected another file than the one that is read"):
             build(gguf, model)
-    scores = np.zeros(288, np.float32)
-    spm = write_model(tmp_path / "spm.gguf", tokenizer__ggml__model="llama", tokenizer__ggml__scores=scores)
-    with (
-        open_gguf(spm) as gguf,
-        pytest.raises(ModelError, match=r"tokenizer\.ggml\.model is 'llama': expected 'gpt2'"),
-    ):
-        build(gguf, target)
-    odd = write_model(tmp_path / "odd.gguf", tokenizer__ggml__pre="superbpe")
-    with open_gguf(odd) as gguf, pytest.raises(ModelError, match=r"'\\\\G.* is not known"):
+    silent = write_model(tmp_path / "silent.gguf", tokenizer__ggml__model="none")
+    with open_gguf(silent) as gguf, pytest.raises(ModelError, match="the file holds no tokenizer"):
         build(gguf, target)
     assert not target.exists()
 
@@ -131,7 +124,7 @@ def test_c_declares_the_same_tables() -> None:
         for name in vars(records)
         if name.startswith(("PLAN_", "TOKENIZER_", "GRAMMAR_")) and not name.endswith(("KEY", "PREFIX"))
     ]
-    assert len(names) == 18
+    assert len(names) == 19
     for name in names:
         wanted = getattr(records, name)
         renamed = {
