@@ -92,7 +92,7 @@ def _flags(tokenizer: Tokenizer) -> Array:
     plain = plain_tokens(tokenizer)
     plain[sorted(tokenizer.eog)] = False
     hidden = [tokenizer.is_control(i) for i in range(tokenizer.vocab_size)]
-    return (HIDDEN * np.array(hidden) + PLAIN * plain).astype(np.uint8)
+    return np.asarray(HIDDEN * np.array(hidden) + PLAIN * plain, np.uint8)
 
 
 def _merges(meta: Meta, tokenizer: Tokenizer) -> Array:
