@@ -21,8 +21,8 @@ from satchel.runtime.grammar.tree import Ref
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
-    """Members of an object in this order, with commas between them and white space behind each. items: (pair,
+class ObjectMembers:
+    """ObjectMembers of an object in this order, with commas between them and white space behind each. items: (pair,
     whether it is required). other: any number of these behind them; None: none.
     """
 
@@ -30,12 +30,12 @@ class Members:
     other: Any = None
 
 
-# Chars, Cat, Alt, Repeat, Ref or Members by name; `root`, or the first one, is the whole text's.
+# Chars, Cat, Alt, Repeat, Ref or ObjectMembers by name; `root`, or the first one, is the whole text's.
 Rules: TypeAlias = dict[str, Any]
 
 
 def cat(parts: tuple[Any, ...]) -> Any:
-    """Parts one after another. They may hold Ref and Members, which regular expressions do not have."""
+    """Parts one after another. They may hold Ref and ObjectMembers, which regular expressions do not have."""
     return Cat(parts)
 
 
@@ -157,7 +157,12 @@ class SchemaRules:
             self.rules[name] = {
                 "value": any_value,
                 "object": cat(
-                    (text_of("{"), WS, Members((), pair(self.named("string"), Ref("value"))), text_of("}"))
+                    (
+                        text_of("{"),
+                        WS,
+                        ObjectMembers((), pair(self.named("string"), Ref("value"))),
+                        text_of("}"),
+                    )
                 ),
                 "array": cat((text_of("["), WS, listed(Ref("value")), text_of("]"))),
             }[name]
@@ -320,7 +325,7 @@ class SchemaRules:
             at = step(pointer, "additionalProperties")
             key = self.named("string") if not names else other_than(names)
             other = pair(key, self._shared(self.schema(others, at), at))
-        return cat((text_of("{"), WS, Members(tuple(pairs), other), text_of("}")))
+        return cat((text_of("{"), WS, ObjectMembers(tuple(pairs), other), text_of("}")))
 
     def _shared(self, node: Any, pointer: str) -> Any:
         """A rule of a value, because the automaton has it where it comes first and where it comes later."""
@@ -372,4 +377,4 @@ def _rest(words: Sequence[Sequence[str]]) -> Any:
     return alt(tuple(cases))
 
 
-__all__ = ["Members", "Rules", "rules_of"]
+__all__ = ["ObjectMembers", "Rules", "rules_of"]
