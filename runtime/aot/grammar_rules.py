@@ -22,7 +22,7 @@ from satchel.runtime.grammar.tree import Ref
 
 @dataclass(frozen=True, slots=True)
 class ObjectMembers:
-    """ObjectMembers of an object in this order, with commas between them and white space behind each. items: (pair,
+    """Members of an object in this order, with commas between them and white space behind each. items: (pair,
     whether it is required). other: any number of these behind them; None: none.
     """
 
