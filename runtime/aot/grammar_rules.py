@@ -21,7 +21,7 @@ from satchel.runtime.grammar.tree import Ref
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class ObjectMembers:
     """Members of an object in this order, with commas between them and white space behind each. items: (pair,
     whether it is required). other: any number of these behind them; None: none.
     """
@@ -30,11 +30,22 @@ class Members:
     other: Any = None
 
 
-Node: TypeAlias = Chars | Cat | Alt | Repeat | Ref | Members
-Rules: TypeAlias = dict[str, Any]  # Node by name; the first one is the whole text's
-EMPTY = Cat(())
+# Chars, Cat, Alt, Repeat, Ref or ObjectMembers by name; `root`, or the first one, is the whole text's.
+Rules: TypeAlias = dict[str, Any]
+
+
+def cat(parts: tuple[Any, ...]) -> Any:
+    """Parts one after another. They may hold Ref and ObjectMembers, which regular expressions do not have."""
+    return Cat(parts)
+
+
+def alt(parts: tuple[Any, ...]) -> Any:
+    """One of the parts."""
+    return Alt(parts)
+
+
+EMPTY = cat(())
 INDENT = 24  # most spaces and tabs behind a line end
-TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 # Keywords that a schema of these types may have beside `type`; others are refused.
 KEYWORDS = {
     "object": {"properties", "required", "additionalProperties"},
@@ -63,14 +74,14 @@ def _node(part: tree.Part) -> Any:
     if isinstance(part, tree.Ref):
         return part
     inner = tuple(map(_node, part.parts))
-    return Cat(inner) if isinstance(part, tree.Seq) else Alt(inner)
+    return cat(inner) if isinstance(part, tree.Seq) else alt(inner)
 
 
 # --- JSON
 
 
 def text_of(chars: str) -> Any:
-    return Cat(tuple(Chars(((ord(c), ord(c)),)) for c in chars))
+    return cat(tuple(Chars(((ord(c), ord(c)),)) for c in chars))
 
 
 def optional(node: Any) -> Any:
@@ -79,29 +90,29 @@ def optional(node: Any) -> Any:
 
 SPECIAL: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F))
 DIGIT = Chars(((0x30, 0x39),))
-WHOLE = Cat(
-    (optional(text_of("-")), Alt((text_of("0"), Cat((Chars(((0x31, 0x39),)), Repeat(DIGIT, 0, None))))))
+WHOLE = cat(
+    (optional(text_of("-")), alt((text_of("0"), cat((Chars(((0x31, 0x39),)), Repeat(DIGIT, 0, None))))))
 )
-NUMBER = Cat(
+NUMBER = cat(
     (
         WHOLE,
-        optional(Cat((text_of("."), Repeat(DIGIT, 1, None)))),
+        optional(cat((text_of("."), Repeat(DIGIT, 1, None)))),
         optional(
-            Cat((Chars(((0x45, 0x45), (0x65, 0x65))), optional(Alt((text_of("+"), text_of("-")))),
+            cat((Chars(((0x45, 0x45), (0x65, 0x65))), optional(alt((text_of("+"), text_of("-")))),
                  Repeat(DIGIT, 1, None)))
         ),
     )
 )  # fmt: skip
 ESCAPED = '"\\bfnrt'
-CHARACTER = Alt((Chars(inverted(SPECIAL)), Cat((text_of("\\"), Alt(tuple(text_of(c) for c in ESCAPED))))))
-SPACES = optional(Alt((text_of(" "), Cat((text_of("\n"), Repeat(Chars(((9, 9), (32, 32))), 0, INDENT))))))
+CHARACTER = alt((Chars(inverted(SPECIAL)), cat((text_of("\\"), alt(tuple(text_of(c) for c in ESCAPED))))))
+SPACES = optional(alt((text_of(" "), cat((text_of("\n"), Repeat(Chars(((9, 9), (32, 32))), 0, INDENT))))))
 WS = Ref("spaces")
 BASE: Rules = {
     "spaces": SPACES,
-    "string": Cat((text_of('"'), Repeat(CHARACTER, 0, None), text_of('"'))),
+    "string": cat((text_of('"'), Repeat(CHARACTER, 0, None), text_of('"'))),
     "integer": WHOLE,
     "number": NUMBER,
-    "boolean": Alt((text_of("true"), text_of("false"))),
+    "boolean": alt((text_of("true"), text_of("false"))),
     "null": text_of("null"),
 }
 
@@ -109,15 +120,15 @@ BASE: Rules = {
 def listed(first: Any, low: int = 0, high: int | None = None) -> Any:
     """Items between commas, with the white space behind each."""
     one, more = (
-        Cat((first, WS)),
-        Repeat(Cat((text_of(","), WS, first, WS)), max(low - 1, 0), None if high is None else high - 1),
+        cat((first, WS)),
+        Repeat(cat((text_of(","), WS, first, WS)), max(low - 1, 0), None if high is None else high - 1),
     )
-    whole = Cat((one, more))
+    whole = cat((one, more))
     return EMPTY if high == 0 else whole if low else optional(whole)
 
 
 def pair(key: Any, value: Any) -> Any:
-    return Cat((key, WS, text_of(":"), WS, value))
+    return cat((key, WS, text_of(":"), WS, value))
 
 
 @dataclass
@@ -125,7 +136,7 @@ class SchemaRules:
     """The rules of a schema's text. A schema that others name is a rule; others stand where they are."""
 
     text: str
-    rules: Rules = field(default_factory=dict)
+    rules: Rules = field(default_factory=dict[str, Any])
     whole: Any = None
 
     def __post_init__(self) -> None:
@@ -140,15 +151,20 @@ class SchemaRules:
         """A rule of JSON."""
         if name in ("value", "object", "array") and name not in self.rules:
             self.rules[name] = EMPTY
-            any_value = Alt(
+            any_value = alt(
                 tuple(self.named(t) for t in ("object", "array", "string", "number", "boolean", "null"))
             )
             self.rules[name] = {
                 "value": any_value,
-                "object": Cat(
-                    (text_of("{"), WS, Members((), pair(self.named("string"), Ref("value"))), text_of("}"))
+                "object": cat(
+                    (
+                        text_of("{"),
+                        WS,
+                        ObjectMembers((), pair(self.named("string"), Ref("value"))),
+                        text_of("}"),
+                    )
                 ),
-                "array": Cat((text_of("["), WS, listed(Ref("value")), text_of("]"))),
+                "array": cat((text_of("["), WS, listed(Ref("value")), text_of("]"))),
             }[name]
             self.named("value")
             self.rules["spaces"] = SPACES
@@ -190,7 +206,7 @@ class SchemaRules:
                 raise self.fail(
                     step(pointer, key), "a compiled grammar does not have this keyword: leave it out"
                 )
-        return Alt(tuple(self.typed(t, kept, pointer) for t in types))
+        return alt(tuple(self.typed(t, kept, pointer) for t in types))
 
     def typed(self, name: str, value: Mapping[str, Any], pointer: str) -> Any:
         if name == "object":
@@ -201,7 +217,7 @@ class SchemaRules:
         if name != "string" or (low is None and high is None):
             return self.named(name)
         most = None if high is None else int(high)
-        return Cat((text_of('"'), Repeat(CHARACTER, int(low or 0), most), text_of('"')))
+        return cat((text_of('"'), Repeat(CHARACTER, int(low or 0), most), text_of('"')))
 
     def reference(self, value: str, pointer: str, types: Any) -> Any:
         if value not in self.rules:
@@ -223,7 +239,7 @@ class SchemaRules:
 
     def any_of(self, value: Sequence[Any], pointer: str, types: Any) -> Any:
         at = step(pointer, "anyOf")
-        return Alt(tuple(self.schema(inner, step(at, i)) for i, inner in enumerate(value)))
+        return alt(tuple(self.schema(inner, step(at, i)) for i, inner in enumerate(value)))
 
     def const(self, value: Any, pointer: str, types: Any) -> Any:
         return self.enum([value], pointer, types)
@@ -233,7 +249,7 @@ class SchemaRules:
         fitting = [one for one in value if kinds is None or _kinds(one) & kinds]
         if not fitting:
             raise self.fail(pointer, "no value is of its type")
-        return Alt(tuple(self.written(one, pointer) for one in fitting))
+        return alt(tuple(self.written(one, pointer) for one in fitting))
 
     def written(self, value: Any, pointer: str) -> Any:
         """A value as JSON, with the white space that may be in it."""
@@ -241,13 +257,13 @@ class SchemaRules:
             return quoted(value)
         if isinstance(value, list):
             self.named("spaces")
-            return Cat(
+            return cat(
                 (text_of("["), WS, *self._between([self.written(v, pointer) for v in value]), text_of("]"))
             )
         if isinstance(value, Mapping):
             self.named("spaces")
             pairs = [pair(quoted(k), self.written(v, pointer)) for k, v in value.items()]
-            return Cat((text_of("{"), WS, *self._between(pairs), text_of("}")))
+            return cat((text_of("{"), WS, *self._between(pairs), text_of("}")))
         if isinstance(value, float) and (value != int(value) or abs(value) > 2**53):
             text = json.dumps(value)
             if "e" in text:
@@ -281,14 +297,14 @@ class SchemaRules:
             )
             if items is False and low:
                 raise self.fail(pointer, "no array has so many items")
-            return Cat((text_of("["), WS, inner, text_of("]")))
-        comma = Cat((text_of(","), WS))
+            return cat((text_of("["), WS, inner, text_of("]")))
+        comma = cat((text_of(","), WS))
         rest: Any = EMPTY
         if items is not False:
-            rest = Repeat(Cat((comma, self.schema(items, step(pointer, "items")), WS)), 0, None)
+            rest = Repeat(cat((comma, self.schema(items, step(pointer, "items")), WS)), 0, None)
         for i in range(len(first) - 1, 0, -1):
-            rest = optional(Cat((comma, first[i], WS, rest)))
-        return Cat((text_of("["), WS, optional(Cat((first[0], WS, rest))), text_of("]")))
+            rest = optional(cat((comma, first[i], WS, rest)))
+        return cat((text_of("["), WS, optional(cat((first[0], WS, rest))), text_of("]")))
 
     def object(self, value: Mapping[str, Any], pointer: str) -> Any:
         """Properties come in the order of the schema, then required ones that it does not describe, then
@@ -309,7 +325,7 @@ class SchemaRules:
             at = step(pointer, "additionalProperties")
             key = self.named("string") if not names else other_than(names)
             other = pair(key, self._shared(self.schema(others, at), at))
-        return Cat((text_of("{"), WS, Members(tuple(pairs), other), text_of("}")))
+        return cat((text_of("{"), WS, ObjectMembers(tuple(pairs), other), text_of("}")))
 
     def _shared(self, node: Any, pointer: str) -> Any:
         """A rule of a value, because the automaton has it where it comes first and where it comes later."""
@@ -331,7 +347,7 @@ def _kinds(value: Any) -> set[str]:
 
 def quoted(text: str) -> Any:
     """A string as JSON; characters are escaped that must be, and no others."""
-    return Cat((text_of('"'), *map(text_of, units(text)), text_of('"')))
+    return cat((text_of('"'), *map(text_of, units(text)), text_of('"')))
 
 
 def units(text: str) -> list[str]:
@@ -342,7 +358,7 @@ def units(text: str) -> list[str]:
 
 def other_than(names: Sequence[str]) -> Any:
     """A JSON string that is none of these."""
-    return Cat((text_of('"'), _rest([units(name) for name in names])))
+    return cat((text_of('"'), _rest([units(name) for name in names])))
 
 
 def _rest(words: Sequence[Sequence[str]]) -> Any:
@@ -354,11 +370,11 @@ def _rest(words: Sequence[Sequence[str]]) -> Any:
     plain = sorted(ord(u) for u in heads if len(u) == 1)
     free = inverted((*SPECIAL, *((p, p) for p in plain)))
     escapes = [text_of(c) for c in ESCAPED if "\\" + c not in heads]
-    single = [Chars(free), *([Cat((text_of("\\"), Alt(tuple(escapes))))] if escapes else [])]
-    cases: list[Any] = [Cat((Alt(tuple(single)), Repeat(CHARACTER, 0, None), text_of('"')))]
+    single = [Chars(free), *([cat((text_of("\\"), alt(tuple(escapes))))] if escapes else [])]
+    cases: list[Any] = [cat((alt(tuple(single)), Repeat(CHARACTER, 0, None), text_of('"')))]
     cases += [] if any(not word for word in words) else [text_of('"')]
-    cases += [Cat((text_of(unit), _rest(rest))) for unit, rest in heads.items()]
-    return Alt(tuple(cases))
+    cases += [cat((text_of(unit), _rest(rest))) for unit, rest in heads.items()]
+    return alt(tuple(cases))
 
 
-__all__ = ["Node", "Rules", "rules_of"]
+__all__ = ["ObjectMembers", "Rules", "rules_of"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.runtime.aot.grammar_rules import WS, Members, Rules, rules_of, text_of
+from satchel.runtime.aot.grammar_rules import WS, ObjectMembers, Rules, cat, rules_of, text_of
 from satchel.runtime.aot.records import GRAMMAR_CALL, GRAMMAR_HEAD, GRAMMAR_RANGE, GRAMMAR_STATE, section
 from satchel.runtime.grammar.regex import Alt, Cat, Chars, Repeat
 from satchel.runtime.grammar.tree import Ref
@@ -46,7 +46,7 @@ def pack_grammar(text: str) -> bytes:
     made = compile_rules(rules_of(text))
     states = np.zeros(len(made.finals) + 1, GRAMMAR_STATE)
     for column, lists in (("first_range", made.ranges), ("first_call", made.calls)):
-        states[column] = np.cumsum([0, *map(len, lists)])  # type: ignore[arg-type]
+        states[column] = np.cumsum([0, *map(len, lists)])
     states["final"][:-1] = made.finals
     ranges = [(low, high, 0, to) for edges in made.ranges for low, high, to in edges]
     calls = [call for edges in made.calls for call in edges]
@@ -98,7 +98,7 @@ class _Nfa:
             return self._chars(node, at)
         if isinstance(node, Repeat):
             return self._repeat(node, at)
-        if isinstance(node, Members):
+        if isinstance(node, ObjectMembers):
             return self._members(node, at)
         if isinstance(node, Cat):
             for part in node.parts:
@@ -139,7 +139,7 @@ class _Nfa:
         self.free[at].append(end)
         return end
 
-    def _members(self, node: Members, at: int) -> int:
+    def _members(self, node: ObjectMembers, at: int) -> int:
         """Two ways beside each other: of an object that is empty so far, and of one that is not."""
         none, some = at, self.state()
         for pair, needed in node.items:
@@ -166,7 +166,7 @@ class _Nfa:
         parts = (pair, WS) if first else (text_of(","), WS, pair, WS)
         start = self.state()
         self.free[at].append(start)
-        return self.add(Cat(parts), start)
+        return self.add(cat(parts), start)
 
 
 def _encoded(low: int, high: int) -> Iterator[tuple[Bytes, ...]]:

@@ -187,14 +187,15 @@ class Panels:
         """Gives every byte of the old data its place."""
         at, places = self.size, dict[str, int]()
         listed = [_listed(PANELS_KEY, (self.size // LINE, LINE), I8, 0)]
-        for info in self._stay:
-            at = places[info.name] = align_up(at, self._head.alignment)
-            listed.append(_listed(info.name, info.shape, info.type_id, at))
-            at += info.nbytes
+        for one in self._stay:
+            at = places[one.name] = align_up(at, self._head.alignment)
+            listed.append(_listed(one.name, one.shape, one.type_id, at))
+            at += one.nbytes
         self.list, self._places, self._gaps = b"".join(listed), places, list[tuple[int, int]]()
         found: list[tuple[int, ...]] = []
         old = self._head.data
-        for info in (*infos, None):
+        whole: tuple[TensorInfo | None, ...] = (*infos, None)
+        for info in whole:
             gap = (self._head.size if info is None else info.offset) - old
             if gap:
                 found.append((COPY, 0, 0, 0, 0, at, gap))

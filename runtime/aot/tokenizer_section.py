@@ -83,7 +83,7 @@ def _token_flags(tokenizer: Tokenizer) -> Array:
     plain = plain_tokens(tokenizer)
     plain[sorted(tokenizer.eog)] = False
     hidden = [tokenizer.is_control(i) for i in range(tokenizer.vocab_size)]
-    return (HIDDEN * np.array(hidden) + PLAIN * plain).astype(np.uint8)
+    return np.asarray(HIDDEN * np.array(hidden) + PLAIN * plain, np.uint8)
 
 
 def _head(tokenizer: Tokenizer, tables: EncoderTables, counts: dict[str, int]) -> Array:

@@ -174,6 +174,6 @@ def test_what_is_not_supported_is_refused() -> None:
 
 def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_section, "MOST_STATES", 100)
-    for text in ("root ::= [a-z]{99}", 'root ::= a a\na ::= "x"{30} b\nb ::= "y"{30} c\nc ::= "z"{40}'):
+    for text in ("root ::= [a-z]{150}", 'root ::= a a\na ::= "x"{30} b\nb ::= "y"{30} c\nc ::= "z"{60}'):
         with pytest.raises(RequestError, match="has over 100 states"):
             pack_grammar(text)
