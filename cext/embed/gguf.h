@@ -1,4 +1,4 @@
-/* gguf.h: reads the header of a mapped GGUF file: its tensor list and the two sections. */
+/* gguf.h: reads the header of a mapped GGUF file: its tensor list and the sections. */
 #ifndef SATCHEL_EMBED_GGUF_H
 #define SATCHEL_EMBED_GGUF_H
 
@@ -19,8 +19,8 @@ typedef struct {
 typedef struct {
     gguf_tensor *tensors;
     uint64_t n_tensors;
-    gguf_bytes plan, tokenizer;
-    uint32_t crc; /* CRC-32 of all other keys with their values, then of the tensor list */
+    gguf_bytes plan, tokenizer, chat; /* chat: of the key satchel.template */
+    uint32_t crc;                     /* CRC-32 of all other keys with their values, then of the tensor list */
 } gguf_file;
 
 /* Every tensor lies within the file, and every number was checked. On failure nothing is kept; gguf_free() ends it. */

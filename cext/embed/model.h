@@ -8,6 +8,7 @@
 
 #include "blocks.h"
 #include "satchel.h"
+#include "template_section.h"
 #include "words.h"
 
 /* A compiled plan. */
@@ -28,6 +29,7 @@ struct satchel_model {
     gguf_file gguf;
     plan_section plan;
     words words;
+    tpl_template chat; /* head NULL: the file has none */
     cache_size size;
     hal_buffer *mapped, *packed, *state, *arena, *out;
     program programs[MOST_PLANS];

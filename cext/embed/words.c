@@ -329,7 +329,7 @@ static int encode_piece(encoder *e, uint32_t program, int64_t at, int64_t end) {
 }
 
 /* Encodes ordinary text. */
-static int encode_text(const words *w, const char *text, int64_t size, token_list *out) {
+int words_encode_plain(const words *w, const char *text, int64_t size, token_list *out) {
     encoder e = {.w = w, .bytes = (const uint8_t *)text, .out = out, .run = {.set = &w->patterns}};
     uint32_t *points = malloc(2 * ((size_t)size + 1) * sizeof *points);
     int64_t count;
@@ -383,7 +383,7 @@ static int encode_between(const words *w, uint32_t number, const char *text, int
             at = find(text, size, what);
         }
     }
-    return size ? encode_text(w, text, size, out) : 0;
+    return size ? words_encode_plain(w, text, size, out) : 0;
 }
 
 int words_encode(const words *w, const char *text, int64_t size, int special, token_list *out) {

@@ -36,5 +36,7 @@ int token_list_add(token_list *, int32_t token);
 
 /* Appends the tokens of a text. special: texts of control tokens become them. An error for a text that is no UTF-8. */
 int words_encode(const words *, const char *text, int64_t size, int special, token_list *out);
+/* The same for a text that is cut at no special token. */
+int words_encode_plain(const words *, const char *text, int64_t size, token_list *out);
 
 #endif

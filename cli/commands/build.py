@@ -26,6 +26,12 @@ def build(
     slots: Annotated[
         int, typer.Option("--slots", min=1, metavar="N", help="Default number of answers at a time.")
     ] = 1,
+    require_template: Annotated[
+        bool,
+        typer.Option(
+            "--require-template", help="Fail where the C library does not run the file's chat template."
+        ),
+    ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Write the file without its plan, as it was before.")
     ] = False,
@@ -47,12 +53,13 @@ def build(
             typer.echo(f"{output}: {written:,} bytes, without the plan")
             return
         with progress("writing", nbytes) as advance:
-            made = aot.build(gguf, output, context, slots, advance)
-    typer.echo(
-        f"{output}: {made.size:,} bytes, of which {made.plan + made.tokenizer:,} are the plan and tokenizer"
-    )
+            made = aot.build(gguf, output, context, slots, advance, require_template)
+    added = made.plan + made.tokenizer + made.template
+    typer.echo(f"{output}: {made.size:,} bytes, of which {added:,} are the plan, tokenizer and chat template")
     typer.echo(
         f"context {made.context:,} of {made.least_context:,} to {made.most_context:,}, {made.slots} slots"
     )
+    if made.template_refused:
+        typer.echo(f"{made.template_refused}; the file holds no chat template", err=True)
     for sets in made.kernel_sets:
         typer.echo(f"plan for the kernels {', '.join(sets)}")

@@ -1,4 +1,5 @@
-"""`satchel build`: writes a model file with its compiled plan and its tokenizer's tables as metadata keys.
+"""`satchel build`: writes a model file with its compiled plan, its tokenizer's tables and its chat template
+as metadata keys.
 
 The file stays the GGUF that it was: its tensors, and its other keys byte for byte, so every program that read
 it still does. `undo` takes the keys away again, which gives the first file back bit for bit. The result
@@ -15,12 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from satchel.errors import DeviceError, RequestError
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.gguf import GGUF
 from satchel.formats.gguf.splice import HeaderBytes, splice
 from satchel.runtime.aot.compiled import CompiledModel, compile_model
 from satchel.runtime.aot.plan_section import CacheSize, PlanTables, pack_plans, plan_tables
-from satchel.runtime.aot.records import KEYS, PLAN_KEY, TOKENIZER_KEY, as_value
+from satchel.runtime.aot.records import KEYS, PLAN_KEY, TEMPLATE_KEY, TOKENIZER_KEY, as_value
+from satchel.runtime.aot.template_section import pack_template
 from satchel.runtime.aot.tokenizer_section import pack_tokenizer
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.libraries import find_backend, kernel_sets
@@ -32,12 +34,16 @@ FORCED = "SATCHEL_CPU"  # environment variable that names a kernel set
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What was written. sizes in bytes; kernel_sets: of each plan's variant, those that take it here."""
+    """What was written. sizes in bytes; kernel_sets: of each plan's variant, those that take it here;
+    template_refused: why the chat template was left out, or "".
+    """
 
     path: Path
     size: int
     plan: int
     tokenizer: int
+    template: int
+    template_refused: str
     least_context: int
     most_context: int
     context: int
@@ -51,15 +57,20 @@ def build(
     context: int = 0,
     slots: int = 1,
     progress: Callable[[int], None] | None = None,
+    require_template: bool = False,
 ) -> BuildReport:
     """Writes the file with its sections to `target`. context, slots: the defaults of a program that names
     none; context 0: the model's own, at most CONTEXT. progress: called with the bytes of each write.
+    require_template: a chat template that the C library does not run is an error; else the file has none.
 
     ModelError where the model or its tokenizer cannot be put into tables, RequestError where an option is out
     of range or the file cannot be written.
     """
     head = HeaderBytes(gguf)
     tokenizer = pack_tokenizer(gguf)
+    template = pack_template(gguf)
+    if require_template and template.refused:
+        raise ModelError(f"{gguf.path}: {template.refused}")
     variants, sets, whole, least = compile_variants(gguf)
     most = whole.arch.context
     size = CacheSize(context or max(least, min(most, CONTEXT)), slots)
@@ -68,9 +79,9 @@ def build(
     if not 1 <= slots <= MOST_SLOTS:
         raise RequestError(f"--slots: expected 1 to {MOST_SLOTS}, got {slots}")
     plan = pack_plans(variants, whole, least, gguf, size, head.checksum(KEYS))
-    keys = {PLAN_KEY: as_value(plan), TOKENIZER_KEY: as_value(tokenizer)}
-    written = splice(gguf, target, keys, progress=progress)
-    return BuildReport(target, written, len(plan), len(tokenizer), least, most, *size, sets)
+    keys = {PLAN_KEY: plan, TOKENIZER_KEY: tokenizer, TEMPLATE_KEY: template.data}
+    written = splice(gguf, target, {key: as_value(raw) for key, raw in keys.items()}, progress=progress)
+    return BuildReport(target, written, *map(len, keys.values()), template.refused, least, most, *size, sets)
 
 
 def undo(gguf: GGUF, target: Path, progress: Callable[[int], None] | None = None) -> int:

@@ -52,10 +52,12 @@ def compile_program(target: Path, sources: Sequence[Path], *options: str) -> Pat
     return target
 
 
-def driver_program(factory: pytest.TempPathFactory, sanitized: bool = False) -> Path:
-    """The compiled driver, once for a test run."""
-    name = "embed-driver-sanitized" if sanitized else "embed-driver"
-    source, options = ROOT / "tests" / "cext" / "embed" / "driver.c", SANITIZED if sanitized else ()
+def driver_program(
+    factory: pytest.TempPathFactory, sanitized: bool = False, source_name: str = "driver"
+) -> Path:
+    """The compiled driver, or another program that answers lines, once for a test run."""
+    name = f"embed-{source_name}-sanitized" if sanitized else f"embed-{source_name}"
+    source, options = ROOT / "tests" / "cext" / "embed" / f"{source_name}.c", SANITIZED if sanitized else ()
     folder = made_once(factory, name, lambda at: compile_program(at / "driver", [source], *options))
     return folder / "driver"
 
