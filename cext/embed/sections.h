@@ -96,15 +96,16 @@ typedef struct {
 
 /* satchel.template: template_head, template_variant, template_code, template_macro, template_constant, members of tuples (uint32),
  * variables (template_variable), template_escape (rising by from), tokens that are markers (uint32), template_range (rising; code
- * points that Python's repr writes as numbers), bytes. A number of a constant is written as `constant`. */
+ * points that Python's repr writes as numbers), template_case (rising within a kind), bytes. A number of a constant is written as `constant`. */
 typedef struct {
     char magic[8]; /* SATTPL01 */
     uint32_t size, crc;
-    uint32_t n_variants, n_code, n_macros, n_constants, n_members, n_variables, n_escapes, n_markers, n_ranges, n_bytes;
+    uint32_t n_variants, n_code, n_macros, n_constants, n_members, n_variables, n_escapes, n_markers, n_ranges, n_cases,
+        n_bytes;
     uint32_t flags, mark; /* mark: the character that the escape writes before its own */
     /* Constants, texts with a zero byte behind them. refused: why there is no variant; thinking_: around reasoning; calls_format: a name;
      * a line each: calls_begin: what may begin calls; switches: variables that turn reasoning off. */
-    uint32_t refused, thinking_begin, thinking_end, calls_format, calls_begin, switches;
+    uint32_t refused, thinking_begin, thinking_end, calls_format, calls_begin, switches, zero;
 } template_head;
 enum { TEMPLATE_THINKS = 1, TEMPLATE_EFFORTS = 2, TEMPLATE_TOOLS = 4, TEMPLATE_SPOKEN = 8, TEMPLATE_FALLBACK = 16 };
 /* What a variant does with a conversation, as formats/template/probes.py found it. */
@@ -233,5 +234,12 @@ typedef struct {
 typedef struct {
     uint32_t low, high;
 } template_range;
+/* Each `step`-th code point from low to high becomes the one `delta` behind it; CASE_REFUSED: what it becomes has no place here. */
+typedef struct {
+    uint32_t kind, step, low, high;
+    int32_t delta;
+} template_case;
+enum { CASE_TO_LOWER, CASE_TO_UPPER, CASE_TO_TITLE /* where it is not the upper one */, CASE_KINDS };
+#define CASE_REFUSED INT32_MIN
 
 #endif

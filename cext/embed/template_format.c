@@ -252,7 +252,7 @@ static void put_field(tpl_context *c, tpl_builder *b, tpl_value v, const tpl_tex
     put_padded(c->heap, b, &f, text, f.align ? f.align : number ? '>' : '<');
 }
 
-/* The value that a field names: number or name, then .attribute and [item]. */
+/* The value that a field names by number or name. */
 static tpl_value format_value(tpl_context *c, const tpl_text *t, uint32_t *at, const tpl_arguments *a, uint32_t *used) {
     uint32_t begin = *at, positional = a->n - a->n_named, number = *used;
     tpl_value v = {.kind = TPL_MISSING}, name;
@@ -272,19 +272,8 @@ static tpl_value format_value(tpl_context *c, const tpl_text *t, uint32_t *at, c
     }
     if (v.kind == TPL_MISSING)
         tpl_fail(c->heap, HAL_E_INVALID, "a format names an argument that is missing");
-    while (*at < t->size && strchr(".[", t->data[*at]) && !c->heap->code) {
-        int item = t->data[(*at)++] == '[';
-        uint32_t digits = begin = *at;
-        while (*at < t->size && !strchr(item ? "]" : ".[:!}", t->data[*at]))
-            ++*at;
-        name = tpl_part(c->heap, t, begin, *at);
-        *at += item && *at < t->size;
-        if (!c->heap->code)
-            v = !item ? tpl_attribute(c, v, name.text)
-                : begin < *at && t->data[begin] >= '0' && t->data[begin] <= '9'
-                    ? tpl_item(c, v, tpl_int(read_int(t, &digits, c->heap)))
-                    : tpl_item(c, v, name);
-    }
+    if (*at < t->size && strchr(".[", t->data[*at]))
+        tpl_fail(c->heap, HAL_E_INVALID, "formats a part of a value, which the C library does not");
     return v;
 }
 

@@ -4,6 +4,7 @@
 
 #include <time.h>
 
+#include "sections.h"
 #include "template_value.h"
 
 /* What functions need of a rendering. */
@@ -12,7 +13,8 @@ typedef struct {
     const tpl_escape *escape; /* n 0: user text is not escaped */
     const tpl_printing *printing;
     const tpl_value *own; /* strings of the template itself */
-    uint32_t n_own;
+    uint32_t n_own, n_cases;
+    const template_case *cases;
     struct tm now;
 } tpl_context;
 
@@ -65,7 +67,7 @@ tpl_value tpl_replace(tpl_context *, const tpl_text *, const tpl_text *what, con
 tpl_value tpl_split(tpl_context *, const tpl_text *, tpl_value separator, int64_t most, int from_right);
 tpl_value tpl_lines(tpl_context *, const tpl_text *);
 enum { CASE_LOWER, CASE_UPPER, CASE_CAPITAL, CASE_TITLE, CASE_WORDS };
-/* A failure for letters beyond ASCII, of which the library has no table. */
+/* A failure for letters beyond ASCII of which the section has no table. */
 tpl_value tpl_case(tpl_context *, const tpl_text *, int how);
 tpl_value tpl_join(tpl_context *, const tpl_text *between, tpl_value items, int as_text);
 

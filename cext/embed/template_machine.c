@@ -538,6 +538,53 @@ static void calls_step(machine *m, const template_code *c) {
         apply(m, c);
 }
 
+/* Loops, and what is written. */
+static void blocks_step(machine *m, const template_code *c) {
+    switch (c->op) {
+    case TEMPLATE_LOOP:
+        begin_loop(m);
+        return;
+    case TEMPLATE_NEXT:
+        next_item(m, c->a);
+        return;
+    case TEMPLATE_KEEP:
+        keep_item(m);
+        return;
+    case TEMPLATE_KEPT:
+        end_filter(m);
+        return;
+    case TEMPLATE_LOOP_END:
+        end_loop(m, c->a);
+        return;
+    case TEMPLATE_UNPACK:
+        unpack(m, c->a);
+        return;
+    case TEMPLATE_SET_ATTRIBUTE:
+        set_attribute(m, m->t->values[c->a].text);
+        return;
+    case TEMPLATE_TEXT:
+        tpl_put(m->heap, output(m), m->t->values[c->a].text->data, m->t->values[c->a].text->size);
+        return;
+    case TEMPLATE_OUTPUT:
+        write_output(m);
+        return;
+    case TEMPLATE_CAPTURE:
+        capture(m);
+        return;
+    case TEMPLATE_CAPTURED:
+        end_capture(m);
+        return;
+    case TEMPLATE_MACRO:
+        push(m, (tpl_value){.kind = TPL_MACRO, .number = c->a});
+        return;
+    case TEMPLATE_RETURN:
+        end_macro(m);
+        return;
+    default:
+        values_step(m, c);
+    }
+}
+
 static void step(machine *m, const template_code *c) {
     frame *f = top_frame(m);
     switch (c->op) {
@@ -583,52 +630,13 @@ static void step(machine *m, const template_code *c) {
     case TEMPLATE_METHOD:
         calls_step(m, c);
         return;
-    case TEMPLATE_LOOP:
-        begin_loop(m);
-        return;
-    case TEMPLATE_NEXT:
-        next_item(m, c->a);
-        return;
-    case TEMPLATE_KEEP:
-        keep_item(m);
-        return;
-    case TEMPLATE_KEPT:
-        end_filter(m);
-        return;
-    case TEMPLATE_LOOP_END:
-        end_loop(m, c->a);
-        return;
-    case TEMPLATE_UNPACK:
-        unpack(m, c->a);
-        return;
-    case TEMPLATE_SET_ATTRIBUTE:
-        set_attribute(m, m->t->values[c->a].text);
-        return;
-    case TEMPLATE_TEXT:
-        tpl_put(m->heap, output(m), m->t->values[c->a].text->data, m->t->values[c->a].text->size);
-        return;
-    case TEMPLATE_OUTPUT:
-        write_output(m);
-        return;
-    case TEMPLATE_CAPTURE:
-        capture(m);
-        return;
-    case TEMPLATE_CAPTURED:
-        end_capture(m);
-        return;
-    case TEMPLATE_MACRO:
-        push(m, (tpl_value){.kind = TPL_MACRO, .number = c->a});
-        return;
-    case TEMPLATE_RETURN:
-        end_macro(m);
-        return;
     case TEMPLATE_END:
         if (m->n_frames != 1 || m->n_captures != 1)
             damaged(m);
         m->over = 1;
         return;
     default:
-        values_step(m, c);
+        blocks_step(m, c);
     }
 }
 
@@ -660,7 +668,12 @@ tpl_value template_run(tpl_heap *h, const tpl_template *t, const template_varian
     m->t = t;
     m->heap = h;
     m->variables = variables;
-    m->context = (tpl_context){.heap = h, .escape = escape, .printing = &printing, .now = *now};
+    m->context = (tpl_context){.heap = h,
+                               .escape = escape,
+                               .printing = &printing,
+                               .now = *now,
+                               .n_cases = t->head->n_cases,
+                               .cases = t->cases};
     m->context.own = own_strings(h, t, &m->context.n_own);
     m->n_captures = 1;
     enter(m, v->n_slots, v->entry);

@@ -35,6 +35,7 @@ static int read_tables(tpl_template *t, tables *from) {
     t->markers = next(from, h->n_markers, 4);
     t->printing.n_ranges = h->n_ranges;
     t->printing.ranges = next(from, h->n_ranges, sizeof *t->printing.ranges);
+    t->cases = next(from, h->n_cases, sizeof *t->cases);
     t->bytes = next(from, h->n_bytes, 1);
     return from->failed || from->at != from->size ? wrong("its tables have another size than it says") : 0;
 }
@@ -216,6 +217,14 @@ static int check_escape(const tpl_template *t) {
         if (t->printing.ranges[i].low > t->printing.ranges[i].high ||
             (i && t->printing.ranges[i].low <= t->printing.ranges[i - 1].high))
             return wrong("its ranges of characters are out of order");
+    for (uint32_t i = 0; i < t->head->n_cases; i++) {
+        const template_case *c = t->cases + i;
+        int64_t low = (int64_t)c->low + c->delta, high = (int64_t)c->high + c->delta;
+        if (c->kind >= CASE_KINDS || c->step < 1 || c->step > 2 || c->low > c->high || c->low < 0x80 ||
+            !is_point(c->high) ||
+            (c->delta != CASE_REFUSED && (low < 1 || high > 0x10FFFF || (high > 0xD7FF && low < 0xE000))))
+            return wrong("its letters are out of range");
+    }
     return 0;
 }
 

@@ -17,6 +17,7 @@ typedef struct {
     const uint32_t *members;
     const template_variable *variables;
     const uint32_t *markers;
+    const template_case *cases;
     const char *bytes;
     tpl_heap heap;     /* of the values */
     tpl_value *values; /* the constants; names of arguments are tuples of strings */

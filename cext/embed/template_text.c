@@ -204,33 +204,46 @@ tpl_value tpl_lines(tpl_context *c, const tpl_text *t) {
     return made;
 }
 
-static int is_letter(char byte) {
-    return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
+static int is_letter(uint32_t point) {
+    return (point >= 'a' && point <= 'z') || (point >= 'A' && point <= 'Z');
+}
+
+/* A character in another case. */
+static uint32_t other_case(tpl_context *c, uint32_t point, uint32_t kind) {
+    if (point < 0x80)
+        return !is_letter(point) ? point : kind == CASE_TO_LOWER ? point | 32 : point & ~32u;
+    if (point >= 0xF0000 || (point >= 0xE000 && point <= 0xF8FF))
+        return point; /* what the escape uses has no case */
+    if (!c->n_cases)
+        tpl_fail(c->heap, HAL_E_INVALID, "changes the case of U+%04X, for which the file has no table", point);
+    for (uint32_t i = 0; i < c->n_cases; i++) {
+        const template_case *row = c->cases + i;
+        if (row->kind != kind || point < row->low || point > row->high || (point - row->low) % row->step)
+            continue;
+        if (row->delta == CASE_REFUSED)
+            tpl_fail(c->heap, HAL_E_INVALID, "changes the case of U+%04X, which the C library does not", point);
+        return row->delta == CASE_REFUSED ? point : point + (uint32_t)row->delta;
+    }
+    tpl_pay(c->heap, c->n_cases / 8);
+    return kind == CASE_TO_TITLE ? other_case(c, point, CASE_TO_UPPER) : point;
+}
+
+/* Whether Jinja's filter `title` begins a word behind this character. */
+static int begins_word(uint32_t point) {
+    return is_space(point) || (point && point < 0x80 && strchr("-({[<", (int)point));
 }
 
 tpl_value tpl_case(tpl_context *c, const tpl_text *t, int how) {
     tpl_builder b = {0};
-    int word = 0; /* the letter before belongs to this word */
-    if (t->points != t->size) {
-        /* Characters that the escape uses have no case. */
-        for (uint32_t at = 0, point; at < t->size && !tpl_pay(c->heap, 1);)
-            if ((point = tpl_point(t->data, &at)) >= 0x80 && !(point >= 0xE000 && point <= 0xF8FF) && point < 0xF0000) {
-                tpl_fail(c->heap, HAL_E_INVALID,
-                         "changes the case of letters beyond ASCII (U+%04X), which the C library does not", point);
-                return tpl_none();
-            }
-    }
-    tpl_put(c->heap, &b, t->data, t->size);
-    if (c->heap->code)
-        return tpl_none();
-    for (uint32_t i = 0; i < t->size; i++) {
-        char byte = t->data[i];
-        int upper = how == CASE_UPPER || (how != CASE_LOWER && !word);
-        if (is_letter(byte))
-            b.data[i] = (char)(upper ? byte & ~32 : byte | 32);
-        word = how == CASE_CAPITAL ? 1
-               : how == CASE_TITLE ? is_letter(byte)                                             /* str.title() */
-                                   : !strchr("-({[< \t\n\r\f\v\x1c\x1d\x1e\x1f", byte) || !byte; /* Jinja's filter */
+    int within = 0; /* the word has begun */
+    if (how == CASE_TITLE && t->points != t->size)
+        tpl_fail(c->heap, HAL_E_INVALID, "title() of letters beyond ASCII, which the C library does not");
+    for (uint32_t at = 0; at < t->size && !tpl_pay(c->heap, 1);) {
+        uint32_t point = tpl_point(t->data, &at);
+        int lower = how == CASE_LOWER || (how != CASE_UPPER && within);
+        uint32_t kind = lower ? CASE_TO_LOWER : how == CASE_CAPITAL ? CASE_TO_TITLE : CASE_TO_UPPER;
+        tpl_put_point(c->heap, &b, other_case(c, point, kind));
+        within = how == CASE_CAPITAL ? 1 : how == CASE_TITLE ? is_letter(point) : !begins_word(point);
     }
     return tpl_built(c->heap, &b);
 }

@@ -81,7 +81,10 @@ def build(
     plan = pack_plans(variants, whole, least, gguf, size, head.checksum(KEYS))
     keys = {PLAN_KEY: plan, TOKENIZER_KEY: tokenizer, TEMPLATE_KEY: template.data}
     written = splice(gguf, target, {key: as_value(raw) for key, raw in keys.items()}, progress=progress)
-    return BuildReport(target, written, *map(len, keys.values()), template.refused, least, most, *size, sets)
+    sizes = [len(raw) for raw in keys.values()]
+    return BuildReport(
+        target, written, sizes[0], sizes[1], sizes[2], template.refused, least, most, *size, sets
+    )
 
 
 def undo(gguf: GGUF, target: Path, progress: Callable[[int], None] | None = None) -> int:

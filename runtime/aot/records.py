@@ -69,9 +69,10 @@ TEMPLATE_HEAD = np.dtype(
     [
         ("magic", "S8"), ("size", "<u4"), ("crc", "<u4"), ("n_variants", "<u4"), ("n_code", "<u4"),
         ("n_macros", "<u4"), ("n_constants", "<u4"), ("n_members", "<u4"), ("n_variables", "<u4"),
-        ("n_escapes", "<u4"), ("n_markers", "<u4"), ("n_ranges", "<u4"), ("n_bytes", "<u4"), ("flags", "<u4"),
-        ("mark", "<u4"), ("refused", "<u4"), ("thinking_begin", "<u4"), ("thinking_end", "<u4"),
-        ("calls_format", "<u4"), ("calls_begin", "<u4"), ("switches", "<u4"),
+        ("n_escapes", "<u4"), ("n_markers", "<u4"), ("n_ranges", "<u4"), ("n_cases", "<u4"),
+        ("n_bytes", "<u4"), ("flags", "<u4"), ("mark", "<u4"), ("refused", "<u4"), ("thinking_begin", "<u4"),
+        ("thinking_end", "<u4"), ("calls_format", "<u4"), ("calls_begin", "<u4"), ("switches", "<u4"),
+        ("zero", "<u4"),
     ]
 )  # fmt: skip
 TEMPLATE_VARIANT = np.dtype(
@@ -92,6 +93,9 @@ TEMPLATE_CONSTANT = np.dtype([("kind", "<u4"), ("size", "<u4"), ("value", "<i8")
 TEMPLATE_VARIABLE = np.dtype([("name", "<u4"), ("value", "<u4")])
 TEMPLATE_ESCAPE = np.dtype([("from", "<u4"), ("to", "<u4")])
 TEMPLATE_RANGE = np.dtype([("low", "<u4"), ("high", "<u4")])
+TEMPLATE_CASE = np.dtype(
+    [("kind", "<u4"), ("step", "<u4"), ("low", "<u4"), ("high", "<u4"), ("delta", "<i4")]
+)
 
 
 def section(head: Array, tables: Sequence[Array | bytes]) -> bytes:

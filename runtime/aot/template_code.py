@@ -99,6 +99,13 @@ class TemplatePool:
             self.constants.append(made)
         return self._known[key]
 
+    @property
+    def strings(self) -> frozenset[str]:
+        """All strings among the constants."""
+        return frozenset(
+            self.data[at : at + size].decode() for kind, size, at in self.constants if kind == STRING
+        )
+
     def undefined(self) -> int:
         """The number of the constant that an expression without `else` gives."""
         if "undefined" not in self._known:
@@ -301,7 +308,7 @@ class _Compiler:
             self._body(node.else_)
         self._land(end)
 
-    def _filtered(self, node: nodes.For, test: nodes.Expr) -> None:
+    def _filtered(self, node: nodes.For, test: nodes.Node) -> None:
         """Replaces what a loop goes over by the items that its condition takes."""
         if any(n.attr in self._namespaced for n in test.find_all(nodes.Getattr)):
             raise self.refused("a loop's condition that reads a namespace", node)

@@ -24,6 +24,7 @@ from satchel.formats.template.messages import ROLES
 from satchel.formats.template.probes import BESIDE, SYSTEM, Probes
 from satchel.formats.tokenizer import MarkerGuard, build_tokenizer
 from satchel.runtime.aot.records import (
+    TEMPLATE_CASE,
     TEMPLATE_CODE,
     TEMPLATE_CONSTANT,
     TEMPLATE_ESCAPE,
@@ -41,6 +42,7 @@ MAGIC = b"SATTPL01"
 THINKS, EFFORTS, TOOLS, SPOKEN, FALLBACK = 1, 2, 4, 8, 16  # flags of the head
 WANTS_PARTS, NAMES_DEVELOPER, SHOWS_TOOLS, SHOWS_RESULTS, NAMES_BY_ID, CALL_BESIDE_TEXT = 1, 2, 4, 8, 16, 32
 SHOWS_ROLE, READS_PARTS = 64, 1024  # flags of a variant, as those before; shifted by a number
+CASED = {"capitalize", "dictsort", "lower", "max", "min", "sort", "title", "unique", "upper"}  # need _cases()
 PLACES = ("", "variable", SYSTEM, BESIDE)
 ARGUMENTS = ("", "any", "object", "text")
 CONTENTS = ("", "any", "none", "empty")
@@ -101,6 +103,7 @@ def pack(
         "n_escapes": np.array([(ord(a), ord(b)) for a, b in escapes], TEMPLATE_ESCAPE),
         "n_markers": np.array(sorted(guard.markers) if guard else [], np.uint32),
         "n_ranges": np.array(_unprinted(), TEMPLATE_RANGE),
+        "n_cases": np.array(_cases() if CASED & pool.strings else [], TEMPLATE_CASE),
         "n_bytes": bytes(pool.data),
     }
     return TemplateSection(_section(head, tables), "")
@@ -187,3 +190,39 @@ def _unprinted() -> Sequence[tuple[int, int]]:
         else:
             found.append((point, point))
     return found
+
+
+def _becomes(kind: int, char: str) -> str:
+    """What a character becomes as a small, a capital or a word's first letter. The last is "" where it is the
+    capital one.
+    """
+    if kind < 2:
+        return char.upper() if kind else char.lower()
+    return "" if char.title() == char.upper() else char.title()
+
+
+@cache
+def _cases() -> Sequence[tuple[int, int, int, int, int]]:
+    """Letters beyond ASCII with another case: rows of TEMPLATE_CASE. What becomes several characters, or
+    depends on those beside it, is refused in the run.
+    """
+    rows: list[tuple[int, int, int, int, int]] = []
+    for kind in range(3):
+        for point in range(0x80, sys.maxunicode + 1):
+            made = _becomes(kind, chr(point))
+            if made in ("", chr(point)):
+                continue
+            refused = len(made) != 1 or (kind == 0 and chr(point) == "\u03a3")  # a sigma depends on its place
+            delta = -(1 << 31) if refused else ord(made) - point
+            last = rows[-1] if rows else (-1, 0, 0, 0, 0)
+            step = point - last[3]
+            if (
+                last[0] == kind
+                and last[4] == delta
+                and step in (1, 2)
+                and (last[2] == last[3] or last[1] == step)
+            ):
+                rows[-1] = kind, step, last[2], point, delta
+            else:
+                rows.append((kind, 1, point, point, delta))
+    return rows

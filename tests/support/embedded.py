@@ -6,6 +6,7 @@ A driver is one process; SATCHEL_CPU chooses its kernel set.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -52,13 +53,12 @@ def compile_program(target: Path, sources: Sequence[Path], *options: str) -> Pat
     return target
 
 
-def driver_program(
-    factory: pytest.TempPathFactory, sanitized: bool = False, source_name: str = "driver"
-) -> Path:
-    """The compiled driver, or another program that answers lines, once for a test run."""
-    name = f"embed-{source_name}-sanitized" if sanitized else f"embed-{source_name}"
-    source, options = ROOT / "tests" / "cext" / "embed" / f"{source_name}.c", SANITIZED if sanitized else ()
-    folder = made_once(factory, name, lambda at: compile_program(at / "driver", [source], *options))
+def driver_program(factory: pytest.TempPathFactory, sanitized: bool = False) -> Path:
+    """The compiled driver, once for a test run."""
+    name = "embed-driver-sanitized" if sanitized else "embed-driver"
+    sources = [ROOT / "tests" / "cext" / "embed" / f"{name}.c" for name in ("driver", "templates")]
+    options = SANITIZED if sanitized else ()
+    folder = made_once(factory, name, lambda at: compile_program(at / "driver", sources, *options))
     return folder / "driver"
 
 
@@ -133,6 +133,16 @@ class Driver:
     def tokenize(self, text: str | bytes, flags: int = 0) -> list[int]:
         raw = text.encode() if isinstance(text, str) else text
         return [int(word) for word in self.say(f"tokenize {flags} {raw.hex()}").split()]
+
+    def chat(self, request: Any) -> tuple[str, list[int], bool]:
+        """The prompt of a request, its tokens, and whether it ends within reasoning."""
+        words = self.say(f"chat {json.dumps(request).encode().hex()}").split()
+        return bytes.fromhex(words[1].strip("-")).decode(), [int(word) for word in words[2:]], words[0] == "1"
+
+    def chat_format(self) -> tuple[int, list[str]]:
+        """Flags and texts of satchel_chat_facts()."""
+        flags, *texts = self.say("format").split()
+        return int(flags), [bytes.fromhex(text.strip("-")).decode() for text in texts]
 
     def detokenize(self, ids: Sequence[int], flags: int = 0) -> str:
         return bytes.fromhex(self.say(f"detokenize {flags} {' '.join(map(str, ids))}")).decode()

@@ -4,6 +4,9 @@
  *   open PATH CONTEXT SLOTS THREADS     close
  *   begin N NAME=VALUE... : ID...       next N COUNT     report N     end N
  *   tokenize FLAGS HEX                  detokenize FLAGS ID...
+ *   chat HEX: whether the prompt ends in reasoning, its text as hex (- for none), its tokens
+ *   format: flags and texts of satchel_chat_facts(), as hex
+ *   and those of templates.c
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,6 +149,54 @@ static void detokenize(void) {
     free(text);
 }
 
+static char *read_hex(void) {
+    char *hex = strtok(NULL, " ");
+    size_t size = hex ? strlen(hex) / 2 : 0;
+    char *text = calloc(size + 1, 1);
+    for (size_t i = 0; i < size; i++) {
+        unsigned byte;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        text[i] = (char)byte;
+    }
+    return text;
+}
+
+static void print_hex(const char *text, int64_t size) {
+    for (int64_t i = 0; i < size; i++)
+        printf("%02x", (unsigned char)text[i]);
+    printf(size ? " " : "- ");
+}
+
+static void chat(void) {
+    char *request = read_hex();
+    satchel_chat_prompt *prompt;
+    if (!tell(satchel_chat_render(model, request, -1, &prompt))) {
+        int64_t size, count;
+        const char *text = satchel_chat_prompt_text(prompt, &size);
+        const int32_t *found = satchel_chat_prompt_ids(prompt, &count);
+        printf("%d ", satchel_chat_prompt_thinks(prompt));
+        print_hex(text, size);
+        for (int64_t i = 0; i < count; i++)
+            printf("%d ", found[i]);
+        satchel_chat_prompt_free(prompt);
+    }
+    free(request);
+}
+
+static void format(void) {
+    satchel_chat_format f = {.size = sizeof f};
+    if (tell(satchel_chat_facts(model, &f)))
+        return;
+    printf("%u ", f.flags);
+    print_hex(f.thinking_begin, (int64_t)strlen(f.thinking_begin));
+    print_hex(f.thinking_end, (int64_t)strlen(f.thinking_end));
+    print_hex(f.tool_calls, (int64_t)strlen(f.tool_calls));
+    print_hex(f.tool_calls_begin, (int64_t)strlen(f.tool_calls_begin));
+    print_hex(f.thinking_switches, (int64_t)strlen(f.thinking_switches));
+}
+
+int template_command(const char *word);
+
 int main(void) {
     static char line[1 << 21];
     while (fgets(line, sizeof line, stdin)) {
@@ -170,9 +221,16 @@ int main(void) {
             tokenize();
         else if (!strcmp(word, "detokenize"))
             detokenize();
+        else if (!strcmp(word, "chat"))
+            chat();
+        else if (!strcmp(word, "format"))
+            format();
+        else
+            template_command(word);
         printf("\n");
         fflush(stdout);
     }
+    template_command("unload");
     satchel_close(model);
     return 0;
 }

@@ -1,7 +1,6 @@
-/* templates.c: runs sections of chat templates by lines of commands from standard input, and answers each with one line; what
- * test_templates.py speaks with. A line that fails is answered by "error CODE TEXT".
+/* templates.c: commands of the driver that run a section of chat templates without a model; what test_templates.py speaks with.
  *
- *   load PATH                   a section from a file
+ *   load PATH                   a section from a file; unload ends it
  *   render ESCAPED NOW HEX      the prompt of a request as hex, with its escape undone; NOW: seconds, in UTC
  */
 #include <stdio.h>
@@ -10,6 +9,8 @@
 
 #include "chat.h"
 #include "error.h"
+
+int template_command(const char *word);
 
 static tpl_template loaded;
 
@@ -54,22 +55,20 @@ static void render(int escaped, long long seconds, const char *hex) {
     free(text);
 }
 
-int main(void) {
-    static char line[1 << 24];
-    while (fgets(line, sizeof line, stdin)) {
-        char *word, *rest;
-        line[strcspn(line, "\n")] = 0;
-        word = strtok_r(line, " ", &rest);
-        if (!strcmp(word, "load")) {
-            load(rest);
-        } else if (!strcmp(word, "render")) {
-            int escaped = atoi(strtok_r(NULL, " ", &rest));
-            long long now = atoll(strtok_r(NULL, " ", &rest));
-            render(escaped, now, rest);
-        }
-        printf("\n");
-        fflush(stdout);
+/* Runs a command whose first word was read by strtok(); 0: it is none of these. */
+int template_command(const char *word) {
+    char *rest = strtok(NULL, " ");
+    if (!strcmp(word, "load")) {
+        load(rest);
+    } else if (!strcmp(word, "render")) {
+        int escaped = atoi(rest);
+        long long now = atoll(strtok(NULL, " "));
+        rest = strtok(NULL, " ");
+        render(escaped, now, rest ? rest : "");
+    } else if (!strcmp(word, "unload")) {
+        template_section_free(&loaded);
+    } else {
+        return 0;
     }
-    template_section_free(&loaded);
-    return 0;
+    return 1;
 }

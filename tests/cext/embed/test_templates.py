@@ -38,7 +38,7 @@ SOURCES: dict[str, str] = {
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return embedded.driver_program(tmp_path_factory, source_name="templates")
+    return embedded.driver_program(tmp_path_factory)
 
 
 @pytest.fixture
