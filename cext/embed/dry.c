@@ -51,7 +51,7 @@ static int encode_rest(const words *w, const char *text, uint64_t size, token_li
         text++;
         size--;
     }
-    int code = words_encode(w, text, (int64_t)size, 0, out);
+    int code = words_encode(w, text, (int64_t)size, WORDS_BARE, out);
     return code == HAL_E_MEMORY ? SATCHEL_E_MEMORY : code ? SATCHEL_E_ARGUMENT : 0;
 }
 

@@ -124,6 +124,7 @@ static void read_key(cursor *c, gguf_file *f, uint32_t *alignment) {
     uint32_t type = take_u32(c);
     gguf_bytes *section = is_key(key, "satchel.plan")        ? &f->plan
                           : is_key(key, "satchel.tokenizer") ? &f->tokenizer
+                          : is_key(key, "satchel.template")  ? &f->chat
                                                              : grammar_of(f, key);
     if (type >= N_TYPES)
         c->failed = 1;

@@ -1,4 +1,4 @@
-/* gguf.h: reads the header of a mapped GGUF file: its tensor list and the two sections. */
+/* gguf.h: reads the header of a mapped GGUF file: its tensor list and the sections. */
 #ifndef SATCHEL_EMBED_GGUF_H
 #define SATCHEL_EMBED_GGUF_H
 
@@ -25,7 +25,7 @@ enum { MOST_GRAMMARS = 64 }; /* the builder puts no more into a file */
 typedef struct {
     gguf_tensor *tensors;
     uint64_t n_tensors;
-    gguf_bytes plan, tokenizer;
+    gguf_bytes plan, tokenizer, chat;     /* chat: of the key satchel.template */
     gguf_grammar grammars[MOST_GRAMMARS]; /* those beyond as many are left out */
     uint32_t n_grammars;
     uint32_t crc; /* CRC-32 of all other keys with their values, then of the tensor list */

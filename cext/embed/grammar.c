@@ -314,7 +314,8 @@ static int encode(const words *w, const uint8_t *bytes, size_t size, token_list 
     }
     for (size_t i = 0; i < size && !code; i++) {
         if (i == begin && end > begin) {
-            code = words_encode(w, (const char *)bytes + begin, (int64_t)(end - begin), 0, out);
+            code =
+                words_encode(w, (const char *)bytes + begin, (int64_t)(end - begin), WORDS_BARE | WORDS_CONTINUES, out);
             i = end - 1;
         } else if (w->byte_tokens[bytes[i]] >= 0) {
             code = token_list_add(out, w->byte_tokens[bytes[i]]);

@@ -277,7 +277,9 @@ static int read_file(satchel_model *m, const char *path) {
         return hal_fail(SATCHEL_E_UNBUILT, "%s: holds no plan: run `satchel build %s -o NEW.gguf` first", path, path);
     if ((code = file_code(plan_section_read(&m->gguf, &m->plan))))
         return code;
-    return file_code(words_read(&m->gguf, m->plan.head->vocabulary, &m->words));
+    if ((code = file_code(words_read(&m->gguf, m->plan.head->vocabulary, &m->words))))
+        return code;
+    return file_code(template_section_read(m->gguf.chat, &m->chat));
 }
 
 static int open_slots(satchel_model *m) {
@@ -313,6 +315,7 @@ void model_close(satchel_model *m) {
     blocks_free(&m->blocks);
     trie_free(m->trie);
     words_free(&m->words);
+    template_section_free(&m->chat);
     plan_section_free(&m->plan);
     gguf_free(&m->gguf);
     if (m->file)

@@ -9,6 +9,7 @@
 #include "blocks.h"
 #include "grammar.h"
 #include "satchel.h"
+#include "template_section.h"
 #include "words.h"
 
 /* A compiled plan. */
@@ -29,7 +30,8 @@ struct satchel_model {
     gguf_file gguf;
     plan_section plan;
     words words;
-    trie *trie; /* NULL until a grammar needs it */
+    trie *trie;        /* NULL until a grammar needs it */
+    tpl_template chat; /* head NULL: the file has none */
     cache_size size;
     int has_panels; /* packed weights are in the mapped file */
     hal_buffer *mapped, *packed, *state, *arena, *out;

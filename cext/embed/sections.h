@@ -1,7 +1,8 @@
-/* sections.h: the tables of the metadata keys satchel.plan and satchel.tokenizer, as runtime/aot/records.py writes them.
+/* sections.h: the tables of the metadata keys satchel.plan, satchel.tokenizer and satchel.template, as runtime/aot/records.py writes them.
  *
  * A section is a head, then tables in the order of the comments below, each at a multiple of 8 bytes; the head has their counts,
- * and its size follows from these. Numbers are little-endian. Nothing here is checked: plan_section.c and words.c do that.
+ * and its size follows from these. Numbers are little-endian. Nothing here is checked: plan_section.c, words.c and template_section.c do
+ * that.
  */
 #ifndef SATCHEL_EMBED_SECTIONS_H
 #define SATCHEL_EMBED_SECTIONS_H
@@ -174,5 +175,153 @@ typedef struct {
 typedef struct {
     uint32_t rule, to;
 } grammar_call;
+
+/* satchel.template: template_head, template_variant, template_code, template_macro, template_constant, members of tuples (uint32),
+ * variables (template_variable), template_escape (rising by from), tokens that are markers (uint32), template_range (rising; code
+ * points that Python's repr writes as numbers), template_case (rising within a kind), bytes. A number of a constant is written as `constant`. */
+typedef struct {
+    char magic[8]; /* SATTPL01 */
+    uint32_t size, crc;
+    uint32_t n_variants, n_code, n_macros, n_constants, n_members, n_variables, n_escapes, n_markers, n_ranges, n_cases,
+        n_bytes;
+    uint32_t flags, mark; /* mark: the character that the escape writes before its own */
+    /* Constants, texts with a zero byte behind them. refused: why there is no variant; thinking_: around reasoning; calls_format: a name;
+     * a line each: calls_begin: what may begin calls; switches: variables that turn reasoning off. */
+    uint32_t refused, thinking_begin, thinking_end, calls_format, calls_begin, switches, zero;
+} template_head;
+enum { TEMPLATE_THINKS = 1, TEMPLATE_EFFORTS = 2, TEMPLATE_TOOLS = 4, TEMPLATE_SPOKEN = 8, TEMPLATE_FALLBACK = 16 };
+/* What a variant does with a conversation, as formats/template/probes.py found it. */
+typedef struct {
+    uint32_t name;           /* constant */
+    uint32_t entry, n_slots; /* its first instruction */
+    uint32_t source;         /* characters */
+    uint32_t flags, tools_place, tools_name, call_arguments, call_content, zero;
+} template_variant;
+enum {
+    VARIANT_WANTS_PARTS = 1,
+    VARIANT_NAMES_DEVELOPER = 2,
+    VARIANT_SHOWS_TOOLS = 4,
+    VARIANT_SHOWS_RESULTS = 8,
+    VARIANT_NAMES_BY_ID = 16,
+    VARIANT_CALL_BESIDE_TEXT = 32,
+    VARIANT_SHOWS_ROLE = 64,    /* << 0: system first, 1: system later, 2: developer first, 3: developer later */
+    VARIANT_READS_PARTS = 1024, /* << the role's number */
+    VARIANT_FLAGS = 1 << 15     /* more than all of them */
+};
+enum { PLACE_NONE, PLACE_VARIABLE, PLACE_SYSTEM, PLACE_BESIDE };    /* of tools that `tools` does not show */
+enum { CALL_NONE, CALL_ANY, CALL_OBJECT, CALL_TEXT };               /* form of a call's arguments */
+enum { CONTENT_UNKNOWN, CONTENT_ANY, CONTENT_NONE, CONTENT_EMPTY }; /* beside a call */
+typedef struct {
+    uint8_t op, count;
+    uint16_t line; /* of the template */
+    uint32_t a, b;
+} template_code;
+/* The machine has a stack of values. a: a constant, a slot, a place in the code or a number of values; count: arguments of a call, the
+ * last ones named by the tuple b (NO_NAMES: none). KEEP adds a loop's item to those that KEPT gives instead of it. */
+enum {
+    TEMPLATE_CONST,
+    TEMPLATE_LOCAL,
+    TEMPLATE_STORE,
+    TEMPLATE_ROOT, /* a slot of the template itself, in a macro */
+    TEMPLATE_NAME, /* a variable or function */
+    TEMPLATE_POP,
+    TEMPLATE_DUP,
+    TEMPLATE_JUMP,
+    TEMPLATE_JUMP_FALSE,
+    TEMPLATE_JUMP_FALSE_KEEP, /* the value stays where it jumps */
+    TEMPLATE_JUMP_TRUE_KEEP,
+    TEMPLATE_JUMP_GIVEN, /* where the argument in slot b was given */
+    TEMPLATE_NOT,
+    TEMPLATE_NEG,
+    TEMPLATE_POS,
+    TEMPLATE_ADD,
+    TEMPLATE_SUB,
+    TEMPLATE_MUL,
+    TEMPLATE_DIV,
+    TEMPLATE_FLOORDIV,
+    TEMPLATE_MOD,
+    TEMPLATE_POW,
+    TEMPLATE_CONCAT,
+    TEMPLATE_COMPARE, /* count comparisons of count + 1 values, 4 bits of a each */
+    TEMPLATE_ATTRIBUTE,
+    TEMPLATE_ITEM,
+    TEMPLATE_SLICE,
+    TEMPLATE_LIST,
+    TEMPLATE_TUPLE,
+    TEMPLATE_MAP,
+    TEMPLATE_FILTER,
+    TEMPLATE_TEST,
+    TEMPLATE_CALL,
+    TEMPLATE_METHOD,
+    TEMPLATE_LOOP,
+    TEMPLATE_NEXT, /* the next item, or a jump */
+    TEMPLATE_KEEP,
+    TEMPLATE_KEPT,
+    TEMPLATE_LOOP_END, /* a jump where the loop had a pass */
+    TEMPLATE_UNPACK,
+    TEMPLATE_SET_ATTRIBUTE,
+    TEMPLATE_TEXT,
+    TEMPLATE_OUTPUT,
+    TEMPLATE_CAPTURE,
+    TEMPLATE_CAPTURED,
+    TEMPLATE_MACRO,
+    TEMPLATE_RETURN,
+    TEMPLATE_END,
+    TEMPLATE_OPS
+};
+enum {
+    TEMPLATE_EQ,
+    TEMPLATE_NE,
+    TEMPLATE_GT,
+    TEMPLATE_GTEQ,
+    TEMPLATE_LT,
+    TEMPLATE_LTEQ,
+    TEMPLATE_IN,
+    TEMPLATE_NOTIN,
+    TEMPLATE_COMPARISONS
+};
+#define TEMPLATE_NO_NAMES 0xFFFFFFFFu
+typedef struct {
+    uint32_t entry, n_slots;
+    uint32_t name, arguments; /* constants; arguments: names of the first slots */
+    uint32_t flags, zero;
+} template_macro;
+enum {
+    MACRO_CALLER = 1,
+    MACRO_VARARGS = 2,
+    MACRO_KWARGS = 4
+}; /* that it reads: slots behind the arguments, in this order */
+typedef struct {
+    uint32_t kind, size; /* size: bytes, or members */
+    int64_t value;       /* number, bits of a double, first byte, first member */
+} template_constant;
+enum {
+    CONSTANT_NONE,
+    CONSTANT_FALSE,
+    CONSTANT_TRUE,
+    CONSTANT_INTEGER,
+    CONSTANT_FLOAT,
+    CONSTANT_STRING,
+    CONSTANT_TUPLE,
+    CONSTANT_UNDEFINED,
+    CONSTANT_OWN, /* a string that the template compares or writes as a value: no user wrote it */
+    CONSTANT_KINDS
+};
+typedef struct {
+    uint32_t name, value; /* constants: what every rendering has, such as bos_token */
+} template_variable;
+typedef struct {
+    uint32_t from, to;
+} template_escape;
+typedef struct {
+    uint32_t low, high;
+} template_range;
+/* Each `step`-th code point from low to high becomes the one `delta` behind it; CASE_REFUSED: what it becomes has no place here. */
+typedef struct {
+    uint32_t kind, step, low, high;
+    int32_t delta;
+} template_case;
+enum { CASE_TO_LOWER, CASE_TO_UPPER, CASE_TO_TITLE /* where it is not the upper one */, CASE_KINDS };
+#define CASE_REFUSED INT32_MIN
 
 #endif

@@ -280,11 +280,6 @@ typedef struct {
     fragment *items;
     int64_t n, room;
 } fragment_list;
-typedef struct {
-    const words *w;
-    token_list *out;
-    int start; /* the next text is at the begin or after a special token */
-} cutter;
 
 static int add_fragment(fragment_list *list, const char *text, int64_t size, int32_t token) {
     if (list->n == list->room) {
@@ -312,11 +307,11 @@ static int64_t border(const char *text, int64_t size) {
 }
 
 /* In pieces, which bounds the memory that long texts take. */
-static int encode_scored(const cutter *c, const char *text, int64_t size) {
-    int start = c->start, code = 0;
+static int encode_scored(const words *w, const char *text, int64_t size, int start, token_list *out) {
+    int code = 0;
     while (size && !code) {
-        int64_t end = c->w->head->flags & TOKENIZER_CUTS ? border(text, size) : size;
-        code = scored_encode(c->w, text, end, start, c->out);
+        int64_t end = w->head->flags & TOKENIZER_CUTS ? border(text, size) : size;
+        code = scored_encode(w, text, end, start, out);
         start = 0;
         text += end;
         size -= end;
@@ -324,24 +319,17 @@ static int encode_scored(const cutter *c, const char *text, int64_t size) {
     return code;
 }
 
-/* Encodes ordinary text. */
-static int encode_text(cutter *c, const char *text, int64_t size) {
-    int code;
-    switch (c->w->head->kind) {
+int words_encode_plain(const words *w, const char *text, int64_t size, int start, token_list *out) {
+    switch (w->head->kind) {
     case TOKENIZER_SCORED:
-        code = encode_scored(c, text, size);
-        break;
+        return encode_scored(w, text, size, start, out);
     case TOKENIZER_UNIGRAM:
-        code = unigram_encode(c->w, text, size, c->out);
-        break;
+        return unigram_encode(w, text, size, out);
     case TOKENIZER_WORDPIECE:
-        code = wordpiece_encode(c->w, text, size, c->out);
-        break;
+        return wordpiece_encode(w, text, size, out);
     default:
-        code = bpe_encode(c->w, text, size, c->out);
+        return bpe_encode(w, text, size, out);
     }
-    c->start = 0;
-    return code;
 }
 
 static const char *find(const char *text, int64_t size, gguf_bytes what) {
@@ -359,16 +347,20 @@ static int is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
+void words_trim(const tokenizer_special *s, int after, int before, const char **text, const char **end) {
+    while (after && s->flags & SPECIAL_RIGHT && *text < *end && is_space(**text))
+        ++*text;
+    while (before && s->flags & SPECIAL_LEFT && *text < *end && is_space((*end)[-1]))
+        --*end;
+}
+
 /* Cuts ordinary text at every occurrence of a special token, with the white space that it takes. */
 static int cut_text(const tokenizer_special *s, gguf_bytes what, fragment whole, fragment_list *out) {
     const char *text = whole.text, *end = whole.text + whole.size;
     for (int after = 0;; after = 1) {
         const char *at = find(text, end - text, what), *until = at ? at : end;
         int code = 0;
-        while (after && s->flags & SPECIAL_RIGHT && text < until && is_space(*text))
-            text++;
-        while (at && s->flags & SPECIAL_LEFT && text < until && is_space(until[-1]))
-            until--;
+        words_trim(s, after, !!at, &text, &until);
         if (text < until && (code = add_fragment(out, text, until - text, -1)))
             return code;
         if (!at)
@@ -404,8 +396,8 @@ static int cut_parts(const words *w, const tokenizer_special *s, fragment_list *
 
 /* Cuts a text at special tokens, one after the other in the order of the section, then encodes what is between them. */
 static int encode_parts(const words *w, const char *text, int64_t size, uint32_t flags, token_list *out) {
-    cutter c = {w, out, !(flags & WORDS_CONTINUES)};
     fragment_list parts = {0}, spare = {0};
+    int start = !(flags & WORDS_CONTINUES);
     int code = size ? add_fragment(&parts, text, size, -1) : 0;
     for (uint32_t i = 0; i < w->head->n_specials && !code; i++)
         if (w->specials[i].flags & SPECIAL_ALWAYS || flags & WORDS_SPECIAL)
@@ -413,11 +405,11 @@ static int encode_parts(const words *w, const char *text, int64_t size, uint32_t
     for (int64_t i = 0; i < parts.n && !code; i++) {
         fragment part = parts.items[i];
         if (part.token < 0) {
-            code = encode_text(&c, part.text, part.size);
+            code = words_encode_plain(w, part.text, part.size, start, out);
         } else {
             code = token_list_add(out, part.token);
-            c.start = 1;
         }
+        start = part.token >= 0;
     }
     free(parts.items);
     free(spare.items);

@@ -47,5 +47,9 @@ int token_list_add(token_list *, int32_t token);
 enum { WORDS_SPECIAL = 1, WORDS_BARE = 2, WORDS_CONTINUES = 4 };
 /* Appends the tokens of a text. An error for a text that is no UTF-8. */
 int words_encode(const words *, const char *text, int64_t size, uint32_t flags, token_list *out);
+/* The same for a text of UTF-8 that is cut at no special token. start: it is at the begin, or after a special token. */
+int words_encode_plain(const words *, const char *text, int64_t size, int start, token_list *out);
+/* Takes off a text the white space that a special token takes with it. after: the text comes behind the token; before: in front of it. */
+void words_trim(const tokenizer_special *, int after, int before, const char **text, const char **end);
 
 #endif

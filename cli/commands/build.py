@@ -41,6 +41,12 @@ def build(
             help="Add a grammar: a JSON schema, or GBNF. May be repeated.",
         ),
     ] = None,
+    require_template: Annotated[
+        bool,
+        typer.Option(
+            "--require-template", help="Fail where the C library does not run the file's chat template."
+        ),
+    ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Write the file without its plan, as it was before.")
     ] = False,
@@ -65,13 +71,14 @@ def build(
             typer.echo(f"{output}: {written:,} bytes, without the plan")
             return
         with progress("writing", nbytes) as advance:
-            made = aot.build(gguf, output, context, slots, panels, grammars, advance)
-    typer.echo(
-        f"{output}: {made.size:,} bytes, of which {made.plan + made.tokenizer:,} are the plan and tokenizer"
-    )
+            made = aot.build(gguf, output, context, slots, panels, grammars, advance, require_template)
+    added = made.plan + made.tokenizer + made.template
+    typer.echo(f"{output}: {made.size:,} bytes, of which {added:,} are the plan, tokenizer and chat template")
     typer.echo(
         f"context {made.context:,} of {made.least_context:,} to {made.most_context:,}, {made.slots} slots"
     )
+    if made.template_refused:
+        typer.echo(f"{made.template_refused}; the file holds no chat template", err=True)
     if made.grammars:
         typer.echo(f"{made.grammars} grammars: {', '.join(grammars)}")
     if made.panels:

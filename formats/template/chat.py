@@ -80,6 +80,15 @@ class ChatTemplate:
         for variant in self._sources:
             self._compiled(variant)
 
+    def compiled(self) -> dict[str, Probes]:
+        """Every variant by its name, the default as "default", compiled with what it supports."""
+        return {variant: self._compiled(variant) for variant in self._sources}
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """Texts of control tokens that the template may write, by variable name."""
+        return dict(self._tokens)
+
     def reads(self, variable: str) -> bool:
         """Whether the default template reads a variable, such as `enable_thinking`."""
         return variable in self._compiled(_DEFAULT).program.names

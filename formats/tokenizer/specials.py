@@ -237,6 +237,16 @@ class Escape:
         self._border = re.compile(f"[^{''.join(codes)}]")
         self._codes = re.compile(f"{self._mark}[{''.join(codes)}]|[{''.join(codes)}]")
 
+    @property
+    def pairs(self) -> dict[str, str]:
+        """The guarded characters, and what each becomes."""
+        return {char: code for code, char in self._back.items()}
+
+    @property
+    def mark(self) -> str:
+        """What stands before a private-use character of the text that could be taken for an escape."""
+        return self._mark
+
     def escape(self, text: str) -> str:
         if len(text) <= PIECE:
             return text.translate(self._escapes)

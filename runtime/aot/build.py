@@ -1,4 +1,5 @@
-"""`satchel build`: writes a model file with its compiled plan and its tokenizer's tables as metadata keys.
+"""`satchel build`: writes a model file with its compiled plan, its tokenizer's tables and its chat template
+as metadata keys.
 
 The file stays the GGUF that it was: its tensors, and its other keys byte for byte, so every program that read
 it still does, unless its weights become panels (panels.py). `undo` takes the keys away again, which gives the
@@ -18,7 +19,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from satchel.errors import DeviceError, RequestError
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.gguf import GGUF, Typed
 from satchel.formats.gguf.splice import HeaderBytes, splice
 from satchel.runtime.aot.compiled import CompiledModel, compile_model
@@ -29,10 +30,12 @@ from satchel.runtime.aot.records import (
     GRAMMAR_PREFIX,
     PANELS_KEY,
     PLAN_KEY,
+    TEMPLATE_KEY,
     TOKENIZER_KEY,
     as_value,
     sections_of,
 )
+from satchel.runtime.aot.template_section import pack_template
 from satchel.runtime.aot.tokenizer_section import pack_tokenizer
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.libraries import find_backend, kernel_sets
@@ -45,12 +48,16 @@ FORCED = "SATCHEL_CPU"  # environment variable that names a kernel set
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What was written. sizes in bytes; kernel_sets: of each plan's variant, those that take it here."""
+    """What was written. sizes in bytes; kernel_sets: of each plan's variant, those that take it here;
+    template_refused: why the chat template was left out, or "".
+    """
 
     path: Path
     size: int
     plan: int
     tokenizer: int
+    template: int
+    template_refused: str
     panels: int
     grammars: int
     least_context: int
@@ -68,11 +75,13 @@ def build(
     panels: bool = False,
     grammars: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[int], None] | None = None,
+    require_template: bool = False,
 ) -> BuildReport:
     """Writes the file with its sections to `target`. context, slots: the defaults of a program that names
     none; context 0: the model's own, at most CONTEXT. panels: weights are stored as the CPU's kernels read
     them, so that other programs do not read the file any more. grammars: by name, the texts of JSON schemas
     or of grammars in GBNF. progress: called with the bytes of each write.
+    require_template: a chat template that the C library does not run is an error; else the file has none.
 
     ModelError where the model or its tokenizer cannot be put into tables, RequestError where an option is out
     of range or the file cannot be written.
@@ -81,6 +90,9 @@ def build(
         raise RequestError(f"{gguf.path}: has panels: take them away first with `satchel build --undo`")
     head = HeaderBytes(gguf)
     tokenizer = pack_tokenizer(gguf)
+    template = pack_template(gguf)
+    if require_template and template.refused:
+        raise ModelError(f"{gguf.path}: {template.refused}")
     compiled = {_grammar_key(name): _compiled(name, text) for name, text in grammars.items()}
     if len(compiled) > MOST_GRAMMARS:
         raise RequestError(f"--grammar: expected at most {MOST_GRAMMARS}, got {len(compiled)}")
@@ -95,9 +107,8 @@ def build(
 
     def sections(checksum: int) -> dict[str, Typed]:
         plan = pack_plans(variants, whole, least, gguf, size, checksum, panels)
-        return {
-            key: as_value(raw) for key, raw in (compiled | {PLAN_KEY: plan, TOKENIZER_KEY: tokenizer}).items()
-        }
+        raw = {PLAN_KEY: plan, TOKENIZER_KEY: tokenizer, TEMPLATE_KEY: template.data}
+        return {key: as_value(data) for key, data in (compiled | raw).items()}
 
     made, packed = sections(head.checksum(ours)), 0
     if panels:
@@ -108,8 +119,20 @@ def build(
             written = write_with_panels(gguf, target, device, laid, sections, progress)
     else:
         written = splice(gguf, target, made, ours - made.keys(), progress)
-    plan = np.asarray(made[PLAN_KEY].value).nbytes
-    return BuildReport(target, written, plan, len(tokenizer), packed, len(compiled), least, most, *size, sets)
+    return BuildReport(
+        target,
+        written,
+        np.asarray(made[PLAN_KEY].value).nbytes,
+        len(tokenizer),
+        len(template.data),
+        template.refused,
+        packed,
+        len(compiled),
+        least,
+        most,
+        *size,
+        sets,
+    )
 
 
 def undo(gguf: GGUF, target: Path, progress: Callable[[int], None] | None = None) -> int:

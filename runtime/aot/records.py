@@ -17,8 +17,8 @@ from satchel.formats.gguf import Typed, ValueType
 from satchel.runtime.graph import Array
 from satchel.runtime.weights.weights import PANELS_KEY as PANELS_KEY
 
-PLAN_KEY, TOKENIZER_KEY = "satchel.plan", "satchel.tokenizer"
-KEYS = (PLAN_KEY, TOKENIZER_KEY)
+PLAN_KEY, TOKENIZER_KEY, TEMPLATE_KEY = "satchel.plan", "satchel.tokenizer", "satchel.template"
+KEYS = (PLAN_KEY, TOKENIZER_KEY, TEMPLATE_KEY)
 GRAMMAR_PREFIX = "satchel.grammar."  # and a name
 HAL_HASH = ABI_HASH  # of the tables that a plan is made of
 
@@ -88,6 +88,39 @@ def sections_of(keys: Iterable[str]) -> set[str]:
     covers all others.
     """
     return {key for key in keys if key in KEYS or key.startswith(GRAMMAR_PREFIX)}
+
+
+TEMPLATE_HEAD = np.dtype(
+    [
+        ("magic", "S8"), ("size", "<u4"), ("crc", "<u4"), ("n_variants", "<u4"), ("n_code", "<u4"),
+        ("n_macros", "<u4"), ("n_constants", "<u4"), ("n_members", "<u4"), ("n_variables", "<u4"),
+        ("n_escapes", "<u4"), ("n_markers", "<u4"), ("n_ranges", "<u4"), ("n_cases", "<u4"),
+        ("n_bytes", "<u4"), ("flags", "<u4"), ("mark", "<u4"), ("refused", "<u4"), ("thinking_begin", "<u4"),
+        ("thinking_end", "<u4"), ("calls_format", "<u4"), ("calls_begin", "<u4"), ("switches", "<u4"),
+        ("zero", "<u4"),
+    ]
+)  # fmt: skip
+TEMPLATE_VARIANT = np.dtype(
+    [
+        ("name", "<u4"), ("entry", "<u4"), ("n_slots", "<u4"), ("source", "<u4"), ("flags", "<u4"),
+        ("tools_place", "<u4"), ("tools_name", "<u4"), ("call_arguments", "<u4"), ("call_content", "<u4"),
+        ("zero", "<u4"),
+    ]
+)  # fmt: skip
+TEMPLATE_CODE = np.dtype([("op", "u1"), ("count", "u1"), ("line", "<u2"), ("a", "<u4"), ("b", "<u4")])
+TEMPLATE_MACRO = np.dtype(
+    [
+        ("entry", "<u4"), ("n_slots", "<u4"), ("name", "<u4"), ("arguments", "<u4"), ("flags", "<u4"),
+        ("zero", "<u4"),
+    ]
+)  # fmt: skip
+TEMPLATE_CONSTANT = np.dtype([("kind", "<u4"), ("size", "<u4"), ("value", "<i8")])
+TEMPLATE_VARIABLE = np.dtype([("name", "<u4"), ("value", "<u4")])
+TEMPLATE_ESCAPE = np.dtype([("from", "<u4"), ("to", "<u4")])
+TEMPLATE_RANGE = np.dtype([("low", "<u4"), ("high", "<u4")])
+TEMPLATE_CASE = np.dtype(
+    [("kind", "<u4"), ("step", "<u4"), ("low", "<u4"), ("high", "<u4"), ("delta", "<i4")]
+)
 
 
 def section(head: Array, tables: Sequence[Array | bytes]) -> bytes:

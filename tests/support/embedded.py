@@ -6,6 +6,7 @@ A driver is one process; SATCHEL_CPU chooses its kernel set.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -63,8 +64,9 @@ def compile_program(target: Path, sources: Sequence[Path], *options: str, parts:
 def driver_program(factory: pytest.TempPathFactory, sanitized: bool = False) -> Path:
     """The compiled driver, once for a test run."""
     name = "embed-driver-sanitized" if sanitized else "embed-driver"
-    source, options = ROOT / "tests" / "cext" / "embed" / "driver.c", SANITIZED if sanitized else ()
-    folder = made_once(factory, name, lambda at: compile_program(at / "driver", [source], *options))
+    sources = [ROOT / "tests" / "cext" / "embed" / f"{name}.c" for name in ("driver", "templates")]
+    options = SANITIZED if sanitized else ()
+    folder = made_once(factory, name, lambda at: compile_program(at / "driver", sources, *options))
     return folder / "driver"
 
 
@@ -185,6 +187,16 @@ class Driver(_Process):
     def load(self, path: Path, by_memory: bool = False) -> list[int]:
         """The tokens of a saved conversation."""
         return [int(word) for word in self.say(f"load{'_bytes' * by_memory} {path}").split()]
+
+    def chat(self, request: Any) -> tuple[str, list[int], bool]:
+        """The prompt of a request, its tokens, and whether it ends within reasoning."""
+        words = self.say(f"chat {json.dumps(request).encode().hex()}").split()
+        return bytes.fromhex(words[1].strip("-")).decode(), [int(word) for word in words[2:]], words[0] == "1"
+
+    def chat_format(self) -> tuple[int, list[str]]:
+        """Flags and texts of satchel_chat_facts()."""
+        flags, *texts = self.say("format").split()
+        return int(flags), [bytes.fromhex(text.strip("-")).decode() for text in texts]
 
 
 class WordsDriver(_Process):

@@ -218,6 +218,55 @@ SATCHEL_API int64_t satchel_save_file(satchel_reply *, const char *path);
 SATCHEL_API int64_t satchel_load(satchel_model *, const void *bytes, int64_t size, int32_t *ids, int64_t room);
 SATCHEL_API int64_t satchel_load_file(satchel_model *, const char *path, int32_t *ids, int64_t room);
 
+/* --- chats: the file's own chat template, run without Python */
+
+typedef struct satchel_chat_prompt satchel_chat_prompt;
+
+enum {
+    SATCHEL_CHAT_TEMPLATE = 1,      /* the file has a template that this library runs */
+    SATCHEL_CHAT_THINKS = 2,        /* the template is for a model that reasons before it answers */
+    SATCHEL_CHAT_EFFORT = 4,        /* it reads reasoning_effort */
+    SATCHEL_CHAT_TOOLS = 8,         /* it writes tools; else they are told in the system message as JSON */
+    SATCHEL_CHAT_TOOLS_SPOKEN = 16, /* earlier calls are written as JSON, so an answer's may be too */
+    SATCHEL_CHAT_FALLBACK =
+        32 /* the file has no template: messages are written as ChatML, which the model may not know */
+};
+/* What marks the parts of an answer. Texts end with a zero byte and belong to the model; "" where there is none. */
+typedef struct {
+    uint32_t size, flags;
+    const char *thinking_begin, *thinking_end; /* around reasoning, such as <think> and </think> */
+    const char *tool_calls;        /* name of the format of tool calls, such as hermes; "": the model makes none */
+    const char *tool_calls_begin;  /* texts that may begin calls, a line each */
+    const char *thinking_switches; /* variables that turn reasoning on and off, a line each, such as enable_thinking */
+} satchel_chat_format;
+/* Fills what the caller's version knows; format->size is set by the caller. Every call gives the same texts. */
+SATCHEL_API int32_t satchel_chat_facts(const satchel_model *, satchel_chat_format *format);
+
+/* Writes a conversation as the model's chat template does, up to where the answer begins. request: JSON, strict (RFC 8259), such as
+ *
+ *   {"messages": [{"role": "user", "content": "Hello!"}], "tools": [], "add_generation_prompt": true,
+ *    "chat_template_kwargs": {"enable_thinking": false}}
+ *
+ * with messages and tools as OpenAI's API has them: roles system, developer, user, assistant (with tool_calls and
+ * reasoning_content) and tool; "documents" for templates that read some. All but the messages are optional; another key is an error,
+ * and so are numbers beyond 64 bits and images. What the template cannot show is told in a message that it can, as the Python
+ * library does.
+ *
+ * *prompt is for satchel_chat_prompt_free(); it outlives nothing but its own memory: the model may be closed before it. The time and
+ * the memory of a rendering are bounded, whatever the template and the messages are: SATCHEL_E_MEMORY beyond 64 MB and 400 bytes a
+ * byte of the request, SATCHEL_E_ARGUMENT for too many steps, for a request that is wrong, and where the template refuses it (with
+ * its line); SATCHEL_E_UNBUILT where the file has no template that this library runs. */
+SATCHEL_API int32_t satchel_chat_render(const satchel_model *, const char *request, int64_t length,
+                                        satchel_chat_prompt **prompt);
+/* The prompt as readable text, with a zero byte behind it; *length (NULL: not told) its bytes. Valid until the prompt is freed. */
+SATCHEL_API const char *satchel_chat_prompt_text(const satchel_chat_prompt *, int64_t *length);
+/* Its tokens, for satchel_generate(), and their number. The template's special tokens are tokens; the same characters in a message
+ * are text, so that no user can write a marker. Valid until the prompt is freed. */
+SATCHEL_API const int32_t *satchel_chat_prompt_ids(const satchel_chat_prompt *, int64_t *count);
+/* 1: the prompt ends within reasoning, so the answer begins with it, without thinking_begin; 0: it does not. */
+SATCHEL_API int32_t satchel_chat_prompt_thinks(const satchel_chat_prompt *);
+SATCHEL_API void satchel_chat_prompt_free(satchel_chat_prompt *); /* NULL: nothing */
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,6 +7,9 @@
  *   grammar NAME (json, value, compact: JSON of any shape): for options grammar=NAME from then on
  *   save N PATH     load PATH     (save_bytes, load_bytes: by memory)
  *   tokenize FLAGS HEX                  detokenize FLAGS ID...          embed FLAGS HEX
+ *   chat HEX: whether the prompt ends in reasoning, its text as hex (- for none), its tokens
+ *   format: flags and texts of satchel_chat_facts(), as hex
+ *   and those of templates.c
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -314,6 +317,42 @@ static void detokenize(void) {
     free(text);
 }
 
+static void print_hex(const char *text, int64_t size) {
+    for (int64_t i = 0; i < size; i++)
+        printf("%02x", (unsigned char)text[i]);
+    printf(size ? " " : "- ");
+}
+
+static void chat(void) {
+    char *hex = strtok(NULL, " "), *request = read_hex(hex ? hex : "-");
+    satchel_chat_prompt *prompt;
+    if (!tell(satchel_chat_render(model, request, -1, &prompt))) {
+        int64_t size, count;
+        const char *text = satchel_chat_prompt_text(prompt, &size);
+        const int32_t *found = satchel_chat_prompt_ids(prompt, &count);
+        printf("%d ", satchel_chat_prompt_thinks(prompt));
+        print_hex(text, size);
+        for (int64_t i = 0; i < count; i++)
+            printf("%d ", found[i]);
+        satchel_chat_prompt_free(prompt);
+    }
+    free(request);
+}
+
+static void format(void) {
+    satchel_chat_format f = {.size = sizeof f};
+    if (tell(satchel_chat_facts(model, &f)))
+        return;
+    printf("%u ", f.flags);
+    print_hex(f.thinking_begin, (int64_t)strlen(f.thinking_begin));
+    print_hex(f.thinking_end, (int64_t)strlen(f.thinking_end));
+    print_hex(f.tool_calls, (int64_t)strlen(f.tool_calls));
+    print_hex(f.tool_calls_begin, (int64_t)strlen(f.tool_calls_begin));
+    print_hex(f.thinking_switches, (int64_t)strlen(f.thinking_switches));
+}
+
+int template_command(const char *word);
+
 int main(void) {
     static char line[1 << 21];
     while (fgets(line, sizeof line, stdin)) {
@@ -346,9 +385,16 @@ int main(void) {
             detokenize();
         else if (!strcmp(word, "embed"))
             embed();
+        else if (!strcmp(word, "chat"))
+            chat();
+        else if (!strcmp(word, "format"))
+            format();
+        else
+            template_command(word);
         printf("\n");
         fflush(stdout);
     }
+    template_command("unload");
     close_model();
     return 0;
 }

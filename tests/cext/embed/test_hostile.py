@@ -45,7 +45,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sections(path: Path) -> dict[str, tuple[int, int]]:
     """Place of each section's bytes in the file, and their number."""
     raw, found = path.read_bytes(), {}
-    for key, magic in zip(KEYS, (b"SATPLAN2", b"SATTOK02"), strict=True):
+    for key, magic in zip(KEYS, (b"SATPLAN2", b"SATTOK02", b"SATTPL01"), strict=True):
         at = raw.index(magic)
         found[key] = at, struct.unpack_from("<I", raw, at + 8)[0]
     return found
@@ -61,6 +61,7 @@ def tried(driver: Driver, path: Path) -> str:
         return error.text
     try:
         driver.tokenize("hello  hello's 12 x\n\n<tool>")
+        driver.chat({"messages": [{"role": "user", "content": "hello <tool>"}]})
         driver.begin(0, [1, 2, 3, *range(40)], {"seed": 1, "flags": 1})
         driver.next(0, 3)
         driver.end(0)

@@ -1,0 +1,74 @@
+/* templates.c: commands of the driver that run a section of chat templates without a model; what test_templates.py speaks with.
+ *
+ *   load PATH                   a section from a file; unload ends it
+ *   render ESCAPED NOW HEX      the prompt of a request as hex, with its escape undone; NOW: seconds, in UTC
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "chat.h"
+#include "error.h"
+
+int template_command(const char *word);
+
+static tpl_template loaded;
+
+static void load(const char *path) {
+    FILE *file = fopen(path, "rb");
+    static uint8_t data[1 << 22];
+    size_t size = file ? fread(data, 1, sizeof data, file) : 0;
+    uint8_t *own = malloc(size + 1); /* of its size, so that ASan sees what is read behind it */
+    int code;
+    memcpy(own, data, size);
+    template_section_free(&loaded);
+    code = template_section_read((gguf_bytes){own, size}, &loaded);
+    printf(code ? "error %d %s" : "ok", code, hal_last_error());
+    free(own);
+    if (file)
+        fclose(file);
+}
+
+static void render(int escaped, long long seconds, const char *hex) {
+    size_t size = strlen(hex) / 2;
+    char *text = malloc(size + 1);
+    time_t now = (time_t)seconds;
+    struct tm fields;
+    tpl_builder plain = {0};
+    tpl_heap heap;
+    tpl_value made;
+    gmtime_r(&now, &fields);
+    for (size_t i = 0; i < size; i++) {
+        unsigned byte;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        text[i] = (char)byte;
+    }
+    chat_begin(&heap, size);
+    made = chat_render(&heap, &loaded, text, size, escaped, &fields);
+    if (!heap.code)
+        tpl_put_unescaped(&heap, escaped ? &loaded.escape : &(tpl_escape){0}, &plain, made.text->data, made.text->size);
+    if (heap.code)
+        printf("error %d %s", heap.code, heap.reason);
+    for (uint64_t i = 0; !heap.code && i < plain.size; i++)
+        printf("%02x", (unsigned char)plain.data[i]);
+    tpl_end(&heap);
+    free(text);
+}
+
+/* Runs a command whose first word was read by strtok(); 0: it is none of these. */
+int template_command(const char *word) {
+    char *rest = strtok(NULL, " ");
+    if (!strcmp(word, "load")) {
+        load(rest);
+    } else if (!strcmp(word, "render")) {
+        int escaped = atoi(rest);
+        long long now = atoll(strtok(NULL, " "));
+        rest = strtok(NULL, " ");
+        render(escaped, now, rest ? rest : "");
+    } else if (!strcmp(word, "unload")) {
+        template_section_free(&loaded);
+    } else {
+        return 0;
+    }
+    return 1;
+}
