@@ -99,7 +99,7 @@ class Chat:
 @pytest.mark.parametrize("bos", [False, True])
 def test_same_tokens(name: str, bos: bool, driver: Driver, tmp_path: Path) -> None:
     source, markers = TEMPLATES[name]
-    keys = {"tokenizer__chat_template": source, "tokenizer__ggml__add_bos_token": bos}
+    keys: dict[str, Any] = {"tokenizer__chat_template": source, "tokenizer__ggml__add_bos_token": bos}
     path = write_model(tmp_path / "m.gguf", markers=markers, **keys)
     assert build(path).template_refused == ""
     driver.open(tmp_path / "app.gguf")
