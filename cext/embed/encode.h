@@ -1,4 +1,4 @@
-/* encode.h: how words.c encodes ordinary text, by the kind of tokenizer. Texts are UTF-8 of at most 2^28 bytes; an error code is
+/* encode.h: how encode.c encodes ordinary text, by the kind of tokenizer. Texts are UTF-8 of at most 2^28 bytes; an error code is
  * below 0. The cost is that of the text's length times the logarithm of it or of the vocabulary. */
 #ifndef SATCHEL_EMBED_ENCODE_H
 #define SATCHEL_EMBED_ENCODE_H

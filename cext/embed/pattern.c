@@ -100,6 +100,16 @@ static int back(pattern_run *r, uint32_t *depth, uint32_t base, uint32_t *code, 
     return 1;
 }
 
+/* Whether a condition on the place `at` alone holds. */
+static int anchored(const pattern_run *r, const pattern_code *c, const uint32_t *text, int64_t size, int64_t at) {
+    if (c->op == PATTERN_START)
+        return at == r->search;
+    if (c->op == PATTERN_LINE_END)
+        return at == size || text[at] == '\n';
+    return (at > 0 && pattern_holds(r->set, c->a, text[at - 1])) !=
+           (at < size && pattern_holds(r->set, c->a, text[at]));
+}
+
 /* Matches from `code` on. base: choices of the stack below it belong to others. */
 static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_t size, int64_t at, uint32_t base,
                      int nested) {
@@ -143,15 +153,9 @@ static int64_t match(pattern_run *r, uint32_t code, const uint32_t *text, int64_
             at = end;
             break;
         case PATTERN_START:
-            failed = at != r->search;
-            code++;
-            break;
         case PATTERN_BORDER:
-            failed = (at > 0 && pattern_holds(s, c.a, text[at - 1])) == (at < size && pattern_holds(s, c.a, text[at]));
-            code++;
-            break;
         case PATTERN_LINE_END:
-            failed = at < size && text[at] != '\n';
+            failed = !anchored(r, &c, text, size, at);
             code++;
             break;
         default:

@@ -28,7 +28,7 @@ from satchel.runtime.device.libraries import find_backend
 ROOT = Path(__file__).parents[2]
 EMBED = ROOT / "cext" / "embed"
 HEADERS = next((p / "headers" for p in map(Path, cext.__path__) if (p / "headers").is_dir()), EMBED)
-TEXT_PARTS = ("answer", "bpe", "gguf", "merge", "pattern", "unigram", "utf8", "wordpiece", "words")
+TEXT_PARTS = ("answer", "bpe", "encode", "gguf", "merge", "pattern", "unigram", "utf8", "wordpiece", "words")
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
 SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # A number that looks large is refused before it is reserved; ASan would rather stop at it.

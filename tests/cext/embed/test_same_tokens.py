@@ -203,6 +203,44 @@ def test_a_common_begin_is_not_computed_again(
             assert found == wanted(model.engine, ids, 5, Sampling(seed=3))
 
 
+def test_stop_strings_end_the_answer_where_the_engines_does(driver: Driver, plain: Path) -> None:
+    """Text, tokens and reason of answers of which some hold a stop string; the report names it."""
+    driver.open(plain, 96, 1)
+    stops = ["e", "{", "zz"]
+    with Model.load(plain, context=96, slots=1, device="cpu", threads=1) as model:
+        ids, reasons = model.tokenize("hello"), set()
+        for seed in range(8):
+            reply = model.generate("hello", seed=seed, max_tokens=20, stop=stops)
+            words = " ".join(f"stop={text.encode().hex()}" for text in stops)
+            driver.say(f"begin 0 seed={seed} max_tokens=20 {words} : {' '.join(map(str, ids))}")
+            found, said, over = driver.next(0, 40)
+            assert (said.decode(), over) == (reply.read(), True)
+            assert found == [i for i in reply.ids if i not in model.tokenizer.eog]
+            reason, *_, stop = driver.report(0)
+            named = stops[stop] if stop >= 0 else None
+            assert (named, reason == 3) == (reply.stop_found, reply.stop_found is not None)
+            reasons.add(reason)
+            driver.end(0)
+    assert len(reasons) > 1
+
+
+def test_pieces_say_what_is_thinking(driver: Driver, plain: Path) -> None:
+    """A prompt that leaves off within thinking: all is thinking up to the closing text, which is left out."""
+    driver.open(plain, 96, 1)
+    ids = ids_of(20)
+    driver.begin(0, ids, {"seed": 3, "max_tokens": 40, "flags": 1})
+    whole = driver.next(0, 60)[1].decode()
+    driver.end(0)
+    close = next(c for c in whole[8:] if c.isalnum())
+    before, _, after = whole.partition(close)
+    markers = {"thinking_open": b"<t>".hex(), "thinking_close": close.encode().hex(), "thinking_begin": 1}
+    driver.begin(0, ids, {"seed": 3, "max_tokens": 40, "flags": 1, **markers})
+    _, pieces, over = driver.pieces(0, 60)
+    kinds = [b"".join(text for kind, text in pieces if kind == k).decode() for k in (1, 2)]
+    blank = " \t\r\n"
+    assert (kinds, over) == ([after.lstrip(blank), before.strip(blank)], True)
+
+
 def test_an_answer_ends_where_the_context_does(driver: Driver, plain: Path) -> None:
     driver.open(plain, 64, 1)
     driver.begin(0, ids_of(60), {"seed": 1, "flags": 1})
