@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from satchel.cli.model_argument import ModelArgument
+
+if TYPE_CHECKING:
+    from satchel.runtime.aot.build import BuildReport
 
 
 def build(
@@ -66,9 +69,12 @@ def build(
             return
         with progress("writing", nbytes) as advance:
             made = aot.build(gguf, output, context, slots, panels, grammars, advance)
-    typer.echo(
-        f"{output}: {made.size:,} bytes, of which {made.plan + made.tokenizer:,} are the plan and tokenizer"
-    )
+    _tell(made, list(grammars))
+
+
+def _tell(made: BuildReport, grammars: list[str]) -> None:
+    tables = made.plan + made.tokenizer
+    typer.echo(f"{made.path}: {made.size:,} bytes, of which {tables:,} are the plan and tokenizer")
     typer.echo(
         f"context {made.context:,} of {made.least_context:,} to {made.most_context:,}, {made.slots} slots"
     )
