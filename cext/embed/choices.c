@@ -222,7 +222,7 @@ int choices_prepare(choices *c) {
     forbid_bad(c);
     if (c->grammar && (code = constrain(c)))
         return code == HAL_E_MEMORY ? SATCHEL_E_MEMORY : SATCHEL_E_ARGUMENT;
-    c->n_dry = c->has_dry ? dry_penalties(&c->dry, c->past, c->n_past, c->edits + 2 * c->n_biases) : 0;
+    c->n_dry = c->has_dry ? dry_find(&c->dry, c->past, c->n_past, c->edits + 2 * c->n_biases) : 0;
     if (is_empty(c))
         return argument("the reply's choices together allow no token: expected one or more that may come");
     c->ready = 1;

@@ -180,7 +180,7 @@ static int comes_before(const int32_t *ids, int64_t count) {
     return 0;
 }
 
-int32_t dry_penalties(const dry *d, const int32_t *ids, int64_t count, int32_t *pairs) {
+int32_t dry_find(const dry *d, const int32_t *ids, int64_t count, int32_t *pairs) {
     int64_t cut = count > d->reach ? count - d->reach : 0, n = 0, kept = 0, limit;
     ids += cut;
     count -= cut;

@@ -21,6 +21,6 @@ typedef struct {
 int dry_open(const words *, const satchel_generate_options *, int64_t context, dry *out);
 void dry_free(dry *);
 /* (token, bits of a float32) pairs for the token after `ids`, the largest penalties first; gives their number. */
-int32_t dry_penalties(const dry *, const int32_t *ids, int64_t count, int32_t *pairs);
+int32_t dry_find(const dry *, const int32_t *ids, int64_t count, int32_t *pairs);
 
 #endif

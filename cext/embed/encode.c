@@ -18,6 +18,7 @@ typedef struct {
     fragment *items;
     int64_t n, room;
 } fragment_list;
+
 static int add_fragment(fragment_list *list, const char *text, int64_t size, int32_t token) {
     if (list->n == list->room) {
         int64_t room = list->room ? list->room * 2 : 16;

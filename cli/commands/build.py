@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from satchel.cli.model_argument import ModelArgument
+
+if TYPE_CHECKING:
+    from satchel.runtime.aot.build import BuildReport
 
 
 def build(
@@ -72,8 +75,14 @@ def build(
             return
         with progress("writing", nbytes) as advance:
             made = aot.build(gguf, output, context, slots, panels, grammars, advance, require_template)
+    _tell(made, list(grammars))
+
+
+def _tell(made: BuildReport, grammars: list[str]) -> None:
     added = made.plan + made.tokenizer + made.template
-    typer.echo(f"{output}: {made.size:,} bytes, of which {added:,} are the plan, tokenizer and chat template")
+    typer.echo(
+        f"{made.path}: {made.size:,} bytes, of which {added:,} are the plan, tokenizer and chat template"
+    )
     typer.echo(
         f"context {made.context:,} of {made.least_context:,} to {made.most_context:,}, {made.slots} slots"
     )

@@ -34,7 +34,7 @@ CHAINS: dict[str, dict[str, Any]] = {
     "dry in a window": {"dry_multiplier": 3, "dry_last_n": 6, "allowed": [5, 9, 17, 33]},
     "dry with breakers": {
         "dry_multiplier": 2,
-        "dry_breakers": ["!", "hé", "ab", "a"],
+        "dry_breakers": ["!", "hé", "bc"],
         "allowed": [0, 64, 65, 66, 5, 9],
     },
     "greedy dry": {"dry_multiplier": 2, "temperature": 0, "allowed": [5, 9, 17, 33]},
