@@ -36,8 +36,10 @@ PROGRAM = """
 #include <type_traits>
 #include "satchel.hpp"
 
-static_assert(!std::is_copy_constructible<satchel::Model>::value && std::is_move_constructible<satchel::Model>::value, "");
-static_assert(!std::is_copy_constructible<satchel::Reply>::value && std::is_move_assignable<satchel::Reply>::value, "");
+template <typename Owner> constexpr bool moves() {
+    return !std::is_copy_constructible_v<Owner> && std::is_move_constructible_v<Owner>;
+}
+static_assert(moves<satchel::Model>() && moves<satchel::Reply>());
 
 static satchel::Reply begin(satchel::Model &model) {
     satchel::GenerateOptions options;
