@@ -80,6 +80,12 @@ int answer_begin(satchel_model *m, const message *messages, int count, const sat
     return code;
 }
 
+int answer_text(satchel_model *m, const char *text, int64_t size, const satchel_generate_options *options,
+                answer *out) {
+    *out = (answer){0};
+    return satchel_generate_text(m, text, size, 0, options, &out->reply);
+}
+
 static int keep(answer *a, const satchel_piece *piece) {
     size_t size = (size_t)piece->length;
     if (a->have + size + 1 > a->room) {

@@ -21,6 +21,8 @@ typedef struct {
 
 /* Begins an answer to messages; answer_end() ends it. On failure the code is one of satchel.h, and nothing is kept. */
 int answer_begin(satchel_model *, const message *, int count, const satchel_generate_options *, answer *out);
+/* Begins the continuation of a text, which is no message. */
+int answer_text(satchel_model *, const char *text, int64_t size, const satchel_generate_options *, answer *out);
 /* The next text, of whole characters: 1, 0 where the answer is over, or a code. Valid until the next call. */
 int answer_next(answer *, const char **text, size_t *size);
 void answer_end(answer *);

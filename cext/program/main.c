@@ -193,7 +193,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     name_of(o.model ? o.model : found.path, name, sizeof name);
-    code = o.serves ? serve(model, name, o.port) : chat(model, &o);
+    code = o.serves ? serve_model(model, name, o.port) : chat(model, &o);
     satchel_close(model);
     return code;
 }

@@ -374,7 +374,7 @@ static void begin(server *s, net_socket socket, const pthread_attr_t *detached) 
     count_thread(s, -1);
 }
 
-int serve(satchel_model *model, const char *name, int port) {
+int serve_model(satchel_model *model, const char *name, int port) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     net_size size = sizeof at;
     server s = {.model = model};

@@ -6,6 +6,6 @@
 
 /* Serves until the process ends; returns where no connection can be accepted. port 0: a free one, which is told on stdout.
  * name: of the model, at /v1/models. */
-int serve(satchel_model *, const char *name, int port);
+int serve_model(satchel_model *, const char *name, int port);
 
 #endif

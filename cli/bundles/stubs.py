@@ -1,7 +1,7 @@
 """Programs without a model, by target: where they are found, and what can be told of one from its bytes.
 
-They come in a package of their own, satchel_stubs (the extra `bundle`), a folder for each target. A
-checkout builds this machine's with libsatchel.
+They come in a package of their own, satchel_stubs, a folder for each target. A checkout builds this machine's
+with libsatchel.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _packaged(target: str) -> Path:
             if (path := Path(place) / target / f"{PROGRAM}{suffix}").is_file():
                 return path
     raise RequestError(
-        f"--target {target}: its program is not installed: pip install 'satchel[bundle]', or name the "
+        f"--target {target}: its program is not installed: pip install satchel-stubs, or name the "
         f"{PROGRAM} of an installed libsatchel by --stub"
     )
 

@@ -24,7 +24,7 @@ def bundle(
     ] = False,
     stub: Annotated[
         Path | None,
-        typer.Option("--stub", metavar="FILE", help="Program without a model; default: of satchel[bundle]."),
+        typer.Option("--stub", metavar="FILE", help="Program without a model; default: of satchel-stubs."),
     ] = None,
 ) -> None:
     """Make one file that chats: a program with a model of `satchel build` in it.

@@ -24,10 +24,11 @@ from waiting import SECONDS, until
 
 from satchel import Model
 from satchel.cli.bundles.footer import ALIGN, FOOTER, footer
-from satchel.cli.bundles.stubs import HAL_HASH, MARK, find_stub, target_of
+from satchel.cli.bundles.stubs import MARK, find_stub, target_of
 from satchel.cli.bundles.write import write_bundle
 from satchel.cli.main import main
 from satchel.errors import RequestError
+from satchel.runtime.aot.records import HAL_HASH
 
 MESSAGES = [{"role": "user", "content": "Hello! Who are you?"}]
 
@@ -159,7 +160,7 @@ def test_an_app_folder_has_the_model_in_its_resources(tmp_path: Path) -> None:
 @contextmanager
 def serving(program: Path, *words: str) -> Iterator[int]:
     """The port of a program that serves."""
-    command = [program, "--port", "0", *words]
+    command = [str(program), "--port", "0", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -50,13 +50,13 @@ public final class Model implements AutoCloseable {
         }
     }
 
-    private static native long open(byte[] path, int context, int slots);
+    private static native long open(byte[] path, int context, int slots) throws SatchelException;
 
     private static native void close(long model);
 
-    private static native long begin(long model, byte[] text, float temperature, long maxTokens, long seed);
+    private static native long begin(long model, byte[] text, float temperature, long maxTokens, long seed) throws SatchelException;
 
-    static native byte[] next(long reply);
+    static native byte[] next(long reply) throws SatchelException;
 
     static native void free(long reply);
 }
