@@ -8,6 +8,7 @@ const RELAXED = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0
   0, 253, 15, 253, 147, 2, 11];
 const SIMD128 = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11];
 const ROLES = ["system", "user", "assistant"];
+const TURNS = 1024; // most messages of a chat (cext/web/web.c)
 const NO_SUCH_CALL = 52, BAD_HANDLE = 8; // errno of WASI
 
 /** The name of the module that this engine takes: "relaxed" or "simd128". An Error where it has no vectors. */
@@ -46,6 +47,9 @@ export class Model {
 
   /** Texts of an answer to [{role, content}, ...]. options: temperature, top_k, top_p, min_p, max_tokens, seed. */
   *chat(messages, options = {}) {
+    if (messages.length > TURNS) throw new Error(`messages: expected ${TURNS} at most, got ${messages.length}`);
+    for (const { role } of messages)
+      if (!ROLES.includes(role)) throw new Error(`messages: expected a role of system, user or assistant, got ${role}`);
     for (const { role, content } of messages) {
       const [at, size] = this.#text(content);
       this.#checked(this.#call.message(ROLES.indexOf(role), at, size));

@@ -265,7 +265,7 @@ static int reserve_text(satchel_reply *r, size_t size) {
     if (size <= r->room)
         return 0;
     if (!(grown = realloc(r->text, size)))
-        return hal_fail(SATCHEL_E_MEMORY, "no memory for a text of %zu bytes", size);
+        return hal_fail(SATCHEL_E_MEMORY, "no memory for a text of %llu bytes", (unsigned long long)size);
     r->text = grown;
     r->room = size;
     return 0;
