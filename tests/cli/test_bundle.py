@@ -19,7 +19,8 @@ from typing import Any
 
 import installed
 import pytest
-from installed import ran
+from embedded import ROOT
+from installed import ran, tool
 from waiting import SECONDS, until
 
 from satchel import Model
@@ -152,6 +153,40 @@ def test_an_app_folder_has_the_model_in_its_resources(tmp_path: Path) -> None:
         assert (run.read_bytes(), run.stat().st_mode & 0o777) == (mach, 0o755)
         assert (app / "Contents" / "Resources" / "model.gguf").read_bytes() == model.read_bytes()
         assert (app / "Contents" / "Resources" / "serve").exists() == serve
+
+
+# --- Windows
+
+
+@pytest.fixture(scope="module")
+def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The program that `make windows` compiled, and an environment in which wine runs it."""
+    program = ROOT / "build" / "windows" / "embed" / "satchel-program.exe"
+    if not program.exists():
+        pytest.skip(f"{program}: was not built: make windows")
+    tool("wine", "wine64")
+    prefix = tmp_path_factory.mktemp("wine")
+    yield program, {**os.environ, "WINEDEBUG": "-all", "WINEPREFIX": str(prefix)}
+
+
+@pytest.mark.model
+def test_a_program_of_windows_chats_also_when_it_is_signed(
+    wine: tuple[Path, dict[str, str]], app: Path, wanted: str, tmp_path: Path
+) -> None:
+    """A signature stands behind the footer, and the header's certificate table says where it begins."""
+    program, env = wine
+    path = write_bundle(find_stub("x86_64-windows", program), app, tmp_path / "chat", False)
+    assert path.name == "chat.exe"
+    data = bytearray(path.read_bytes())
+    certificates = struct.unpack_from("<I", data, 60)[0] + 24 + 144
+    assert (len(data) % 8, struct.unpack_from("<II", data, certificates)) == (0, (0, 0))
+    struct.pack_into("<II", data, certificates, len(data), 16)
+    path.write_bytes(bytes(data) + struct.pack("<IHH", 16, 0x200, 2) + bytes(8))
+    # Into a file: services of wine outlive the program, and would keep a pipe open.
+    with (tmp_path / "said").open("wb") as said:
+        command = ["wine", str(path), "--greedy", "--prompt", MESSAGES[0]["content"]]
+        subprocess.run(command, env=env, stdout=said, stderr=subprocess.DEVNULL, timeout=SECONDS, check=True)
+    assert (tmp_path / "said").read_text(encoding="utf-8").strip() == wanted
 
 
 # --- the server
