@@ -153,7 +153,7 @@ def test_the_module_map_gives_the_header_to_swift(tmp_path: Path) -> None:
     env = dict(os.environ)
     ran([clang, "-fmodules", cache, *STRICT, "-fsyntax-only", f"-I{tmp_path}", source], env)
     source.write_text("@import Satchel;\nint main(void) { return satchel_nothing(); }\n")
-    command = [clang, "-fmodules", cache, *STRICT, "-fsyntax-only", f"-I{tmp_path}", source]
+    command = [clang, "-fmodules", cache, *STRICT, "-fsyntax-only", f"-I{tmp_path}", str(source)]
     failed = subprocess.run(command, capture_output=True, text=True)
     assert "satchel_nothing" in failed.stderr
 

@@ -121,7 +121,8 @@ def test_a_project_of_cmake_finds_it(kind: str, prefix: Path, app: Path, tmp_pat
 
 def test_another_version_is_not_found(prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version="99.0", source=EXAMPLES / "complete.c"))
-    command = [installed.cmake(), "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"]
+    build, found = str(tmp_path / "build"), f"-DCMAKE_PREFIX_PATH={prefix}"
+    command = [installed.cmake(), "-S", str(tmp_path), "-B", build, found]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0
     assert "version: 0." in done.stderr
@@ -130,8 +131,8 @@ def test_another_version_is_not_found(prefix: Path, tmp_path: Path) -> None:
 def test_cpp_owners_errors_and_pieces(prefix: Path, app: Path, tmp_path: Path) -> None:
     (tmp_path / "program.cpp").write_text(PROGRAM)
     flags, env = installed.library_flags(prefix), installed.environment(prefix)
-    compiled = [installed.tool("g++", "g++"), *WARNINGS, "-g1", tmp_path / "program.cpp", *flags]
-    ran([*compiled, "-o", tmp_path / "program"], env)
+    compiled = [installed.tool("g++", "g++"), *WARNINGS, "-g1", str(tmp_path / "program.cpp"), *flags]
+    ran([*compiled, "-o", str(tmp_path / "program")], env)
     lines = ran([tmp_path / "program", app], env).splitlines()
     assert lines[0].startswith("-2 /nothing/there.gguf: can't be read: No such file")
     assert lines[1:] == ["context 90", "hello", "-6", "tokens 5", "1"]
