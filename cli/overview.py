@@ -21,7 +21,9 @@ TASKS = (
     CommandGroup("Ask a model", ("chat", "run"), ("complete", "embed", "rerank", "tokenize")),
     CommandGroup("Get models", ("pull", "search", "list"), ("show", "cp", "rm", "create")),
     CommandGroup("Serve models", ("serve", "ps"), ("stop",)),
-    CommandGroup("Make files", ("quantize", "convert"), ("build", "imatrix", "edit", "split", "merge")),
+    CommandGroup(
+        "Make files", ("quantize", "convert"), ("build", "bundle", "imatrix", "edit", "split", "merge")
+    ),
     CommandGroup(
         "Check and measure", ("doctor", "bench"), ("verify", "hash", "inspect", "plan", "perplexity", "tune")
     ),

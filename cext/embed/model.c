@@ -1,11 +1,6 @@
 /* model.c: see model.h. What belongs to the CPU backend is called through hal.h alone. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "error.h"
 #include "model.h"
@@ -20,27 +15,6 @@ int model_code(int code) {
 /* The same for a fault of the file. */
 static int file_code(int code) {
     return code == HAL_E_MEMORY ? SATCHEL_E_MEMORY : code ? SATCHEL_E_FILE : 0;
-}
-
-static int map_file(satchel_model *m, const char *path) {
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), failed = fd < 0 || fstat(fd, &info);
-    void *at = MAP_FAILED;
-    if (!failed && (!S_ISREG(info.st_mode) || info.st_size < 24)) {
-        close(fd);
-        return hal_fail(SATCHEL_E_FILE, "%s: expected a GGUF file, got something else", path);
-    }
-    if (!failed)
-        at = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED)
-        hal_fail(SATCHEL_E_FILE, "%s: can't be read: %s; check the path and its permissions", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    if (at == MAP_FAILED)
-        return SATCHEL_E_FILE;
-    m->file = at;
-    m->file_size = (uint64_t)info.st_size;
-    return 0;
 }
 
 /* Settles context, slots and pools. */
@@ -128,14 +102,6 @@ static int place_weights(satchel_model *m, uint64_t *at, uint64_t *total) {
     return m->has_panels ? check_panels(m, *total) : 0;
 }
 
-/* Gives the pages of a packed weight back: nothing reads them again. */
-static void forget(const satchel_model *m, uint64_t offset, uint64_t size) {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = size_line_up(offset, page),
-             end = (offset + size) / page * page;
-    if (end > first)
-        madvise(m->file + first, (size_t)(end - first), MADV_DONTNEED);
-}
-
 static int load_weights(satchel_model *m, const uint64_t *at, uint64_t total) {
     int code = m->has_panels ? 0 : reserve(m, total, HAL_WEIGHT, &m->packed);
     for (uint32_t i = 0; !code && i < m->plan.head->n_weights; i++) {
@@ -146,8 +112,8 @@ static int load_weights(satchel_model *m, const uint64_t *at, uint64_t total) {
             continue;
         t = tensor_of(m, w);
         code = model_code(m->backend->pack(m->packed, at[i], w->format, w->ndim == 3 ? s[0] : 1, s[w->ndim - 2],
-                                           s[w->ndim - 1], m->file + t->offset));
-        forget(m, t->offset, t->size);
+                                           s[w->ndim - 1], m->map.data + t->offset));
+        file_map_forget(&m->map, t->offset, t->size); /* nothing reads them again */
     }
     return code;
 }
@@ -163,8 +129,8 @@ static int add_program(satchel_model *m, const plan_tables *p, const uint64_t *s
                                     {sizes[0], HAL_STATE, 0},
                                     {0, HAL_CONST, 0},
                                     {e->out, HAL_OUT, 0},
-                                    {m->file_size, HAL_WEIGHT, 0},
-                                    {m->has_panels ? m->file_size : sizes[1], HAL_WEIGHT, 0}};
+                                    {m->map.size, HAL_WEIGHT, 0},
+                                    {m->has_panels ? m->map.size : sizes[1], HAL_WEIGHT, 0}};
     hal_plan plan = {.n_steps = e->n_steps,
                      .n_views = e->n_views,
                      .n_buffers = N_BUFFERS,
@@ -265,13 +231,11 @@ static int open_device(satchel_model *m, const satchel_model_options *o) {
 }
 
 static int read_file(satchel_model *m, const char *path) {
-    int code = map_file(m, path);
-    if (code)
-        return code;
+    int code;
     /* From here on a file that is cut short is an error of a step, no signal. */
-    if ((code = model_code(m->backend->wrap(m->device, m->file, m->file_size, &m->mapped))))
+    if ((code = model_code(m->backend->wrap(m->device, m->map.data, m->map.size, &m->mapped))))
         return code;
-    if ((code = file_code(gguf_read(m->file, m->file_size, &m->gguf))))
+    if ((code = file_code(gguf_read(m->map.data, m->map.size, &m->gguf))))
         return code;
     if (!m->gguf.plan.data)
         return hal_fail(SATCHEL_E_UNBUILT, "%s: holds no plan: run `satchel build %s -o NEW.gguf` first", path, path);
@@ -290,9 +254,9 @@ static int open_slots(satchel_model *m) {
     return code;
 }
 
-int model_open(const char *path, const satchel_model_options *o, satchel_model *m) {
+int model_open(const char *path, const file_map *map, const satchel_model_options *o, satchel_model *m) {
     int code;
-    *m = (satchel_model){0};
+    *m = (satchel_model){.map = *map};
     if ((code = open_device(m, o)) || (code = read_file(m, path)) || (code = settle(m, o)) || (code = compile_all(m)) ||
         (code = open_slots(m))) {
         model_close(m);
@@ -318,7 +282,6 @@ void model_close(satchel_model *m) {
     template_section_free(&m->chat);
     plan_section_free(&m->plan);
     gguf_free(&m->gguf);
-    if (m->file)
-        munmap(m->file, (size_t)m->file_size);
+    file_map_close(&m->map);
     *m = (satchel_model){0};
 }

@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "blocks.h"
+#include "file_map.h"
 #include "grammar.h"
 #include "satchel.h"
 #include "template_section.h"
@@ -25,8 +26,7 @@ typedef struct {
 struct satchel_model {
     const hal_backend *backend;
     hal_device *device;
-    uint8_t *file;
-    uint64_t file_size;
+    file_map map;
     gguf_file gguf;
     plan_section plan;
     words words;
@@ -45,8 +45,9 @@ struct satchel_model {
     struct satchel_reply *replies[MOST_SLOTS]; /* of each slot, NULL: it is free */
 };
 
-/* Opens everything but the slots' replies. On failure nothing is kept, and the code is one of satchel.h. */
-int model_open(const char *path, const satchel_model_options *, satchel_model *);
+/* Opens everything but the slots' replies, over a map that it ends. path: for errors. On failure nothing is kept, the map neither, and
+ * the code is one of satchel.h. */
+int model_open(const char *path, const file_map *, const satchel_model_options *, satchel_model *);
 void model_close(satchel_model *);
 
 /* The code of satchel.h for a HAL_E_ code of a step or an open device. */

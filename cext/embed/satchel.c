@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bundle.h"
 #include "embed.h"
 #include "error.h"
 #include "reply.h"
@@ -49,22 +50,55 @@ void satchel_model_options_init(satchel_model_options *o, uint32_t size) {
     memcpy(o, &size, sizeof size);
 }
 
-int32_t satchel_open(const char *path, const satchel_model_options *options, satchel_model **model) {
+/* Opens a model over a map, which the model ends, also where this fails. name: for errors. */
+static int open_map(const char *name, file_map *map, const satchel_model_options *options, satchel_model **model) {
     satchel_model_options o = {.size = sizeof o};
-    satchel_model *made;
-    int code;
-    if (!path || !model)
-        return argument("satchel_open: expected a path and a place for the model, got NULL");
-    if (options && (code = take_options(&o, options, sizeof o)))
+    satchel_model *made = NULL;
+    int code = options ? take_options(&o, options, sizeof o) : 0;
+    if (!code && !(made = malloc(sizeof *made)))
+        code = hal_fail(SATCHEL_E_MEMORY, "no memory for a model");
+    if (code) {
+        file_map_close(map);
         return code;
-    if (!(made = malloc(sizeof *made)))
-        return hal_fail(SATCHEL_E_MEMORY, "no memory for a model");
-    if ((code = model_open(path, &o, made))) {
+    }
+    if ((code = model_open(name, map, &o, made))) {
         free(made);
         return code;
     }
     *model = made;
     return 0;
+}
+
+int32_t satchel_open(const char *path, const satchel_model_options *options, satchel_model **model) {
+    return satchel_open_part(path, 0, FILE_MAP_REST, options, model);
+}
+
+int32_t satchel_open_part(const char *path, uint64_t offset, uint64_t size, const satchel_model_options *options,
+                          satchel_model **model) {
+    file_map map;
+    int code;
+    if (!path || !model)
+        return argument("satchel_open: expected a path and a place for the model, got NULL");
+    if ((code = file_map_open(path, offset, size, &map)))
+        return code;
+    return open_map(path, &map, options, model);
+}
+
+int32_t satchel_open_memory(const void *data, uint64_t size, const satchel_model_options *options,
+                            satchel_model **model) {
+    file_map map;
+    int code;
+    if (!data || !model)
+        return argument("satchel_open_memory: expected data and a place for the model, got NULL");
+    if ((code = file_map_memory(data, size, &map)))
+        return code;
+    return open_map("memory", &map, options, model);
+}
+
+int32_t satchel_open_self(const satchel_model_options *options, satchel_model **model) {
+    bundle found;
+    int code = bundle_find(&found);
+    return code ? code : satchel_open_part(found.path, found.offset, found.size, options, model);
 }
 
 void satchel_close(satchel_model *m) {

@@ -56,7 +56,7 @@ static uint32_t crc_of_weights(const satchel_model *m) {
     for (uint64_t i = 0; i < m->gguf.n_tensors; i++) {
         const gguf_tensor *t = m->gguf.tensors + i;
         uint64_t size = t->size < SAMPLED ? t->size : SAMPLED;
-        crc = gguf_crc(crc, m->file + t->offset + (t->size - size) / 2, size);
+        crc = gguf_crc(crc, m->map.data + t->offset + (t->size - size) / 2, size);
     }
     return crc;
 }

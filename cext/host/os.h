@@ -56,6 +56,50 @@ static inline void *os_function(void *library, const char *name) {
 static inline void os_end_library(void *library) {
     FreeLibrary((HMODULE)library);
 }
+#elif defined(__wasi__) /* one processor, one memory, no libraries */
+#include <stdlib.h>
+
+static inline void *os_alloc(size_t align, size_t size) {
+    return aligned_alloc(align, size);
+}
+
+static inline void os_free(void *at) {
+    free(at);
+}
+
+static inline void os_want_large_pages(void *at, size_t size) {
+    (void)at, (void)size;
+}
+
+static inline long os_processors(void) {
+    return 1;
+}
+
+static inline uint64_t os_memory(void) {
+    return UINT64_C(1) << 32;
+}
+
+static inline void os_default_variable(const char *name, const char *value) {
+    setenv(name, value, 0);
+}
+
+static inline void *os_library(const char *path) {
+    (void)path;
+    return NULL;
+}
+
+static inline const char *os_library_fault(void) {
+    return "WebAssembly loads no libraries";
+}
+
+static inline void *os_function(void *library, const char *name) {
+    (void)library, (void)name;
+    return NULL;
+}
+
+static inline void os_end_library(void *library) {
+    (void)library;
+}
 #else
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  */
 #include "mapped.h"
 
-#if defined(_WIN32) /* Windows does not truncate a mapped file */
+#if defined(_WIN32) || defined(__wasi__) /* Windows does not truncate a mapped file, and WebAssembly maps none */
 int mapped_enter(const void *data, uint64_t size) {
     (void)data, (void)size;
     return -1;

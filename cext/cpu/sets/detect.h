@@ -121,5 +121,8 @@ static inline int runs_i8mm(void) {
 
 #define runs_scalar runs_baseline
 #define runs_neon runs_baseline
+/* A module with instructions that the engine lacks is not loaded at all: web/satchel.mjs chooses. */
+#define runs_simd128 runs_baseline
+#define runs_relaxed runs_baseline
 
 #endif

@@ -104,6 +104,8 @@ static inline float vf_sum(vf x) {
 #else
 #if defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #endif
 #define LANES 4
 typedef float vf __attribute__((vector_size(16)));

@@ -123,6 +123,35 @@ VI_INLINE vi dot2(vi sum, vi a, vi b) {
 VI_INLINE vf vf_halves(vi x) {
     return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)x)));
 }
+#elif defined(__wasm_simd128__)
+/* Bytes 0 and 2, then 1 and 3 of each lane, as 16-bit numbers. */
+VI_INLINE vi dot4_signed(vi sum, vi a, vi b) {
+    v128_t even = wasm_i32x4_dot_i16x8(wasm_i16x8_shr(wasm_i16x8_shl((v128_t)a, 8), 8),
+                                       wasm_i16x8_shr(wasm_i16x8_shl((v128_t)b, 8), 8));
+    v128_t odd = wasm_i32x4_dot_i16x8(wasm_i16x8_shr((v128_t)a, 8), wasm_i16x8_shr((v128_t)b, 8));
+    return sum + (vi)even + (vi)odd;
+}
+#if defined(__wasm_relaxed_simd__)
+VI_INLINE vi dot4(vi sum, vi a, vi b) { /* exact on every engine, because a has 7 bits */
+    return (vi)wasm_i32x4_relaxed_dot_i8x16_i7x16_add((v128_t)b, (v128_t)a, (v128_t)sum);
+}
+#else
+VI_INLINE vi dot4(vi sum, vi a, vi b) {
+    v128_t even = wasm_i32x4_dot_i16x8(wasm_v128_and((v128_t)a, wasm_i16x8_splat(255)),
+                                       wasm_i16x8_shr(wasm_i16x8_shl((v128_t)b, 8), 8));
+    v128_t odd = wasm_i32x4_dot_i16x8(wasm_u16x8_shr((v128_t)a, 8), wasm_i16x8_shr((v128_t)b, 8));
+    return sum + (vi)even + (vi)odd;
+}
+#endif
+VI_INLINE vi dot2(vi sum, vi a, vi b) {
+    return sum + (vi)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b);
+}
+VI_INLINE vf vf_halves(vi x) {
+    vf y;
+    for (int i = 0; i < LANES; i++)
+        y[i] = f16_to_f32((uint16_t)x[i]);
+    return y;
+}
 #else
 VI_INLINE vi dot4(vi sum, vi a, vi b) {
     return dot4_plain(sum, a, b, 0);
@@ -198,6 +227,10 @@ VI_INLINE vi vi_gather(const uint32_t *table, vi which) {
 #if defined(__aarch64__)
 VI_INLINE vi vi_lookup(const uint8_t *table, vi which) {
     return (vi)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)which);
+}
+#elif defined(__wasm_simd128__)
+VI_INLINE vi vi_lookup(const uint8_t *table, vi which) {
+    return (vi)wasm_i8x16_swizzle(wasm_v128_load(table), (v128_t)which);
 }
 #else
 /* Not inlined: it is long, and kernels use it many times. */

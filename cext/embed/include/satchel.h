@@ -56,6 +56,14 @@ SATCHEL_API void satchel_model_options_init(satchel_model_options *, uint32_t si
 /* Maps the file, checks it and compiles its plan. options: NULL: the defaults. *model is for satchel_close(). The file must not be
  * changed while it is open. */
 SATCHEL_API int32_t satchel_open(const char *path, const satchel_model_options *options, satchel_model **model);
+/* The same for `size` bytes of a file from `offset`, a multiple of 64: an asset in an archive, say. size UINT64_MAX: to its end. */
+SATCHEL_API int32_t satchel_open_part(const char *path, uint64_t offset, uint64_t size,
+                                      const satchel_model_options *options, satchel_model **model);
+/* The same for a file in memory, at an address that is a multiple of 64. The memory must stay as it is until the model is closed. */
+SATCHEL_API int32_t satchel_open_memory(const void *data, uint64_t size, const satchel_model_options *options,
+                                        satchel_model **model);
+/* The same for the model that `satchel bundle` put into the program that runs. */
+SATCHEL_API int32_t satchel_open_self(const satchel_model_options *options, satchel_model **model);
 SATCHEL_API void satchel_close(satchel_model *); /* NULL: nothing */
 
 typedef struct {

@@ -1,0 +1,3 @@
+module satchel
+
+go 1.18

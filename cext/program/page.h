@@ -1,0 +1,47 @@
+/* page.h: the page of a program that serves: one chat, kept in the page. It loads nothing else, and writes text as text. */
+#ifndef SATCHEL_PROGRAM_PAGE_H
+#define SATCHEL_PROGRAM_PAGE_H
+
+static const char page[] =
+    "<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\n"
+    "<title>Chat</title>\n<style>\n"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:0 auto;padding:1rem;color-scheme:light dark}\n"
+    "p{white-space:pre-wrap;margin:.6rem "
+    "0}.user{font-weight:600}form{display:flex;gap:.5rem}textarea{flex:1;font:inherit}\n"
+    "</style>\n<h1>Chat</h1>\n<main id=log aria-live=polite></main>\n"
+    "<form id=form><textarea id=text rows=2 aria-label=Message autofocus></textarea><button "
+    "id=send>Send</button></form>\n"
+    "<script>\n"
+    "const messages = [], $ = id => document.getElementById(id);\n"
+    "const line = (role, text) => {\n"
+    "  const p = document.createElement('p'); p.className = role; p.textContent = text; $('log').append(p); return p;\n"
+    "};\n"
+    "async function ask(text) {\n"
+    "  messages.push({role: 'user', content: text}); line('user', text);\n"
+    "  const shown = line('assistant', '');\n"
+    "  const got = await fetch('/v1/chat/completions', {method: 'POST', headers: {'Content-Type': "
+    "'application/json'},\n"
+    "    body: JSON.stringify({messages, stream: true})});\n"
+    "  if (!got.ok) throw new Error((await got.json()).error.message);\n"
+    "  const reader = got.body.pipeThrough(new TextDecoderStream()).getReader();\n"
+    "  for (let rest = '';;) {\n"
+    "    const {value, done} = await reader.read(); if (done) break;\n"
+    "    const lines = (rest + value).split('\\n'); rest = lines.pop();\n"
+    "    for (const l of lines) if (l.startsWith('data: {')) {\n"
+    "      const event = JSON.parse(l.slice(6)); if (event.error) throw new Error(event.error.message);\n"
+    "      shown.textContent += event.choices[0].delta.content ?? '';\n"
+    "    }\n"
+    "  }\n"
+    "  messages.push({role: 'assistant', content: shown.textContent});\n"
+    "}\n"
+    "$('form').onsubmit = async event => {\n"
+    "  event.preventDefault(); const text = $('text').value.trim(); if (!text || $('send').disabled) return;\n"
+    "  $('text').value = ''; $('send').disabled = true;\n"
+    "  try { await ask(text); } catch (error) { line('error', error.message); messages.pop(); }\n"
+    "  $('send').disabled = false; $('text').focus();\n"
+    "};\n"
+    "$('text').onkeydown = e => { if (e.key === 'Enter' && !e.shiftKey) { e.preventDefault(); "
+    "$('form').requestSubmit(); } };\n"
+    "</script>\n";
+
+#endif

@@ -1,0 +1,84 @@
+"""Builds the programs of `satchel bundle` for several systems: `python packaging/stubs.py [TARGET ...]`, by
+default all of them, into a wheel satchel-stubs, where the command finds them.
+
+Each is static, as zig (PyPI: ziglang) links it: musl for Linux, the system's own libraries for Windows and
+macOS. The names of targets are those of `satchel bundle --target`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import wheels
+
+PACKAGE, PROGRAM = "satchel_stubs", "satchel-program"
+TARGETS = {
+    "x86_64-linux": "musllinux-x86_64",
+    "aarch64-linux": "musllinux-aarch64",
+    "x86_64-windows": "windows-x86_64",
+    "aarch64-windows": "windows-arm64",
+    "x86_64-macos": "macos-x86_64",
+    "aarch64-macos": "macos-arm64",
+}
+MOST = 6_000_000  # bytes of a program
+
+
+def main(words: list[str]) -> int:
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
+    add = parser.add_argument
+    add("-o", "--output", type=Path, default=wheels.ROOT / "dist", help="folder of the wheel")
+    add("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="files compiled at a time")
+    add("--work", type=Path, metavar="FOLDER", help="keep what is compiled, for the next build")
+    add("--sets", metavar="NAMES", help="kernel sets of each program, with commas between; default: all")
+    add("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    given = parser.parse_args(words)
+    for name in given.targets:
+        if name not in TARGETS:
+            parser.error(f"{name}: expected one of {', '.join(TARGETS)}")
+    given.output.mkdir(parents=True, exist_ok=True)
+    files = {f"{PACKAGE}/__init__.py": b'"""Programs without a model, for `satchel bundle`."""\n'}
+    with tempfile.TemporaryDirectory() as scratch:
+        work = (given.work or Path(scratch)).resolve()
+        build = wheels.Build(wheels.copied(work / "source"), given.jobs)
+        for name in given.targets or TARGETS:
+            made = program(wheels.TARGETS[TARGETS[name]], build, work / name, given.sets)
+            files[f"{PACKAGE}/{name}/{made.name}"] = made.read_bytes()
+            print(f"{made.stat().st_size / 1e6:6.2f} MB  {name}", flush=True)
+    path = wheels.write(given.output, "satchel-stubs", version(), "any", files, papers())
+    print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.name}", flush=True)
+    return 0
+
+
+def program(target: wheels.Target, build: wheels.Build, folder: Path, sets: str | None) -> Path:
+    """Builds a target's program in its folder. SystemExit where it does not compile or is too large."""
+    chosen = [f"SATCHEL_SETS={sets}"] if sets else []
+    wheels.configure(target, build, folder, "SATCHEL_EMBED=ON", *chosen)
+    command = ["cmake", "--build", str(folder), "--target", "satchel_program"]
+    wheels.run([*command, "--parallel", str(build.jobs)], build.tree)
+    made = next(p for p in (folder / "embed").glob(f"{PROGRAM}*") if p.suffix in ("", ".exe"))
+    if made.stat().st_size > MOST:
+        raise SystemExit(f"stubs: {made}: expected {MOST:,} bytes at most, got {made.stat().st_size:,}")
+    return made
+
+
+def version() -> str:
+    """The version of Satchel, whose plans the programs run."""
+    return wheels.named(wheels.ROOT)[1]
+
+
+def papers() -> wheels.Files:
+    metadata = (
+        "Metadata-Version: 2.4\nName: satchel-stubs\n"
+        f"Version: {version()}\nSummary: Programs without a model, for satchel bundle\n"
+        "License-Expression: MIT\nLicense-File: LICENSE\nRequires-Python: >=3.11\n"
+    )
+    return {"METADATA": metadata.encode(), "licenses/LICENSE": (wheels.ROOT / "LICENSE").read_bytes()}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

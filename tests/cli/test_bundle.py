@@ -1,0 +1,345 @@
+"""`satchel bundle`: the program with a model in it chats and serves as the model does, a damaged or foreign
+one is an error, and hostile requests are refused at the cost of their size.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import plistlib
+import shutil
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import installed
+import pytest
+from embedded import ROOT
+from installed import ran, tool
+from waiting import SECONDS, until
+
+from satchel import Model
+from satchel.cli.bundles.footer import ALIGN, FOOTER, footer
+from satchel.cli.bundles.stubs import MARK, find_stub, target_of
+from satchel.cli.bundles.write import write_bundle
+from satchel.cli.main import main
+from satchel.errors import RequestError
+from satchel.runtime.aot.records import HAL_HASH
+
+MESSAGES = [{"role": "user", "content": "Hello! Who are you?"}]
+
+
+@pytest.fixture(scope="module")
+def stub() -> Path:
+    path = installed.build_folder() / "embed" / "satchel-program"
+    if not path.exists():
+        pytest.skip("the program of `satchel bundle` was not built: make .venv/ready-to-test")
+    return path
+
+
+@pytest.fixture(scope="module")
+def app(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed.bundled_app(tmp_path_factory, bundled_model)[0]
+
+
+@pytest.fixture(scope="module")
+def chat(stub: Path, app: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle")
+    assert main(["bundle", str(app), "-o", str(folder / "chat"), "--stub", str(stub)]) == 0
+    return folder / "chat"
+
+
+@pytest.fixture(scope="module")
+def wanted(bundled_model: Path) -> str:
+    """The engine's greedy answer to MESSAGES, by the model's own template."""
+    with Model.load(bundled_model, context=512, device="cpu") as model:
+        return model.chat(MESSAGES, temperature=0, max_tokens=64).read()
+
+
+@pytest.mark.model
+def test_it_chats_without_anything_beside_it(chat: Path, wanted: str, tmp_path: Path) -> None:
+    moved = shutil.copy(chat, tmp_path / "my chat")
+    empty = {"PATH": ""}
+    assert ran([moved, "--greedy", "--prompt", MESSAGES[0]["content"]], empty).rstrip("\n") == wanted
+    talk = subprocess.run([moved, "--greedy"], input=f"{MESSAGES[0]['content']}\n\n", **TEXT)
+    assert (talk.returncode, talk.stdout, talk.stderr) == (0, f"> {wanted}\n> > \n", "")
+
+
+TEXT: dict[str, Any] = {"capture_output": True, "text": True, "encoding": "utf-8"}
+
+
+@pytest.mark.model
+def test_the_model_lies_where_every_system_maps_it(chat: Path, app: Path, stub: Path) -> None:
+    data = chat.read_bytes()
+    magic, flags, _, offset, size, digest = FOOTER.unpack(data[-FOOTER.size :])
+    assert (magic, flags, offset % ALIGN, size) == (b"SATBNDL1", 0, 0, app.stat().st_size)
+    assert data[: stub.stat().st_size] == stub.read_bytes()
+    assert data[offset : offset + size] == app.read_bytes()
+    assert footer(offset, size, digest, flags) == data[-FOOTER.size :]
+
+
+@pytest.mark.model
+def test_a_damaged_or_empty_program_says_so(chat: Path, stub: Path, tmp_path: Path) -> None:
+    def told(data: bytes) -> str:
+        path = tmp_path / "program"
+        path.write_bytes(data)
+        path.chmod(0o755)
+        done = subprocess.run([path, "--prompt", "x"], **TEXT)
+        assert done.returncode == 1
+        return str(done.stderr)
+
+    data = chat.read_bytes()
+    assert "this program holds no model: `satchel bundle` adds one" in told(stub.read_bytes())
+    assert "holds no model" in told(data[:-1])
+    for at in (8, 16, 24):
+        damaged = bytearray(data)
+        damaged[len(data) - FOOTER.size + at] ^= 1
+        assert "the model in this program is damaged" in told(bytes(damaged))
+    far = data[: -FOOTER.size] + footer(1 << 62, 1 << 62, bytes(32), 0)
+    assert "the model in this program is damaged" in told(far)
+
+
+def test_other_files_are_no_program_and_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    foreign = tmp_path / "foreign"
+    for data in (b"", b"MZ", b"\x7fELF\x02\x01" + bytes(100), os.urandom(300)):
+        foreign.write_bytes(data)
+        with pytest.raises(RequestError, match="expected a program for `satchel bundle`"):
+            find_stub("x86_64-linux", foreign)
+    head = b"\x7fELF\x02\x01" + bytes(12) + struct.pack("<H", 62) + bytes(60)
+    foreign.write_bytes(head + MARK + struct.pack("<Q", HAL_HASH ^ 1))
+    with pytest.raises(RequestError, match="of another version of Satchel"):
+        find_stub("x86_64-linux", foreign)
+    foreign.write_bytes(head + MARK + struct.pack("<Q", HAL_HASH))
+    assert find_stub("", foreign).target == "x86_64-linux"
+    with pytest.raises(RequestError, match=r"--target: expected one of x86_64-linux, .*, got amiga"):
+        find_stub("amiga", None)
+
+
+@pytest.mark.model
+def test_the_command_names_what_is_missing(
+    bundled_model: Path, app: Path, stub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = ["-o", str(tmp_path / "chat")]
+    assert main(["bundle", str(bundled_model), *output]) == 1
+    assert "holds no plan: run `satchel build" in capsys.readouterr().err
+    assert main(["bundle", str(app), *output, "--stub", str(stub), "--target", "aarch64-macos"]) == 1
+    assert "--stub: expected a program for aarch64-macos, got one for" in capsys.readouterr().err
+    assert not (tmp_path / "chat").exists()
+
+
+def test_targets_are_read_from_the_program() -> None:
+    pe = b"MZ" + bytes(58) + struct.pack("<I", 64) + b"PE\0\0" + struct.pack("<H", 0x8664) + bytes(200)
+    assert target_of(pe) == "x86_64-windows"
+    assert target_of(b"\xcf\xfa\xed\xfe" + struct.pack("<I", 0x0100000C) + bytes(40)) == "aarch64-macos"
+
+
+def test_an_app_folder_has_the_model_in_its_resources(tmp_path: Path) -> None:
+    program, model = tmp_path / "program", tmp_path / "model.gguf"
+    mach = (
+        b"\xcf\xfa\xed\xfe" + struct.pack("<I", 0x0100000C) + bytes(40) + MARK + struct.pack("<Q", HAL_HASH)
+    )
+    program.write_bytes(mach)
+    model.write_bytes(b"GGUF" + bytes(1000))
+    for serve in (True, False):
+        app = write_bundle(find_stub("", program), model, tmp_path / "Chat", serve)
+        assert app == tmp_path / "Chat.app"
+        facts = plistlib.loads((app / "Contents" / "Info.plist").read_bytes())
+        run = app / "Contents" / "MacOS" / facts["CFBundleExecutable"]
+        assert (run.read_bytes(), run.stat().st_mode & 0o777) == (mach, 0o755)
+        assert (app / "Contents" / "Resources" / "model.gguf").read_bytes() == model.read_bytes()
+        assert (app / "Contents" / "Resources" / "serve").exists() == serve
+
+
+# --- Windows
+
+
+@pytest.fixture(scope="module")
+def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The program that `make windows` compiled, and an environment in which wine runs it."""
+    program = ROOT / "build" / "windows" / "embed" / "satchel-program.exe"
+    if not program.exists():
+        pytest.skip(f"{program}: was not built: make windows")
+    tool("wine", "wine64")
+    prefix = tmp_path_factory.mktemp("wine")
+    yield program, {**os.environ, "WINEDEBUG": "-all", "WINEPREFIX": str(prefix)}
+
+
+@pytest.mark.model
+def test_a_program_of_windows_chats_also_when_it_is_signed(
+    wine: tuple[Path, dict[str, str]], app: Path, wanted: str, tmp_path: Path
+) -> None:
+    """A signature stands behind the footer, and the header's certificate table says where it begins."""
+    program, env = wine
+    path = write_bundle(find_stub("x86_64-windows", program), app, tmp_path / "chat", False)
+    assert path.name == "chat.exe"
+    data = bytearray(path.read_bytes())
+    certificates = struct.unpack_from("<I", data, 60)[0] + 24 + 144
+    assert (len(data) % 8, struct.unpack_from("<II", data, certificates)) == (0, (0, 0))
+    struct.pack_into("<II", data, certificates, len(data), 16)
+    path.write_bytes(bytes(data) + struct.pack("<IHH", 16, 0x200, 2) + bytes(8))
+    # Into a file: services of wine outlive the program, and would keep a pipe open.
+    with (tmp_path / "said").open("wb") as said:
+        command = ["wine", str(path), "--greedy", "--prompt", MESSAGES[0]["content"]]
+        subprocess.run(command, env=env, stdout=said, stderr=subprocess.DEVNULL, timeout=SECONDS, check=True)
+    assert (tmp_path / "said").read_text(encoding="utf-8").strip() == wanted
+
+
+# --- the server
+
+
+@contextmanager
+def serving(program: Path, *words: str) -> Iterator[int]:
+    """The port of a program that serves."""
+    command = [str(program), "--port", "0", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("http://127.0.0.1:"), process.communicate()
+        yield int(line.rpartition(":")[2])
+        assert process.poll() is None, "the server died"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def port(chat: Path, app: Path, stub: Path) -> Iterator[int]:
+    target = chat.with_name("server")
+    assert main(["bundle", str(app), "-o", str(target), "--stub", str(stub), "--serve"]) == 0
+    with serving(target, "--slots", "2") as found:
+        yield found
+
+
+def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    sent = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
+    connection.request(method, path, sent, {"Content-Type": "application/json", **headers})
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, text
+
+
+def complete(port: int, **body: Any) -> tuple[int, str]:
+    given = {"messages": MESSAGES, "temperature": 0, "max_tokens": 64, **body}
+    return ask(port, "POST", "/v1/chat/completions", {k: v for k, v in given.items() if v is not ...})
+
+
+@pytest.mark.model
+def test_it_serves_openais_api(port: int, wanted: str) -> None:
+    status, text = ask(port, "GET", "/v1/models")
+    assert (status, json.loads(text)["data"][0]["id"]) == (200, "server")
+    status, text = complete(port)
+    found = json.loads(text)
+    assert (status, found["choices"][0]["message"]["content"]) == (200, wanted)
+    assert found["usage"]["completion_tokens"] > 5
+    assert found["choices"][0]["finish_reason"] == "stop"
+    parts = [{"type": "text", "text": "Hello! "}, {"type": "text", "text": "Who are you?"}]
+    status, text = complete(port, messages=[{"role": "user", "content": parts}], max_tokens=2)
+    found = json.loads(text)["choices"][0]
+    assert wanted.startswith(found["message"]["content"])
+    assert found["finish_reason"] == "length"
+
+
+@pytest.mark.model
+def test_it_streams(port: int, wanted: str) -> None:
+    status, text = complete(port, stream=True)
+    events = [line[6:] for line in text.split("\n\n") if line]
+    assert (status, events[-1]) == (200, "[DONE]")
+    choices = [json.loads(event)["choices"][0] for event in events[:-1]]
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == wanted
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
+
+
+@pytest.mark.model
+def test_the_page_loads_nothing_else(port: int) -> None:
+    status, text = ask(port, "GET", "/")
+    assert status == 200
+    assert "src=" not in text and "http" not in text.replace("<!doctype html>", "")
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("body", "status", "why"),
+    [
+        ("", 400, "JSON"),
+        ("[]", 400, "JSON"),
+        ("{", 400, "JSON"),
+        ('{"messages": [{"role": "user", "content": "x"}]} x', 400, "JSON"),
+        ('{"messages": [{"role": "user", "content": "x\\ud800\\u12"}]}', 400, "JSON"),
+        ("[" * 100_000, 400, "JSON"),
+        ('{"a": ' + "[" * 100_000, 400, "JSON"),
+        ('{"a":' * 5000, 400, "JSON"),
+        ("{}", 400, "messages: expected one or more"),
+        ({"messages": []}, 400, "messages: expected one or more"),
+        ({"messages": [{"content": "x"}]}, 400, "role"),
+        ({"messages": [{"role": "user", "content": 3}]}, 400, "content"),
+        ({"messages": [{"role": "user", "content": ""}] * 1025}, 400, "1024 at most"),
+        ({"messages": MESSAGES, "temperature": 1e9}, 400, "temperature: expected 0 to 2, got 1e+09"),
+        ({"messages": MESSAGES, "tools": [{}]}, 400, "tools: this server does not know it"),
+        ({"messages": MESSAGES, "n": 2}, 400, "n: this server"),
+        ({"messages": [{"role": "user", "content": "word " * 9000}]}, 400, "expected at most"),
+        (b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}', 400, "UTF-8"),
+        ("x" * (1 << 20), 400, "JSON"),
+        ("x" * ((1 << 20) + 1), 413, "1 MiB"),
+    ],
+)
+def test_a_bad_body_is_refused(port: int, body: Any, status: int, why: str) -> None:
+    found, text = ask(port, "POST", "/v1/chat/completions", body)
+    assert (found, why in json.loads(text)["error"]["message"]) == (status, True), text
+
+
+@pytest.mark.model
+def test_other_sites_and_paths_are_refused(port: int) -> None:
+    assert ask(port, "GET", "/", Host="evil.example")[0] == 403
+    assert ask(port, "GET", "/", Host="127.0.0.1.evil.example")[0] == 403
+    plain = {"Content-Type": "text/plain"}
+    body = {"messages": MESSAGES, "max_tokens": 1}
+    assert ask(port, "POST", "/v1/chat/completions", body, **plain)[0] == 415
+    assert ask(port, "GET", "/v1/chat/completions")[0] == 405
+    assert ask(port, "DELETE", "/")[0] == 405
+    assert ask(port, "GET", "/../etc/passwd")[0] == 404
+    assert ask(port, "GET", "/?" + "x" * 1000)[0] == 200
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"\0" * 100, 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000, 431),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"G" * 300 + b" / HTTP/1.1\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_refused(port: int, raw: bytes, status: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
+        connection.sendall(raw)
+        assert connection.recv(12).decode() == f"HTTP/1.1 {status}"
+
+
+@pytest.mark.model
+def test_many_idle_clients_are_refused_and_one_that_leaves_frees_its_slot(port: int, wanted: str) -> None:
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(32)]
+    assert ask(port, "GET", "/v1/models")[0] == 503
+    for connection in idle:
+        connection.close()
+    until(lambda: ask(port, "GET", "/v1/models")[0] == 200, "a free thread")
+    body = json.dumps({"messages": MESSAGES, "stream": True, "temperature": 0})
+    for _ in range(4):  # twice as many as slots
+        with socket.create_connection(("127.0.0.1", port)) as leaving:
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            leaving.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+            assert leaving.recv(9) == b"HTTP/1.1 "
+    until(lambda: complete(port)[0] == 200, "a free slot")
+    assert json.loads(complete(port)[1])["choices"][0]["message"]["content"] == wanted
