@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from satchel.errors import ModelError
+from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.pretokenizer import find_pretokenizer
 from satchel.formats.convert.token_table import PREFIX, Table, added_entries, put_added
@@ -112,8 +112,13 @@ def _merges(path: Path, merges: object) -> list[tuple[str, str]]:
 
 
 def _load(path: Path) -> Any:
-    from tokenizers import Tokenizer
-
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise RequestError(
+            f"{path}: reading a checkpoint's tokenizer needs the tokenizers package:"
+            " pip install 'satchel[convert]'"
+        ) from None
     try:
         return Tokenizer.from_file(str(path))
     except BaseException as error:
