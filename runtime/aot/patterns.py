@@ -219,10 +219,10 @@ def _asked(text: str) -> Ranges:
     for low, high, every in _blocks():
         asked = range(low, high + 1) if every else range(low, low + 1)
         others = set(bytes(outside("".join(map(chr, asked)))).decode())
-        for other, run in groupby(asked, lambda point, others=others: chr(point) in others):
+        for other, run in groupby(map(chr, asked), others.__contains__):
             if not other:
-                points = [*run]
-                at, last = points[0], points[-1] if every else high
+                held = [*map(ord, run)]
+                at, last = held[0], held[-1] if every else high
                 joins = bool(found) and found[-1][1] + 1 == at
                 found[-1:] = [(found[-1][0], last)] if joins else [*found[-1:], (at, last)]
     return tuple(found)
