@@ -21,11 +21,11 @@ LONGEST = 1024  # bytes of a token for llguidance
 BYTE_LEVEL: Step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
-def bpe(index: Mapping[str, int], merges: Iterable[tuple[str, str]], **more: bool) -> Step:
-    """The model of byte-pair encoding. more: ignore_merges, byte_fallback."""
+def bpe(index: Mapping[str, int], merges: Iterable[tuple[str, str]], **more: bool | str) -> Step:
+    """The model of byte-pair encoding. more: ignore_merges, byte_fallback, continuing_subword_prefix."""
     # The fields without a value must be there: older versions of the library require them.
     absent = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
-    return {"type": "BPE", **absent, "fuse_unk": False, **more, "vocab": index, "merges": list(merges)}
+    return {"type": "BPE", "fuse_unk": False, "vocab": index, "merges": list(merges), **absent, **more}
 
 
 def split(patterns: Iterable[str], *then: Step, behavior: str = "Isolated") -> Step:
