@@ -34,6 +34,7 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     quantized, joined = "small.gguf", "joined.gguf"
     yield ("--version",), 0, r"\d+\.\d+"
     yield ("--help",), 0, r"chat\b"
+    yield ("run", "--help"), 0, r"--temp"
     yield ("list",), 0, r"satchel-40m\S* .*bundled"
     yield ("show",), 0, r"qwen3"
     yield ("inspect", "--no-tensors"), 0, r"general\.architecture"
