@@ -13,7 +13,7 @@ from satchel.formats.convert.token_table import PREFIX
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class PostProcessor:
     """Ids before and after a text; pair: how many more two texts get than one."""
 
     before: tuple[int, ...] = ()
@@ -39,9 +39,9 @@ def read_added(path: Path, part: object) -> dict[str, Any]:
     return values | ({f"{PREFIX}add_sep_token": True} if separates else {})
 
 
-def _read(path: Path, part: object) -> Added:
+def _read(path: Path, part: object) -> PostProcessor:
     if part is None:
-        return Added()
+        return PostProcessor()
     try:
         return _of(part)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
@@ -52,26 +52,26 @@ def _read(path: Path, part: object) -> Added:
         ) from None
 
 
-def _of(part: Any) -> Added:
+def _of(part: Any) -> PostProcessor:
     """Any malformed part raises one of the errors that _read names."""
     kind = part["type"]
     if kind == "ByteLevel":  # it changes offsets alone
-        return Added()
+        return PostProcessor()
     if kind == "Sequence":
-        found = Added()
+        found = PostProcessor()
         for one in map(_of, part["processors"]):
-            found = Added(one.before + found.before, found.after + one.after, found.pair + one.pair)
+            found = PostProcessor(one.before + found.before, found.after + one.after, found.pair + one.pair)
         return found
     if kind in ("BertProcessing", "RobertaProcessing"):
         # BERT: [CLS] A [SEP] B [SEP]. RoBERTa: <s> A </s> </s> B </s>.
         (_, first), (_, last) = part["cls"], part["sep"]
-        return Added((_id(first),), (_id(last),), 1 if kind == "BertProcessing" else 2)
+        return PostProcessor((_id(first),), (_id(last),), 1 if kind == "BertProcessing" else 2)
     if kind == "TemplateProcessing":
         return _template(part)
     raise ValueError(kind)
 
 
-def _template(part: Any) -> Added:
+def _template(part: Any) -> PostProcessor:
     known = {name: tuple(map(_id, entry["ids"])) for name, entry in part["special_tokens"].items()}
     single, pair = (_pieces(part[key], known) for key in ("single", "pair"))
     at = single.index(None)
@@ -79,7 +79,7 @@ def _template(part: Any) -> Added:
         tuple(i for ids in half if ids is not None for i in ids) for half in (single[:at], single[at + 1 :])
     )
     more = sum(len(ids) for ids in pair if ids is not None) - len(before) - len(after)
-    return Added(before, after, more)
+    return PostProcessor(before, after, more)
 
 
 def _pieces(pieces: Any, known: dict[str, tuple[int, ...]]) -> list[tuple[int, ...] | None]:
