@@ -1,8 +1,9 @@
 """Asks an installed Satchel through its commands: `python answers.py`, with the Python that has it, on a
 system where nothing else of this project is. The bundled model is that of the package satchel-model-40m.
 
-Each command has to end with its exit code and print what belongs to it; a line says so. The last line has the
-words that the model gives where nothing is drawn by chance: they are the same on every system.
+Every command is asked at least once; a new one without a question is an error. Each has to end with its exit
+code and print what belongs to it; a line says so. The last line has the words that the model gives where
+nothing is drawn by chance: they are the same on every system.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 ASKED = "Hello! Who are you?"
 TEXT = "The ferry to the island leaves at nine and takes an hour. It does not run in winter. " * 8
+SERVE = (
+    (("serve", "--help"), 0, r"--port")
+    if find_spec("uvicorn")
+    else (("serve", "--port", "0"), 1, r"pip install 'satchel\[server\]'")
+)
 GREEDY = ("run", ASKED, "-n", "24", "--temp", "0", "-c", "256")
 
 
@@ -27,6 +34,7 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     quantized, joined = "small.gguf", "joined.gguf"
     yield ("--version",), 0, r"\d+\.\d+"
     yield ("--help",), 0, r"chat\b"
+    yield ("run", "--help"), 0, r"--temp"
     yield ("list",), 0, r"satchel-40m\S* .*bundled"
     yield ("show",), 0, r"qwen3"
     yield ("inspect", "--no-tensors"), 0, r"general\.architecture"
@@ -45,6 +53,24 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     yield ("bench", "-p", "16", "-n", "4", "-r", "1"), 0, r"tg4"
     yield ("doctor",), 0, r"PASS +cpu "
     yield ("run", "Hi!", "-m", "absent.gguf"), 1, r"absent\.gguf"
+    yield ("chat", "-n", "4", "-c", "64"), 0, r"\w"
+    yield ("rerank", ASKED, "-f", "lines.txt", "--embeddings", "-c", "64"), 0, r"-?\d\.\d+"
+    yield ("imatrix", "-f", "text.txt", "-o", "importance.gguf", "-c", "64", "--chunks", "1"), 0, r"1 windows"
+    yield ("build", joined, "-o", "app.gguf"), 0, r"plan for the kernels"
+    yield ("cp", joined, "mine"), 0, r"mine is"
+    yield ("create", "made", "-f", "Modelfile"), 0, r"made\.gguf"
+    yield ("rm", "made"), 0, r"removed made"
+    yield ("search", "--offline", "satchel"), 0, r"bundled"
+    yield ("pull", "--offline", "absent"), 1, r"offline, and not in the store"
+    yield ("convert", "absent", "converted.gguf"), 1, r"expected the folder of a checkpoint"
+    yield ("tune", "--show"), 0, r"nothing is tuned"
+    yield ("config",), 0, r"ctx-size"
+    yield ("completion", "bash"), 0, r"complete -F"
+    yield ("doctor-api", "http://127.0.0.1:9", "--list"), 0, r"chat\."
+    yield ("ps",), 1, r"is `satchel serve` running"
+    yield ("stop", "absent"), 1, r"is `satchel serve` running"
+    # Without its extra, which needs more wheels, the server says what is missing.
+    yield SERVE
 
 
 def bundled() -> Path:
@@ -58,6 +84,8 @@ def asked(words: tuple[str, ...]) -> tuple[int, str]:
     from satchel.cli.main import main
 
     said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    if words[0] == "chat":
+        sys.stdin = io.TextIOWrapper(io.BytesIO(b"Hi!\n"))
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
             code = main(list(words)) or 0
@@ -66,9 +94,18 @@ def asked(words: tuple[str, ...]) -> tuple[int, str]:
     return code, said.buffer.getvalue().decode()
 
 
+def unasked() -> set[str]:
+    """The commands that no question asks."""
+    from satchel.cli.main import commands
+
+    return set(commands()) - {words[0] for words, _, _ in questions()}
+
+
 def judge() -> int:
     """The number of commands that did something else."""
-    wrong = 0
+    wrong = len(unasked())
+    if wrong:
+        print("WRONG no question for", *sorted(unasked()))
     for words, wanted, pattern in questions():
         code, said = asked(words)
         fine = code == wanted and re.search(pattern, said)
@@ -92,6 +129,9 @@ def main() -> int:
         os.chdir(folder)
         os.environ["SATCHEL_MODELS"] = str(Path(folder) / "store")
         Path("text.txt").write_text(TEXT, encoding="utf-8")
+        Path("lines.txt").write_text("A ferry.\nA tea pot.\n", encoding="utf-8")
+        Path("Modelfile").write_text("FROM ./joined.gguf\n", encoding="utf-8")
+        os.environ["SATCHEL_HOST"] = "127.0.0.1:9"
         try:
             return int(judge() > 0)
         finally:

@@ -55,7 +55,17 @@ SWITCHES = frozenset(
 )
 FOLDERS = frozenset({"PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE"})
 # Satchel and the libraries that it computes with: their folders must stay on the module path.
-NEEDED = ("satchel", "numpy", "numba", "llvmlite", "cffi", "_cffi_backend", "tokenizers", "jinja2")
+NEEDED = (
+    "satchel",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "cffi",
+    "_cffi_backend",
+    "llguidance",
+    "tokenizers",
+    "jinja2",
+)
 
 
 # First argument of a frozen program that is to run code as `python -c` does.

@@ -7,6 +7,13 @@
 
 #include "meet.h"
 
+/* The clock of deadlines. macOS cannot set a condition's clock: there it is the time of day. */
+#ifdef __APPLE__
+#define DEADLINE_CLOCK CLOCK_REALTIME
+#else
+#define DEADLINE_CLOCK CLOCK_MONOTONIC
+#endif
+
 struct meet {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -29,7 +36,9 @@ meet *meet_new(uint32_t members, uint32_t timeout_ms) {
     m->missing = -1;
     pthread_mutex_init(&m->lock, NULL);
     pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#ifndef __APPLE__
+    pthread_condattr_setclock(&attributes, DEADLINE_CLOCK);
+#endif
     pthread_cond_init(&m->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     return m;
@@ -86,7 +95,7 @@ static void wait_for_all(meet *m, uint64_t number, const char *what) {
     struct timespec until;
     char why[sizeof m->why];
     uint32_t rank;
-    clock_gettime(CLOCK_MONOTONIC, &until);
+    clock_gettime(DEADLINE_CLOCK, &until);
     until.tv_sec += m->timeout_ms / 1000;
     until.tv_nsec += (long)(m->timeout_ms % 1000) * 1000000;
     if (until.tv_nsec >= 1000000000) {

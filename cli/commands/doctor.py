@@ -33,8 +33,8 @@ PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
 MISSING = "missing"
 ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # errors without a GPU
 LOW = 2 << 30  # bytes of free memory below which a small model may not fit
-PACKAGES = ("numpy", "numba", "cffi", "tokenizers", "sentencepiece", "jinja2")
-EXTRAS = ("numba",)  # of PACKAGES, what no model needs: named only where it is installed
+PACKAGES = ("numpy", "numba", "cffi", "llguidance", "tokenizers", "sentencepiece", "jinja2")
+EXTRAS = ("numba", "tokenizers")  # of PACKAGES, what no model needs: named only where it is installed
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,12 @@ import random
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from satchel.errors import ModelError
+from satchel.formats.tokenizer import library
+from satchel.formats.tokenizer.bpe import ALPHABET as BYTES
 from satchel.formats.tokenizer.pretokenizers import PRETOKENIZERS, PreTokenizer
+from satchel.formats.tokenizer.vocab import Meta
 
 # Of names that mean the same row, the one that most runtimes know; others follow in the table's order.
 PREFERRED = ("llama-bpe", "qwen2", "gpt-2", "smollm", "starcoder", "deepseek-llm", "deepseek-v3", "tekken")
@@ -40,6 +42,15 @@ ALPHABET = (
     "  ", "\n\n", "'s", "'LL", "123", "   ",
 )  # fmt: skip
 RANDOM = 1500  # probes
+# A vocabulary whose ids tell where words begin and what they hold: a byte that begins a word is its own
+# number, another one 256 more. Characters outside of the byte alphabet have no token, so words that are not
+# made of bytes differ. No such word holds a line feed.
+NEXT = "\n"
+MARKS = library.bpe(
+    {char: byte for byte, char in BYTES.items()} | {NEXT + char: 256 + byte for byte, char in BYTES.items()},
+    (),
+    continuing_subword_prefix=NEXT,
+)
 
 
 @cache
@@ -50,18 +61,18 @@ def probes() -> tuple[str, ...]:
     return (*SENTENCES, *ALPHABET, *mixed)
 
 
-def find_pretokenizer(path: Path, tokenizer: Any, data: Any, ignore_merges: bool) -> str:
-    """GGUF's name of the library tokenizer's pre-tokenizer. ModelError shows its patterns where no row of the
-    table splits equally.
+def find_pretokenizer(path: Path, own: object, ignore_merges: bool) -> str:
+    """GGUF's name of the pre-tokenizer `own` of tokenizer.json. ModelError shows it where no row of the table
+    splits equally.
     """
-    own = tokenizer.pre_tokenizer
-    if own is not None:
-        wanted = [_cuts(own, text) for text in probes()]
+    cut = _cutter(path, own) if isinstance(own, dict) else None
+    if cut is not None:
+        wanted = [cut(text) for text in probes()]
         for name, row in candidates(ignore_merges):
-            cutter = build(row)
-            if all(_cuts(cutter, text) == cut for text, cut in zip(probes(), wanted, strict=True)):
+            known = library.load(Meta({}), MARKS, described(row))
+            if all(known(text) == words for text, words in zip(probes(), wanted, strict=True)):
                 return name
-    shown = json.dumps(data.get("pre_tokenizer"))[:1500]
+    shown = json.dumps(own)[:1500]
     merges = "with" if ignore_merges else "without"
     raise ModelError(
         f"{path}: pre_tokenizer: expected one that cuts words as a known one does ({merges} ignore_merges),"
@@ -81,17 +92,22 @@ def candidates(ignore_merges: bool) -> Iterator[tuple[str, PreTokenizer]]:
     return iter([(name, PRETOKENIZERS[name]) for name in names.values()])
 
 
-def build(row: PreTokenizer) -> Any:
-    """The library's pre-tokenizer for a row of the table."""
-    from tokenizers import Regex, pre_tokenizers
-
-    steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in row.patterns]
-    return pre_tokenizers.Sequence(
-        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+def described(row: PreTokenizer) -> library.Step:
+    """The pre-tokenizer of a row of the table, as tokenizer.json has it."""
+    return library.split(row.patterns, library.BYTE_LEVEL)
 
 
-def _cuts(cutter: Any, text: str) -> list[tuple[str, tuple[int, int]]]:
-    """The words with their offsets. The words count too: a pre-tokenizer that changes them is another one."""
-    found: list[tuple[str, tuple[int, int]]] = cutter.pre_tokenize_str(text)
-    return found
+def _cutter(path: Path, own: library.Step) -> library.Encode:
+    """The function that gives the words of a text as MARKS says. ModelError for a part that the library
+    refuses.
+    """
+    try:
+        return library.load(Meta({}), MARKS, own)
+    except BaseException as error:
+        # The library panics on some malformed files; a panic is a BaseException, not an Exception.
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise ModelError(
+            f"{path}: pre_tokenizer: the tokenizers library refuses it: {str(error)[:200]!a};"
+            " the file is damaged: download it again"
+        ) from None

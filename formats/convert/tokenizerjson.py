@@ -5,7 +5,8 @@
     WordPiece (BERT)                        bert
     Unigram (XLM-RoBERTa)                   t5, in unigram.py
 
-The `tokenizers` library reads the file. A pre-tokenizer that splits text as no known one does is refused.
+What is put around a text is in post_processor.py. A pre-tokenizer that splits text as no known one does is
+refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from satchel.errors import ModelError
 from satchel.formats.convert.jsonfile import read_json
+from satchel.formats.convert.post_processor import read_added
 from satchel.formats.convert.pretokenizer import find_pretokenizer
 from satchel.formats.convert.token_table import PREFIX, Table, added_entries, put_added
 from satchel.formats.convert.unigram import read_unigram
@@ -33,7 +35,7 @@ def read_tokenizer_json(path: Path, notes: list[str]) -> tuple[Table, dict[str, 
         return _wordpiece(path, data, model)
     if isinstance(model, dict) and model.get("type") == "Unigram":
         table, values = read_unigram(path, data, model)
-        return table, values | _adds(_load(path))
+        return table, values | read_added(path, data.get("post_processor"))
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:
         kind = model.get("type") if isinstance(model, dict) else None
         raise ModelError(
@@ -41,13 +43,12 @@ def read_tokenizer_json(path: Path, notes: list[str]) -> tuple[Table, dict[str, 
             " them alone"
         )
     table = _tokens(path, model)
-    merges = _merges(path, model.get("merges"))
+    merges = _merges(path, model.get("merges"), frozenset(table.texts.values()))
     put_added(table, added_entries(data.get("added_tokens")))
-    tokenizer = _load(path)
-    values = _adds(tokenizer)
+    values = read_added(path, data.get("post_processor"))
     if model.get("byte_fallback"):
         return table, values | _spaced(path, data, table, merges)
-    name = find_pretokenizer(path, tokenizer, data, bool(model.get("ignore_merges")))
+    name = find_pretokenizer(path, data.get("pre_tokenizer"), bool(model.get("ignore_merges")))
     if data.get("normalizer") is not None:
         kind = data["normalizer"].get("type") if isinstance(data["normalizer"], dict) else "?"
         notes.append(f"{path}: normalizer {kind!a:.40} is left out: GGUF has no place for it")
@@ -98,8 +99,10 @@ def _tokens(path: Path, model: Mapping[str, Any]) -> Table:
     return table
 
 
-def _merges(path: Path, merges: object) -> list[tuple[str, str]]:
-    """The merges by rank. Newer files write a pair as a list of two, older ones as a text with a space."""
+def _merges(path: Path, merges: object, tokens: frozenset[str]) -> list[tuple[str, str]]:
+    """The merges by rank; both parts and what they make are tokens. Newer files write a pair as a list of
+    two, older ones as a text with a space.
+    """
     if not isinstance(merges, list) or len(merges) > MAX_ENTRIES:
         raise ModelError(f"{path}: model.merges: expected a list of pairs, got {str(merges)[:40]!a}; {AGAIN}")
     pairs = []
@@ -107,45 +110,10 @@ def _merges(path: Path, merges: object) -> list[tuple[str, str]]:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(p, str) and p for p in pair):
             raise ModelError(f"{path}: model.merges: expected pairs, got {str(merge)[:40]!a}; {AGAIN}")
+        if not tokens.issuperset((pair[0], pair[1], pair[0] + pair[1])):
+            raise ModelError(f"{path}: model.merges: expected tokens, got {str(merge)[:40]!a}; {AGAIN}")
         pairs.append((pair[0], pair[1]))
     return pairs
-
-
-def _load(path: Path) -> Any:
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_file(str(path))
-    except BaseException as error:
-        # The library panics on some malformed files; a panic is a BaseException, not an Exception.
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        raise ModelError(
-            f"{path}: the tokenizers library refuses it: {str(error)[:200]!a}; {AGAIN}"
-        ) from None
-
-
-def _adds(tokenizer: Any) -> dict[str, Any]:
-    """The keys add_bos_token, add_eos_token and add_sep_token, and the ids where one token is added, found by
-    encoding a letter with and without special tokens. The token that ends an encoded text need not be the one
-    that ends a generated text.
-    """
-    ids = tokenizer.encode("a").ids
-    plain = tokenizer.encode("a", add_special_tokens=False).ids
-    if ids == plain or not plain:
-        return {f"{PREFIX}add_bos_token": False, f"{PREFIX}add_eos_token": False}
-    extra = len(ids) - len(plain)
-    before = next((n for n in range(extra + 1) if ids[n : n + len(plain)] == plain), 0)
-    adds: dict[str, Any] = {
-        f"{PREFIX}add_bos_token": before > 0,
-        f"{PREFIX}add_eos_token": extra - before > 0,
-    }
-    if before == 1:
-        adds[f"{PREFIX}bos_token_id"] = ids[0]
-    if extra - before == 1:
-        adds[f"{PREFIX}eos_token_id"] = ids[-1]
-    pair = len(tokenizer.encode("a", "a").ids) - 2 * len(plain) - extra
-    return adds | ({f"{PREFIX}add_sep_token": True} if pair > 1 else {})
 
 
 def _spaced(

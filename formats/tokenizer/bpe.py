@@ -1,4 +1,4 @@
-"""Byte-pair encoding from a GGUF file's tokens and merges, on the `tokenizers` library.
+"""Byte-pair encoding from a GGUF file's tokens and merges, by the Rust library of library.py.
 
 The pre-tokenizer table splits text into words. Token texts are in GPT-2's byte alphabet, or plain UTF-8 with
 <0xNN>.
@@ -9,14 +9,10 @@ from __future__ import annotations
 import re
 from itertools import starmap
 from operator import add
-from typing import TYPE_CHECKING
 
-from satchel.formats.tokenizer.limit import BORDER
+from satchel.formats.tokenizer import library
 from satchel.formats.tokenizer.pretokenizers import DEFAULT, PRETOKENIZERS, REFUSED, PreTokenizer
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab, byte_values
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 SPACE = "▁"
 NEWLINES = re.compile("(\n+)")
@@ -65,7 +61,11 @@ class Bpe:
     def __init__(self, meta: Meta, vocab: Vocab, pre: PreTokenizer) -> None:
         self._vocab, self._raw = vocab, pre.raw
         self._bytes = byte_values(meta, vocab) if pre.raw else {}
-        self._tokenizer = _build(meta, vocab, pre)
+        model = library.bpe(
+            vocab.index, read_merges(meta, vocab), ignore_merges=pre.ignore_merges, byte_fallback=pre.raw
+        )
+        bytes_of = () if pre.raw else (library.BYTE_LEVEL,)
+        self._ids = library.load(meta, model, library.split(pre.patterns, *bytes_of))
         lossless = not pre.raw or len(set(self._bytes.values())) == 256
         if not pre.raw and (lost := [b for b in IN_UTF8 if ALPHABET[b] not in vocab.index]):
             lossless = False
@@ -77,7 +77,7 @@ class Bpe:
         # A character of the byte alphabet is one byte; raw vocabularies have their text as it is.
         widths = (len(text.encode()) if pre.raw else len(text) for text in vocab.tokens)
         self.longest = max(widths, default=1) if lossless else None
-        self.cuts = not pre.raw and _ends_words(self._tokenizer)
+        self.cuts = not pre.raw and pre.ends_words
 
     def encode(self, text: str, start: bool) -> list[int]:
         """The ids of ordinary text. start has no effect: byte-level vocabularies add nothing
@@ -92,8 +92,7 @@ class Bpe:
         return ids
 
     def _encode(self, text: str) -> list[int]:
-        # Only the library's batch calls release the GIL.
-        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []
+        return self._ids(text) if text else []
 
     def token_bytes(self, token: int) -> bytes:
         text, kind = self._vocab.tokens[token], self._vocab.types[token]
@@ -107,13 +106,6 @@ class Bpe:
         if kind == Kind.BYTE and token in self._bytes:
             return bytes([self._bytes[token]])
         return text.encode() if kind in (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN) else b""
-
-
-def _ends_words(tokenizer: Tokenizer) -> bool:
-    """Whether the pre-tokenizer ends a word of letters before a space and another word."""
-    text = "ab cd Ef gH I j"
-    borders = {begin for _, (begin, _) in tokenizer.pre_tokenizer.pre_tokenize_str(text)}
-    return all(match.start() in borders for match in BORDER.finditer(text))
 
 
 def read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:
@@ -144,20 +136,3 @@ def read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:
         pairs = [(a, b) for a, b in pairs if a + b in vocab.index]
         meta.warn("merges", f"{len(lines) - len(pairs):,} of {len(lines):,} name no token and are skipped")
     return pairs
-
-
-def _build(meta: Meta, vocab: Vocab, pre: PreTokenizer) -> Tokenizer:
-    # Imported here, so that only processes with a BPE vocabulary pay for it.
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-
-    bpe = models.BPE(
-        vocab.index, read_merges(meta, vocab), ignore_merges=pre.ignore_merges, byte_fallback=pre.raw
-    )
-    tokenizer = Tokenizer(bpe)
-    steps: list[pre_tokenizers.PreTokenizer] = [
-        pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.patterns
-    ]
-    if not pre.raw:
-        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    return tokenizer

@@ -20,6 +20,8 @@ class PreTokenizer:
     add_bos: bool = False  # the default where the file has no add_bos_token
     # The vocabulary is UTF-8 with U+2581 for spaces and <0xNN> for bytes, not GPT-2's byte alphabet.
     raw: bool = False
+    # A word ends before a space between two letters (limit.BORDER), so a long text may be cut there.
+    ends_words: bool = True
 
 
 def _char_class(ranges: str) -> str:
@@ -151,7 +153,8 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
                     r" ?[^\s\p{L}\p{N}]+[\r\n/]?",
                     r"\s*[\r\n]|\s+(?!\S)|\s+",
                 ),
-            )
+            ),
+            ends_words=False,  # words of letters go on across spaces
         ),
     ),
     (
@@ -195,7 +198,7 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
     ("gpt-4o llama4 kanana2 talkie minimax-m2", PreTokenizer((GPT4O,))),
     ("granite-embed-multi-97m", PreTokenizer((GPT4O,), ignore_merges=True)),
     ("tiny_aya cohere2moe", PreTokenizer((_grouped(r"\d", r"\b"), GPT4O))),
-    ("superbpe", PreTokenizer((r"\p{N}+", _grouped(r"\d", r"(?!\d)")))),
+    ("superbpe", PreTokenizer((r"\p{N}+", _grouped(r"\d", r"(?!\d)")), ends_words=False)),
     (
         "kimi-k2",
         PreTokenizer((r"\p{Han}+|" + _camel(TRIPLES, f"(?:{CONTRACTION})?", r"&&[^\p{Han}]", SYMBOLS),)),
@@ -214,8 +217,8 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
             add_bos=True,
         ),
     ),
-    ("gemma4 granite-embed-multi-311m", PreTokenizer((LINES,), add_bos=True, raw=True)),
-    ("sarvam-moe", PreTokenizer((LINES,), raw=True)),
+    ("gemma4 granite-embed-multi-311m", PreTokenizer((LINES,), add_bos=True, raw=True, ends_words=False)),
+    ("sarvam-moe", PreTokenizer((LINES,), raw=True, ends_words=False)),
 )
 
 

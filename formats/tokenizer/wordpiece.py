@@ -1,10 +1,11 @@
-"""WordPiece vocabularies (BERT), on the `tokenizers` library.
+"""WordPiece vocabularies (BERT), by the Rust library of library.py.
 
 GGUF marks the start of a word with U+2581 where the library marks continuations with ##.
 """
 
 from __future__ import annotations
 
+from satchel.formats.tokenizer import library
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab
 
 SPACE = "▁"
@@ -19,32 +20,30 @@ class WordPiece:
     cuts = True
 
     def __init__(self, meta: Meta, vocab: Vocab, unk: int | None) -> None:
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
         if unk is None:
             raise meta.fail("unknown_token_id", f"an id under {len(vocab):,}", "nothing")
         self._vocab = vocab
         lowercase = meta.flag("normalizer.lowercase", True)
         table = {rename(vocab, i): i for i in range(len(vocab))}
-        unknown = rename(vocab, unk)
-        tokenizer = Tokenizer(
-            models.WordPiece(
-                table,
-                unk_token=unknown,
-                max_input_chars_per_word=LONGEST_WORD,
-                continuing_subword_prefix=CONTINUES,
-            )
-        )
-        tokenizer.normalizer = normalizers.BertNormalizer(
-            strip_accents=meta.flag("normalizer.strip_accents", lowercase), lowercase=lowercase
-        )
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        self._tokenizer = tokenizer
+        model = {
+            "type": "WordPiece",
+            "unk_token": rename(vocab, unk),
+            "continuing_subword_prefix": CONTINUES,
+            "max_input_chars_per_word": LONGEST_WORD,
+            "vocab": table,
+        }
+        normalizer = {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": meta.flag("normalizer.strip_accents", lowercase),
+            "lowercase": lowercase,
+        }
+        self._ids = library.load(meta, model, {"type": "BertPreTokenizer"}, normalizer)
 
     def encode(self, text: str, start: bool) -> list[int]:
         """The ids of ordinary text. start has no effect: every word has a start mark."""
-        # Only the library's batch calls release the GIL.
-        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return self._ids(text)
 
     def token_bytes(self, token: int) -> bytes:
         text = self._vocab.tokens[token]

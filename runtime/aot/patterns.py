@@ -14,8 +14,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 
 from satchel.errors import ModelError
+from satchel.formats.tokenizer import library
+from satchel.formats.tokenizer.bpe import ALPHABET
+from satchel.formats.tokenizer.vocab import Meta
 
 MATCH, CLASS, SPLIT, JUMP, RUN, LOOK, HOLD, START, BORDER, LINE_END = range(10)  # ops, as in sections.h
 AHEAD, NOT_AHEAD, BEHIND, NOT_BEHIND = range(4)  # c of LOOK
@@ -209,30 +213,31 @@ class _Parser:
 
 
 def library_ranges(text: str) -> Ranges:
-    """The characters of a class, as ranges of code points, asked of the tokenizers library. Planes 4 to 13,
-    and the private ones 15 and 16, are alike throughout: their first character answers for them.
+    """The characters of a class, as ranges of code points, asked of the library that cuts by the pattern.
+    Planes 4 to 13, and the private ones 15 and 16, are alike throughout: their first character answers for
+    them.
     """
     return _asked(text)
 
 
 @cache
 def _asked(text: str) -> Ranges:
-    from tokenizers import Regex, pre_tokenizers
-
     if len(text) == 1:
         return ((ord(text), ord(text)),)
-    outside = pre_tokenizers.Split(Regex(f"(?:{text})+"), "removed")  # leaves the pieces that do not match
+    # A vocabulary of bytes, before which what matches is removed: the rest is what the class does not hold.
+    cut = library.split([f"(?:{text})+"], library.BYTE_LEVEL, behavior="Removed")
+    index = {char: byte for byte, char in ALPHABET.items()}
+    outside = library.load(Meta({}, f"pattern {text!r:.60}"), library.bpe(index, ()), cut)
     found: list[tuple[int, int]] = []
     for low, high, every in blocks():
         asked = range(low, high + 1) if every else range(low, low + 1)
-        gaps = [(low + a, low + b) for _, (a, b) in outside.pre_tokenize_str("".join(map(chr, asked)))]
-        at = low
-        for start, end in [*gaps, (asked.stop, asked.stop)]:
-            if at < start:
-                last = start - 1 if every else high
+        others = set(bytes(outside("".join(map(chr, asked)))).decode())
+        for other, run in groupby(map(chr, asked), others.__contains__):
+            if not other:
+                held = [*map(ord, run)]
+                at, last = held[0], held[-1] if every else high
                 joins = bool(found) and found[-1][1] + 1 == at
                 found[-1:] = [(found[-1][0], last)] if joins else [*found[-1:], (at, last)]
-            at = end
     return tuple(found)
 
 

@@ -316,7 +316,9 @@ class Model(Recovering, Readings, Resource):
         return self.tokenizer.encode(text, special=special, bos=bos)
 
     def tokenize_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-        """Token ids of many texts, in several threads: the tokenizers release the interpreter lock."""
+        """Token ids of many texts, in several threads: the packages sentencepiece and tokenizers release the
+        interpreter lock.
+        """
         check_list("texts", texts, "tokenize() takes one")
         encode = partial(self.tokenizer.encode, special=special)
         with ThreadPoolExecutor(os.cpu_count(), "satchel-tokenize") as pool:

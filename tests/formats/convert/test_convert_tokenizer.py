@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from tokenizers import (
 )
 
 from satchel.errors import ModelError
-from satchel.formats.convert.pretokenizer import candidates, find_pretokenizer
+from satchel.formats.convert.post_processor import read_added
+from satchel.formats.convert.pretokenizer import candidates, described, find_pretokenizer
 from satchel.formats.convert.vocabulary import read_vocabulary
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import build_tokenizer
@@ -143,11 +145,7 @@ def test_rows_of_the_table_can_be_told_apart_but_for_equal_ones() -> None:
     # `\s*[\r\n]+` and `\s*[\r\n]` match alike, since \s takes the line ends before.
     rows = dict(candidates(True))
     for name, row in rows.items():
-        from satchel.formats.convert.pretokenizer import build
-
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = build(row)
-        assert find_pretokenizer(Path("x"), made, {}, True) == name
+        assert find_pretokenizer(Path("x"), described(row), True) == name
 
 
 @pytest.mark.parametrize(
@@ -183,6 +181,65 @@ def test_a_begin_token_is_seen_in_what_the_tokenizer_does(tmp_path: Path) -> Non
         made.save(str(tmp_path / "tokenizer.json"))
         values = convert(tmp_path, 700)
         assert (values["tokenizer.ggml.add_bos_token"], values["tokenizer.ggml.add_eos_token"]) == (bos, eos)
+
+
+PLACES = [("<s>", 1), ("</s>", 2), ("<e>", 3)]
+POST = (
+    processors.BertProcessing(("</s>", 2), ("<s>", 1)),
+    processors.RobertaProcessing(("</s>", 2), ("<s>", 1)),
+    processors.ByteLevel(trim_offsets=False),
+    processors.TemplateProcessing("<s> $A </s> <e>", "<s> $A </s> </s> $B <e>", PLACES),
+    processors.TemplateProcessing("$A", "$A </s> $B", PLACES),
+    processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing("<s> $A", None, PLACES)]),
+)
+
+
+@pytest.mark.parametrize("post", POST, ids=lambda post: type(post).__name__)
+def test_what_is_put_around_a_text_is_what_the_library_puts_there(post: Any) -> None:
+    made = Tokenizer(models.BPE({"a": 0, "<s>": 1, "</s>": 2, "<e>": 3}, []))
+    made.post_processor = post
+    ids, both = made.encode("a").ids, made.encode("a", "a").ids
+    at = ids.index(0)
+    before, after = ids[:at], ids[at + 1 :]
+    wanted = {"add_bos_token": bool(before), "add_eos_token": bool(after)}
+    wanted |= {"bos_token_id": before[0]} if len(before) == 1 else {}
+    wanted |= {"eos_token_id": after[0]} if len(after) == 1 else {}
+    wanted |= {"add_sep_token": True} if len(both) - len(ids) - 1 > 1 else {}
+    found = read_added(Path("x"), json.loads(made.to_str())["post_processor"])
+    assert found == {f"tokenizer.ggml.{key}": value for key, value in wanted.items()}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "ByteLevel",
+        {"type": "Unknown"},
+        {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>"}}],
+            "pair": [],
+            "special_tokens": {},
+        },
+        {"type": "BertProcessing", "cls": ["[CLS]", "1"], "sep": ["[SEP]", 2]},
+        {"type": "Sequence", "processors": [{}]},
+    ],
+)
+def test_a_damaged_post_processor_is_refused(part: Any) -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.json: post_processor: expected TemplateProcessing"):
+        read_added(Path("tokenizer.json"), part)
+
+
+def test_a_checkpoint_is_read_without_the_package_tokenizers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = trained(WORDS["qwen2"][1])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    values = convert(tmp_path, theirs.get_vocab_size())
+    assert values["tokenizer.ggml.pre"] == "qwen2"
+    ours = build_tokenizer(values)
+    for text in TEXTS:
+        assert encode(ours, text, True) == theirs.encode(text).ids
 
 
 def sentencepiece_model(folder: Path) -> sentencepiece.SentencePieceProcessor:
@@ -308,7 +365,7 @@ BAD = [
     (lambda d: d["model"]["vocab"].update({"zz": -1}), "an id of its own"),
     (lambda d: d["model"].update(merges=[["a"]]), "model.merges"),
     (lambda d: d["model"].update(merges=["a b c"]), "model.merges"),
-    (lambda d: d["model"].update(merges=[["q", "no such token"]]), "refuses it"),
+    (lambda d: d["model"].update(merges=[["q", "no such token"]]), "model.merges: expected tokens"),
     (lambda d: d.update(pre_tokenizer={"type": "Nope"}), "refuses it"),
     (lambda d: d["model"]["vocab"].update({"zz": 900}), "expected ids below 288"),
 ]

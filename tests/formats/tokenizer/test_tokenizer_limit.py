@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Tokenizer, TooManyTokens, at_most, build_tokenizer, limit
-from satchel.formats.tokenizer.bpe import _ends_words
 from satchel.formats.tokenizer.limit import BORDER, pieces
 from satchel.formats.tokenizer.pretokenizers import PRETOKENIZERS, PreTokenizer
 
@@ -92,7 +91,7 @@ def pre_tokenizer(row: PreTokenizer) -> object:
 def test_no_word_reaches_across_a_cut(row: PreTokenizer, parts: list[str]) -> None:
     """For every pre-tokenizer for which texts are cut, words equal those of the whole text."""
     made = pre_tokenizer(row)
-    if not _ends_words(made):
+    if not row.ends_words:
         return
     text = "ab" + "".join(parts)
     words = [word for word, _ in made.pre_tokenizer.pre_tokenize_str(text)]
@@ -105,7 +104,14 @@ def test_no_word_reaches_across_a_cut(row: PreTokenizer, parts: list[str]) -> No
 
 
 def test_most_pre_tokenizers_can_be_cut_for() -> None:
-    assert sum(_ends_words(pre_tokenizer(row)) for row in ROWS) > len(ROWS) * 0.8
+    assert sum(row.ends_words for row in ROWS) > len(ROWS) * 0.8
+
+
+@pytest.mark.parametrize("row", ROWS, ids=list(ROWS.values()))
+def test_the_table_says_which_end_words_at_spaces(row: PreTokenizer) -> None:
+    text = "ab cd Ef gH I j"
+    begins = {begin for _, (begin, _) in pre_tokenizer(row).pre_tokenizer.pre_tokenize_str(text)}
+    assert row.ends_words == all(match.start() in begins for match in BORDER.finditer(text))
 
 
 @given(st.text(st.sampled_from("ab \n"), max_size=80))

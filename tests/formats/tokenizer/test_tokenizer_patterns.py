@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
-from satchel.formats.convert.pretokenizer import build, probes
-from satchel.formats.tokenizer.pretokenizers import PRETOKENIZERS
+from satchel.formats.convert.pretokenizer import probes
+from satchel.formats.tokenizer.pretokenizers import PRETOKENIZERS, PreTokenizer
 
 Step = tuple[str, Any]
 
@@ -123,6 +123,16 @@ def cutter(steps: tuple[Step, ...]) -> Any:
     if ("bytes", True) not in steps:
         made.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     return pre_tokenizers.Sequence(made)
+
+
+def build(row: PreTokenizer) -> Any:
+    """The library's pre-tokenizer for a row of the table."""
+    return pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in row.patterns),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
 
 
 @cache
