@@ -110,14 +110,14 @@ static void forget(history *h, int count) {
 
 /* Writes an answer as it is computed, and remembers it. The oldest turns go where the context has no room for them. */
 static int reply(satchel_model *m, history *h, const satchel_generate_options *o) {
-    answer a;
+    satchel_reply *a;
     const char *text;
     size_t size, all = 0;
     char *whole = NULL;
     int code;
-    while ((code = answer_begin(m, h->turns, h->count, o, &a)) == SATCHEL_E_LONG && h->count > 2)
+    while ((code = answer_open(m, h->turns, h->count, o, &a)) == SATCHEL_E_LONG && h->count > 2)
         forget(h, 2);
-    while (!code && (code = answer_next(&a, &text, &size)) > 0) {
+    while (!code && (code = answer_next(a, &text, &size)) > 0) {
         char *grown = realloc(whole, all + size + 1);
         fwrite(text, 1, size, stdout);
         fflush(stdout);
@@ -128,7 +128,7 @@ static int reply(satchel_model *m, history *h, const satchel_generate_options *o
         whole = grown;
         all += size;
     }
-    answer_end(&a);
+    satchel_reply_free(a);
     putchar('\n');
     if (h->count >= TURNS - 2)
         forget(h, 2);

@@ -20,7 +20,8 @@ typedef struct {
     satchel_model *model;
     char name[NAME]; /* as the inside of a JSON string */
     pthread_mutex_t lock;
-    int threads; /* under the lock */
+    int threads;              /* under the lock */
+    unsigned long long count; /* of requests, under the lock */
 } server;
 
 typedef struct {
@@ -225,13 +226,13 @@ static int send_event(const http_request *r, const server *s, const char *id, co
     return failed ? -1 : 0;
 }
 
-static const char *finish(const answer *a, satchel_reply_report *report) {
+static const char *finish(const satchel_reply *a, satchel_reply_report *report) {
     report->size = sizeof *report;
-    satchel_report(a->reply, report);
+    satchel_report(a, report);
     return report->reason == SATCHEL_LENGTH ? "length" : "stop";
 }
 
-static void stream_answer(const http_request *r, const server *s, answer *a, const char *id) {
+static void stream_answer(const http_request *r, const server *s, satchel_reply *a, const char *id) {
     static const char fault[] = "data: {\"error\": {\"message\": \"the step failed\"}}\n\n";
     satchel_reply_report report = {0};
     const char *text;
@@ -248,7 +249,7 @@ static void stream_answer(const http_request *r, const server *s, answer *a, con
         http_send(r->socket, fault, strlen(fault));
 }
 
-static void whole_answer(const http_request *r, const server *s, answer *a, const char *id) {
+static void whole_answer(const http_request *r, const server *s, satchel_reply *a, const char *id) {
     satchel_reply_report report = {0};
     text_buffer b = {0};
     char head[512];
@@ -280,19 +281,21 @@ static void whole_answer(const http_request *r, const server *s, answer *a, cons
 
 static void complete(const http_request *r, server *s) {
     chat_request *c = calloc(1, sizeof *c);
-    answer a = {0};
+    satchel_reply *a = NULL;
     char id[48];
     int status = c ? read_chat(r, c) : 503, code = 0;
-    snprintf(id, sizeof id, "chatcmpl-%llx%lx", (unsigned long long)time(NULL), (unsigned long)(uintptr_t)c & 0xFFFFFF);
+    pthread_mutex_lock(&s->lock);
+    snprintf(id, sizeof id, "chatcmpl-%llx-%llu", (unsigned long long)time(NULL), ++s->count);
+    pthread_mutex_unlock(&s->lock);
     if (status)
         http_error(r->socket, status, c ? c->refused : "no memory for the request");
-    else if ((code = answer_begin(s->model, c->messages, c->count, &c->options, &a)) < 0)
+    else if ((code = answer_open(s->model, c->messages, c->count, &c->options, &a)) < 0)
         http_error(r->socket, code == SATCHEL_E_FULL || code == SATCHEL_E_MEMORY ? 503 : 400, satchel_error());
     else if (c->stream)
-        stream_answer(r, s, &a, id);
+        stream_answer(r, s, a, id);
     else
-        whole_answer(r, s, &a, id);
-    answer_end(&a);
+        whole_answer(r, s, a, id);
+    satchel_reply_free(a);
     if (c)
         free(c->texts);
     free(c);

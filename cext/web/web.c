@@ -13,7 +13,7 @@ static satchel_model *model;
 static satchel_generate_options sampling;
 static message turns[TURNS];
 static int count;
-static answer current;
+static satchel_reply *current;
 static const char *told; /* the text of web_next() */
 
 /* Memory that the caller writes to: of the model's file, of texts. Aligned as satchel_open_memory() expects. */
@@ -67,15 +67,15 @@ void web_options(float temperature, int32_t top_k, float top_p, float min_p, dou
 
 /* Ends the answer that is under way. */
 EXPORT(end) void web_end(void) {
-    if (current.reply)
-        answer_end(&current);
+    satchel_reply_free(current);
+    current = NULL;
 }
 
 /* Answers the messages that were added, which are forgotten. */
 EXPORT(chat) int32_t web_chat(void) {
     int code;
     web_end();
-    code = answer_begin(model, turns, count, &sampling, &current);
+    code = answer_open(model, turns, count, &sampling, &current);
     for (int i = 0; i < count; i++)
         free((char *)(uintptr_t)turns[i].text);
     count = 0;
@@ -85,13 +85,13 @@ EXPORT(chat) int32_t web_chat(void) {
 /* Continues a text. */
 EXPORT(complete) int32_t web_complete(const char *text, uint32_t size) {
     web_end();
-    return answer_text(model, text, size, &sampling, &current);
+    return satchel_generate_text(model, text, size, 0, &sampling, &current);
 }
 
 /* Computes the next text: its number of bytes, of which the first is at web_text(); 0: the answer is over. */
 EXPORT(next) int32_t web_next(void) {
     size_t size = 0;
-    int code = current.reply ? answer_next(&current, &told, &size) : 0;
+    int code = current ? answer_next(current, &told, &size) : 0;
     return code < 0 ? code : (int32_t)size;
 }
 
@@ -102,8 +102,8 @@ EXPORT(text) const char *web_text(void) {
 /* Numbers of the answer: 0: tokens of the prompt, 1: those of them that were still there, 2: tokens of the answer. */
 EXPORT(report) double web_report(int32_t which) {
     satchel_reply_report r = {.size = sizeof r};
-    if (!current.reply)
+    if (!current)
         return 0;
-    satchel_report(current.reply, &r);
+    satchel_report(current, &r);
     return (double)(which == 0 ? r.prompt_tokens : which == 1 ? r.cached_tokens : r.tokens);
 }

@@ -27,7 +27,12 @@ def bert_maps(lowercase: bool, accents: bool) -> tuple[list[MapRow], list[int], 
     """The map's rows, their points, and the classes: punctuation, then marks that stay, in the order in which
     they are sorted. accents: whether the normalizer takes characters apart and drops their marks.
     """
-    from tokenizers import normalizers
+    try:
+        from tokenizers import normalizers
+    except ImportError:
+        raise ModelError(
+            "the tables of a WordPiece tokenizer need the package tokenizers: pip install 'satchel[server]'"
+        ) from None
 
     def step(clean: bool = False, chinese: bool = False, strip: bool = False, lower: bool = False) -> _Step:
         made = normalizers.BertNormalizer(
