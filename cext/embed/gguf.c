@@ -92,15 +92,15 @@ uint32_t gguf_crc(uint32_t crc, const uint8_t *data, uint64_t size) {
 static void skip_array(cursor *c, gguf_bytes *section) {
     uint32_t type = take_u32(c);
     uint64_t count = take_u64(c);
-    if (type >= N_TYPES || type == TYPE_ARRAY || count > c->size) {
-        c->failed = 1;
+    if (type >= N_TYPES || type == TYPE_ARRAY || count > c->size || (section && type != TYPE_U64)) {
+        c->failed = 1; /* the checksum leaves a section out, so it must be one */
     } else if (type == TYPE_STRING) {
         for (uint64_t i = 0; i < count && !c->failed; i++)
             take_text(c);
     } else {
         uint64_t size = size_mul(count, type_bytes[type]);
         const uint8_t *data = take(c, size);
-        if (section && type == TYPE_U64 && data)
+        if (section && data)
             *section = (gguf_bytes){data, size};
     }
 }
@@ -126,7 +126,7 @@ static void read_key(cursor *c, gguf_file *f, uint32_t *alignment) {
                           : is_key(key, "satchel.tokenizer") ? &f->tokenizer
                           : is_key(key, "satchel.template")  ? &f->chat
                                                              : grammar_of(f, key);
-    if (type >= N_TYPES)
+    if (type >= N_TYPES || (section && type != TYPE_ARRAY))
         c->failed = 1;
     else if (type == TYPE_ARRAY)
         skip_array(c, section);

@@ -394,7 +394,7 @@ int main(void) {
         printf("\n");
         fflush(stdout);
     }
-    template_command("unload");
+    template_command("end_section");
     close_model();
     return 0;
 }

@@ -1,6 +1,6 @@
 /* templates.c: commands of the driver that run a section of chat templates without a model; what test_templates.py speaks with.
  *
- *   load PATH                   a section from a file; unload ends it
+ *   read_section PATH           a section from a file; end_section ends it
  *   render ESCAPED NOW HEX      the prompt of a request as hex, with its escape undone; NOW: seconds, in UTC
  */
 #include <stdio.h>
@@ -58,14 +58,14 @@ static void render(int escaped, long long seconds, const char *hex) {
 /* Runs a command whose first word was read by strtok(); 0: it is none of these. */
 int template_command(const char *word) {
     char *rest = strtok(NULL, " ");
-    if (!strcmp(word, "load")) {
+    if (!strcmp(word, "read_section")) {
         load(rest);
     } else if (!strcmp(word, "render")) {
         int escaped = atoi(rest);
         long long now = atoll(strtok(NULL, " "));
         rest = strtok(NULL, " ");
         render(escaped, now, rest ? rest : "");
-    } else if (!strcmp(word, "unload")) {
+    } else if (!strcmp(word, "end_section")) {
         template_section_free(&loaded);
     } else {
         return 0;

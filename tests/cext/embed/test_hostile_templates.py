@@ -47,7 +47,7 @@ def section_of(source: str) -> bytes:
 
 def load(driver: Driver, raw: bytes, folder: Path) -> None:
     (folder / "section").write_bytes(raw)
-    driver.say(f"load {folder / 'section'}")
+    driver.say(f"read_section {folder / 'section'}")
 
 
 def render(driver: Driver, request: Any, escaped: int = 1) -> str:

@@ -59,7 +59,7 @@ class Prompts:
         assert made.refused == ""
         (folder / "section").write_bytes(made.data)
         self._driver = driver
-        driver.say(f"load {folder / 'section'}")
+        driver.say(f"read_section {folder / 'section'}")
 
     def ours(self, request: dict[str, Any], escaped: bool) -> str | None:
         """The prompt by the C library; None where it refuses."""
