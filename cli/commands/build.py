@@ -38,11 +38,7 @@ def build(
     ] = False,
     grammar: Annotated[
         list[str] | None,
-        typer.Option(
-            "--grammar",
-            metavar="NAME=FILE",
-            help="Add a grammar: a JSON schema, or GBNF. May be repeated.",
-        ),
+        typer.Option("--grammar", metavar="NAME=FILE", help="Add a JSON schema or GBNF. May be repeated."),
     ] = None,
     require_template: Annotated[
         bool,
@@ -66,16 +62,15 @@ def build(
     from satchel.runtime.aot import build as aot
 
     grammars = dict(map(_read, grammar or ()))
-    with open_gguf(source) as gguf:
-        nbytes = gguf.parts[0].size
+    with open_gguf(source) as gguf, progress("writing", gguf.parts[0].size) as advance:
         if undo:
-            with progress("writing", nbytes) as advance:
-                written = aot.undo(gguf, output, advance)
-            typer.echo(f"{output}: {written:,} bytes, without the plan")
-            return
-        with progress("writing", nbytes) as advance:
+            written = aot.undo(gguf, output, advance)
+        else:
             made = aot.build(gguf, output, context, slots, panels, grammars, advance, require_template)
-    _tell(made, list(grammars))
+    if undo:
+        typer.echo(f"{output}: {written:,} bytes, without the plan")
+    else:
+        _tell(made, list(grammars))
 
 
 def _tell(made: BuildReport, grammars: list[str]) -> None:

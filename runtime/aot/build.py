@@ -93,17 +93,11 @@ def build(
     template = pack_template(gguf)
     if require_template and template.refused:
         raise ModelError(f"{gguf.path}: {template.refused}")
-    compiled = {_grammar_key(name): _compiled(name, text) for name, text in grammars.items()}
-    if len(compiled) > MOST_GRAMMARS:
-        raise RequestError(f"--grammar: expected at most {MOST_GRAMMARS}, got {len(compiled)}")
+    compiled = _grammar_sections(grammars)
     ours = sections_of(head.entries) | compiled.keys()
     variants, sets, whole, least = compile_variants(gguf)
     most = whole.arch.context
-    size = CacheSize(context or max(least, min(most, CONTEXT)), slots)
-    if not least <= size.context <= most:
-        raise RequestError(f"--context: expected {least} to {most} for this model, got {size.context}")
-    if not 1 <= slots <= MOST_SLOTS:
-        raise RequestError(f"--slots: expected 1 to {MOST_SLOTS}, got {slots}")
+    size = _default_size(context, slots, least, most)
 
     def sections(checksum: int) -> dict[str, Typed]:
         plan = pack_plans(variants, whole, least, gguf, size, checksum, panels)
@@ -144,6 +138,22 @@ def undo(gguf: GGUF, target: Path, progress: Callable[[int], None] | None = None
         with find_backend("cpu").open() as device:
             return undo_panels(gguf, target, device, progress)
     return splice(gguf, target, {}, ours, progress)
+
+
+def _default_size(context: int, slots: int, least: int, most: int) -> CacheSize:
+    size = CacheSize(context or max(least, min(most, CONTEXT)), slots)
+    if not least <= size.context <= most:
+        raise RequestError(f"--context: expected {least} to {most} for this model, got {size.context}")
+    if not 1 <= slots <= MOST_SLOTS:
+        raise RequestError(f"--slots: expected 1 to {MOST_SLOTS}, got {slots}")
+    return size
+
+
+def _grammar_sections(grammars: Mapping[str, str]) -> dict[str, bytes]:
+    """The sections by key."""
+    if len(grammars) > MOST_GRAMMARS:
+        raise RequestError(f"--grammar: expected at most {MOST_GRAMMARS}, got {len(grammars)}")
+    return {_grammar_key(name): _compiled(name, text) for name, text in grammars.items()}
 
 
 def _grammar_key(name: str) -> str:
