@@ -24,9 +24,9 @@ PROJECT = """
 cmake_minimum_required(VERSION 3.20)
 project(app LANGUAGES C)
 find_package(satchel {version} REQUIRED)
-add_executable(shared {source})
+add_executable(shared "{source}")
 target_link_libraries(shared satchel::satchel)
-add_executable(static {source})
+add_executable(static "{source}")
 target_link_libraries(static satchel::satchel_static)
 """
 
