@@ -140,7 +140,7 @@ static int write_tokens(satchel_model *m, int32_t slot, int64_t count) {
 int saved_write(satchel_model *m, int32_t slot, const int32_t *ids, int64_t count, saved_stream *s) {
     static const uint8_t padding[4];
     int32_t computed = m->blocks.lengths[slot];
-    saved_head head = {.magic = "SATSAVE1",
+    saved_head head = {.magic = {'S', 'A', 'T', 'S', 'A', 'V', 'E', '1'},
                        .size = saved_size(m, count, computed),
                        .plan = m->plan.head->crc,
                        .weights = crc_of_weights(m),
