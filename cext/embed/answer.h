@@ -1,4 +1,4 @@
-/* answer.h: the text of an answer as its tokens come: whole characters, ended by stop strings, with thinking told apart from text. The
+/* answer.h: the text of an answer as its tokens come: whole characters, ended by stop strings, with thinking separate from text. The
  * result depends on the tokens alone, not on when it is asked for. */
 #ifndef SATCHEL_EMBED_ANSWER_H
 #define SATCHEL_EMBED_ANSWER_H
@@ -38,7 +38,7 @@ enum { READS_BEGIN, READS_THOUGHT, READS_TEXT };
 
 typedef struct {
     const words *words;
-    int strip, include_stop, apart; /* apart: thinking is told apart */
+    int strip, include_stop, apart; /* apart: thinking is separate from text */
     utf8_stream stream;
     matcher *stops, open, close;
     int32_t n_stops, stopped; /* stopped: number of the stop string that ended the answer; -1: none yet */
@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
     const char *const *stops;
     int32_t n_stops, include_stop;
-    const char *open, *close; /* markers; NULL: thinking is not told apart */
+    const char *open, *close; /* markers; NULL: thinking is text */
     int32_t begins;
 } answer_options;
 

@@ -15,7 +15,7 @@ typedef struct {
     char magic[8];
     uint32_t flags, crc; /* crc: CRC-32 of the footer, with 0 in its place */
     uint64_t offset, size;
-    uint8_t digest[32]; /* SHA-256 of the model, for whoever inspects the file */
+    uint8_t digest[32]; /* SHA-256 of the model, for programs that inspect the file */
 } bundle_footer;
 
 typedef struct {

@@ -1,7 +1,7 @@
 /* template_value.h: values of the template machine, in a heap that pays for every step and every byte.
  *
  * A rendering has one heap. All that it makes lies there and ends with it; nothing is freed before. The first failure is kept: from
- * then on allocations give NULL, makers give undefined values, and whoever runs a loop looks at `code`. Strings are UTF-8. Nested
+ * then on allocations give NULL, makers give undefined values, and a caller that runs a loop looks at `code`. Strings are UTF-8. Nested
  * values are walked to TPL_DEPTH at most, so the C stack does not grow with the input. */
 #ifndef SATCHEL_EMBED_TEMPLATE_VALUE_H
 #define SATCHEL_EMBED_TEMPLATE_VALUE_H

@@ -155,7 +155,7 @@ typedef struct {
     /* the text of answers, see above */
     const char *const *stop; /* n_stop stop strings, 0 to 1024; empty ones end nothing */
     int32_t n_stop, include_stop;
-    const char *thinking_open, *thinking_close; /* NULL: thinking is not told apart */
+    const char *thinking_open, *thinking_close; /* NULL: thinking is text */
     int32_t thinking_begin, zero;
 } satchel_generate_options;
 SATCHEL_API void satchel_generate_options_init(satchel_generate_options *, uint32_t size);

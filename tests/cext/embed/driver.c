@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hex.h"
 #include "satchel.h"
 
 enum { REPLIES = 64, MOST_IDS = 1 << 16 };
@@ -106,17 +107,6 @@ static char *next_of(char **rest) {
     return word;
 }
 
-static size_t unhex(const char *hex, char *out) {
-    size_t size = strlen(hex) / 2;
-    for (size_t i = 0; i < size; i++) {
-        unsigned byte;
-        sscanf(hex + 2 * i, "%2x", &byte);
-        out[i] = (char)byte;
-    }
-    out[size] = 0;
-    return size;
-}
-
 static void set_list(satchel_generate_options *o, const char *name, char *rest) {
     int64_t n = 0;
     int which = !strcmp(name, "bad_words");
@@ -124,9 +114,12 @@ static void set_list(satchel_generate_options *o, const char *name, char *rest) 
         char *slash = strchr(word, '/');
         if (slash)
             biases[n] = (satchel_bias){atoi(word), (float)atof(slash + 1)};
-        else if (!strcmp(name, "dry_breakers"))
-            unhex(word, breakers[n]), breaker_texts[n] = breakers[n];
-        else
+        else if (!strcmp(name, "dry_breakers")) {
+            size_t size;
+            char *text = read_hex(word, &size);
+            breaker_texts[n] = memcpy(breakers[n], text, size + 1);
+            free(text);
+        } else
             lists[which][n] = atoi(word);
     }
     if (!strcmp(name, "biases"))
@@ -139,19 +132,6 @@ static void set_list(satchel_generate_options *o, const char *name, char *rest) 
         o->dry_breakers = breaker_texts, o->n_dry_breakers = (int32_t)n;
 }
 
-/* Bytes from hexadecimal digits, with a zero byte behind them, which free() ends. */
-static char *read_hex(const char *hex) {
-    size_t size = *hex == '-' ? 0 : strlen(hex) / 2;
-    char *text = malloc(size + 1);
-    for (size_t i = 0; i < size; i++) {
-        unsigned byte;
-        sscanf(hex + 2 * i, "%2x", &byte);
-        text[i] = (char)byte;
-    }
-    text[size] = 0;
-    return text;
-}
-
 enum { MOST_TEXTS = 16 };
 static char *texts[MOST_TEXTS]; /* of the last begin */
 static int n_texts;
@@ -160,7 +140,8 @@ static int n_texts;
 static void set_text(satchel_generate_options *o, const char *name, const char *value) {
     if (n_texts == MOST_TEXTS || (strcmp(name, "stop") && strncmp(name, "thinking_", 9)))
         return;
-    texts[n_texts] = read_hex(value);
+    size_t size;
+    texts[n_texts] = read_hex(value, &size);
     if (!strcmp(name, "stop")) {
         o->stop = (const char *const *)texts;
         o->n_stop = n_texts + 1;
@@ -280,9 +261,10 @@ static void load(int by_memory) {
 
 static void tokenize(void) {
     uint32_t flags = (uint32_t)number();
-    char *hex = strtok(NULL, " "), *text = read_hex(hex ? hex : "-");
-    int64_t size = hex && *hex != '-' ? (int64_t)strlen(hex) / 2 : 0, n;
-    n = satchel_tokenize(model, text, size, flags, ids, MOST_IDS);
+    size_t size;
+    char *text = read_hex(strtok(NULL, " "), &size);
+    int64_t n;
+    n = satchel_tokenize(model, text, (int64_t)size, flags, ids, MOST_IDS);
     if (!tell(n))
         for (int64_t i = 0; i < n; i++)
             printf("%d ", ids[i]);
@@ -294,12 +276,12 @@ static void embed(void) {
     enum { MOST_FLOATS = 4096 };
     static float row[MOST_FLOATS];
     uint32_t flags = (uint32_t)number();
-    char *hex = strtok(NULL, " "), *text = read_hex(hex ? hex : "-");
-    int64_t size = hex && *hex != '-' ? (int64_t)strlen(hex) / 2 : 0, n;
-    n = satchel_embed(model, text, size, flags, row, MOST_FLOATS);
+    size_t size;
+    char *text = read_hex(strtok(NULL, " "), &size);
+    int64_t n;
+    n = satchel_embed(model, text, (int64_t)size, flags, row, MOST_FLOATS);
     if (!tell(n))
-        for (size_t i = 0; i < sizeof *row * (size_t)n; i++)
-            printf("%02x", ((unsigned char *)row)[i]);
+        print_hex(row, sizeof *row * (size_t)n);
     free(text);
 }
 
@@ -312,26 +294,25 @@ static void detokenize(void) {
         return;
     text = malloc((size_t)size + 1);
     satchel_detokenize(model, ids, n, flags, text, size + 1);
-    for (int64_t i = 0; i < size; i++)
-        printf("%02x", (unsigned char)text[i]);
+    print_hex(text, (size_t)size);
     free(text);
 }
 
-static void print_hex(const char *text, int64_t size) {
-    for (int64_t i = 0; i < size; i++)
-        printf("%02x", (unsigned char)text[i]);
+static void print_word(const char *text, size_t size) {
+    print_hex(text, size);
     printf(size ? " " : "- ");
 }
 
 static void chat(void) {
-    char *hex = strtok(NULL, " "), *request = read_hex(hex ? hex : "-");
+    size_t length;
+    char *request = read_hex(strtok(NULL, " "), &length);
     satchel_chat_prompt *prompt;
     if (!tell(satchel_chat_render(model, request, -1, &prompt))) {
         int64_t size, count;
         const char *text = satchel_chat_prompt_text(prompt, &size);
         const int32_t *found = satchel_chat_prompt_ids(prompt, &count);
         printf("%d ", satchel_chat_prompt_thinks(prompt));
-        print_hex(text, size);
+        print_word(text, (size_t)size);
         for (int64_t i = 0; i < count; i++)
             printf("%d ", found[i]);
         satchel_chat_prompt_free(prompt);
@@ -344,11 +325,11 @@ static void format(void) {
     if (tell(satchel_chat_facts(model, &f)))
         return;
     printf("%u ", f.flags);
-    print_hex(f.thinking_begin, (int64_t)strlen(f.thinking_begin));
-    print_hex(f.thinking_end, (int64_t)strlen(f.thinking_end));
-    print_hex(f.tool_calls, (int64_t)strlen(f.tool_calls));
-    print_hex(f.tool_calls_begin, (int64_t)strlen(f.tool_calls_begin));
-    print_hex(f.thinking_switches, (int64_t)strlen(f.thinking_switches));
+    print_word(f.thinking_begin, strlen(f.thinking_begin));
+    print_word(f.thinking_end, strlen(f.thinking_end));
+    print_word(f.tool_calls, strlen(f.tool_calls));
+    print_word(f.tool_calls_begin, strlen(f.tool_calls_begin));
+    print_word(f.thinking_switches, strlen(f.thinking_switches));
 }
 
 int template_command(const char *word);

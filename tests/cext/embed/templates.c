@@ -9,6 +9,7 @@
 
 #include "chat.h"
 #include "error.h"
+#include "hex.h"
 
 int template_command(const char *word);
 
@@ -30,27 +31,22 @@ static void load(const char *path) {
 }
 
 static void render(int escaped, long long seconds, const char *hex) {
-    size_t size = strlen(hex) / 2;
-    char *text = malloc(size + 1);
+    size_t size;
+    char *text = read_hex(hex, &size);
     time_t now = (time_t)seconds;
     struct tm fields;
     tpl_builder plain = {0};
     tpl_heap heap;
     tpl_value made;
     gmtime_r(&now, &fields);
-    for (size_t i = 0; i < size; i++) {
-        unsigned byte;
-        sscanf(hex + 2 * i, "%2x", &byte);
-        text[i] = (char)byte;
-    }
     chat_begin(&heap, size);
     made = chat_render(&heap, &loaded, text, size, escaped, &fields);
     if (!heap.code)
         tpl_put_unescaped(&heap, escaped ? &loaded.escape : &(tpl_escape){0}, &plain, made.text->data, made.text->size);
     if (heap.code)
         printf("error %d %s", heap.code, heap.reason);
-    for (uint64_t i = 0; !heap.code && i < plain.size; i++)
-        printf("%02x", (unsigned char)plain.data[i]);
+    else
+        print_hex(plain.data, plain.size);
     tpl_end(&heap);
     free(text);
 }
@@ -63,8 +59,7 @@ int template_command(const char *word) {
     } else if (!strcmp(word, "render")) {
         int escaped = atoi(rest);
         long long now = atoll(strtok(NULL, " "));
-        rest = strtok(NULL, " ");
-        render(escaped, now, rest ? rest : "");
+        render(escaped, now, strtok(NULL, " "));
     } else if (!strcmp(word, "end_section")) {
         template_section_free(&loaded);
     } else {

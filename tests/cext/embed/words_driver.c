@@ -10,6 +10,7 @@
 
 #include "answer.h"
 #include "error.h"
+#include "hex.h"
 
 enum { MOST_IDS = 1 << 20 };
 static uint8_t *file;
@@ -27,25 +28,6 @@ static int read_ids(void) {
 static uint32_t number(void) {
     char *word = strtok(NULL, " ");
     return word ? (uint32_t)atoi(word) : 0;
-}
-
-/* The bytes that a word of hexadecimal digits says; free() ends them. A word of "-" says none. */
-static char *read_hex(size_t *size) {
-    char *hex = strtok(NULL, " "), *bytes;
-    *size = hex && *hex != '-' ? strlen(hex) / 2 : 0;
-    bytes = malloc(*size + 1);
-    for (size_t i = 0; i < *size; i++) {
-        unsigned byte;
-        sscanf(hex + 2 * i, "%2x", &byte);
-        bytes[i] = (char)byte;
-    }
-    bytes[*size] = 0;
-    return bytes;
-}
-
-static void print_hex(const char *bytes, size_t size) {
-    for (size_t i = 0; i < size; i++)
-        printf("%02x", (unsigned char)bytes[i]);
 }
 
 static int failed(int code) {
@@ -78,7 +60,7 @@ static void open_file(void) {
 static void tokenize(void) {
     uint32_t flags = number();
     size_t size;
-    char *text = read_hex(&size);
+    char *text = read_hex(strtok(NULL, " "), &size);
     token_list list = {0};
     if (!failed(words_encode(&vocabulary, text, (int64_t)size, flags, &list)))
         for (int64_t i = 0; i < list.n; i++)
@@ -120,13 +102,13 @@ static void run_answer(void) {
     int count;
     o.begins = (int32_t)number();
     o.include_stop = (int32_t)number();
-    open = read_hex(&size);
+    open = read_hex(strtok(NULL, " "), &size);
     o.open = size ? open : NULL;
-    close = read_hex(&size);
+    close = read_hex(strtok(NULL, " "), &size);
     o.close = size ? close : NULL;
     o.n_stops = (int32_t)number();
     for (int32_t i = 0; i < o.n_stops; i++)
-        stops[i] = read_hex(&size);
+        stops[i] = read_hex(strtok(NULL, " "), &size);
     count = read_ids();
     if (!failed(answer_begin(&a, &vocabulary, &o))) {
         for (int i = 0; i < count && a.stopped < 0; i++) {
