@@ -15,6 +15,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -96,13 +97,20 @@ class Process:
 
 
 def children(pid: int) -> list[int]:
-    """Processes that any thread of this one started."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(word) for task in tasks for word in task.read_text(encoding="ascii").split()]
+    """Processes that any thread of this one started; none where it has ended."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread ended after it was listed
+            found += map(int, task.read_text(encoding="ascii").split())
+    return found
 
 
 def private(pid: int) -> int:
-    rows = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    """Unshared memory of a process in bytes: 0 where it has ended."""
+    try:
+        rows = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
     return sum(int(row.split()[1]) << 10 for row in rows if row.startswith("Private_"))
 
 

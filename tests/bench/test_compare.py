@@ -21,6 +21,7 @@ import compare_table as table
 import pytest
 from compare_engines import MODES, Row, command, commands_of, serve
 from compare_seats import Child, Crashed, Outcome, Seat, busy_core, measure_row
+from serving_process import children
 
 from satchel.errors import RequestError
 
@@ -369,25 +370,16 @@ def test_a_process_that_works_while_it_waits_is_noted(seats: list[Seat]) -> None
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process can be pinned here")
 def test_the_busy_process_is_pinned_to_core_0_and_ends() -> None:
-    before = set(children())
+    before = set(children(os.getpid()))
     try:
         with busy_core(True):
-            (worker,) = set(children()) - before
+            (worker,) = set(children(os.getpid())) - before
             assert os.sched_getaffinity(worker) == {0}
     except RequestError as error:
         pytest.skip(str(error))
-    assert set(children()) == before
+    assert worker not in children(os.getpid())
     with busy_core(False):
-        assert set(children()) == before
-
-
-def children() -> list[int]:
-    """Child processes of this one."""
-    return [
-        int(word)
-        for thread in Path("/proc/self/task").iterdir()
-        for word in (thread / "children").read_text().split()
-    ]
+        assert not set(children(os.getpid())) - before
 
 
 # ---- the script

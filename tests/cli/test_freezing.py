@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from packages import PACKAGES
+from serving_process import children
 from tiny_file import write_model
 from waiting import SECONDS, ready
 
@@ -182,8 +183,3 @@ def answers(program: Path, model: Path) -> None:
             assert any(one.startswith(bytes(program) + b"\0--as-python\0") for one in started)
         finally:
             process.kill()
-
-
-def children(pid: int) -> list[str]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [child for task in tasks for child in (task / "children").read_text().split()]
