@@ -28,7 +28,7 @@ from satchel.runtime.placement.step import settle_step
 from satchel.runtime.weights.packing import own_bytes
 
 SLOWEST = 0.6  # speed of a member, as a part of the fastest one's, below which devices do not make a group
-GAIN = 0.95  # more devices than one must bring its seconds down to this part
+GAIN = 0.95  # more devices must bring the seconds of fewer down to this part
 # Bytes of weights below which a group is not considered where one device has room: most of a token's time is
 # then that of the kernels' starts, which a group does not divide, and measuring it would delay the load.
 SMALL = 1 << 30
@@ -133,22 +133,30 @@ def _fastest(
     measure: Measure,
 ) -> Opened:
     found = list(_by_layers(gguf, opened.devices, options, wanted, measure))
-    notes, group = opened.notes, None
-    try:
-        group = _joined(members, measure)
-        found += _by_group(gguf, group, options, wanted, measure)
-    except DeviceError as error:
-        notes = (*notes, f"split_mode auto: a group is left out: {error}")
+    notes = opened.notes
+    for count in group_sizes(len(members)):
+        try:
+            group = _joined(members[:count], measure)
+            try:
+                found += _by_group(gguf, group, options, wanted, measure)
+            finally:
+                group.part()
+        except DeviceError as error:
+            notes = (*notes, f"split_mode auto: a group of {count} is left out: {error}")
     if not found:  # what does not fit is told by the load
-        best = None
-    else:
-        best = best_of(found)
-        notes = (*notes, said(best, found))
-    if group is not None and best is not None and best.devices == (group,):
-        return _grouped(Opened(opened.devices, notes), group)
-    if group is not None:
-        group.part()
-    return _only(Opened(opened.devices, notes), opened.devices if best is None else best.devices)
+        return Opened(opened.devices, notes)
+    best = best_of(found)
+    notes = (*notes, said(best, found))
+    if isinstance(best.devices[0], GroupDevice):
+        return _grouped(Opened(opened.devices, notes), _joined(best.devices[0].members, measure))
+    return _only(Opened(opened.devices, notes), best.devices)
+
+
+def group_sizes(members: int) -> list[int]:
+    """Sizes of the groups to try: powers of two, because most models' heads divide by them, and all members.
+    The first members form a smaller group: backends list devices in the order in which they are reached.
+    """
+    return [*(1 << e for e in range(1, members.bit_length()) if 1 << e < members), members]
 
 
 def _by_layers(
@@ -180,7 +188,8 @@ def _by_group(
     if not group_fits(sizes.on(placed)[group.name], group, wanted):
         return []
     predicted = predict(placed, sizes, {group.name: measure(group)})
-    return [SplitCandidate("tensor", (group,), predicted, len(group.members))]
+    count = len(group.members)
+    return [SplitCandidate(f"tensor on {count}", (group,), predicted, count)]
 
 
 def group_fits(nbytes: int, group: GroupDevice, wanted: PlacementOptions) -> bool:
@@ -192,12 +201,12 @@ def group_fits(nbytes: int, group: GroupDevice, wanted: PlacementOptions) -> boo
 
 
 def best_of(found: Sequence[SplitCandidate]) -> SplitCandidate:
-    """The candidate with the least seconds. One device gives way to several only where they gain, and none to
+    """The candidate with the least seconds. Fewer devices give way to more only where these gain, and none to
     one that is slower for a single answer.
     """
     best = found[0]
     for other in found[1:]:
-        most = GAIN if best.apart == 1 else 1.0
+        most = GAIN if other.apart > best.apart else 1.0
         shorter = other.predicted.seconds < most * best.predicted.seconds
         if shorter and other.predicted.decode <= best.predicted.decode:
             best = other

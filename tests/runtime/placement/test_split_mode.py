@@ -73,9 +73,10 @@ def test_a_faster_group_is_taken(gguf: GGUF) -> None:
     with opened(gguf, Simulated(group=1.5)) as found:
         assert [d.name for d in found.devices] == ["remote+remote:1"]
         assert (
-            "split_mode auto: tensor: it is predicted to be the fastest (t/s of an answer" in found.notes[-1]
+            "split_mode auto: tensor on 2: it is predicted to be the fastest (t/s of an answer"
+            in found.notes[-1]
         )
-        assert "remote " in found.notes[-1] and "; tensor " in found.notes[-1]
+        assert "remote " in found.notes[-1] and "; tensor on 2 " in found.notes[-1]
 
 
 @pytest.mark.parametrize("group", [0.5, 1.0, 1.01])
@@ -100,7 +101,50 @@ def test_a_group_that_cannot_be_joined_is_left_out(gguf: GGUF, monkeypatch: pyte
     monkeypatch.setattr(split_mode, "_joined", joins)
     with opened(gguf, Simulated(9.0)) as found:
         assert [d.name for d in found.devices] == ["remote", "cpu"]
-        assert found.notes[-2:][0] == "split_mode auto: a group is left out: the members cannot be joined"
+        assert (
+            found.notes[-2:][0] == "split_mode auto: a group of 2 is left out: the members cannot be joined"
+        )
+
+
+class BySize(Simulated):
+    """A group's speed, by its number of members."""
+
+    def __init__(self, groups: dict[int, float]) -> None:
+        super().__init__(1.0)
+        self.groups = groups
+        self.rates |= {"remote:2": 1.0, "remote:3": 1.0}
+
+    def __call__(self, device: Device) -> Speed:
+        if isinstance(device, GroupDevice):
+            self.group = self.groups[len(device.members)]
+        return super().__call__(device)
+
+
+@pytest.mark.parametrize(
+    ("groups", "wanted"),
+    [
+        ({2: 1.6, 4: 2.0}, ["remote+remote:1+remote:2+remote:3"]),
+        ({2: 1.6, 4: 1.2}, ["remote+remote:1"]),  # of small products the two further members only wait
+        ({2: 1.6, 4: 1.62}, ["remote+remote:1"]),  # not worth two further devices
+        ({2: 0.8, 4: 0.9}, ["remote", "cpu"]),
+    ],
+)
+def test_of_four_devices_two_may_be_enough(
+    gguf: GGUF, monkeypatch: pytest.MonkeyPatch, groups: dict[int, float], wanted: list[str]
+) -> None:
+    monkeypatch.setenv("SATCHEL_REMOTE_DEVICES", "4")
+    measure = BySize(groups)
+    devices = ",".join(f"remote:{i}" for i in range(4))
+    with open_split(gguf, Options(device=devices, threads=1), None, measure) as found:
+        assert [d.name for d in found.devices] == wanted
+    assert {"remote+remote:1", "remote+remote:1+remote:2+remote:3"} <= set(measure.asked)
+
+
+@pytest.mark.parametrize(
+    ("members", "sizes"), [(2, [2]), (3, [2, 3]), (4, [2, 4]), (6, [2, 4, 6]), (8, [2, 4, 8])]
+)
+def test_sizes_of_groups_that_are_tried(members: int, sizes: list[int]) -> None:
+    assert split_mode.group_sizes(members) == sizes
 
 
 def test_a_model_that_does_not_fit_one_takes_layers_or_the_group(gguf: GGUF) -> None:
