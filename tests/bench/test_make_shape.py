@@ -27,9 +27,11 @@ needs_cpu = pytest.mark.skipif(
 # Billions of parameters and tensors of the real files; 0: not known. Llama 4 and Gemma 3 without their eyes.
 REAL = {
     "llama-3.1-8b": (8.03, 292),
+    "llama-3.3-70b": (70.554, 724),
     "qwen2.5-0.5b": (0.494, 290),
     "qwen2.5-7b": (7.616, 339),
     "qwen3-8b": (8.191, 399),
+    "qwen3-14b": (14.768, 443),
     "qwen3-30b-a3b": (30.532, 579),
     "qwen3-next-80b-a3b": (79.674, 843),
     "deepseek-v2-lite": (15.706, 0),
