@@ -79,7 +79,7 @@ class IssueReport:
             "\n".join([f"## {title}\n", "```", *(lines or ["none"]), "```\n"])
             for title, lines in sections.items()
         ]
-        text = _redacted("\n".join(["# Satchel report\n", *parts]), _secrets(values))
+        text = redacted("\n".join(["# Satchel report\n", *parts]), _secrets(values))
         self.check()
         replace_files([(self.path, lambda file: write_all(file, text.encode("utf-8", "replace")))])
 
@@ -125,8 +125,8 @@ class IssueReport:
         return json.dumps(self._value("", found), indent=2, ensure_ascii=False)
 
 
-def _redacted(text: str, secrets: Iterable[str]) -> str:
-    """The text without these secrets, and without what looks like a secret."""
+def redacted(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text without these secrets, without what looks like a secret, and with ~ for the home folder."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "(redacted)")
     for pattern, instead in PATTERNS:

@@ -7,6 +7,7 @@ with the standard deviation of the speeds. --url measures a server over HTTP (cl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -17,7 +18,7 @@ from satchel.cli.load.command import UrlOptions, measure
 from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, open_model
 from satchel.cli.progress import awaited, working
-from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, writer
+from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, Column, TableWriter, writer
 from satchel.formats.gguf.labels import file_type, parameters, size_label
 from satchel.store.resolve import default_model
 
@@ -109,6 +110,9 @@ def bench(
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
     no_warmup: Annotated[bool, option("--no-warmup", help="Measure without what runs before.")] = False,
     profile: Annotated[bool, option("--profile", help="Print the time of each op.")] = False,
+    share: Annotated[
+        bool, option("--share", help="Print a block to paste elsewhere: machine, model, figures.")
+    ] = False,
 ) -> int:
     """Measure tokens per second, and the share of what the machine's memory and instructions allow.
 
@@ -118,6 +122,8 @@ def bench(
     """
     if output not in OUTPUTS:
         raise wrong("-o", f"expected {', '.join(OUTPUTS)}, got {output}")
+    if share and (server.url or profile or output != "md"):
+        raise wrong("--share", "expected neither --url, --profile nor -o beside it")
     if server.url:
         return on_server(server, model or [], test, batch, output, not no_warmup)
     runs = [
@@ -128,11 +134,11 @@ def bench(
     if batch.npl and profile:
         raise wrong("--profile", "expected -p, -n or -pg beside it, got -npl")
     if batch.npl:
-        batched(runs, batch.counts(), repeats, output, not no_warmup)
+        batched(runs, batch.counts(), repeats, output, not no_warmup, share)
     elif profile:
         profiled(runs, test.tests(), repeats, output)
     else:
-        single(runs, test.tests(), repeats, output, not no_warmup)
+        single(runs, test.tests(), repeats, output, not no_warmup, share)
     return 0
 
 
@@ -217,7 +223,9 @@ def counted(model: Model) -> Counters:
     return found
 
 
-def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool) -> None:
+def single(
+    runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool, share: bool
+) -> None:
     """Prints llama-bench's table."""
     from satchel.runtime.device.peaks import read_rate
     from satchel.runtime.tasks.bench import Runner, bytes_by_device
@@ -227,6 +235,8 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
         with opened(options, context=max(t.context for t in tests)) as model:
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
             limits, counters = measured(model, about), counted(model)
+            if share:
+                write = headed(model, about, MARKDOWN)
             for test in tests:
                 with working(f"{test.name}, {repeats} times"):
                     found = runner.run(test, repeats, warm_up, counters)
@@ -270,6 +280,14 @@ def explain(output: str, meaning: str) -> None:
     """Prints the meaning of the columns below a Markdown table."""
     for line in meaning.splitlines() if output == "md" else ():
         note(f"satchel: {line}")
+
+
+def headed(model: Model, about: dict[str, Any], columns: Sequence[Column]) -> TableWriter:
+    """The writer of a table below a block's head, which it prints."""
+    from satchel.cli.share import head
+
+    print(head(model, about, sys.argv[1:]), flush=True)
+    return writer("md", columns)
 
 
 def describe(model: Model) -> dict[str, Any]:
@@ -318,7 +336,12 @@ def facts(found: BenchResult, limit: float | None, limits: DevicePeaks) -> dict[
 
 
 def batched(
-    runs: list[ModelOptions], counts: Sequence[list[int]], repeats: int, output: str, warm_up: bool
+    runs: list[ModelOptions],
+    counts: Sequence[list[int]],
+    repeats: int,
+    output: str,
+    warm_up: bool,
+    share: bool,
 ) -> None:
     """Prints llama-batched-bench's table, with the medians of the repeats."""
     from satchel.runtime.tasks.bench import Runner, run_batched
@@ -330,6 +353,8 @@ def batched(
         with opened(options, context=context, slots=max(parallel)) as model:
             about = describe(model)
             note(f"satchel: {about['model']} on {about['threads']} threads")
+            if share:
+                write = headed(model, about, BATCHED)
             runner = Runner(model.engine, model.arch.vocab)
             lines = run_batched(runner, prompts, generated, parallel, repeats, warm_up)
             for line in awaited(lines, "the next batch"):

@@ -23,6 +23,7 @@ import typer
 
 from satchel.cli.console import note, plain
 from satchel.cli.groups import wrong
+from satchel.cli.machine import MISSING, memory, processor, system, version
 from satchel.cli.progress import awaited, working
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from satchel.runtime.device.device import BackendLibrary
 
 PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
-MISSING = "missing"
 ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # errors without a GPU
 LOW = 2 << 30  # bytes of free memory below which a small model may not fit
 PACKAGES = ("numpy", "numba", "cffi", "llguidance", "tokenizers", "sentencepiece", "jinja2")
@@ -75,22 +75,22 @@ def doctor(
         satchel doctor --report issue.md --log server.log
     """
     issue = _issue_report(report, force, log, request, prompts)
-    system, checks = machine(), []
+    facts, checks = machine(), []
     if not as_json:
-        print("\n".join(f"{key:<8} {value}" for key, value in system.items()))
+        print("\n".join(f"{key:<8} {value}" for key, value in facts.items()))
     for check in awaited(chain(backends(), [searches()], gpus(), model(), sandbox()), "the next check"):
         checks.append(check)
         if not as_json:
             show(check)
     usable = any(c.kind == "backend" and c.result == PASS for c in checks)
     if as_json:
-        found = {"system": system, "checks": [asdict(c) for c in checks], "usable": usable}
+        found = {"system": facts, "checks": [asdict(c) for c in checks], "usable": usable}
         print(json.dumps(found, indent=2))
     elif not usable:
         note("no backend can run a model here")
     if issue is not None:
         with working("writing the report"):
-            issue.write(system, map(told, checks))
+            issue.write(facts, map(told, checks))
         note(f"{issue.path}: written; read it before you send it")
     return 0 if usable else 1
 
@@ -126,40 +126,17 @@ def show(check: CheckResult) -> None:
 
 def machine() -> dict[str, str]:
     """The system's facts by name: versions, processor, memory."""
-    from satchel.runtime.device.processors import cores
-
     found = {name: version(name) for name in PACKAGES}
     packages = ", ".join(f"{n} {v}" for n, v in found.items() if v != MISSING or n not in EXTRAS)
     total, free = memory()
     low = "; that is little" if 0 < free < LOW else ""
     return {
         "satchel": f"{version('satchel')} on Python {platform.python_version()} ({sys.executable})",
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "system": system(),
         "packages": packages,
-        "cpu": f"{proc('cpuinfo').get('model name', platform.machine())}, {cores()} cores for this process",
+        "cpu": processor(),
         "memory": f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free{low}",
     }
-
-
-def version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return MISSING
-
-
-def memory() -> tuple[int, int]:
-    """(total, available) memory in bytes on Linux; zeros elsewhere."""
-    rows = proc("meminfo")
-    total, free = (int(rows.get(name, "0").split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
-    return total, free
-
-
-def proc(name: str) -> dict[str, str]:
-    """A file of /proc as a mapping; empty without /proc."""
-    path = Path("/proc", name)
-    pairs = (line.partition(":") for line in path.read_text().splitlines()) if path.exists() else ()
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def backends() -> Iterator[CheckResult]:

@@ -15,6 +15,7 @@ import pytest
 import tiny
 import tiny_file
 
+from satchel.cli import share
 from satchel.cli.commands.bench import numbers
 from satchel.cli.main import main
 from satchel.cli.usage import UsageError
@@ -244,9 +245,47 @@ def test_batched(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(r["speed_tg"] == pytest.approx(4 * r["pl"] / r["t_tg"]) for r in rows)
 
 
+@needs_cpu
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_block_to_paste_names_no_folder_and_no_secret(
+    batched: bool, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ["-npl", "2", "-npp", "8", "-ntg", "4"] if batched else ["-p", "8", "-n", "4"]
+    asked = ["bench", "-m", str(model), *sizes, "-r", "1", "--share"]
+    monkeypatch.setattr("sys.argv", ["satchel", *asked, f"--config={model.parent}/mine.toml"])
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    assert str(model.parent) not in out and str(Path.home()) not in out
+    head, table = out.strip().rsplit("\n\n", 1)
+    rows = dict(line.strip("| ").split(" | ", 1) for line in head.splitlines()[3:] if " | " in line)
+    assert list(rows) == ["Satchel", "system", "processor", "device cpu", "model", "command"]
+    assert rows["model"].startswith(f"{model.name}, ")
+    assert rows["command"].startswith(f"`satchel bench -m {model.name} ")
+    assert rows["command"].endswith("--share --config=mine.toml`")
+    assert all(line.startswith("| ") and line.endswith(" |") for line in table.splitlines())
+    assert len(table.splitlines()) == 3 + (not batched)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["bench", "-m", "/home/ann/my models/x.gguf"], "satchel bench -m x.gguf"),
+        (["bench", "-m", "C:\\Users\\ann\\x.gguf"], "satchel bench -m x.gguf"),
+        (["bench", "--lora=/home/ann/a.gguf", "-p", "1,2"], "satchel bench --lora=a.gguf -p 1,2"),
+        (["bench", "--hub-token", "hf_abcdefghijkl"], "satchel bench --hub-token (redacted)"),
+        (["bench", "-m", "a`b.gguf"], "satchel bench -m 'a'b.gguf'"),
+    ],
+)
+def test_a_command_line_to_paste(words: list[str], shown: str) -> None:
+    assert share.command(words) == shown
+
+
 @pytest.mark.parametrize(
     "args",
     [
+        ["--share", "-o", "json"],
+        ["--share", "--profile"],
+        ["--share", "--url", "http://127.0.0.1:1"],
         ["-o", "xml"],
         ["-p", "x"],
         ["-p", "-1"],
