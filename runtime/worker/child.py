@@ -14,6 +14,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from bisect import bisect_right
 from collections import abc
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,10 @@ from typing import Any, BinaryIO, cast
 from satchel.errors import DeviceError, SatchelError
 from satchel.formats.gguf import OpenFile
 from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import Options
+from satchel.runtime.api.recovering import PAUSE, RECONNECT
 from satchel.runtime.api.tokenized_options import with_constraint
+from satchel.runtime.device.lost import DeviceUnreachable, LinkLost
 from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import End, RequestHandle
@@ -53,6 +57,7 @@ PR_SET_PDEATHSIG = 1
 ITEMS = 1024  # tokens per message, with their reports: well below the size limit
 COMPILING = 2  # threads that compile grammars
 NO_SANDBOX = "none: it is switched off"
+LEFT = 3  # status of a process that left because the host of a device was lost
 SPARE = 1 << 30  # allowance for written files, in bytes: headers, log lines
 # Fields of a sequence that the parent receives at its end.
 TOLD = ("num_computed_tokens", "cached", "miss", "started", "first", "preempted", "used")
@@ -117,7 +122,8 @@ class Worker:
             self.send({"progress": [done, total]})
 
         options = replace(decode(message["options"]), worker="thread")
-        model = Model.load(Path(message["open"]), options, progress=progress)
+        model = self._opened(Path(message["open"]), options, progress, again=bool(message["again"]))
+        model.leave = self._leave
         service = model.service
         if isinstance(service, Service):
             service.watch, service.watch_scope = self._watch, self._watch_scope
@@ -133,6 +139,32 @@ class Worker:
         gc.collect()
         gc.freeze()
         return model
+
+    def _opened(
+        self, path: Path, options: Options, progress: abc.Callable[[int, int], None], *, again: bool
+    ) -> Model:
+        """Loads the model. again: a process before this one was lost, perhaps with a device's host: the host
+        is tried for a while, then left out.
+        """
+        until = time.monotonic() + RECONNECT
+        while True:
+            try:
+                return Model.load(path, options, progress=progress)
+            except (LinkLost, DeviceUnreachable) as error:
+                if not again:
+                    raise
+                if time.monotonic() < until:
+                    time.sleep(PAUSE)
+                    continue
+                LOG.error("%s: %s", path.name, error)
+                options = without_device(options, error.device)
+
+    def _leave(self, error: LinkLost) -> None:
+        """Ends the process: its sandbox lets it make no connection. The parent begins another, which takes
+        the requests with the tokens that they have.
+        """
+        self.send({"lost": str(error)})
+        os._exit(LEFT)
 
     def serve(self, model: Model, source: BinaryIO) -> None:
         """Serves until the parent closes or is gone. This thread never waits for the engine, a grammar, or
@@ -266,6 +298,13 @@ class Worker:
     def _end(self, number: int, end: End, known: Message | None = None) -> None:
         error = encode_error(end.error) if end.error else None
         self.send({"end": number, "finish": end.finish, "error": error, "facts": known or {}})
+
+
+def without_device(options: Options, device: str) -> Options:
+    """The options without a device that is lost; the CPU if no named one is left."""
+    left = options.placement_options.without(device)
+    rules = tuple(rule for rule in options.override_tensor if device not in rule)
+    return replace(options, device=",".join(left.devices), tensor_split="", override_tensor=rules)
 
 
 def count_of(rows: abc.Sequence[tuple[int, abc.Sequence[object]]]) -> int:

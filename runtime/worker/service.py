@@ -90,6 +90,7 @@ class WorkerService:
         self.sandbox = ""
         self._ready_at = 0.0
         self._dog, self._hung = self._watchdog(), ""
+        self._host = ""  # why the process left, where the host of a device was lost
         self._over = threading.Event()
         self._blame, self._count = Blame(), count(1)
         self._loading: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
@@ -274,8 +275,9 @@ class WorkerService:
                 except SatchelError as error:
                     self._broken = error
                     break
-                self._dog, self._hung = self._watchdog(), ""
-                process.send({"open": str(self.path), "options": encode(self.options), "beat": BEAT})
+                self._dog, self._hung, self._host = self._watchdog(), "", ""
+                opening = {"open": str(self.path), "options": encode(self.options), "beat": BEAT}
+                process.send({**opening, "again": bool(self.restarts)})
                 if self._closed:
                     process.kill()
             self._listen(process)
@@ -319,6 +321,8 @@ class WorkerService:
             elif "log" in message:
                 level, text = message["log"]
                 LOG.log(level, "%s", text)
+            elif "lost" in message:
+                self._host = str(message["lost"])
             elif "failed" in message:
                 self._broken = self._unloadable(message)
 
@@ -450,6 +454,8 @@ class WorkerService:
 
     def _useless(self) -> bool:
         """Whether the process ended by itself: during the load, or soon after it while idle."""
+        if self._host and self._ready:
+            return False
         had_work = self._step or any(a.sent and not a.bare for a in self._calls.values())
         return not (self._ready and (had_work or time.monotonic() - self._ready_at > YOUNG))
 
@@ -468,7 +474,7 @@ class WorkerService:
             return
         calls = [n for n, a in self._calls.items() if a.sent and not a.bare]
         step, self._step = [*(n for n in self._step if n in self._live), *calls], []
-        guilty = self._blame.died(step)
+        guilty = None if self._host else self._blame.died(step)  # another host's loss is no request's fault
         if guilty in self._live:
             self._end(guilty, End("error", self._refusal(guilty, died)))
         elif guilty is not None:
