@@ -7,11 +7,12 @@ back.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,8 +25,19 @@ from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.log import LOG
 from satchel.runtime.placement.options import PlacementOptions
 
+RECONNECT_NAME = "SATCHEL_DEVICE_RECONNECT_S"
 RECONNECT = 10.0  # seconds for which the host of a lost device is tried
 PAUSE = 0.2  # seconds between two tries
+
+
+def reconnecting() -> Iterator[bool]:
+    """Gives True for each time that the host of a lost device is to be tried again, pausing between them.
+    SATCHEL_DEVICE_RECONNECT_S: for how many seconds.
+    """
+    until = time.monotonic() + float(os.environ.get(RECONNECT_NAME, RECONNECT))
+    while time.monotonic() < until:
+        yield True
+        time.sleep(PAUSE)
 
 
 class Recovering(ABC):
@@ -124,14 +136,13 @@ class Recovering(ABC):
             raise self._stuck
         old.join()
         self._release()
-        until = time.monotonic() + RECONNECT
+        tries = reconnecting()
         while True:
             try:
                 self._open()
                 break
             except (DeviceLost, DeviceUnreachable) as error:
-                if isinstance(error, LinkLost | DeviceUnreachable) and time.monotonic() < until:
-                    time.sleep(PAUSE)
+                if isinstance(error, LinkLost | DeviceUnreachable) and next(tries, False):
                     continue
                 LOG.error("%s: %s", self.path.name, error)
                 self.placement_options = self.placement_options.without(error.device)

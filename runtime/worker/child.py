@@ -14,7 +14,6 @@ import socket
 import stat
 import sys
 import threading
-import time
 from bisect import bisect_right
 from collections import abc
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ from satchel.errors import DeviceError, SatchelError
 from satchel.formats.gguf import OpenFile
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
-from satchel.runtime.api.recovering import PAUSE, RECONNECT
+from satchel.runtime.api.recovering import reconnecting
 from satchel.runtime.api.tokenized_options import with_constraint
 from satchel.runtime.device.lost import DeviceUnreachable, LinkLost
 from satchel.runtime.engine.cancel_scope import CancelScope
@@ -146,15 +145,14 @@ class Worker:
         """Loads the model. again: a process before this one was lost, perhaps with a device's host: the host
         is tried for a while, then left out.
         """
-        until = time.monotonic() + RECONNECT
+        tries = reconnecting()
         while True:
             try:
                 return Model.load(path, options, progress=progress)
             except (LinkLost, DeviceUnreachable) as error:
                 if not again:
                     raise
-                if time.monotonic() < until:
-                    time.sleep(PAUSE)
+                if next(tries, False):
                     continue
                 LOG.error("%s: %s", path.name, error)
                 options = without_device(options, error.device)
