@@ -128,7 +128,7 @@ def _speed_there(gguf: GGUF, device: NetDevice, options: Options) -> Speed:
     found = _known(told)
     if found is None:
         raise DeviceError(f"device {device.name}: its speed is {told!r:.80}, which is not understood")
-    link, latency = _link(device)
+    link, latency = link_to(device)
     return replace(found, link=link, latency=latency)
 
 
@@ -253,7 +253,7 @@ def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) 
     fewer = max(1, kept // FEWER)
     with open() as device:
         small = _run(gguf, device, fewer, repack, activations, prompt=True)
-        link, latency = _link(device)
+        link, latency = link_to(device)
     large = small
     if kept > fewer:
         with open() as device:
@@ -318,7 +318,7 @@ def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[fl
     return statistics.median(taken[1:]), statistics.median(around[1:])
 
 
-def _link(device: Device) -> tuple[float, float]:
+def link_to(device: Device) -> tuple[float, float]:
     """Bytes per second of copies to a device and back, the slower of the two, and seconds of a small copy."""
     buffer, data = members_of(device)[0].alloc(LINK, OUT), np.ones(LINK, np.uint8)
     small = data[:4096]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -37,14 +38,18 @@ def name_of(server: DeviceServer, device: str = "cpu") -> str:
 
 
 class HostProcess:
-    """`satchel device` in a process of its own. port: 0 for a free one."""
+    """`satchel device` in a process of its own, with one device. port: 0 for a free one. hold: the remote
+    device's SATCHEL_REMOTE_HOLD.
+    """
 
-    def __init__(self, key: Path, port: int = 0, *more: str) -> None:
-        command = [*interpreter(), "-m", "satchel.cli", "device", "--listen", f"{LOOPBACK}:{port}"]
-        command += ["--key-file", str(key), "-dev", "cpu", *more]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1)
+    def __init__(self, key: Path, port: int = 0, device: str = "remote", hold: Path | None = None) -> None:
+        command = [*interpreter(), "-m", "satchel", "device", "--listen", f"{LOOPBACK}:{port}"]
+        command += ["--key-file", str(key), "-dev", device]
+        environ = {**os.environ, "SATCHEL_REMOTE_HOLD": str(hold or "")}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1, env=environ)
         self.said: list[str] = []
-        self.port = int(self.heard("lends").split()[2].rstrip(":"))
+        self.port = int(self.heard("lends").partition(" port ")[2].partition(":")[0])
+        self.name = f"{LOOPBACK}:{self.port}/{device}"
 
     def heard(self, text: str) -> str:
         """Waits for a line with this text, and returns it."""
@@ -54,10 +59,6 @@ class HostProcess:
             if text in line:
                 return line
         raise AssertionError(f"no line with {text!r} in {self.said}")
-
-    @property
-    def name(self) -> str:
-        return f"{LOOPBACK}:{self.port}/cpu"
 
     def kill(self) -> None:
         """kill -9."""

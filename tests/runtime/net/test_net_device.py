@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny_file
 import waiting
-from devices import missing
+from devices import needs
 
 from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.gguf import open_gguf
@@ -34,7 +34,7 @@ from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights.packing import PackedWeights
 from satchel.runtime.weights.there import bind_there
 
-pytestmark = pytest.mark.skipif(bool(missing("cpu")), reason=missing("cpu"))
+pytestmark = needs("cpu")
 IDS = [3, 1, 4, 1, 5]
 LOAD: LoadKwargs = {"threads": 1, "context": 64, "slots": 2}
 
@@ -101,7 +101,7 @@ def test_answers_are_those_of_local_devices_bit_for_bit(
     np.testing.assert_array_equal(logits, wanted[1])
 
 
-@pytest.mark.skipif(bool(missing("remote")), reason=missing("remote"))
+@needs("remote")
 def test_a_device_with_memory_apart_and_late_execution_gives_the_same(
     path: Path, key: Path, servers: tuple[DeviceServer, ...], wanted: tuple[list[int], Array]
 ) -> None:

@@ -12,14 +12,15 @@ import net_hosts
 import pytest
 import tiny_file
 import waiting
-from devices import missing
+from devices import needs
 
 from satchel.runtime.api.model import Model, WorkerModel
 from satchel.runtime.api.options import LoadKwargs
+from satchel.runtime.api.reply import Reply
 from satchel.runtime.children import interpreter
 from satchel.runtime.sampling import GREEDY
 
-pytestmark = pytest.mark.skipif(bool(missing("cpu")), reason=missing("cpu"))
+pytestmark = needs("remote")
 IDS = [3, 1, 4, 1, 5]
 TOKENS = 40
 LOAD: LoadKwargs = {"threads": 1, "context": 64, "slots": 2}
@@ -45,58 +46,75 @@ def wanted(path: Path) -> list[int]:
         return list(reply.ids)
 
 
+class Held:
+    """A host whose device runs only while a test lets it, so that the test kills it in the middle of an
+    answer.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.key, self._hold = net_hosts.key_in(folder), folder / "hold"
+        self.host = net_hosts.HostProcess(self.key, hold=self._hold)
+        self._held, self._go = folder / "hold.0", folder / "hold.0.go"
+
+    def options(self) -> LoadKwargs:
+        key = str(self.key)
+        return {**LOAD, "device": f"cpu,{self.host.name}", "tensor_split": "1,1", "device_key": key}
+
+    def killed_after_a_token(self, reply: Reply) -> None:
+        """kill -9 while a step after the first token is under way."""
+        self._held.touch()
+        reply.start()
+
+        def begun() -> bool:
+            self._go.touch()
+            return reply.handle is not None and reply.handle.seq.generated > 0
+
+        waiting.until(begun, "the first token")
+        assert reply.handle is not None
+        assert reply.handle.seq.generated < TOKENS - 1
+        self.host.kill()
+        self._held.unlink()
+
+    def begin_again(self) -> None:
+        port = self.host.port
+        self.host.close()
+        self.host = net_hosts.HostProcess(self.key, port)
+
+
 @pytest.fixture
-def lent(tmp_path: Path) -> Iterator[net_hosts.HostProcess]:
-    found = net_hosts.HostProcess(net_hosts.key_in(tmp_path))
+def held(tmp_path: Path) -> Iterator[Held]:
+    found = Held(tmp_path)
     yield found
-    found.close()
-
-
-def options(lent: net_hosts.HostProcess, tmp_path: Path) -> LoadKwargs:
-    key = str(tmp_path / "key")
-    return {**LOAD, "device": f"cpu,{lent.name}", "tensor_split": "1,1", "device_key": key}
+    found.host.close()
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])
 def test_an_answer_goes_on_when_its_host_is_killed_and_begins_again(
-    path: Path, tmp_path: Path, lent: net_hosts.HostProcess, wanted: list[int], worker: str
+    path: Path, held: Held, wanted: list[int], worker: str
 ) -> None:
-    with Model.load(path, worker=worker, **options(lent, tmp_path)) as model:
+    with Model.load(path, worker=worker, **held.options()) as model:
         reply = model.generate(IDS, max_tokens=TOKENS, sampling=GREEDY)
-        pieces = iter(reply)
-        next(pieces)
-        lent.kill()
-        again = net_hosts.HostProcess(tmp_path / "key", lent.port)
-        try:
-            for _ in pieces:
-                pass
-            assert list(reply.ids) == wanted
-            if isinstance(model, WorkerModel):
-                assert model.stats().worker_restarts == 1
-            else:
-                assert [d.name for d in model.devices] == ["cpu", lent.name]
-        finally:
-            again.close()
+        held.killed_after_a_token(reply)
+        held.begin_again()
+        reply.read()
+        assert list(reply.ids) == wanted
+        if isinstance(model, WorkerModel):
+            assert model.stats().worker_restarts == 1
+        else:
+            assert [d.name for d in model.devices] == ["cpu", held.host.name]
 
 
-@pytest.mark.parametrize("worker", ["thread", "process"])
 def test_a_host_that_stays_away_is_left_out(
-    path: Path,
-    tmp_path: Path,
-    lent: net_hosts.HostProcess,
-    wanted: list[int],
-    worker: str,
-    monkeypatch: pytest.MonkeyPatch,
+    path: Path, held: Held, wanted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SATCHEL_DEVICE_RECONNECT_S", "0")
-    with Model.load(path, worker=worker, **options(lent, tmp_path)) as model:
+    with Model.load(path, **held.options()) as model:
         reply = model.generate(IDS, max_tokens=TOKENS, sampling=GREEDY)
-        pieces = iter(reply)
-        next(pieces)
-        lent.kill()
-        for _ in pieces:
-            pass
+        held.killed_after_a_token(reply)
+        reply.read()
         assert list(reply.ids) == wanted
+        assert model.placement_options.lost == (held.host.name,)
+        assert [d.name for d in model.devices] == ["cpu"]
 
 
 CLIENT = """
