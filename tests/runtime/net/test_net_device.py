@@ -31,6 +31,7 @@ from satchel.runtime.net.tables import write_segment
 from satchel.runtime.placement.options import read_devices
 from satchel.runtime.plan import Segment
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.speculation import Speculation
 from satchel.runtime.weights.packing import PackedWeights
 from satchel.runtime.weights.there import bind_there
 
@@ -125,6 +126,39 @@ def test_many_requests_at_once_are_answered_as_alone(
         for reply in replies:
             reply.read()
         assert [list(reply.ids) for reply in replies] == [wanted[0]] * 4
+
+
+def test_saved_states_and_the_host_cache_reach_the_blocks_of_a_host(
+    path: Path, key: Path, servers: tuple[DeviceServer, ...], tmp_path: Path, wanted: tuple[list[int], Array]
+) -> None:
+    prompt = IDS * 9  # longer than a block of the cache
+    far: dict[str, Any] = {
+        "device": net_hosts.name_of(servers[0]),
+        "device_key": str(key),
+        "host_cache": 1 << 24,
+    }
+    with Model.load(path, **{**LOAD, **far}) as model:
+        reply = model.generate(prompt, max_tokens=4, sampling=GREEDY)
+        reply.read()
+        assert model.save_state(tmp_path / "state", prompt)
+    with Model.load(path, **{**LOAD, **far}) as model:
+        assert model.restore_state(tmp_path / "state").tokens > 0
+        again = model.generate(prompt, max_tokens=4, sampling=GREEDY)
+        again.read()
+        assert list(again.ids) == list(reply.ids)
+        assert again.stats.cached > 0
+
+
+def test_a_draft_model_reads_its_weights_on_the_host_too(
+    path: Path, key: Path, servers: tuple[DeviceServer, ...], wanted: tuple[list[int], Array]
+) -> None:
+    drafts = Speculation(draft_model=path)
+    far: dict[str, Any] = {
+        "device": net_hosts.name_of(servers[0]),
+        "device_key": str(key),
+        "speculation": drafts,
+    }
+    assert answers(path, **far)[0] == wanted[0]
 
 
 def test_closing_a_model_frees_what_its_hosts_hold(
