@@ -286,7 +286,7 @@ def hosts(devices: str, key: str) -> Iterator[CheckResult]:
             raise wrong("--device", f"{text}: expected a device of another host, as in host2/cuda:0")
         name = read_name(text)
         try:
-            with NetBackend(name, key).open(name.index) as device:
+            with NetBackend(name, key).open(name.number) as device:
                 info, (rate, latency) = device.info(), link_to(device)
         except SatchelError as error:
             listen = f"satchel device --listen {name.address} --key-file FILE"

@@ -155,6 +155,6 @@ class Recovering(ABC):
                 LOG.error("%s", line)
                 old.abandon(End("error", self._stuck))
                 raise self._stuck from None
-        used, lost = ", ".join(device.name for device in self.devices), self.placement_options.lost
-        without = f" without {', '.join(lost)}" if lost else ""
+        used, gone = ", ".join(device.name for device in self.devices), self.placement_options.lost
+        without = f" without {', '.join(gone)}" if gone else ""
         LOG.warning("%s: placed anew%s: on %s", self.path.name, without, used)

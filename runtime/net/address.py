@@ -25,14 +25,14 @@ class Address(NamedTuple):
 
 
 class NetName(NamedTuple):
-    """A device of another host."""
+    """A device of another host. number: its index among those of its backend."""
 
     address: Address
     backend: str
-    index: int
+    number: int
 
     def __str__(self) -> str:
-        number = f":{self.index}" if self.index else ""
+        number = f":{self.number}" if self.number else ""
         return f"{self.address}{SLASH}{self.backend}{number}"
 
 

@@ -309,7 +309,8 @@ class NetBuffer(Buffer):
 
     def write(self, offset: int, data: Any) -> None:
         """Sends the bytes, and does not wait."""
-        view = memoryview(np.ascontiguousarray(np.frombuffer(data, np.uint8)))
+        given = memoryview(data)
+        view = np.frombuffer(given, np.uint8).data if given.nbytes else given
         for at in range(0, len(view), PART):
             self.device.tell("write", view[at : at + PART], buffer=self.handle, offset=offset + at)
 
@@ -320,7 +321,7 @@ class NetBuffer(Buffer):
         self.device.tell("copy", buffer=self.handle, to=to, offset=offset, size=size)
 
     def read_into(self, offset: int, out: Array) -> None:
-        target = memoryview(out).cast("B")
+        target = out.reshape(-1).view(np.uint8).data
         for at in range(0, len(target), PART):
             size = min(PART, len(target) - at)
             _, data = self.device.ask("read", buffer=self.handle, offset=offset + at, size=size)

@@ -97,7 +97,7 @@ class Link(Resource):
         """The next frame. Raises LinkError at the end of the connection, for a frame that the peer did not
         send, and for a peer that is silent or too slow.
         """
-        sizes = self._read(SIZES.size, begins=True)
+        sizes = bytes(self._read(SIZES.size, begins=True))
         head_size, size = SIZES.unpack(sizes)
         if head_size > MOST_HEAD or size > MOST_DATA:
             found = f"{head_size:,} and {size:,} bytes, expected {MOST_HEAD:,} and {MOST_DATA:,} at most"

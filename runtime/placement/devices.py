@@ -97,7 +97,7 @@ def _open_named(
     try:
         if SLASH in name:
             net = read_name(name)
-            made.append(open(NetBackend(net, placement_options.key), net.index))
+            made.append(open(NetBackend(net, placement_options.key), net.number))
         else:
             made.append(_open_group(name, placement_options, open) if GROUP in name else _open(name, open))
     except DeviceError as error:
