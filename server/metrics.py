@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from satchel.runtime.engine.stats import Distribution, EngineStats
+from satchel.runtime.engine.stats import Distribution, EngineStats, summed
 from satchel.server.alias import Alias
 from satchel.server.connections import CUTS, Connections
 from satchel.server.watch import OTHER, HttpTraffic
@@ -172,26 +172,6 @@ def labelled(engines: Mapping[str, EngineStats]) -> dict[str, EngineStats]:
     kept = {name: engines[name] for name in names[:MOST_MODELS]}
     others = [engines[name] for name in names[MOST_MODELS:]]
     return kept | {OTHER: summed([*([kept[OTHER]] if OTHER in kept else []), *others])} if others else kept
-
-
-def summed(parts: Sequence[EngineStats]) -> EngineStats:
-    """The sum of the stats of one or more engines."""
-    made: dict[str, Any] = {}
-    for field in fields(EngineStats):
-        values = [getattr(part, field.name) for part in parts]
-        if field.name == "requests":
-            made[field.name] = dict(sum((Counter(v) for v in values), Counter[str]()))
-        elif field.name == "histograms":
-            made[field.name] = {key: _merged([v[key] for v in values if key in v]) for key in values[0]}
-        else:
-            made[field.name] = sum(values)
-    return EngineStats(**made)
-
-
-def _merged(parts: Sequence[Distribution]) -> Distribution:
-    """The sum of histograms that have the same bounds."""
-    counts = tuple(sum(column) for column in zip(*(p.counts for p in parts), strict=True))
-    return Distribution(parts[0].bounds, counts, sum(p.total for p in parts))
 
 
 def add(family: HistogramMetricFamily, labels: list[str], found: Distribution) -> None:

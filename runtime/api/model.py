@@ -55,6 +55,8 @@ from satchel.runtime.engine.resume import Restored, numbers_of, restore, save, s
 from satchel.runtime.engine.scoring import score
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.stats import EngineStats
+from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.share import replicas_of
 from satchel.runtime.grammar import only_check
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels import registered
@@ -116,11 +118,11 @@ class Model(Recovering, Readings, Resource):
     @classmethod
     def _kind(cls, options: Options) -> type[Self]:
         """The class of a model with these options."""
-        if options.worker == "thread":
+        if options.in_process:
             return cls
         if cls is not Model:
             raise RequestError(
-                f"{cls.__name__} needs the engine in this process: load it with worker='thread'"
+                f"{cls.__name__} needs the engine in this process: load it with worker='thread', without replicas"
             )
         return cast("type[Self]", WorkerModel)
 
@@ -160,7 +162,7 @@ class Model(Recovering, Readings, Resource):
         kind = cls._kind(chosen)
         gguf = open_gguf(model_file(model, stopping(progress, Path(model or ""))))
         try:
-            if chosen.digests and chosen.worker == "thread":  # otherwise the worker process checks them
+            if chosen.digests and chosen.in_process:  # otherwise the worker process checks them
                 expected = [Expected(*line) for line in chosen.digests]
                 check_digests(gguf, expected, stopping(progress, gguf.path))
             override(gguf, chosen.override_kv, chosen.chat_template)
@@ -194,7 +196,7 @@ class Model(Recovering, Readings, Resource):
             "parameters": size_label(parameters(self.gguf)),
             "format": f"{file_type(self.gguf)} ({size / 1e6:,.0f} MB)",
             "context": f"{self.context:,}",
-            "slots": f"{self.cache.slots}",
+            "slots": f"{self.slots}",
             "on": self._where(),
         }
 
@@ -257,6 +259,21 @@ class Model(Recovering, Readings, Resource):
     def context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self.cache.context
+
+    @property
+    def slots(self) -> int:
+        """Sequences that run together; of replicas, all of theirs."""
+        return self.cache.slots
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of KV cache; of replicas, all of theirs."""
+        return self.cache.capacity
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """The replicas; None for one engine."""
+        return None
 
     def _start(self, old: Service | None) -> Requests:
         return Service(
@@ -444,7 +461,7 @@ class Model(Recovering, Readings, Resource):
             return reply
 
         # As many as run at once, and two to follow at once when one of them ends.
-        with ThreadPoolExecutor(self.cache.slots + 2, "satchel-many") as pool:
+        with ThreadPoolExecutor(self.slots + 2, "satchel-many") as pool:
             return list(pool.map(run, prompts))
 
     def _default_reasoning(self) -> bool | int | str | None:
@@ -659,7 +676,9 @@ def remote(method: F) -> F:
 
 
 class WorkerModel(Model):
-    """A Model with its engine in a worker process."""
+    """A Model with its engine in a worker process, or with several of them that share the requests."""
+
+    worker: WorkerService | Fleet
 
     embed = remote(Model.embed)
     embed_tokens = remote(Model.embed_tokens)
@@ -672,7 +691,12 @@ class WorkerModel(Model):
 
     def _open(self) -> None:
         files = [p.path for p in self.gguf.parts]
-        self.worker = WorkerService(self.path, self.options, files=files, stamps=self.gguf.stamps)
+        found = replicas_of(self.options, sum(part.size for part in self.gguf.parts))
+        if found.count == 1:
+            self.worker = WorkerService(self.path, found.options, files=files, stamps=self.gguf.stamps)
+        else:
+            self.worker = Fleet(self.path, found.options, found.count, files, self.gguf.stamps)
+        self.notes += [found.note] if found.note else []
         self.worker.begin(self._progress)
         self.cache = self.worker.cache
         self.notes += [note for note in self.worker.notes if note not in self.notes]
@@ -696,8 +720,21 @@ class WorkerModel(Model):
             raise RequestError(f"{name}: it is in the worker process: load the model with worker='thread'")
         raise AttributeError(f"a model has no attribute {name!r}")
 
+    @property
+    def slots(self) -> int:
+        return self.worker.slots
+
+    @property
+    def capacity(self) -> int:
+        return self.worker.capacity
+
+    @property
+    def fleet(self) -> Fleet | None:
+        return self.worker if isinstance(self.worker, Fleet) else None
+
     def _where(self) -> str:
-        return "a worker process"
+        fleet = self.fleet
+        return f"{len(fleet.members)} worker processes" if fleet else "a worker process"
 
     @property
     def trouble(self) -> str:

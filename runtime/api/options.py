@@ -15,7 +15,7 @@ from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.adapter_file import Loadable
 from satchel.runtime.api.defaults import check_defaults, read_object
 from satchel.runtime.api.overrides import read_overrides, read_template
-from satchel.runtime.option import PARALLEL, SERVER, WORKER, check_options, documented, option_field
+from satchel.runtime.option import PARALLEL, REPLICAS, SERVER, WORKER, check_options, documented, option_field
 from satchel.runtime.placement.options import (
     GROUP,
     PREFETCHES,
@@ -26,6 +26,7 @@ from satchel.runtime.placement.options import (
     read_expert_cache,
     read_kv_budget,
     read_layers,
+    read_replicas,
     read_rules,
     read_size,
     read_split,
@@ -263,6 +264,19 @@ class Options:
         metavar="KIND",
         group=WORKER,
     )
+    replicas: str | int = option_field(
+        "1",
+        "Engines that share the requests, each a worker process with its part of the devices, threads and"
+        " memory; auto: one for each GPU that holds the model, one on a CPU for each NUMA node that does.",
+        "--replicas",
+        help="Engines that share the requests; auto: one for each GPU or NUMA node that holds the model.",
+        metavar="N|auto",
+        check_value=read_replicas,
+        group=REPLICAS,
+    )
+    sharers: int = option_field(
+        1, "Engines that divide the free memory of the devices: what replicas are given.", low=1, in_table=False
+    )
     sandbox: bool = option_field(
         True,
         "A worker process gives up access to files, network and programs as far as the system allows.",
@@ -341,6 +355,11 @@ class Options:
             )
 
     @property
+    def in_process(self) -> bool:
+        """Whether the engine runs in the caller's process. Replicas never do."""
+        return self.worker == "thread" and read_replicas(self.replicas) == 1
+
+    @property
     def placement_options(self) -> PlacementOptions:
         """The options that concern the placement, parsed."""
         return PlacementOptions(
@@ -353,6 +372,7 @@ class Options:
             self.prefetch_weights,
             split=read_split(self.tensor_split),
             mode=self.split_mode,
+            sharers=self.sharers,
             expert_cache="off" if self.deterministic else read_expert_cache(self.expert_cache).word,
         )
 
@@ -399,6 +419,8 @@ class LoadKwargs(TypedDict, total=False):
     defaults: Mapping[str, Any] | None
     deterministic: bool
     worker: str
+    replicas: str | int
+    sharers: int
     sandbox: bool
     worker_timeout: float
     step_timeout: float
