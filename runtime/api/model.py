@@ -122,7 +122,7 @@ class Model(Recovering, Readings, Resource):
             return cls
         if cls is not Model:
             raise RequestError(
-                f"{cls.__name__} needs the engine in this process: load it with worker='thread', without replicas"
+                f"{cls.__name__} needs the engine in this process: load it with worker='thread' and one replica"
             )
         return cast("type[Self]", WorkerModel)
 
@@ -748,17 +748,26 @@ class WorkerModel(Model):
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
         saved, target = 0, Path(path).absolute()
+        ask = self._asking_holder(prompt, salt)
         if not PASSES:
-            return cast(int, self.worker.ask("save_state", target, prompt, salt=salt))
+            return cast(int, ask("save_state", target, prompt, salt=salt))
 
         def fill(file: IO[bytes]) -> None:
             nonlocal saved
             if hasattr(os, "fchmod"):  # Windows had none before Python 3.13
                 os.fchmod(file.fileno(), 0o600)  # it contains a user's text
-            saved = self.worker.ask("save_state", OpenFile(target, file.fileno()), prompt, salt=salt)
+            saved = ask("save_state", OpenFile(target, file.fileno()), prompt, salt=salt)
 
         replace_files([(target, fill)])
         return saved
+
+    def _asking_holder(self, prompt: str | Sequence[int], salt: str) -> Callable[..., Any]:
+        """ask() of the engine that has most of the prompt in its cache."""
+        fleet = self.fleet
+        if fleet is None:
+            return self.worker.ask
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        return partial(fleet.ask_where, fleet.most_cached(ids, salted(salt, self.adapter_scales())))
 
     def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
         target = Path(path).absolute()

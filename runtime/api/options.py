@@ -275,7 +275,10 @@ class Options:
         group=REPLICAS,
     )
     sharers: int = option_field(
-        1, "Engines that divide the free memory of the devices: what replicas are given.", low=1, in_table=False
+        1,
+        "Engines that divide the free memory of the devices: what replicas are given.",
+        low=1,
+        in_table=False,
     )
     sandbox: bool = option_field(
         True,

@@ -31,7 +31,7 @@ from satchel.runtime.engine.stats import EngineStats, StatsCollector, summed
 from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, ticking
 from satchel.runtime.fleet.line import Line
-from satchel.runtime.fleet.member import FAILED, Member
+from satchel.runtime.fleet.member import FAILED, Member, MemberFacts
 from satchel.runtime.fleet.router import Ask, LeastTime, Policy
 from satchel.runtime.fleet.share import share_of
 from satchel.runtime.fleet.suspects import Suspects
@@ -53,7 +53,7 @@ class Fleet:
     """The members of one model. begin() starts them and waits until each has loaded it.
 
     options: those of the whole; each member gets its share (share.py).
-    count: of members at the start.
+    size: members at the start.
     files, stamps: as WorkerService takes them.
     policy: how a member is chosen for each request.
     """
@@ -62,19 +62,19 @@ class Fleet:
         self,
         path: Path,
         options: Options,
-        count_: int,
+        size: int,
         files: abc.Sequence[Path] = (),
         stamps: abc.Sequence[abc.Sequence[int]] = (),
         policy: Policy | None = None,
     ) -> None:
-        self.path, self.options, self.size, self.limits = path, options, count_, options.limits
+        self.path, self.options, self.size, self.limits = path, options, size, options.limits
         self.cache, self.widths = Cache(context=0), (0, 0)
         self.notes: list[str] = []
         self.members: dict[str, Member] = {}
         self._files, self._stamps = files, stamps
         self._lock, self._names = threading.RLock(), count()
         self._shared = Membership(self, self._lock, count(1), secrets.token_bytes(32))
-        self._policy, self.lengths = policy or LeastTime(), Lengths()
+        self.policy, self.lengths = policy or LeastTime(), Lengths()
         self._line = Line(self.limits, self.lengths)
         self._calls: list[PendingCall] = []  # that no member has yet
         self._of: dict[WorkerService, Member] = {}
@@ -119,9 +119,10 @@ class Fleet:
             self.kill()
             raise
 
-    def _new(self, index: int) -> Member:
-        """A member with that share of the machine, which has not begun."""
-        options = share_of(self.options, index, self.size)
+    def _new(self, index: int, device: str = "") -> Member:
+        """A member with that share of the machine, which has not begun. device: in place of its share's."""
+        options = share_of(self.options, index % self.size, self.size)
+        options = replace(options, device=device or options.device)
         options = replace(options, limits=replace(options.limits, queue=NO_LIMIT))
         service = WorkerService(
             self.path, options, files=self._files, stamps=self._stamps, member=self._shared
@@ -162,10 +163,7 @@ class Fleet:
         with self._lock:
             taken = {m.index for m in self.members.values()}
             index = next(i for i in range(len(taken) + 1) if i not in taken)
-        member = self._new(index % self.size)
-        if device:
-            member.service.options = replace(member.service.options, device=device)
-        member.index = index
+        member = self._new(index, device)
 
         def join() -> None:
             try:
@@ -178,7 +176,6 @@ class Fleet:
                 self._joined(member)
                 LOG.info("%s: member %s has joined", self.path.name, member.name)
 
-        # Not a daemon's work that a close() may cut: it ends when the service is closed.
         threading.Thread(target=join, name="satchel-join", daemon=True).start()
         return member
 
@@ -330,7 +327,7 @@ class Fleet:
             raise
 
     def most_cached(self, ids: abc.Sequence[int], salt: str) -> abc.Callable[[list[Member]], Member]:
-        """Chooses the member that has most of a prompt in its cache; of equals the one with the least to do."""
+        """Chooses the member that has most of a prompt in its cache; of equals that with the least to do."""
         digests = self.digests(ids, salt)
         return lambda members: min(members, key=lambda m: (-m.known.cached(digests), *_load(m)))
 
@@ -352,6 +349,16 @@ class Fleet:
             with suppress(SatchelError):
                 found[name] = member.service.stats()
         return found
+
+    def facts(self) -> list[MemberFacts]:
+        """The members, as they are now. No process is asked."""
+        with self._lock:
+            return [member.facts(self.lengths) for member in self.members.values()]
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the line, which no member has yet."""
+        return len(self._line)
 
     def close(self) -> None:
         """Cancels everything in flight and ends all processes."""
@@ -409,8 +416,8 @@ class Fleet:
         requests, calls = list(work.requests), list(work.calls)
         if guilty is not None:
             refusal = DeviceError(
-                f"request {guilty}: member {member.name} {work.how} while it alone ran, as another process did"
-                " before; it is refused, other requests go on"
+                f"request {guilty}: member {member.name} {work.how} while it alone ran, as another did before; it"
+                " is refused, other requests go on"
             )
             if isinstance(guilty, PendingCall):
                 calls.remove(guilty)
@@ -505,7 +512,7 @@ class Fleet:
         """Gives a request to one of these members."""
         seq, digests = live.handle.seq, self._digests[live.handle]
         ask = Ask(len(seq.ids), max(1.0, self.lengths.answer(seq) - seq.generated), digests)
-        route = self._policy.choose(ask, {m.name: m.view(self.lengths) for m in members})
+        route = self.policy.choose(ask, {m.name: m.view(self.lengths) for m in members})
         member = self.members[route.member]
         live.cached = route.cached
         a, b, c, _ = member.load.step

@@ -1,9 +1,9 @@
-"""Which cached prefixes the members of a fleet have, exactly: each member tells the digests of the blocks that
-its prefix tree or its host tier took, and of those that both gave up.
+"""Which cached prefixes the members of a fleet have, exactly: each member tells the digests of the blocks
+that its prefix tree or its host tier took, and of those that both gave up.
 
-Digests are those of runtime/kv/digests.py under a key of the fleet, which no client knows; a request's salt is
-in them, so that users stay apart here too. They are cut to SHORT bytes: a false match would cost time, never
-an answer.
+Digests are those of runtime/kv/digests.py under a key of the fleet, which no client knows; a request's salt
+is in them, so that users stay apart here too. They are cut to SHORT bytes: a false match would cost time,
+never an answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_KNOWN = 1 << 20  # blocks that a member may have: 32 million tokens
 
 
 class Known:
-    """The blocks of one member. It has `told` ones; the prompts of its requests are there soon (`expect`)."""
+    """The blocks of one member: those that it told of, and those that its requests are about to compute."""
 
     def __init__(self) -> None:
         self._blocks: set[bytes] = set()

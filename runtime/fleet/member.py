@@ -1,7 +1,8 @@
 """A member of a fleet: one engine in a worker process of its own, and what is known of its load and cache.
 
-What it has to do is counted here, from what was routed to it and the tokens that came: that is exact, and ahead
-of any report. Its reports give what only the engine knows: how long its steps take, and how much cache is free.
+What it has to do is counted here, from what was routed to it and the tokens that came: that is exact, and
+ahead of any report. Its reports give what only the engine knows: how long its steps take, and how much cache
+is free.
 """
 
 from __future__ import annotations
@@ -48,7 +49,30 @@ class LoadReport:
                 return cls(*numbers, (step[0], step[1], step[2], step[3]))
         except (TypeError, ValueError):
             pass
-        raise DeviceError(f"the worker process sent a load of {told!a:.80}, expected six counts and four times")
+        raise DeviceError(
+            f"the worker process sent a load of {told!a:.80}, expected six counts and four times"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    """A member, for people and metrics."""
+
+    member: str
+    state: str
+    role: str
+    trouble: str  # why it gets no requests; "": it does
+    device: str
+    threads: int
+    slots: int
+    waiting: int  # requests whose first token has not come
+    running: int  # requests that decode
+    queued_tokens: int  # prompt tokens of those that wait
+    kv_tokens_free: int
+    known_blocks: int  # cached blocks that it told of
+    processes_lost: int
+    token_seconds: float  # of a step with one decoded row, as measured
+    prompt_token_seconds: float
 
 
 class Member:
@@ -117,6 +141,27 @@ class Member:
             chunk=self.load.batch,
             step=self.load.step,
             cached=self.known.cached,
+        )
+
+    def facts(self, lengths: Lengths) -> MemberFacts:
+        """What is known of it now; its process is not asked."""
+        view = self.view(lengths)
+        return MemberFacts(
+            member=self.name,
+            state=self.state,
+            role=self.role,
+            trouble=self.error or self.service.trouble,
+            device=self.service.options.device,
+            threads=self.service.options.threads,
+            slots=self.slots,
+            waiting=view.waiting,
+            running=view.running,
+            queued_tokens=view.queued,
+            kv_tokens_free=max(0, self.load.free),
+            known_blocks=len(self.known),
+            processes_lost=self.service.restarts,
+            token_seconds=self.load.step[0] + self.load.step[1],
+            prompt_token_seconds=self.load.step[2],
         )
 
 

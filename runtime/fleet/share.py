@@ -19,7 +19,9 @@ from satchel.runtime.device.processors import cores
 from satchel.runtime.placement.devices import open_one
 from satchel.runtime.placement.options import read_devices, read_kv_budget, read_replicas
 
-HOLDS = 1.2  # a device must have this many times the bytes of the file free: the cache and buffers lie there too
+HOLDS = (
+    1.2  # a device must have this many times the bytes of the file free: the cache and buffers lie there too
+)
 NODES = Path("/sys/devices/system/node")
 
 
@@ -163,8 +165,8 @@ def _devices(devices: tuple[str, ...], index: int, count: int) -> tuple[tuple[st
     if count % len(devices) == 0:
         return (devices[index % len(devices)],), count // len(devices)
     raise RequestError(
-        f"{len(devices)} devices cannot be divided among {count} replicas: name as many as there are replicas,"
-        f" or a multiple, such as --replicas {len(devices)}"
+        f"{len(devices)} devices cannot be divided among {count} replicas: name as many as there are"
+        f" replicas, or a multiple, such as --replicas {len(devices)}"
     )
 
 

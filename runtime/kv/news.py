@@ -1,5 +1,5 @@
-"""News of cached blocks: which blocks the prefix tree or the host tier have taken, and which both gave up, since
-they were last told.
+"""News of cached blocks: which blocks the prefix tree or the host tier have taken, and which both gave up,
+since they were last told.
 
 A block counts while a prompt can go on after it, so one that lacks the keys and values of a layer group does
 not. The engine's thread changes the counts; any thread takes the news.

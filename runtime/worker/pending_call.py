@@ -100,9 +100,7 @@ class PendingCall:
         return f"{self.number} ({self.method})"
 
 
-def call_of(
-    method: str, args: Sequence[Any], how: Mapping[str, Any], widths: tuple[int, int]
-) -> PendingCall:
+def call_of(method: str, args: Sequence[Any], how: Mapping[str, Any], widths: tuple[int, int]) -> PendingCall:
     """A call for the client of the current CancelScope. widths: of the vocabulary and of a hidden row."""
     scope = current_scope()
     call = PendingCall(method, args, how, most_bytes(method, args, how, *widths))

@@ -261,7 +261,7 @@ def test_members_join_drain_and_leave_while_requests_run(here: Model, path: Path
         fleet.remove("1")
         assert read(replies) == wanted
         until(lambda: list(fleet.members) == [added.name], "two have left")
-        with pytest.raises(RequestError, match="is the only one .*add another first"):
+        with pytest.raises(RequestError, match=r"is the only one .*add another first"):
             fleet.drain(added.name)
         with pytest.raises(RequestError, match=r"no member 'x' of tiny.gguf: there is 2"):
             fleet.remove("x")

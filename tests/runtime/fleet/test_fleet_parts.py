@@ -1,5 +1,5 @@
-"""A fleet's parts that need no process: who is refused after a crash, who gets a member next, what is believed
-of a member, and what each member gets of the machine.
+"""A fleet's parts that need no process: who is refused after a crash, who gets a member next, what is known of
+a member, and what each member gets of the machine.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def test_each_member_gets_its_part() -> None:
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5", "257", ""])
 def test_numbers_of_replicas_are_checked(wrong: str) -> None:
-    with pytest.raises(RequestError, match="replicas is .*expected auto, or a number from 1 to 256"):
+    with pytest.raises(RequestError, match=r"replicas is .*expected auto, or a number from 1 to 256"):
         Options(replicas=wrong)
 
 
