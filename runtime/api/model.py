@@ -122,7 +122,7 @@ class Model(Recovering, Readings, Resource):
             return cls
         if cls is not Model:
             raise RequestError(
-                f"{cls.__name__} needs the engine in this process: load it with worker='thread' and one replica"
+                f"{cls.__name__} needs the engine in this process: load it with worker='thread', one replica"
             )
         return cast("type[Self]", WorkerModel)
 

@@ -416,8 +416,8 @@ class Fleet:
         requests, calls = list(work.requests), list(work.calls)
         if guilty is not None:
             refusal = DeviceError(
-                f"request {guilty}: member {member.name} {work.how} while it alone ran, as another did before; it"
-                " is refused, other requests go on"
+                f"request {guilty}: member {member.name} {work.how} while it alone ran, as one did before;"
+                " it is refused, other requests go on"
             )
             if isinstance(guilty, PendingCall):
                 calls.remove(guilty)
@@ -512,7 +512,9 @@ class Fleet:
         """Gives a request to one of these members."""
         seq, digests = live.handle.seq, self._digests[live.handle]
         ask = Ask(len(seq.ids), max(1.0, self.lengths.answer(seq) - seq.generated), digests)
-        route = self.policy.choose(ask, {m.name: m.view(self.lengths) for m in members})
+        # A member that has hardly begun takes as long as the one that has learned most: they run one model.
+        usual = max(self.members.values(), key=lambda m: m.load.steps).load.step
+        route = self.policy.choose(ask, {m.name: m.view(self.lengths, usual) for m in members})
         member = self.members[route.member]
         live.cached = route.cached
         a, b, c, _ = member.load.step

@@ -15,7 +15,7 @@ from satchel.errors import DeviceError
 from satchel.runtime.fleet.known import Known
 from satchel.runtime.fleet.router import View
 from satchel.runtime.scheduler.lengths import Lengths
-from satchel.runtime.scheduler.steptime import START
+from satchel.runtime.scheduler.steptime import LEARNED, START
 from satchel.runtime.worker.replay import LiveRequest
 from satchel.runtime.worker.service import WorkerService
 from satchel.runtime.worker.wire import Message
@@ -23,6 +23,8 @@ from satchel.runtime.worker.wire import Message
 JOINING, READY, DRAINING, FAILED = "joining", "ready", "draining", "failed"
 AHEAD = 2  # requests that a member has at most, for each of its slots
 MOST = 1 << 40  # no report has a larger number
+Weights = tuple[float, float, float, float]
+START_STEP: Weights = (float(START[0]), float(START[1]), float(START[2]), float(START[3]))
 SMALL_STEP = 512  # prompt tokens of a step where the options set no other number
 
 
@@ -36,7 +38,10 @@ class LoadReport:
     read: int = 0  # context tokens of those that decode
     free: int = -1  # tokens of KV cache that are free or can be evicted; -1: it told nothing yet
     batch: int = SMALL_STEP  # most tokens of a step
-    step: tuple[float, float, float, float] = tuple(START.tolist())  # StepTime's weights
+    steps: int = 0  # of which the times below were learned
+    step: Weights = (
+        START_STEP  # StepTime's weights: seconds of a step, of a decoded row, of a prompt token ...
+    )
 
     @classmethod
     def read_from(cls, told: Any) -> LoadReport:
@@ -45,12 +50,12 @@ class LoadReport:
             *numbers, step = told
             counts_fit = all(type(n) is int and 0 <= n <= MOST for n in numbers)
             step_fits = len(step) == 4 and all(type(w) is float and 0 <= w < math.inf for w in step)
-            if counts_fit and step_fits and len(numbers) == 6:
+            if counts_fit and step_fits and len(numbers) == 7:
                 return cls(*numbers, (step[0], step[1], step[2], step[3]))
         except (TypeError, ValueError):
             pass
         raise DeviceError(
-            f"the worker process sent a load of {told!a:.80}, expected six counts and four times"
+            f"the worker process sent a load of {told!a:.80}, expected seven counts and four times"
         )
 
 
@@ -100,7 +105,7 @@ class Member:
 
     @property
     def slots(self) -> int:
-        return self.service.cache.slots
+        return self.service.options.slots
 
     @property
     def has_room(self) -> bool:
@@ -116,11 +121,11 @@ class Member:
     def lost(self) -> None:
         """Its process ended, and its cache with it."""
         self.known.clear()
-        self.load = LoadReport(step=self.load.step, batch=self.load.batch)
+        self.load = LoadReport(batch=self.load.batch, steps=self.load.steps, step=self.load.step)
         self.begun_anew += 1
 
-    def view(self, lengths: Lengths) -> View:
-        """What the router sees."""
+    def view(self, lengths: Lengths, usual: Weights = START_STEP) -> View:
+        """What the router sees. usual: times of a step, for a member that has not learned its own."""
         decoding = [live for live in self.service.requests if live.decodes]
         waiting = [live for live in self.service.requests if not live.decodes]
         queued = sum(live.queued for live in waiting)
@@ -139,7 +144,7 @@ class Member:
             free=max(0, free - queued),
             block=cache.block,
             chunk=self.load.batch,
-            step=self.load.step,
+            step=self.load.step if self.load.steps >= LEARNED else usual,
             cached=self.known.cached,
         )
 

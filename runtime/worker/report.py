@@ -14,7 +14,8 @@ from satchel.runtime.worker.wire import Message
 
 def load_of(service: Service) -> list[object]:
     """Waiting and running requests, prompt tokens still to compute, context tokens that decoding sequences
-    attend to, free tokens of KV cache, most tokens of a step, and StepTime's weights. Any thread may ask.
+    attend to, free tokens of KV cache, most tokens of a step, steps so far, and StepTime's weights. Any thread
+    may ask.
     """
     scheduler, engine = service.scheduler, service.engine
     running, waiting = list(scheduler.running), list(scheduler.waiting)
@@ -22,7 +23,8 @@ def load_of(service: Service) -> list[object]:
     read = sum(seq.num_computed_tokens for seq in running if seq.decoding)
     free = engine.pages.free_blocks * engine.cache.block
     weights = [float(weight) for weight in scheduler.time.weights]
-    return [len(waiting), len(running), max(0, queued), read, max(0, free), engine.batch, weights]
+    steps = scheduler.time.steps
+    return [len(waiting), len(running), max(0, queued), read, max(0, free), engine.batch, steps, weights]
 
 
 class Reports:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.refusals import QueueFull
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.router import Ask, LeastTime, RoundRobin, Route, View
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import SchedulerLimits
 from satchel.runtime.worker import process
@@ -269,32 +270,38 @@ def test_members_join_drain_and_leave_while_requests_run(here: Model, path: Path
         until(lambda: model.stats().requests.get("length", 0) >= 14, "what left is counted still")
 
 
-def test_prefixes_are_found_at_the_member_that_has_them(three: Model, here: Model, tmp_path: Path) -> None:
+class EvenTimes(LeastTime):
+    """Routing by the times of one machine, so that what the tests measure decides nothing."""
+
+    def choose(self, ask: Ask, views: Mapping[str, View]) -> Route:
+        return super().choose(ask, {n: v._replace(step=(1e-3, 1e-4, 1e-3, 0.0)) for n, v in views.items()})
+
+
+def test_prefixes_are_found_at_the_member_that_has_them(three: Model, tmp_path: Path) -> None:
     """A conversation goes on where its blocks are, and a saved state is taken from there."""
-    fleet = fleet_of(three)
-    talks = [prompts(5, 150)[n] for n in range(5)]
+    fleet, talks = fleet_of(three), prompts(5, 70)
+    fleet.policy = EvenTimes()
     for ids in talks:
         read(begun(three, [ids], 4))
     for ids in talks:
         digests = fleet.digests(ids, "")
-        (holder,) = [m for m in fleet.members.values() if m.known.cached(digests) == len(digests)]
+        (holder,) = [m for m in fleet.members.values() if m.known.cached(digests) == len(digests) == 2]
         (reply,) = begun(three, [[*ids, 7, 8, 9]], 4)
         read([reply])
-        assert reply.report.cached_tokens >= 128, "it went to the one that has it"
-        assert three.save_state(tmp_path / "state", ids) >= 128
+        assert reply.report.cached_tokens == 64, "it went to the one that has it"
+        assert three.save_state(tmp_path / "state", ids) == 64
         assert holder.known.cached(fleet.digests(ids, "other salt")) == 0
-    restored = three.restore_state(tmp_path / "state")
-    assert restored.tokens >= 128
+    assert three.restore_state(tmp_path / "state").tokens == 64
 
 
 def test_what_a_member_gave_up_is_known_no_more(path: Path) -> None:
-    with Model.load(path, slots=1, threads=1, replicas=2, context=128) as model:
-        fleet = fleet_of(model)
-        first = prompts(9, 100)[0]
+    with Model.load(path, slots=1, threads=1, replicas=2) as model:
+        fleet, (first, *others) = fleet_of(model), prompts(9, 70)
+        fleet.policy = RoundRobin()
         read(begun(model, [first], 4))
         digests = fleet.digests(first, "")
-        until(lambda: any(m.known.cached(digests) == 3 for m in fleet.members.values()), "it is known")
-        for ids in prompts(9, 100)[1:]:
+        assert any(m.known.cached(digests) == 2 for m in fleet.members.values()), "it is told before the end"
+        for ids in others:
             read(begun(model, [ids], 4))
-        until(lambda: all(m.known.cached(digests) < 3 for m in fleet.members.values()), "it was given up")
-        assert all(len(m.known) <= 4 for m in fleet.members.values()), "no more than the cache holds"
+        until(lambda: all(m.known.cached(digests) < 2 for m in fleet.members.values()), "it was given up")
+        assert all(len(m.known) <= model.cache.pool for m in fleet.members.values())

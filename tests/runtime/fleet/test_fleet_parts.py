@@ -1,5 +1,5 @@
-"""A fleet's parts that need no process: who is refused after a crash, who gets a member next, what is known of
-a member, and what each member gets of the machine.
+"""A fleet's parts that need no process: who is refused after a crash, who gets a member next, what is known
+of a member, and what each member gets of the machine.
 """
 
 from __future__ import annotations
@@ -163,10 +163,11 @@ def test_news_that_no_member_tells_are_refused(told: Any) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        None, 7, [], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, [0.1] * 4], [1, 2, 3, 4, 5, 6, [0.1] * 3],
-        [1, 2, 3, 4, -5, 6, [0.1] * 4], [1, 2, 3, 4, 1 << 60, 6, [0.1] * 4],
-        [1, 2, 3, 4, 5, 6, [0.1, 0.1, 0.1, float("nan")]], [1, 2, 3, 4, 5, 6, [-1.0] * 4],
-        [True, 2, 3, 4, 5, 6, [0.1] * 4], ["1", 2, 3, 4, 5, 6, [0.1] * 4],
+        None, 7, [], [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, [0.1] * 4],
+        [1, 2, 3, 4, 5, 6, 7, [0.1] * 3], [1, 2, 3, 4, -5, 6, 7, [0.1] * 4],
+        [1, 2, 3, 4, 1 << 60, 6, 7, [0.1] * 4], [1, 2, 3, 4, 5, 6, 7, [0.1, 0.1, 0.1, float("nan")]],
+        [1, 2, 3, 4, 5, 6, 7, [-1.0] * 4], [True, 2, 3, 4, 5, 6, 7, [0.1] * 4],
+        ["1", 2, 3, 4, 5, 6, 7, [0.1] * 4],
     ],
 )  # fmt: skip
 def test_loads_that_no_engine_has_are_refused(told: Any) -> None:
@@ -175,10 +176,11 @@ def test_loads_that_no_engine_has_are_refused(told: Any) -> None:
 
 
 def test_a_view_counts_what_was_routed_and_what_came() -> None:
-    service = WorkerService(Path("m.gguf"), Options())
+    service = WorkerService(Path("m.gguf"), Options(slots=2))
     service.cache = Cache(context=64, slots=2)
     member, lengths = Member("0", 0, service), Lengths()
     empty = member.view(lengths)
+    assert member.view(lengths, (1.0, 2.0, 3.0, 4.0)).step == (1.0, 2.0, 3.0, 4.0), "as others have measured"
     assert (empty.waiting, empty.running, empty.queued, empty.free) == (0, 0, 0, 128)
     one = live()
     service.adopt(one)
@@ -189,7 +191,7 @@ def test_a_view_counts_what_was_routed_and_what_came() -> None:
     seen = member.view(lengths)
     assert (seen.waiting, seen.running, seen.queued, seen.read) == (0, 1, 0, 4)
     assert seen.remaining == 7.0
-    member.told({"load": [0, 1, 0, 4, 96, 256, [0.5, 0.25, 0.125, 0.0]]})
+    member.told({"load": [0, 1, 0, 4, 96, 256, 99, [0.5, 0.25, 0.125, 0.0]]})
     seen = member.view(lengths)
     assert (seen.free, seen.chunk, seen.step) == (96, 256, (0.5, 0.25, 0.125, 0.0))
     service.adopt(live())
