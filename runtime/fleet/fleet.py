@@ -482,7 +482,9 @@ class Fleet:
     # Routing
 
     def _tick(self) -> None:
-        """Ends what waited beyond its deadline, and routes what a member with trouble could not take."""
+        """Ends what waited beyond its deadline, lets drained members go, and routes what a member with trouble
+        could not take.
+        """
         with self._lock:
             now = time.monotonic()
             for live in self._line:
@@ -490,6 +492,8 @@ class Fleet:
                 if deadline is not None and now > deadline:
                     self._line.remove(live.handle)
                     self._end(live, End("deadline"))
+            for member in list(self.members.values()):
+                self._leave_if_idle(member)
             self._dispatch()
 
     def _dispatch(self) -> None:

@@ -94,7 +94,7 @@ def _one_each(options: Options, found: Sequence[Gpu], size: int) -> Replicas:
 def _on(options: Options, found: Sequence[Gpu], count: int) -> Replicas:
     """So many replicas on the GPUs of this machine, as evenly as they can be divided."""
     names = [gpu.name for gpu in found]
-    used = names[: len(names) // count * count] if count <= len(names) else names
+    used = names[: len(names) // count * count] if count <= len(names) else list(names)
     while count % len(used) and len(used) % count:
         used.pop()
     note = "" if used == names else f"{len(used)} of {len(names)} GPUs are used: {count} replicas share them"

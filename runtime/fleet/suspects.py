@@ -16,7 +16,8 @@ from satchel.runtime.worker.blame import GROWTH, TRIAL
 
 CRASH, OUTSIDE = 3, 2  # what an end counts, by its kind
 GUILTY = 6  # two crashes, or three ends from outside
-Request, Call = TypeVar("Request"), TypeVar("Call")
+Request = TypeVar("Request")
+Call = TypeVar("Call")
 
 
 class Suspects(Generic[Request, Call]):

@@ -14,8 +14,8 @@ from satchel.runtime.worker.wire import Message
 
 def load_of(service: Service) -> list[object]:
     """Waiting and running requests, prompt tokens still to compute, context tokens that decoding sequences
-    attend to, free tokens of KV cache, most tokens of a step, steps so far, and StepTime's weights. Any thread
-    may ask.
+    attend to, free tokens of KV cache, most tokens of a step, steps so far, and StepTime's weights. Any
+    thread may ask.
     """
     scheduler, engine = service.scheduler, service.engine
     running, waiting = list(scheduler.running), list(scheduler.waiting)

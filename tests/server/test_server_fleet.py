@@ -85,6 +85,7 @@ def test_kill_9_of_a_replica_breaks_no_stream(url: str) -> None:
 
 
 def test_members_are_listed_with_their_load_and_what_they_know(url: str) -> None:
+    asked(url, 50)
     found = members(url)
     assert [one["slots"] for one in found] == [4, 4] and {one["role"] for one in found} == {"both"}
     assert sum(one["known_blocks"] for one in found) > 0 and all(one["threads"] == 1 for one in found)
