@@ -83,15 +83,15 @@ def _serve(address: Address, key_file: Path, devices: str, models: Sequence[Path
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    _log()
-    with DeviceServer(address, key, Lent(names, tuple(models), _stored)) as server:
+    log_sessions()
+    with DeviceServer(address, key, Lent(names, tuple(models), stored)) as server:
         shown = address._replace(port=server.port)
         note(f"{shown.host} port {shown.port}: lends {', '.join(names)}")
         over.wait()
     note("ended")
 
 
-def _stored(name: str) -> list[Path]:
+def stored(name: str) -> list[Path]:
     """Files of that name in the store."""
     from satchel.store import Store
 
@@ -114,7 +114,7 @@ def _names(devices: str) -> tuple[str, ...]:
     return wanted.devices or found
 
 
-def _log() -> None:
+def log_sessions() -> None:
     """Shows what the server logs: who comes and goes."""
     import logging
 

@@ -16,7 +16,7 @@ from satchel.runtime.adapter_file import Loadable
 from satchel.runtime.api.defaults import check_defaults, read_object
 from satchel.runtime.api.overrides import read_overrides, read_template
 from satchel.runtime.net.address import SLASH
-from satchel.runtime.option import PARALLEL, SERVER, WORKER, check_options, documented, option_field
+from satchel.runtime.option import PARALLEL, REPLICAS, SERVER, WORKER, check_options, documented, option_field
 from satchel.runtime.placement.options import (
     GROUP,
     PREFETCHES,
@@ -27,6 +27,7 @@ from satchel.runtime.placement.options import (
     read_expert_cache,
     read_kv_budget,
     read_layers,
+    read_replicas,
     read_rules,
     read_size,
     read_split,
@@ -271,6 +272,31 @@ class Options:
         metavar="KIND",
         group=WORKER,
     )
+    engine_host: str = option_field(
+        "",
+        "The engine runs on another host, HOST or HOST:PORT, where `satchel engine` listens; of a,b,c each"
+        " has one, and they share the requests. It needs --device-key-file.",
+        "--engine-host",
+        help="Hosts whose `satchel engine` runs the engine, a,b,c; with --device-key-file.",
+        metavar="HOST",
+        group=WORKER,
+    )
+    replicas: str | int = option_field(
+        "1",
+        "Engines that share the requests, each a worker process with its part of the devices, threads and"
+        " memory; auto: one for each GPU that holds the model, one on a CPU for each NUMA node that does.",
+        "--replicas",
+        help="Engines that share the requests; auto: one for each GPU or NUMA node that holds the model.",
+        metavar="N|auto",
+        check_value=read_replicas,
+        group=REPLICAS,
+    )
+    sharers: int = option_field(
+        1,
+        "Engines that divide the free memory of the devices: what replicas are given.",
+        low=1,
+        in_table=False,
+    )
     sandbox: bool = option_field(
         True,
         "A worker process gives up access to files, network and programs as far as the system allows.",
@@ -321,6 +347,10 @@ class Options:
                 f"tensor_split has {len(split)} numbers for {count} devices: give one for each"
             )
         self._check_far()
+        if self.engine_host and read_replicas(self.replicas) != 1:
+            raise RequestError(
+                "replicas: not supported with engine_host, where each host has one engine: name more hosts"
+            )
         if self.split_mode == "tensor" or any(GROUP in name for name in devices):
             self._check_group()
 
@@ -366,6 +396,11 @@ class Options:
             )
 
     @property
+    def in_process(self) -> bool:
+        """Whether the engine runs in the caller's process. Replicas and engines of other hosts never do."""
+        return self.worker == "thread" and read_replicas(self.replicas) == 1 and not self.engine_host
+
+    @property
     def placement_options(self) -> PlacementOptions:
         """The options that concern the placement, parsed. Where a device is another host's, what would send
         weights to it is off.
@@ -382,6 +417,7 @@ class Options:
             split=read_split(self.tensor_split),
             mode=self.split_mode,
             key=self.device_key,
+            sharers=self.sharers,
             expert_cache="off" if self.deterministic or far else read_expert_cache(self.expert_cache).word,
         )
 
@@ -429,6 +465,9 @@ class LoadKwargs(TypedDict, total=False):
     defaults: Mapping[str, Any] | None
     deterministic: bool
     worker: str
+    engine_host: str
+    replicas: str | int
+    sharers: int
     sandbox: bool
     worker_timeout: float
     step_timeout: float

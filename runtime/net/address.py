@@ -36,12 +36,12 @@ class NetName(NamedTuple):
         return f"{self.address}{SLASH}{self.backend}{number}"
 
 
-def read_address(text: str, least: int = 1) -> Address:
-    """Parses HOST or HOST:PORT. Raises RequestError for anything else."""
+def read_address(text: str, least: int = 1, usual: int = PORT) -> Address:
+    """Parses HOST or HOST:PORT; usual: the port where none is given. Raises RequestError for all else."""
     found = ADDRESS.fullmatch(text.strip())
-    port = int(found[2] or PORT) if found else 0
+    port = int(found[2] or usual) if found else 0
     if not found or not least <= port < 1 << 16:
-        raise RequestError(f"address {text!r}: expected HOST or HOST:PORT, as in 192.168.0.2:{PORT}")
+        raise RequestError(f"address {text!r}: expected HOST or HOST:PORT, as in 192.168.0.2:{usual}")
     return Address(found[1].strip("[]").lower(), port)
 
 

@@ -115,6 +115,14 @@ class Link(Resource):
             raise LinkError(f"a frame holds {bytes(head[:40])!a}, expected a JSON object")
         return message, data
 
+    @property
+    def unread(self) -> bool:
+        """Whether bytes have come that are not read yet."""
+        try:
+            return _ready(self._sock, select.POLLIN, 0)
+        except LinkError:
+            return False
+
     def _read(self, size: int, *, begins: bool = False) -> bytearray:
         """So many bytes. begins: no frame has begun, so the peer may take its time, with signs of life."""
         end = None if begins else time.monotonic() + self._deadlines.frame + size / SLOWEST
@@ -149,8 +157,12 @@ def _mac(key: bytes, number: int, *parts: bytes | memoryview) -> bytes:
 
 
 def _ready(sock: socket.socket, event: int, seconds: float) -> bool:
+    """Waits for a socket. Raises LinkError where it was closed meanwhile."""
     poll = select.poll()
-    poll.register(sock, event)
+    try:
+        poll.register(sock, event)
+    except (OSError, ValueError) as error:
+        raise LinkError(f"the connection ended: {error}") from None
     return bool(poll.poll(seconds * 1000))
 
 

@@ -4,22 +4,18 @@ which is opened for it and closed with it.
 Each session has three threads: one reads messages, one does what they say, one sends signs of life. Messages
 are done in their order, so that what a client sends without waiting stands where it was sent.
 
-Invariants: nothing is done before the handshake; at most PENDING connections are in one, at most SESSIONS are
-open. A client has no memory of the host but the buffers that it made: sizes and offsets of every message are
-checked here, tables of plans by the backend. Weights are read from files of this host and never written or
-read by a client.
+Invariants: a client has no memory of the host but the buffers that it made: sizes and offsets of every
+message are checked here, tables of plans by the backend. Weights are read from files of this host and never
+written or read by a client.
 """
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from functools import partial
-from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +24,14 @@ import numpy as np
 from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.errors.threads import begin
 from satchel.formats.gguf import GGUF, open_gguf
-from satchel.formats.resource import Resource
 from satchel.runtime.device.device import ABI, HOST_MEMORY, MEASURE, WEIGHT, Buffer, Device, Exec, pointer
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.kv.identity import weights_identity
 from satchel.runtime.log import LOG
 from satchel.runtime.net.address import Address
-from satchel.runtime.net.link import MOST_DATA, Deadlines, Link, LinkError, Message, WrongKey, accept
+from satchel.runtime.net.key_server import CLIENT, KeyServer
+from satchel.runtime.net.link import MOST_DATA, Deadlines, Link, LinkError, Message
 from satchel.runtime.net.tables import MOST_SIZE, USAGES, number, numbers, read_segment, text
 from satchel.runtime.placement.devices import driver_bytes, free_bytes
 from satchel.runtime.placement.options import PlacementOptions
@@ -45,10 +41,8 @@ from satchel.runtime.weights.packing import PackedWeight
 from satchel.runtime.weights.there import read_packed
 from satchel.runtime.weights.weights import bind
 
-PENDING, SESSIONS = 32, 32  # most connections in their handshake, and most that are open
 QUEUED = 256 << 20  # bytes of messages that wait; then the client waits
 MOST = 1 << 40  # the largest number of a weight's shape
-CLIENT = Deadlines(missed=10)  # a client that is busy gives fewer signs of life than a host
 KINDS = (DeviceLost, DeviceError, ModelError, RequestError)
 Reply = tuple[Message, bytes | memoryview]
 
@@ -70,84 +64,15 @@ class Lent:
         return [path, *self.named(path.name)]
 
 
-class DeviceServer(Resource):
-    """Listens for clients that hold the key. port: that of the socket, also where 0 was asked for."""
+class DeviceServer(KeyServer):
+    """Lends devices to clients that hold the key."""
 
     def __init__(self, address: Address, key: bytes, lent: Lent, deadlines: Deadlines = CLIENT) -> None:
-        """Raises RequestError if the address cannot be listened on."""
-        self._key, self._lent, self._deadlines = key, lent, deadlines
-        self._lock, self._closed = threading.Lock(), False
-        self._pending, self.sessions = 0, set[Session]()
-        try:
-            found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            self._listener = socket.create_server(found[0][4][:2], family=found[0][0], backlog=PENDING)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise RequestError(f"{address.host} port {address.port} cannot be listened on: {why}") from None
-        self.port = int(self._listener.getsockname()[1])
-        self._thread = threading.Thread(target=self._accept, name="satchel-accept", daemon=True)
-        begin(self._thread)
+        self._lent = lent
+        super().__init__(address, key, deadlines)
 
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                sock, peer = self._listener.accept()
-            except OSError:
-                if self._closed:
-                    return
-                continue
-            with self._lock:
-                full = self._pending >= PENDING or len(self.sessions) >= SESSIONS
-                self._pending += not full
-            if full:
-                sock.close()
-                continue
-            try:
-                begin(threading.Thread(target=self._welcome, args=(sock, str(peer[0])), daemon=True))
-            except DeviceError as error:
-                LOG.error("%s", error)
-                self._done_pending(sock)
-
-    def _done_pending(self, sock: socket.socket | None = None) -> None:
-        with self._lock:
-            self._pending -= 1
-        if sock is not None:
-            sock.close()
-
-    def _welcome(self, sock: socket.socket, peer: str) -> None:
-        """The handshake, then the session, in a thread of its own."""
-        try:
-            link = accept(sock, self._key, self._deadlines)
-        except LinkError as error:
-            LOG.log(WARNING if isinstance(error, WrongKey) else INFO, "%s was refused: %s", peer, error)
-            self._done_pending(sock)
-            return
-        session = Session(link, self._lent, peer, self._deadlines)
-        with self._lock:
-            self._pending -= 1
-            late = self._closed
-            if not late:
-                self.sessions.add(session)
-        try:
-            if not late:
-                session.serve()
-        finally:
-            link.close()
-            with self._lock:
-                self.sessions.discard(session)
-
-    def close(self) -> None:
-        """Ends all sessions; what they hold is freed when it returns."""
-        self._closed = True
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            sessions = list(self.sessions)
-        for session in sessions:
-            session.end()
-        for session in sessions:
-            session.over.wait()
+    def session(self, link: Link, peer: str) -> Session:
+        return Session(link, self._lent, peer, self._deadlines)
 
 
 @dataclass(slots=True)

@@ -177,12 +177,13 @@ def driver_bytes(device: Device) -> int:
 
 def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
     """Memory on a device that a model may take: the free memory within the budget, and on the host within the
-    limits of the control groups.
+    limits of the control groups; of that, its part where several engines divide it.
     """
     free = device.info().memory_free
     if apart(device):
-        return min(free, placement_options.gpu_memory) if placement_options.gpu_memory else free
-    return min([free, *_group_room()])
+        own = free // placement_options.sharers
+        return min(own, placement_options.gpu_memory) if placement_options.gpu_memory else own
+    return min([free, *_group_room()]) // placement_options.sharers
 
 
 def _group_room() -> Iterator[int]:

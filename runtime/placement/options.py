@@ -14,6 +14,7 @@ from satchel.runtime.net.address import SLASH, read_name
 AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
 GROUP = "+"  # between the names of a group's devices
 SPLIT_MODES = ("auto", "layer", "row", "tensor", "none")
+MOST_REPLICAS = 256
 ONE_CONTEXT = "context"  # a KV budget of one full conversation
 STREAMS = PREFETCHES = ("auto", "on", "off")
 PEER = re.compile(
@@ -50,6 +51,7 @@ class PlacementOptions:
     # How several devices share the model, as of read_split_mode; auto: the fastest by prediction.
     mode: str = "layer"
     key: str = ""  # path of the key file for devices of other hosts; "": none
+    sharers: int = 1  # engines that divide the free memory of these devices
     expert_cache: str = AUTO  # experts cached beside the CPU's: "auto", "off", a number per layer, or a size
 
     @property
@@ -139,6 +141,16 @@ def read_kv_budget(text: str | int) -> KVBudget:
 def _count_or_size(word: str) -> tuple[int | None, int | None]:
     """A plain number, or the bytes of a size."""
     return (int(word), None) if word.isascii() and word.isdigit() else (None, read_size(word))
+
+
+def read_replicas(text: str | int) -> int | None:
+    """Parses a number of replicas; None for auto."""
+    word = str(text).strip().lower()
+    if word == AUTO:
+        return None
+    if not (word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_REPLICAS):
+        raise RequestError(f"replicas is {text!r}: expected auto, or a number from 1 to {MOST_REPLICAS}")
+    return int(word)
 
 
 def read_split(text: str) -> tuple[float, ...]:

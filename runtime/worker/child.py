@@ -40,7 +40,9 @@ from satchel.runtime.log import LOG
 from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.worker.outlet import Outlet
+from satchel.runtime.worker.report import Reports
 from satchel.runtime.worker.rpc_methods import METHODS
+from satchel.runtime.worker.version import wire_version
 from satchel.runtime.worker.wire import (
     MOST_REQUEST,
     TEXT,
@@ -100,6 +102,7 @@ class Worker:
         self._notified: SimpleQueue[int] = SimpleQueue()
         self._model: Model | None = None
         self._loading = Pulse()
+        self._reports: Reports | None = None  # for a fleet
         self._stepped: list[int] = []  # requests of the last step that the parent was told of
 
     def beat(self, seconds: float) -> None:
@@ -109,8 +112,15 @@ class Worker:
         def tell() -> None:
             found = beats.look(self._model.trouble if self._model else "")
             self.send({"beat": [found.doing, found.stalled, found.longest, found.trouble]})
+            self.report()
 
         ticking(tell, threading.Event(), "satchel-beat", seconds)
+
+    def report(self) -> None:
+        """Tells a fleet what changed of the load and the cache."""
+        if self._reports is not None:
+            for message in self._reports.messages():
+                self.send(message)
 
     def load(self, message: Message) -> Model:
         self._loading.begin("load")
@@ -126,13 +136,15 @@ class Worker:
         service = model.service
         if isinstance(service, Service):
             service.watch, service.watch_scope = self._watch, self._watch_scope
+            if message.get("key"):
+                self._reports = Reports(model, bytes.fromhex(message["key"]))
         self._model = model
         held, notes = close_sandbox(model), model.notes
         if held is not None and held.note:
             notes = [*notes, held.note]
         told = held.text if held else NO_SANDBOX
         ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told}
-        self.send({**ready, "stamps": model.gguf.stamps})
+        self.send({**ready, "stamps": model.gguf.stamps, "version": wire_version()})
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
         # The model stays: a full collection of garbage, which stops the engine, need not look at it.
         gc.collect()
@@ -262,6 +274,9 @@ class Worker:
         ]
         self._stepped = numbers
         self.send({"step": rows})
+        if self._reports is not None:
+            self._reports.attach()
+            self.report()
 
     def _watch_scope(self, number: int) -> None:
         """The same before each piece of a call."""
@@ -289,6 +304,8 @@ class Worker:
             some = count_of(came)
             self.send({"tokens": [[n, encode(items)] for n, items in came[:some]]})
             del came[:some]
+        if over:
+            self.report()  # who hears of the end may ask for what goes on from it
         for number, handle, end in over:
             del self._handles[number], self._numbers[handle.seq]
             self._end(number, end, facts(handle.seq))

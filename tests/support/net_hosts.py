@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from satchel.runtime.children import interpreter
 from satchel.runtime.net.address import Address
@@ -66,6 +67,26 @@ class HostProcess:
         self.process.wait()
 
     def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+class EngineHost:
+    """`satchel engine` in a process of its own, on a free port; `with` ends it."""
+
+    def __init__(self, key: Path) -> None:
+        command = [*interpreter(), "-m", "satchel", "engine", "--listen", f"{LOOPBACK}:0"]
+        command += ["--key-file", str(key), "-dev", "cpu", "-t", "1"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1)
+        assert self.process.stderr is not None
+        self.name = f"{LOOPBACK}:{self.process.stderr.readline().split()[2].rstrip(':')}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
         if self.process.stderr is not None:

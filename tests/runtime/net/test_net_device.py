@@ -25,8 +25,9 @@ from satchel.runtime.device.lost import DeviceUnreachable, LinkLost
 from satchel.runtime.graph import Array
 from satchel.runtime.net.address import Address, read_address, read_name
 from satchel.runtime.net.device import NetBackend, NetDevice
+from satchel.runtime.net.key_server import PENDING
 from satchel.runtime.net.link import Deadlines
-from satchel.runtime.net.server import PENDING, DeviceServer, Lent
+from satchel.runtime.net.server import DeviceServer, Lent
 from satchel.runtime.net.tables import write_segment
 from satchel.runtime.placement.options import read_devices
 from satchel.runtime.plan import Segment
