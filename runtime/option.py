@@ -20,7 +20,8 @@ from satchel.errors import RequestError
 
 T = TypeVar("T")
 NUMBER = (int, float, Real)  # Real alone, which numpy's numbers are too, takes five times as long
-PARALLEL, WORKER, SERVER = "parallel", "worker", "server"  # groups of flags that only some commands have
+# Groups of flags that only some commands have.
+PARALLEL, WORKER, SERVER, REPLICAS = "parallel", "worker", "server", "replicas"
 
 _hints = cache(get_type_hints)
 _options: dict[type, Mapping[str, Option]] = {}  # by definition

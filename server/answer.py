@@ -71,7 +71,7 @@ class Answer:
         self.scored: list[list[Logprob]] = []
         self._held, self._first, self._owner = held, AnswerDelta(0, ()), owner
         self._pools, self._user = pools, user
-        self._room = asyncio.Semaphore(lease.model.model.cache.slots + AHEAD)
+        self._room = asyncio.Semaphore(lease.model.model.slots + AHEAD)
 
     @classmethod
     async def begin(cls, models: Models, wanted: GenerationRequest, caller: Caller) -> Answer:

@@ -51,8 +51,8 @@ def generate_kwargs(
     kwargs["sampling"] = replace(kwargs["sampling"] or model.request_defaults.sampling, **wanted.sampled)
     kwargs["sampling"] = _sampling(model, GenerateOptions.of(**kwargs).seeded_sampling, wanted.words)
     _check_ids(model, "stop_token_ids", kwargs.get("stop_token_ids", ()))
-    if wanted.slot >= model.cache.slots:
-        raise Problem("invalid", f"id_slot is {wanted.slot}: there are {model.cache.slots} slots", "id_slot")
+    if wanted.slot >= model.slots:
+        raise Problem("invalid", f"id_slot is {wanted.slot}: there are {model.slots} slots", "id_slot")
     chosen = wanted.adapters if wanted.adapters is not None else adapters
     if chosen is not None:
         kwargs["adapters"] = named_adapters(model, chosen)

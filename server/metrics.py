@@ -5,16 +5,15 @@ no work here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from satchel.runtime.engine.stats import Distribution, EngineStats
+from satchel.runtime.engine.stats import Distribution, EngineStats, summed
+from satchel.runtime.fleet.fleet import Fleet
 from satchel.server.alias import Alias
 from satchel.server.connections import CUTS, Connections
 from satchel.server.watch import OTHER, HttpTraffic
@@ -45,6 +44,14 @@ NOW = {
     "host_blocks": "Cache blocks in host memory",
     "host_bytes": "Bytes of cache in host memory",
 }
+MEMBERS = {  # of replicas: a field of MemberFacts, and its help text
+    "waiting": "Requests of a replica whose first token has not come",
+    "running": "Requests of a replica that decode",
+    "queued_tokens": "Prompt tokens that a replica has to compute",
+    "kv_tokens_free": "Tokens of KV cache that a replica has free or can evict",
+    "known_blocks": "Cached blocks that a replica told of",
+    "token_seconds": "Seconds of a replica's step with one decoded row, as measured",
+}
 LLAMA = {  # llama-server's metric names, so that its dashboards work
     "llamacpp:prompt_tokens_total": "prompt_tokens",
     "llamacpp:tokens_predicted_total": "generated_tokens",
@@ -57,6 +64,7 @@ class Counts(Collector):
     """A snapshot of all counters, as a Prometheus collector.
 
     engines: the counters of each model that has been loaded, by name. loaded: whether each model is loaded.
+    fleets: the replicas of each loaded model that has some.
 
     Every label has a bounded set of values, whatever clients send and however many models there are. The
     constructor copies what the event loop changes, so that any thread may collect.
@@ -69,9 +77,13 @@ class Counts(Collector):
         traffic: HttpTraffic,
         aliases: Iterable[Alias],
         connections: Connections,
+        fleets: Mapping[str, Fleet] | None = None,
     ) -> None:
         self.engines, self.loaded = labelled(engines), loaded
         self.aliases, self.connections = list(islice(aliases, MOST_MODELS)), connections
+        found = list((fleets or {}).items())[:MOST_MODELS]
+        self.members = [(model, one) for model, fleet in found for one in fleet.facts()]
+        self.moved = [(model, fleet.moved) for model, fleet in found]
         self.requests, self.active = dict(traffic.requests), traffic.active
         self.times = {
             name: {route: histogram.value() for route, histogram in by_route.items()}
@@ -81,6 +93,7 @@ class Counts(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._engines()
         yield from self._histograms()
+        yield from self._members()
         yield from self._http()
         yield from self._versions()
 
@@ -124,6 +137,28 @@ class Counts(Collector):
             for name, stats in self.engines.items():
                 add(family, [name], stats.histograms[key])
             yield family
+
+    def _members(self) -> Iterator[Metric]:
+        if not self.members:
+            return
+        labels = ["model", "member"]
+        for key, text in MEMBERS.items():
+            gauge = GaugeMetricFamily(f"satchel_member_{key}", text, labels=labels)
+            for model, one in self.members:
+                gauge.add_metric([model, one.member], getattr(one, key))
+            yield gauge
+        ready = GaugeMetricFamily("satchel_member_ready", "1 where a replica gets requests", labels=labels)
+        lost = CounterMetricFamily("satchel_member_lost", "Processes that a replica lost", labels=labels)
+        for model, one in self.members:
+            ready.add_metric([model, one.member], float(one.state == "ready" and not one.trouble))
+            lost.add_metric([model, one.member], one.processes_lost)
+        yield from (ready, lost)
+        moved = CounterMetricFamily(
+            "satchel_requests_moved", "Requests that went on at another replica", labels=["model"]
+        )
+        for model, count in self.moved:
+            moved.add_metric([model], count)
+        yield moved
 
     def _http(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -172,26 +207,6 @@ def labelled(engines: Mapping[str, EngineStats]) -> dict[str, EngineStats]:
     kept = {name: engines[name] for name in names[:MOST_MODELS]}
     others = [engines[name] for name in names[MOST_MODELS:]]
     return kept | {OTHER: summed([*([kept[OTHER]] if OTHER in kept else []), *others])} if others else kept
-
-
-def summed(parts: Sequence[EngineStats]) -> EngineStats:
-    """The sum of the stats of one or more engines."""
-    made: dict[str, Any] = {}
-    for field in fields(EngineStats):
-        values = [getattr(part, field.name) for part in parts]
-        if field.name == "requests":
-            made[field.name] = dict(sum((Counter(v) for v in values), Counter[str]()))
-        elif field.name == "histograms":
-            made[field.name] = {key: _merged([v[key] for v in values if key in v]) for key in values[0]}
-        else:
-            made[field.name] = sum(values)
-    return EngineStats(**made)
-
-
-def _merged(parts: Sequence[Distribution]) -> Distribution:
-    """The sum of histograms that have the same bounds."""
-    counts = tuple(sum(column) for column in zip(*(p.counts for p in parts), strict=True))
-    return Distribution(parts[0].bounds, counts, sum(p.total for p in parts))
 
 
 def add(family: HistogramMetricFamily, labels: list[str], found: Distribution) -> None:

@@ -38,7 +38,7 @@ def pool_tokens(model: Model, stats: EngineStats) -> dict[str, int]:
     among them.
     """
     used = (stats.kv_blocks - stats.kv_free) * model.cache.block
-    return {"kv_tokens": model.cache.capacity, "kv_tokens_used": used}
+    return {"kv_tokens": model.capacity, "kv_tokens_used": used}
 
 
 class ServedModel:

@@ -67,18 +67,27 @@ def doctor(
     prompts: Annotated[
         bool, typer.Option("--with-prompts", help="With --report: prompts and answers too.")
     ] = False,
+    devices: Annotated[
+        str,
+        typer.Option("-dev", "--device", metavar="HOST/NAME", help="Devices of other hosts to try, a,b,c."),
+    ] = "",
+    key: Annotated[
+        str, typer.Option("--device-key-file", metavar="FILE", help="The key of these hosts.")
+    ] = "",
 ) -> int:
     """Test each backend and the bundled model; print what works and how to repair the rest.
 
     Examples:
         satchel doctor
         satchel doctor --report issue.md --log server.log
+        satchel doctor -dev host2/cuda:0 --device-key-file fleet.key
     """
     issue = _issue_report(report, force, log, request, prompts)
     facts, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in facts.items()))
-    for check in awaited(chain(backends(), [searches()], gpus(), model(), sandbox()), "the next check"):
+    far = hosts(devices, key)
+    for check in awaited(chain(backends(), [searches()], gpus(), model(), sandbox(), far), "the next check"):
         checks.append(check)
         if not as_json:
             show(check)
@@ -240,6 +249,29 @@ def computed(name: str, backend: Any, mend: str) -> CheckResult:
     return CheckResult(
         "backend", name, PASS, f"{text}; computes right ({share:.0e} of the definition); {kept}"
     )
+
+
+def hosts(devices: str, key: str) -> Iterator[CheckResult]:
+    """Reaches each of these devices of other hosts, and measures the link to it."""
+    from satchel.errors import SatchelError
+    from satchel.runtime.net.address import SLASH, read_name
+    from satchel.runtime.net.device import NetBackend
+    from satchel.runtime.placement.speeds import link_to
+
+    for text in filter(None, devices.split(",")):
+        if SLASH not in text:
+            raise wrong("--device", f"{text}: expected a device of another host, as in host2/cuda:0")
+        name = read_name(text)
+        try:
+            with NetBackend(name, key).open(name.number) as device:
+                info, (rate, latency) = device.info(), link_to(device)
+        except SatchelError as error:
+            listen = f"satchel device --listen {name.address} --key-file FILE"
+            yield CheckResult("host", str(name), FAIL, str(error), f"on {name.address.host}: {listen}")
+            continue
+        free = f"{info.memory_free / 2**30:.1f} GiB free"
+        link = f"{1000 * latency:.2f} ms there and back, {rate / 1e9:.2f} GB/s"
+        yield CheckResult("host", str(name), PASS, f"{info.name}, {info.variant}, {free}; {link}")
 
 
 def model() -> Iterator[CheckResult]:

@@ -25,7 +25,7 @@ from satchel.cli.sampling import SamplingOptions
 from satchel.cli.serving import ServerOptions
 from satchel.cli.speculation import SpeculationOptions
 from satchel.errors import RequestError
-from satchel.runtime.option import PARALLEL, SERVER, WORKER
+from satchel.runtime.option import PARALLEL, REPLICAS, SERVER, WORKER
 from satchel.store.resolve import default_model
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from satchel.server.catalog import Catalog, Served
 
 GB = 10**9
-LOADING = Taking(groups=(PARALLEL, WORKER, SERVER), defaults={"slots": 8, "worker": "process"})
+LOADING = Taking(groups=(PARALLEL, WORKER, SERVER, REPLICAS), defaults={"slots": 8, "worker": "process"})
 
 
 @with_options

@@ -266,7 +266,7 @@ class AsyncModel:
     ) -> list[AsyncReply]:
         """As Model.generate_many; cancelling the task ends all of them."""
         check_list("prompts", prompts, "generate() takes one")
-        room = asyncio.Semaphore(self.model.cache.slots + 2)
+        room = asyncio.Semaphore(self.model.slots + 2)
 
         async def run(prompt: str | Sequence[int]) -> AsyncReply:
             async with room:

@@ -55,6 +55,8 @@ from satchel.runtime.engine.resume import Restored, numbers_of, restore, save, s
 from satchel.runtime.engine.scoring import score
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.stats import EngineStats
+from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.share import replicas_of
 from satchel.runtime.grammar import only_check
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels import registered
@@ -62,6 +64,7 @@ from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
+from satchel.runtime.net.remote_process import remote_engines
 from satchel.runtime.option import check_list
 from satchel.runtime.placement.devices import used_of
 from satchel.runtime.placement.sizing import check_room, size
@@ -116,11 +119,11 @@ class Model(Recovering, Readings, Resource):
     @classmethod
     def _kind(cls, options: Options) -> type[Self]:
         """The class of a model with these options."""
-        if options.worker == "thread":
+        if options.in_process:
             return cls
         if cls is not Model:
             raise RequestError(
-                f"{cls.__name__} needs the engine in this process: load it with worker='thread'"
+                f"{cls.__name__} needs the engine in this process: load it with worker='thread', one replica"
             )
         return cast("type[Self]", WorkerModel)
 
@@ -160,7 +163,8 @@ class Model(Recovering, Readings, Resource):
         kind = cls._kind(chosen)
         gguf = open_gguf(model_file(model, stopping(progress, Path(model or ""))))
         try:
-            if chosen.digests and chosen.worker == "thread":  # otherwise the worker process checks them
+            # A worker process of this host checks them itself.
+            if chosen.digests and (chosen.in_process or chosen.engine_host):
                 expected = [Expected(*line) for line in chosen.digests]
                 check_digests(gguf, expected, stopping(progress, gguf.path))
             override(gguf, chosen.override_kv, chosen.chat_template)
@@ -194,7 +198,7 @@ class Model(Recovering, Readings, Resource):
             "parameters": size_label(parameters(self.gguf)),
             "format": f"{file_type(self.gguf)} ({size / 1e6:,.0f} MB)",
             "context": f"{self.context:,}",
-            "slots": f"{self.cache.slots}",
+            "slots": f"{self.slots}",
             "on": self._where(),
         }
 
@@ -257,6 +261,21 @@ class Model(Recovering, Readings, Resource):
     def context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self.cache.context
+
+    @property
+    def slots(self) -> int:
+        """Sequences that run together; of replicas, all of theirs."""
+        return self.cache.slots
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of KV cache; of replicas, all of theirs."""
+        return self.cache.capacity
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """The replicas; None for one engine."""
+        return None
 
     def _start(self, old: Service | None) -> Requests:
         return Service(
@@ -444,7 +463,7 @@ class Model(Recovering, Readings, Resource):
             return reply
 
         # As many as run at once, and two to follow at once when one of them ends.
-        with ThreadPoolExecutor(self.cache.slots + 2, "satchel-many") as pool:
+        with ThreadPoolExecutor(self.slots + 2, "satchel-many") as pool:
             return list(pool.map(run, prompts))
 
     def _default_reasoning(self) -> bool | int | str | None:
@@ -659,7 +678,9 @@ def remote(method: F) -> F:
 
 
 class WorkerModel(Model):
-    """A Model with its engine in a worker process."""
+    """A Model with its engine in a worker process, or with several of them that share the requests."""
+
+    worker: WorkerService | Fleet
 
     embed = remote(Model.embed)
     embed_tokens = remote(Model.embed_tokens)
@@ -672,7 +693,17 @@ class WorkerModel(Model):
 
     def _open(self) -> None:
         files = [p.path for p in self.gguf.parts]
-        self.worker = WorkerService(self.path, self.options, files=files, stamps=self.gguf.stamps)
+        found = replicas_of(self.options, sum(part.size for part in self.gguf.parts))
+        engines = remote_engines(self.options.engine_host, self.options.device_key, self.gguf)
+        if max(found.count, len(engines)) == 1:
+            engine = engines[0] if engines else None
+            self.worker = WorkerService(
+                self.path, found.options, files=files, stamps=self.gguf.stamps, engine=engine
+            )
+        else:
+            count = len(engines) or found.count
+            self.worker = Fleet(self.path, found.options, count, files, self.gguf.stamps, engines=engines)
+        self.notes += [found.note] if found.note else []
         self.worker.begin(self._progress)
         self.cache = self.worker.cache
         self.notes += [note for note in self.worker.notes if note not in self.notes]
@@ -696,8 +727,23 @@ class WorkerModel(Model):
             raise RequestError(f"{name}: it is in the worker process: load the model with worker='thread'")
         raise AttributeError(f"a model has no attribute {name!r}")
 
+    @property
+    def slots(self) -> int:
+        return self.worker.slots
+
+    @property
+    def capacity(self) -> int:
+        return self.worker.capacity
+
+    @property
+    def fleet(self) -> Fleet | None:
+        return self.worker if isinstance(self.worker, Fleet) else None
+
     def _where(self) -> str:
-        return "a worker process"
+        fleet, host = self.fleet, self.options.engine_host
+        if host:
+            return f"engines of {host}" if fleet else f"an engine of {host}"
+        return f"{len(fleet.members)} worker processes" if fleet else "a worker process"
 
     @property
     def trouble(self) -> str:
@@ -711,17 +757,26 @@ class WorkerModel(Model):
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
         saved, target = 0, Path(path).absolute()
+        ask = self._asking_holder(prompt, salt)
         if not PASSES:
-            return cast(int, self.worker.ask("save_state", target, prompt, salt=salt))
+            return cast(int, ask("save_state", target, prompt, salt=salt))
 
         def fill(file: IO[bytes]) -> None:
             nonlocal saved
             if hasattr(os, "fchmod"):  # Windows had none before Python 3.13
                 os.fchmod(file.fileno(), 0o600)  # it contains a user's text
-            saved = self.worker.ask("save_state", OpenFile(target, file.fileno()), prompt, salt=salt)
+            saved = ask("save_state", OpenFile(target, file.fileno()), prompt, salt=salt)
 
         replace_files([(target, fill)])
         return saved
+
+    def _asking_holder(self, prompt: str | Sequence[int], salt: str) -> Callable[..., Any]:
+        """ask() of the engine that has most of the prompt in its cache."""
+        fleet = self.fleet
+        if fleet is None:
+            return self.worker.ask
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        return partial(fleet.ask_where, fleet.most_cached(ids, salted(salt, self.adapter_scales())))
 
     def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
         target = Path(path).absolute()

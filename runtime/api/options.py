@@ -15,7 +15,8 @@ from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.adapter_file import Loadable
 from satchel.runtime.api.defaults import check_defaults, read_object
 from satchel.runtime.api.overrides import read_overrides, read_template
-from satchel.runtime.option import PARALLEL, SERVER, WORKER, check_options, documented, option_field
+from satchel.runtime.net.address import SLASH
+from satchel.runtime.option import PARALLEL, REPLICAS, SERVER, WORKER, check_options, documented, option_field
 from satchel.runtime.placement.options import (
     GROUP,
     PREFETCHES,
@@ -26,6 +27,7 @@ from satchel.runtime.placement.options import (
     read_expert_cache,
     read_kv_budget,
     read_layers,
+    read_replicas,
     read_rules,
     read_size,
     read_split,
@@ -148,11 +150,18 @@ class Options:
     )
     device: str = option_field(
         "auto",
-        "Backends to use, a,b,c, each NAME or NAME:INDEX; a+b: a group; none: the CPU alone; auto: all.",
+        "Backends to use, a,b,c, each NAME or NAME:INDEX; a+b: a group; HOST/a: another host's; none: the CPU"
+        " alone; auto: all.",
         "-dev",
         "--device",
         check_value=read_devices,
         also={"none": "cpu"},
+    )
+    device_key: str = option_field(
+        "",
+        "File with the key of devices of other hosts, which `satchel device` there has too.",
+        "--device-key-file",
+        metavar="FILE",
     )
     override_tensor: str | Sequence[str] = option_field(
         (),
@@ -263,6 +272,31 @@ class Options:
         metavar="KIND",
         group=WORKER,
     )
+    engine_host: str = option_field(
+        "",
+        "The engine runs on another host, HOST or HOST:PORT, where `satchel engine` listens; of a,b,c each"
+        " has one, and they share the requests. It needs --device-key-file.",
+        "--engine-host",
+        help="Hosts whose `satchel engine` runs the engine, a,b,c; with --device-key-file.",
+        metavar="HOST",
+        group=WORKER,
+    )
+    replicas: str | int = option_field(
+        "1",
+        "Engines that share the requests, each a worker process with its part of the devices, threads and"
+        " memory; auto: one for each GPU that holds the model, one on a CPU for each NUMA node that does.",
+        "--replicas",
+        help="Engines that share the requests; auto: one for each GPU or NUMA node that holds the model.",
+        metavar="N|auto",
+        check_value=read_replicas,
+        group=REPLICAS,
+    )
+    sharers: int = option_field(
+        1,
+        "Engines that divide the free memory of the devices: what replicas are given.",
+        low=1,
+        in_table=False,
+    )
     sandbox: bool = option_field(
         True,
         "A worker process gives up access to files, network and programs as far as the system allows.",
@@ -312,6 +346,11 @@ class Options:
             raise RequestError(
                 f"tensor_split has {len(split)} numbers for {count} devices: give one for each"
             )
+        self._check_far()
+        if self.engine_host and read_replicas(self.replicas) != 1:
+            raise RequestError(
+                "replicas: not supported with engine_host, where each host has one engine: name more hosts"
+            )
         if self.split_mode == "tensor" or any(GROUP in name for name in devices):
             self._check_group()
 
@@ -340,9 +379,33 @@ class Options:
                 "(split_mode='tensor'); leave it out, or take split_mode='layer'"
             )
 
+    def _check_far(self) -> None:
+        """Raises RequestError for options that send weights, where a device is another host's."""
+        wrong = {
+            "adapters": bool(self.adapters),
+            "control_vectors": bool(self.control_vectors),
+            "split_mode='tensor'": self.split_mode == "tensor",
+            "prefetch_weights": self.prefetch_weights == "on",
+            "expert_cache": str(self.expert_cache) not in ("auto", "off"),
+        }
+        name = next((name for name, given in wrong.items() if given), "")
+        if name and any(SLASH in device for device in self._devices):
+            raise RequestError(
+                f"{name}: not supported beside a device of another host, which reads whole layers from its "
+                "own copy of the file: leave it out, or name devices of this host alone"
+            )
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the engine runs in the caller's process. Replicas and engines of other hosts never do."""
+        return self.worker == "thread" and read_replicas(self.replicas) == 1 and not self.engine_host
+
     @property
     def placement_options(self) -> PlacementOptions:
-        """The options that concern the placement, parsed."""
+        """The options that concern the placement, parsed. Where a device is another host's, what would send
+        weights to it is off.
+        """
+        far = any(SLASH in device for device in self._devices)
         return PlacementOptions(
             self._devices,
             read_layers(self.gpu_layers),
@@ -350,10 +413,12 @@ class Options:
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
-            self.prefetch_weights,
+            "off" if far else self.prefetch_weights,
             split=read_split(self.tensor_split),
             mode=self.split_mode,
-            expert_cache="off" if self.deterministic else read_expert_cache(self.expert_cache).word,
+            key=self.device_key,
+            sharers=self.sharers,
+            expert_cache="off" if self.deterministic or far else read_expert_cache(self.expert_cache).word,
         )
 
     @property
@@ -384,6 +449,7 @@ class LoadKwargs(TypedDict, total=False):
     host_cache: int
     gpu_layers: str | int
     device: str
+    device_key: str
     override_tensor: str | Sequence[str]
     tensor_split: str
     split_mode: str
@@ -399,6 +465,9 @@ class LoadKwargs(TypedDict, total=False):
     defaults: Mapping[str, Any] | None
     deterministic: bool
     worker: str
+    engine_host: str
+    replicas: str | int
+    sharers: int
     sandbox: bool
     worker_timeout: float
     step_timeout: float

@@ -1,28 +1,53 @@
 """Recovery from a lost device: the model is placed on the remaining devices, loaded again from its file, and
 requests go on there with the tokens that they have. Calls that were running fail with one error.
+
+A device of another host is tried again first, because its server may be started again or the network come
+back.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from satchel.errors import RequestError, SatchelError
 from satchel.runtime.device.device import Device
-from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.device.lost import DeviceLost, DeviceUnreachable, LinkLost
 from satchel.runtime.engine.request_handle import End, Requests
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.log import LOG
 from satchel.runtime.placement.options import PlacementOptions
 
+RECONNECT_NAME = "SATCHEL_DEVICE_RECONNECT_S"
+RECONNECT = 10.0  # seconds for which the host of a lost device is tried
+PAUSE = 0.2  # seconds between two tries
+
+
+def reconnecting() -> Iterator[bool]:
+    """Gives True for each time that the host of a lost device is to be tried again, pausing between them.
+    SATCHEL_DEVICE_RECONNECT_S: for how many seconds.
+    """
+    until = time.monotonic() + float(os.environ.get(RECONNECT_NAME, RECONNECT))
+    while time.monotonic() < until:
+        yield True
+        time.sleep(PAUSE)
+
 
 class Recovering(ABC):
-    """Base of Model: owns the service of its engine, and makes both anew after the loss of a device."""
+    """Base of Model: owns the service of its engine, and makes both anew after the loss of a device.
+
+    leave: called when the connection to a device's host is lost, where this process can make no other: it is
+    to end the process.
+    """
+
+    leave: Callable[[LinkLost], None] | None = None
 
     path: Path
     devices: Sequence[Device]
@@ -87,12 +112,17 @@ class Recovering(ABC):
         """On the engine's thread: records the loss, starts the new placement in a thread of its own, and
         gives the error of running calls.
         """
-        self.placement_options = self.placement_options.without(error.device)
         LOG.error("%s: %s", self.path.name, error)
+        again = isinstance(error, LinkLost)
+        if isinstance(error, LinkLost) and self.leave is not None:
+            self.leave(error)
+        if not again:
+            self.placement_options = self.placement_options.without(error.device)
         threading.Thread(
             target=self._recover, args=(self._service,), name="satchel-recover", daemon=True
         ).start()
-        return DeviceLost(error.device, f"{error.reason}; ask again: the next request runs without it")
+        then = "when the host is reached again, or without it" if again else "without it"
+        return type(error)(error.device, f"{error.reason}; ask again: the next request runs {then}")
 
     def _recover(self, lost: Requests) -> None:
         if isinstance(lost, Service):
@@ -106,15 +136,18 @@ class Recovering(ABC):
             raise self._stuck
         old.join()
         self._release()
+        tries = reconnecting()
         while True:
             try:
                 self._open()
                 break
-            except DeviceLost as error:
+            except (DeviceLost, DeviceUnreachable) as error:
+                if isinstance(error, LinkLost | DeviceUnreachable) and next(tries, False):
+                    continue
                 LOG.error("%s: %s", self.path.name, error)
                 self.placement_options = self.placement_options.without(error.device)
             except SatchelError as error:
-                lost = ", ".join(self.placement_options.lost)
+                lost = ", ".join(self.placement_options.lost) or "a device"
                 line = (
                     f"{self.path}: {lost} was lost, and the model cannot be placed on what is left: {error}"
                 )
@@ -122,7 +155,6 @@ class Recovering(ABC):
                 LOG.error("%s", line)
                 old.abandon(End("error", self._stuck))
                 raise self._stuck from None
-        used = ", ".join(device.name for device in self.devices)
-        LOG.warning(
-            "%s: placed anew without %s: on %s", self.path.name, ", ".join(self.placement_options.lost), used
-        )
+        used, gone = ", ".join(device.name for device in self.devices), self.placement_options.lost
+        without = f" without {', '.join(gone)}" if gone else ""
+        LOG.warning("%s: placed anew%s: on %s", self.path.name, without, used)

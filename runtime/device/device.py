@@ -30,6 +30,13 @@ DETERMINISTIC_BACKENDS = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emu
 MEASURE = {"read": 0, "int8": 1, "bf16": 2, "f32": 3}  # HAL_MEASURE_ of hal.h
 NAME = 128  # HAL_NAME of hal.h
 C = TypeVar("C", "Buffer", "Exec")
+ABI = int(cext.ABI_HASH)  # of hal.h: tables made under another one mean something else
+# Structs of a segment's tables, by the names of its fields.
+TABLES = {
+    "step_table": cext.dtype_of("hal_step"),
+    "view_table": cext.dtype_of("hal_view"),
+    "op_table": cext.dtype_of("hal_op"),
+}
 LOST = -6  # HAL_E_LOST of hal.h
 KINDS = {
     -1: "unsupported",
@@ -139,9 +146,13 @@ class Backend:
             self.check_deterministic()
         flags = FAST * fast | PROFILE * profile | DETERMINISTIC * deterministic
         options = {"threads": threads, "threads_decode": threads_decode, "flags": flags}
-        device = Device(self, index, options)
+        device = self.make_device(index, options)
         device.overrides_of = self.choose_kernels(device)
         return device
+
+    def make_device(self, index: int, options: Mapping[str, int]) -> Device:
+        """Opens a device with the fields of hal_options."""
+        return Device(self, index, options)
 
 
 def device_name(backend: str, index: int) -> str:
@@ -155,7 +166,7 @@ class Device(Resource):
     """
 
     def __init__(self, backend: Backend, index: int, options: Mapping[str, int]) -> None:
-        self.backend, self._open = backend, True
+        self.backend, self.index, self._open = backend, index, True
         self.name = device_name(backend.name, index)
         self.profiled = bool(options["flags"] & PROFILE)
         self.deterministic = bool(options["flags"] & DETERMINISTIC)
@@ -359,6 +370,11 @@ class Exec:
 def pointer(memory: Any) -> Any:
     """A cffi pointer to host memory that does not move, such as a bytearray."""
     return cext.ffi.from_buffer("uint8_t[]", memory)
+
+
+def bytes_at(memory: Any, size: int) -> memoryview:
+    """The first bytes behind a cffi pointer."""
+    return memoryview(cext.ffi.buffer(memory, size))
 
 
 def include() -> Path:

@@ -42,6 +42,9 @@ class GenerateRequest:
     # Tokens of the answer that an engine sampled before it was lost: they count as sampled.
     given: Sequence[int] = ()
     nll_bits: Sequence[float] = ()  # one for each of them, 0 where that engine reported none
+    # Number of answer tokens up to which its steps compute nothing else: a request that may have crashed an
+    # engine is told from the others so.
+    alone_until: int = 0
     # Logits processing beyond `sampling`. Processors run before masks and biases; each gets the tokens so far
     # and the logits, and changes them in place or returns new ones.
     logits_processors: tuple[LogitsProcessor, ...] = ()

@@ -169,6 +169,26 @@ GAUGES = tuple(one.name for one in fields(EngineStats) if one.metadata)
 TOTALS = tuple(one.name for one in fields(EngineStats) if one.type == "int" and not one.metadata)
 
 
+def summed(parts: Sequence[EngineStats]) -> EngineStats:
+    """The sum of the stats of one or more engines."""
+    made: dict[str, Any] = {}
+    for one in fields(EngineStats):
+        values = [getattr(part, one.name) for part in parts]
+        if one.name == "requests":
+            made[one.name] = dict(sum((Counter(v) for v in values), Counter[str]()))
+        elif one.name == "histograms":
+            made[one.name] = {key: _merged([v[key] for v in values if key in v]) for key in values[0]}
+        else:
+            made[one.name] = sum(values)
+    return EngineStats(**made)
+
+
+def _merged(parts: Sequence[Distribution]) -> Distribution:
+    """The sum of histograms that have the same bounds."""
+    counts = tuple(sum(column) for column in zip(*(p.counts for p in parts), strict=True))
+    return Distribution(parts[0].bounds, counts, sum(p.total for p in parts))
+
+
 class StatsCollector:
     """Counters of the engine thread, from which EngineStats are made."""
 

@@ -1,27 +1,25 @@
 """Host-memory tier below the prefix tree. Blocks that the tree evicts are kept here, up to a limit in bytes,
 and return to the cache when a prompt begins with their tokens.
 
-A block's key is a digest of the salt and of all tokens up to its end. Each process has its own digest key, so
-a client cannot construct collisions.
+A block's key is a digest of the salt and of all tokens up to its end (digests.py).
 """
 
 from __future__ import annotations
 
-import secrets
 import time
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 
 from satchel.runtime.engine.states import States
 from satchel.runtime.graph import Array
+from satchel.runtime.kv.digests import BlockDigests
 from satchel.runtime.kv.group import GONE
+from satchel.runtime.kv.news import BlockNews
 from satchel.runtime.kv.pages import Pages
-from satchel.runtime.kv.prefix import Key, Miss, PrefixNode
+from satchel.runtime.kv.prefix import Miss, PrefixNode
 
 MEMORY = 0.9  # weight of past measurements in the running mean
 PROBE = 64  # one in 64 moves that do not pay is made anyway, because rates change
@@ -73,7 +71,8 @@ class HostTier:
         self.kept_out = self.brought_back = self.skipped = 0
         self._kept: OrderedDict[bytes, Kept] = OrderedDict()
         self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests whose next block was dropped
-        self._secret = secrets.token_bytes(32)
+        self.digests = BlockDigests(pages.cache.block)
+        self.news: BlockNews | None = None  # told of what is kept
         pages.tree.below = self
 
     def __len__(self) -> int:
@@ -81,7 +80,7 @@ class HostTier:
 
     def take(self, node: PrefixNode, salt: str) -> bool:
         """Stores the blocks of a node that the tree is about to evict, if that pays."""
-        digest = self._digest(node, salt)
+        digest = self.digests.of(node)
         if digest in self._kept:
             self._kept.move_to_end(digest)
             return True
@@ -93,11 +92,13 @@ class HostTier:
         started = time.perf_counter()
         blocks = tuple(self._read(group, block) for group, block in enumerate(node.blocks))
         self.out.learn(sum(sizes), time.perf_counter() - started)
-        root = self._root(salt)
+        root = self.digests.root(salt)
         parent = node.parent.digest if node.parent is not None and node.parent.digest else root
         self._kept[digest] = Kept(blocks, node.cut, parent, root)
         self.used += sum(sizes)
         self.kept_out += 1
+        if self.news is not None and GONE not in node.blocks:
+            self.news.held(digest)
         return True
 
     def bring(self, slot: int, ids: Sequence[int], salt: str, cached: int, why: Miss) -> tuple[int, Miss]:
@@ -108,7 +109,7 @@ class HostTier:
         if not (self._kept or self._lost):
             return cached, why
         pages, block = self.pages, self.pages.cache.block
-        start, chain = cached // block, list(self._chain(ids[:-1], salt))
+        start, chain = cached // block, list(self.digests.chain(ids[:-1], salt))
         known = start
         while known < len(chain) and chain[known] in self._kept:
             known += 1
@@ -131,7 +132,7 @@ class HostTier:
         """Why no more than `length` blocks of a chain were found."""
         if length == len(chain):
             return Miss.NONE
-        end = chain[length - 1] if length else self._root(salt)
+        end = chain[length - 1] if length else self.digests.root(salt)
         return Miss.EVICTED if end in self._lost and why is not Miss.WINDOW else why
 
     def _fill(self, slot: int, most: int, start: int, chain: Sequence[bytes]) -> None:
@@ -150,7 +151,7 @@ class HostTier:
 
     def forget(self, salt: str | None) -> None:
         """Drops everything, or everything under one salt."""
-        root = None if salt is None else self._root(salt)
+        root = None if salt is None else self.digests.root(salt)
         if root is None:
             self._lost.clear()
         for digest in [d for d, kept in self._kept.items() if root in (None, kept.root)]:
@@ -186,6 +187,8 @@ class HostTier:
     def _forget(self, digest: bytes) -> Kept:
         kept = self._kept.pop(digest)
         self.used -= kept.nbytes
+        if self.news is not None and all(block is not None for block in kept.blocks):
+            self.news.dropped(digest)
         return kept
 
     def _read(self, group: int, block: int) -> Array | None:
@@ -194,29 +197,3 @@ class HostTier:
         out = np.empty(self.states.block_bytes[group], np.uint8)
         self.states.read_block(block, out, group)
         return out
-
-    def _root(self, salt: str) -> bytes:
-        return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=32, key=self._secret).digest()
-
-    def _digest(self, node: PrefixNode, salt: str) -> bytes:
-        """The digest of a node: a hash chain from the root, cached in the node and its ancestors."""
-        path: list[PrefixNode] = []
-        up: PrefixNode | None = node
-        while up is not None and up.parent is not None and not up.digest:
-            path.append(up)
-            up = up.parent
-        digest = up.digest if up is not None and up.digest else self._root(salt)
-        for each in reversed(path):
-            digest = each.digest = _next(digest, each.key)
-        return digest
-
-    def _chain(self, ids: Sequence[int], salt: str) -> Iterator[bytes]:
-        """The digest of each full block of `ids`."""
-        digest, block = self._root(salt), self.pages.cache.block
-        for start in range(0, len(ids) - block + 1, block):
-            digest = _next(digest, tuple(ids[start : start + block]))
-            yield digest
-
-
-def _next(digest: bytes, key: Key) -> bytes:
-    return blake2b(digest + array("i", key).tobytes(), digest_size=32).digest()

@@ -63,8 +63,17 @@ class PrefixNode:
     # Children with a reader at or below them, and one more if its own block has one. Full attention alone.
     readers: int = 0
     cut: bool = False  # children were evicted and no lower tier holds them
-    digest: bytes = b""  # its key in the lower tier, computed at the first use
+    digest: bytes = b""  # its key in the lower tier and for BlockNews, computed at the first use
+    told: bool = False  # the tree's BlockNews counts it
     children: dict[Key, PrefixNode] = field(default_factory=dict)
+
+
+class News(Protocol):
+    """Who is told of the blocks that the tree has (news.py)."""
+
+    def joined(self, node: PrefixNode) -> None: ...
+
+    def left(self, node: PrefixNode) -> None: ...
 
 
 class Below(Protocol):
@@ -88,6 +97,7 @@ class PrefixTree:
         self.pools, self.windows, self.block, self.size = tuple(pools), tuple(windows), block, 0
         self._roots: dict[str, PrefixNode] = {}
         self.below: Below | None = None
+        self.news: News | None = None
         self._clock = 0
         self._holding: list[dict[int, PrefixNode]] = [{} for _ in pools]  # of each group, by block
         # Of each group, candidates for eviction as a heap; with full attention, idle leaves. Those whose node
@@ -163,6 +173,8 @@ class PrefixTree:
             for group, block in enumerate(mine):
                 if child.blocks[group] == GONE and block != GONE:
                     self._hold(child, group, block)
+            if self.news is not None and not child.told and GONE not in child.blocks:
+                self.news.joined(child)
             child.used = self._clock
             self._offer(child)
             node = child
@@ -236,6 +248,8 @@ class PrefixTree:
 
     def _let_go(self, node: PrefixNode, group: int) -> None:
         """Gives up the node's block of a group."""
+        if self.news is not None and node.told:
+            self.news.left(node)
         block, node.blocks[group] = node.blocks[group], GONE
         del self._holding[group][block]
         if self.pools[group].holders[block] == 1:

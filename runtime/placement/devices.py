@@ -17,6 +17,8 @@ from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import HOST_MEMORY, TEST_ONLY, Backend, Device, device_name, open_device
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.net.address import SLASH, read_name
+from satchel.runtime.net.device import NetBackend, NetDevice
 from satchel.runtime.placement.options import GROUP, PlacementOptions
 
 Open = Callable[[Backend, int], Device]
@@ -93,7 +95,11 @@ def _open_named(
 ) -> None:
     """Opens a requested device. It is left out on failure if another device was lost before."""
     try:
-        made.append(_open_group(name, placement_options, open) if GROUP in name else _open(name, open))
+        if SLASH in name:
+            net = read_name(name)
+            made.append(open(NetBackend(net, placement_options.key), net.number))
+        else:
+            made.append(_open_group(name, placement_options, open) if GROUP in name else _open(name, open))
     except DeviceError as error:
         if not placement_options.lost:
             raise
@@ -164,17 +170,20 @@ def apart(device: Device) -> bool:
 
 def driver_bytes(device: Device) -> int:
     """Memory that a driver takes once a device works: local memory of kernels, graphs, staging buffers."""
+    if isinstance(device, NetDevice):
+        return device.driver
     return 0 if device.info().flags & (HOST_MEMORY | TEST_ONLY) else DRIVER
 
 
 def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
     """Memory on a device that a model may take: the free memory within the budget, and on the host within the
-    limits of the control groups.
+    limits of the control groups; of that, its part where several engines divide it.
     """
     free = device.info().memory_free
     if apart(device):
-        return min(free, placement_options.gpu_memory) if placement_options.gpu_memory else free
-    return min([free, *_group_room()])
+        own = free // placement_options.sharers
+        return min(own, placement_options.gpu_memory) if placement_options.gpu_memory else own
+    return min([free, *_group_room()]) // placement_options.sharers
 
 
 def _group_room() -> Iterator[int]:

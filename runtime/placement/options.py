@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from satchel.errors import RequestError
+from satchel.runtime.net.address import SLASH, read_name
 
 AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
 GROUP = "+"  # between the names of a group's devices
 SPLIT_MODES = ("auto", "layer", "row", "tensor", "none")
+MOST_REPLICAS = 256
 ONE_CONTEXT = "context"  # a KV budget of one full conversation
 STREAMS = PREFETCHES = ("auto", "on", "off")
 PEER = re.compile(
@@ -48,7 +50,14 @@ class PlacementOptions:
     split: tuple[float, ...] = ()
     # How several devices share the model, as of read_split_mode; auto: the fastest by prediction.
     mode: str = "layer"
+    key: str = ""  # path of the key file for devices of other hosts; "": none
+    sharers: int = 1  # engines that divide the free memory of these devices
     expert_cache: str = AUTO  # experts cached beside the CPU's: "auto", "off", a number per layer, or a size
+
+    @property
+    def far(self) -> bool:
+        """Whether some device is another host's."""
+        return any(SLASH in name for name in self.devices)
 
     @property
     def grouped(self) -> bool:
@@ -134,6 +143,16 @@ def _count_or_size(word: str) -> tuple[int | None, int | None]:
     return (int(word), None) if word.isascii() and word.isdigit() else (None, read_size(word))
 
 
+def read_replicas(text: str | int) -> int | None:
+    """Parses a number of replicas; None for auto."""
+    word = str(text).strip().lower()
+    if word == AUTO:
+        return None
+    if not (word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_REPLICAS):
+        raise RequestError(f"replicas is {text!r}: expected auto, or a number from 1 to {MOST_REPLICAS}")
+    return int(word)
+
+
 def read_split(text: str) -> tuple[float, ...]:
     """Parses a comma-separated list of shares, of any sum; () if empty."""
     if not text:
@@ -149,12 +168,17 @@ def read_split(text: str) -> tuple[float, ...]:
 
 def read_devices(text: str) -> tuple[str, ...]:
     """Parses a comma-separated list of NAME or NAME:INDEX; () for auto. NAME:0+NAME:1 is a group of devices,
-    which divide each layer.
+    which divide each layer; HOST/NAME:INDEX or HOST:PORT/NAME:INDEX a device of another host.
     """
     if text in (AUTO, ""):
         return ()
     groups = [[_known(member.strip()) for member in part.split(GROUP)] for part in text.split(",")]
     names = [name for group in groups for name in group]
+    if far := next((name for group in groups if len(group) > 1 for name in group if SLASH in name), ""):
+        raise RequestError(
+            f"device {text!r}: {far} is a device of another host, which no group can have: give whole "
+            "layers to it, with a comma before it"
+        )
     if "" in names or AUTO in names or len(set(names)) < len(names):
         raise RequestError(
             f"device {text!r}: expected auto, or different names with commas between them, or with + between "
@@ -189,6 +213,8 @@ def read_split_mode(text: str, devices: tuple[str, ...]) -> tuple[str, ...]:
 
 def _known(name: str) -> str:
     """The canonical name of a device: the first of a backend has no number. llama.cpp's CUDA0 is cuda."""
+    if SLASH in name:
+        return str(read_name(name))
     if found := PEER.fullmatch(name):
         backend = found[1].lower()
         name = f"{PEER_NAMES.get(backend, backend)}:{found[2] or 0}"

@@ -245,7 +245,7 @@ def _one_kind(devices: Sequence[Device]) -> bool:
 def _left(candidate: PlacementCandidate, sizes: Sizes, wanted: PlacementOptions, why: str) -> list[str]:
     """Notes on parts that the automatic choice leaves on the CPU."""
     here = candidate.placement.first
-    if wanted.layers is not None:
+    if wanted.layers is not None or wanted.split:
         return []
     parts = []
     if candidate.on < sizes.layers:

@@ -14,14 +14,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from satchel.errors import RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import GGUF, Metadata
 from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import FORMATS
@@ -32,12 +32,14 @@ from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
+from satchel.runtime.net.device import NetDevice
 from satchel.runtime.placement.devices import open_one
 from satchel.runtime.placement.options import read_size
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights.resident import Uploaded
 from satchel.runtime.weights.streamed import layer_number
+from satchel.runtime.weights.there import model_of
 from satchel.runtime.weights.weights import FileWeights
 
 ENOUGH, MOST = 192 << 20, 2 << 30  # least and most bytes of layers that are run
@@ -112,10 +114,22 @@ def measured(gguf: GGUF, options: Options) -> Callable[[Device], Speed]:
     """Function that gives a device's speed with a model loaded under these options."""
 
     def of(device: Device) -> Speed:
+        if isinstance(device, NetDevice):
+            return _speed_there(gguf, device, options)
         again = partial(open_again, options, device)
         return speed_of(gguf, device, again, repack=options.repack, activations=options.activations)
 
     return of
+
+
+def _speed_there(gguf: GGUF, device: NetDevice, options: Options) -> Speed:
+    """Speed of a device of another host, which measures it; the link to it is measured from here."""
+    told = device.speed(model_of(gguf), options.repack, options.activations)
+    found = _known(told)
+    if found is None:
+        raise DeviceError(f"device {device.name}: its speed is {told!r:.80}, which is not understood")
+    link, latency = link_to(device)
+    return replace(found, link=link, latency=latency)
 
 
 def open_again(options: Options, device: Device) -> Device:
@@ -123,7 +137,7 @@ def open_again(options: Options, device: Device) -> Device:
     found: list[Device] = []
     try:
         for one in members_of(device):
-            found.append(open_one(options, one.backend, int(one.name.partition(":")[2] or 0)))
+            found.append(open_one(options, one.backend, one.index))
         return GroupDevice(found, device.shares) if isinstance(device, GroupDevice) else found[0]
     except BaseException:
         for one in found:
@@ -239,7 +253,7 @@ def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) 
     fewer = max(1, kept // FEWER)
     with open() as device:
         small = _run(gguf, device, fewer, repack, activations, prompt=True)
-        link, latency = _link(device)
+        link, latency = link_to(device)
     large = small
     if kept > fewer:
         with open() as device:
@@ -304,7 +318,7 @@ def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[fl
     return statistics.median(taken[1:]), statistics.median(around[1:])
 
 
-def _link(device: Device) -> tuple[float, float]:
+def link_to(device: Device) -> tuple[float, float]:
     """Bytes per second of copies to a device and back, the slower of the two, and seconds of a small copy."""
     buffer, data = members_of(device)[0].alloc(LINK, OUT), np.ones(LINK, np.uint8)
     small = data[:4096]

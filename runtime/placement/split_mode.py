@@ -17,6 +17,7 @@ from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.group import GroupDevice
+from satchel.runtime.net.device import NetDevice
 from satchel.runtime.placement.devices import Opened, apart, driver_bytes, free_bytes, open_for, used_of
 from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.placement import Placement
@@ -95,7 +96,7 @@ def under_mode(
 def members_among(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices that may form a group: those of the first one's backend, if that has groups."""
     first = devices[0]
-    if isinstance(first, GroupDevice) or not apart(first) or not first.backend.table.join:
+    if isinstance(first, GroupDevice | NetDevice) or not apart(first) or not first.backend.table.join:
         return ()
     return tuple(d for d in devices if d.backend.path == first.backend.path)
 

@@ -99,7 +99,7 @@ def _limit_files(policy: Mapping[str, Any]) -> None:
         (landlock.KEEP, written),
     )
     try:
-        _entered.files = landlock.restrict(grants)
+        _entered.files = landlock.restrict(grants, policy.get("ports", ()))
     except OSError as error:
         _lack(NO_LANDLOCK.format(_reason(error)))
 

@@ -23,7 +23,8 @@ OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # rights tha
 RIGHTS = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15, 5: 1 << 16}
 NETWORK, SCOPES = 3, 3  # TCP's bind and connect (4); abstract Unix sockets and signals of others (6)
 VERSION = 1  # flag: tells the version
-PATH = 1  # type of a rule
+PATH, PORT = 1, 2  # types of rules
+CONNECT = 2  # right of a port
 
 
 class _Ruleset(ctypes.Structure):
@@ -35,14 +36,19 @@ class _Beneath(ctypes.Structure):
     _fields_ = (("rights", ctypes.c_uint64), ("folder", ctypes.c_int32))
 
 
+class _Port(ctypes.Structure):
+    _fields_ = (("rights", ctypes.c_uint64), ("port", ctypes.c_uint64))
+
+
 def version() -> int:
     """The interface version of the kernel. Raises OSError if Landlock is missing or off."""
     return call(LANDLOCK[0], None, 0, VERSION)
 
 
-def restrict(grants: Iterable[tuple[int, Iterable[str]]]) -> int:
+def restrict(grants: Iterable[tuple[int, Iterable[str]]], ports: Iterable[int] = ()) -> int:
     """Limits this thread to these rights on these files, and on everything below these folders. Missing paths
-    are skipped. Gives the interface version; raises OSError if the kernel refuses.
+    are skipped. ports: those of other hosts that it may connect to. Gives the interface version; raises
+    OSError if the kernel refuses.
     """
     known = version()
     handled = max(top for since, top in RIGHTS.items() if since <= known) - 1
@@ -51,6 +57,8 @@ def restrict(grants: Iterable[tuple[int, Iterable[str]]]) -> int:
     try:
         for path, rights in _merged(grants).items():
             _grant(ruleset, path, rights & handled)
+        for port in ports if rules.network else ():
+            call(LANDLOCK[1], ruleset, PORT, ctypes.byref(_Port(CONNECT, port)), 0)
         call(LANDLOCK[2], ruleset, 0)
     finally:
         os.close(ruleset)

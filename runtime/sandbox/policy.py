@@ -2,6 +2,7 @@
 
 Granted: the libraries for computing, the model's files, adapters, control vectors and draft model, system
 information on processors and memory, and the devices of GPU backends that may serve it.
+With devices of other hosts, also their key, and what names hosts.
 Not granted: home and current folders, the network configuration, other models, other processes.
 """
 
@@ -21,6 +22,7 @@ from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.children import NEEDED, came_from, module_path
 from satchel.runtime.device.libraries import library_files
+from satchel.runtime.net.address import SLASH, read_name
 from satchel.runtime.placement.speeds import cache_file
 from satchel.runtime.tuning import kept
 
@@ -33,6 +35,15 @@ SYSTEM = (
 )  # fmt: skip
 VENDORS = ("rocm*", "amdgpu*", "intel", "nvidia")  # below /opt
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "HIP_PATH", "ONEAPI_ROOT")
+# Where the C library looks names of hosts up.
+NAMES = (
+    "/etc/hosts",
+    "/etc/resolv.conf",
+    "/run/systemd/resolve",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+)
 # By backend: devices (patterns below /dev), and other files that its driver reads.
 DRIVERS = {
     "cuda": (("nvidia*", "nvidia-caps/*"), ("/proc/driver/nvidia", "/proc/devices", "/sys")),
@@ -48,6 +59,7 @@ COMPILING = ("sycl",)
 def policy_of(files: Sequence[Path], options: Options) -> dict[str, Any]:
     """The policy of a worker that loads these files with these options, as JSON. Missing files are left for
     the worker to report. compiles: it needs a temporary folder, whose path its owner puts under "scratch".
+    ports: those of other hosts to which it may connect until the model is loaded.
     """
     backends = _backends(options)
     devices = [path for name in backends for path in _devices(name)]
@@ -61,7 +73,13 @@ def policy_of(files: Sequence[Path], options: Options) -> dict[str, Any]:
             keep.append(str(cache_file().parent))
     read = list(dict.fromkeys(map(_absolute, read)))
     compiles = any(name in COMPILING for name in backends)
-    return {"read": read, "devices": devices, "keep": keep, "compiles": compiles}
+    ports = sorted({read_name(name).address.port for name in _far(options)})
+    return {"read": read, "devices": devices, "keep": keep, "compiles": compiles, "ports": ports}
+
+
+def _far(options: Options) -> list[str]:
+    """The named devices of other hosts."""
+    return [name for name in options.placement_options.devices if SLASH in name]
 
 
 def _backends(options: Options) -> list[str]:
@@ -129,6 +147,8 @@ def _files(files: Iterable[Path], options: Options) -> Iterator[Path]:
         yield from parts_of(Path(options.speculation.draft_model))
     if (tuning := kept.place()) is not None:
         yield tuning
+    if _far(options):
+        yield from (Path(options.device_key), *map(Path, NAMES))
 
 
 def parts_of(path: Path) -> list[Path]:

@@ -60,6 +60,7 @@ class Scheduler:
         pages = engine.pages
         self._longest = min(pages.cache.context, pages.max_blocks * pages.cache.block)  # tokens of a sequence
         self._names = NAMES  # number of known clients and users at which unused ones are dropped
+        self._others_next = False  # the last step was one of the sequences that need not run alone
         self._turn = 0  # decoded tokens so far: sequences that do not fit into one step take turns by it
 
     def check(self, request: GenerateRequest, coming: int = 0, clients: abc.Iterable[str] = ()) -> None:
@@ -103,12 +104,12 @@ class Scheduler:
         batch = self._decoded(decoding)
         prompts = len(self.running) > len(every)
         if not (prompts or (self.waiting and self._free)):
-            return batch
+            return self._apart(batch)
         beginning = [s for s in self.running if not s.decoding] + self.waiting[: len(self._free)]
         room = self._prompt_room(list(batch), beginning)
         begun = self._let_in(room, now)
         self._schedule_prompts([s for s in self.running if not s.decoding or s in begun], room, batch)
-        return batch
+        return self._apart(batch)
 
     def ahead(self, batch: Batch, now: float) -> Batch:
         """The step that follows `batch`, planned before the tokens of `batch` are known: one more token of
@@ -135,6 +136,15 @@ class Scheduler:
         if missing and missing > pages.free_blocks:
             return {}
         return {seq: seq.next_entry() for seq in self.running}
+
+    def _apart(self, batch: Batch) -> Batch:
+        """The step, or a part of it where a sequence must run alone: that one and the others take turns."""
+        alone = [seq for seq in batch if seq.runs_alone]
+        if not alone or len(batch) == 1:
+            return batch
+        others = {seq: entry for seq, entry in batch.items() if not seq.runs_alone}
+        self._others_next = bool(others) and not self._others_next
+        return others if self._others_next else {alone[0]: batch[alone[0]]}
 
     def _order(self, seq: Sequence, now: float) -> Key:
         left = self.lengths.remaining(seq) if self.limits.shortest else 0.0

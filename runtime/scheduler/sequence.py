@@ -77,6 +77,11 @@ class Sequence:
         return len(self.ids) - self.prompt
 
     @property
+    def runs_alone(self) -> bool:
+        """Whether its steps may have no other sequence."""
+        return self.generated < self.request.alone_until
+
+    @property
     def remaining(self) -> int:
         """Tokens that must be computed before the next one can be sampled."""
         return len(self.ids) - self.num_computed_tokens

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from satchel.formats.gguf import GGUF
 from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Array
+from satchel.runtime.net.device import NetDevice
 from satchel.runtime.shard.pieces import Piece
+from satchel.runtime.weights.packing import PackedWeights
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, WeightsOn
 from satchel.runtime.weights.sharded import bind_pieces, has_pieces
-from satchel.runtime.weights.weights import Progress, bind, bind_beside, upload
+from satchel.runtime.weights.there import bind_there
+from satchel.runtime.weights.weights import Bind, Progress, bind, bind_beside, upload
 
 
 class Resident(Residency):
@@ -33,15 +36,14 @@ class Resident(Residency):
         # Both may be the model's own methods, and the engine must not keep its model alive.
         self._progress = self._meanwhile = None
         return {
-            d.name: bind_beside(
-                self.gguf,
-                d,
-                packed[d.name],
-                *how,
-                bind=bind_pieces if has_pieces(self.gguf, packed[d.name]) else bind,
-            )
+            d.name: bind_beside(self.gguf, d, packed[d.name], *how, bind=self._bind(d, packed[d.name]))
             for d in devices
         }
+
+    def _bind(self, device: Device, packed: PackedWeights) -> Bind:
+        if isinstance(device, NetDevice):
+            return bind_there
+        return bind_pieces if has_pieces(self.gguf, packed) else bind
 
 
 class Uploaded(Residency):

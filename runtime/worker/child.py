@@ -27,7 +27,10 @@ from typing import Any, BinaryIO, cast
 from satchel.errors import DeviceError, SatchelError
 from satchel.formats.gguf import OpenFile
 from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import Options
+from satchel.runtime.api.recovering import reconnecting
 from satchel.runtime.api.tokenized_options import with_constraint
+from satchel.runtime.device.lost import DeviceUnreachable, LinkLost
 from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import End, RequestHandle
@@ -37,7 +40,9 @@ from satchel.runtime.log import LOG
 from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.worker.outlet import Outlet
+from satchel.runtime.worker.report import Reports
 from satchel.runtime.worker.rpc_methods import METHODS
+from satchel.runtime.worker.version import wire_version
 from satchel.runtime.worker.wire import (
     MOST_REQUEST,
     TEXT,
@@ -53,6 +58,7 @@ PR_SET_PDEATHSIG = 1
 ITEMS = 1024  # tokens per message, with their reports: well below the size limit
 COMPILING = 2  # threads that compile grammars
 NO_SANDBOX = "none: it is switched off"
+LEFT = 3  # status of a process that left because the host of a device was lost
 SPARE = 1 << 30  # allowance for written files, in bytes: headers, log lines
 # Fields of a sequence that the parent receives at its end.
 TOLD = ("num_computed_tokens", "cached", "miss", "started", "first", "preempted", "used")
@@ -96,6 +102,7 @@ class Worker:
         self._notified: SimpleQueue[int] = SimpleQueue()
         self._model: Model | None = None
         self._loading = Pulse()
+        self._reports: Reports | None = None  # for a fleet
         self._stepped: list[int] = []  # requests of the last step that the parent was told of
 
     def beat(self, seconds: float) -> None:
@@ -105,8 +112,15 @@ class Worker:
         def tell() -> None:
             found = beats.look(self._model.trouble if self._model else "")
             self.send({"beat": [found.doing, found.stalled, found.longest, found.trouble]})
+            self.report()
 
         ticking(tell, threading.Event(), "satchel-beat", seconds)
+
+    def report(self) -> None:
+        """Tells a fleet what changed of the load and the cache."""
+        if self._reports is not None:
+            for message in self._reports.messages():
+                self.send(message)
 
     def load(self, message: Message) -> Model:
         self._loading.begin("load")
@@ -117,22 +131,50 @@ class Worker:
             self.send({"progress": [done, total]})
 
         options = replace(decode(message["options"]), worker="thread")
-        model = Model.load(Path(message["open"]), options, progress=progress)
+        model = self._opened(Path(message["open"]), options, progress, again=bool(message["again"]))
+        model.leave = self._leave
         service = model.service
         if isinstance(service, Service):
             service.watch, service.watch_scope = self._watch, self._watch_scope
+            if message.get("key"):
+                self._reports = Reports(model, bytes.fromhex(message["key"]))
         self._model = model
         held, notes = close_sandbox(model), model.notes
         if held is not None and held.note:
             notes = [*notes, held.note]
         told = held.text if held else NO_SANDBOX
         ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told}
-        self.send({**ready, "stamps": model.gguf.stamps})
+        self.send({**ready, "stamps": model.gguf.stamps, "version": wire_version()})
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
         # The model stays: a full collection of garbage, which stops the engine, need not look at it.
         gc.collect()
         gc.freeze()
         return model
+
+    def _opened(
+        self, path: Path, options: Options, progress: abc.Callable[[int, int], None], *, again: bool
+    ) -> Model:
+        """Loads the model. again: a process before this one was lost, perhaps with a device's host: the host
+        is tried for a while, then left out.
+        """
+        tries = reconnecting()
+        while True:
+            try:
+                return Model.load(path, options, progress=progress)
+            except (LinkLost, DeviceUnreachable) as error:
+                if not again:
+                    raise
+                if next(tries, False):
+                    continue
+                LOG.error("%s: %s", path.name, error)
+                options = without_device(options, error.device)
+
+    def _leave(self, error: LinkLost) -> None:
+        """Ends the process: its sandbox lets it make no connection. The parent begins another, which takes
+        the requests with the tokens that they have.
+        """
+        self.send({"lost": str(error)})
+        os._exit(LEFT)
 
     def serve(self, model: Model, source: BinaryIO) -> None:
         """Serves until the parent closes or is gone. This thread never waits for the engine, a grammar, or
@@ -232,6 +274,9 @@ class Worker:
         ]
         self._stepped = numbers
         self.send({"step": rows})
+        if self._reports is not None:
+            self._reports.attach()
+            self.report()
 
     def _watch_scope(self, number: int) -> None:
         """The same before each piece of a call."""
@@ -259,6 +304,8 @@ class Worker:
             some = count_of(came)
             self.send({"tokens": [[n, encode(items)] for n, items in came[:some]]})
             del came[:some]
+        if over:
+            self.report()  # who hears of the end may ask for what goes on from it
         for number, handle, end in over:
             del self._handles[number], self._numbers[handle.seq]
             self._end(number, end, facts(handle.seq))
@@ -266,6 +313,13 @@ class Worker:
     def _end(self, number: int, end: End, known: Message | None = None) -> None:
         error = encode_error(end.error) if end.error else None
         self.send({"end": number, "finish": end.finish, "error": error, "facts": known or {}})
+
+
+def without_device(options: Options, device: str) -> Options:
+    """The options without a device that is lost; the CPU if no named one is left."""
+    left = options.placement_options.without(device)
+    rules = tuple(rule for rule in options.override_tensor if device not in rule)
+    return replace(options, device=",".join(left.devices), tensor_split="", override_tensor=rules)
 
 
 def count_of(rows: abc.Sequence[tuple[int, abc.Sequence[object]]]) -> int:

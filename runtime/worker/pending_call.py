@@ -6,20 +6,25 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from satchel.errors import DeviceError
 from satchel.formats.gguf import OpenFile
+from satchel.runtime.engine.cancel_scope import current_scope
+from satchel.runtime.worker.expected import most_bytes
 from satchel.runtime.worker.rpc_methods import BARE
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
+
+POLL = 0.1  # seconds between checks whether the caller still waits
 
 
 class PendingCall:
     """A call that waits for its answer.
 
+    number: by which its process knows it.
     sent: the process has the call.
     turns: engine steps that it took there.
     done: the answer is complete.
@@ -32,7 +37,7 @@ class PendingCall:
         self.descriptor = next((a.descriptor for a in args if isinstance(a, OpenFile)), -1)
         self.message = {"method": method, "args": encode(list(args)), "how": encode(how)}
         self.done = threading.Event()
-        self.sent, self.turns, self.most = False, 0, most
+        self.number, self.sent, self.turns, self.most = 0, False, 0, most
         self._json, self._size = 0, -1  # bytes of the answer's JSON text, and of it all; -1: unknown
         self._data = bytearray()
         self._error: Exception | None = None
@@ -79,3 +84,26 @@ class PendingCall:
             return decode(value, np.frombuffer(self._data, np.uint8)[self._json :])
         except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
             raise DeviceError(f"the worker process sent no answer to {self.method}: {error}") from None
+
+    def wait(self, check: Callable[[], None]) -> Any:
+        """The result, once it is there. Raises the call's error, that of check(), which is called meanwhile,
+        or that of the current CancelScope.
+        """
+        scope = current_scope()
+        while not self.done.wait(POLL):
+            scope.check()
+            check()
+        return self.result()
+
+    def __str__(self) -> str:
+        """As errors name it."""
+        return f"{self.number} ({self.method})"
+
+
+def call_of(method: str, args: Sequence[Any], how: Mapping[str, Any], widths: tuple[int, int]) -> PendingCall:
+    """A call for the client of the current CancelScope. widths: of the vocabulary and of a hidden row."""
+    scope = current_scope()
+    call = PendingCall(method, args, how, most_bytes(method, args, how, *widths))
+    call.message["client"] = [scope.client, scope.weight]
+    scope.check()
+    return call

@@ -30,6 +30,8 @@ START = (
     " from satchel.runtime.sandbox.enter import enter; enter(given['sandbox']); from {} import main; main()"
 )
 PASSES = hasattr(socket, "send_fds") and sys.platform != "win32"  # whether descriptors can be sent
+# Signals that no fault of a process's own code sends it: those of its user and of a system without memory.
+OUTSIDE = frozenset(getattr(signal, name, 0) for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGQUIT")) - {0}
 PATIENCE = 10.0  # seconds for a worker to close its model
 
 
@@ -85,6 +87,7 @@ class Process:
                 _close(other)
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._reading = False
+        self.killed = False  # it was ended by a signal from outside; known once it is reaped
         self._fault = ""  # the pipe's error, if that ended the process
         self._outbox: SimpleQueue[tuple[Message, int] | None] = SimpleQueue()
         try:
@@ -178,5 +181,6 @@ class Process:
             return f"ended with status {code}"
         if self._fault:
             return f"was ended: its pipe failed: {self._fault}"
+        self.killed = -code in OUTSIDE
         names = {s.value: s.name for s in signal.Signals}
         return f"was ended by {names.get(-code, f'signal {-code}')}"

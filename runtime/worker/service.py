@@ -1,6 +1,8 @@
 """Runs requests in a worker process, with the interface of Service. If the process is lost, a new one gets
-each request with its tokens so far. Random numbers are a function of (seed, position), so the answer
-continues as it would have. A request that crashes processes is found, named and refused.
+each request with its tokens so far (replay.py). A request that crashes processes is found, named and refused.
+
+A service that is one of several, the member of a fleet, hands the work of a lost process to the fleet, and
+begins the next process with nothing to do.
 """
 
 from __future__ import annotations
@@ -8,49 +10,74 @@ from __future__ import annotations
 import threading
 import time
 from collections import abc
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.errors.threads import begin
 from satchel.runtime.api.options import Options
-from satchel.runtime.engine.cancel_scope import current_scope
 from satchel.runtime.engine.generate_request import GenerateRequest
-from satchel.runtime.engine.host_sampling import Sampled, token_of
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, StatsCollector
 from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, Beat, Watchdog, ticking
-from satchel.runtime.kv import Miss
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.log import LOG
+from satchel.runtime.net.remote_process import RemoteEngine, RemoteProcess
 from satchel.runtime.sandbox.policy import policy_of
 from satchel.runtime.scheduler import SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.worker.blame import Blame
-from satchel.runtime.worker.expected import most_bytes
-from satchel.runtime.worker.pending_call import PendingCall
+from satchel.runtime.worker.pending_call import PendingCall, call_of
 from satchel.runtime.worker.process import PATIENCE, Process, folder
+from satchel.runtime.worker.replay import LiveRequest
+from satchel.runtime.worker.version import wire_version
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
 LOADS = 3  # consecutive processes that may end during the load, or soon after it while idle
 YOUNG = 2.0  # seconds of "soon"
-POLL = 0.1  # seconds between checks whether the caller still waits
 
 
-@dataclass(slots=True, eq=False)
-class LiveRequest:
-    """A request in flight. Its sequence has the tokens that came so far."""
+@dataclass(frozen=True, slots=True)
+class LostWork:
+    """What a process that ended leaves to be done elsewhere."""
 
-    handle: RequestHandle
-    nll_bits: list[float] = field(default_factory=list)  # of each of these tokens
-    sent: bool = False  # the process has it
-    until: int = 0  # most tokens that the process is to generate
-    begun: bool = False  # a process that was lost had begun it
+    how: str  # it ended, such as "was ended by SIGKILL"
+    outside: bool  # by a signal from outside, so that nothing is said about what it computed
+    step: abc.Sequence[LiveRequest | PendingCall]  # what it was computing
+    requests: abc.Sequence[LiveRequest]  # all that it had, with those of the step
+    calls: abc.Sequence[PendingCall]
+
+
+class Owner(Protocol):
+    """Who divides requests among services. It is called with the lock held."""
+
+    def opened(self, service: WorkerService) -> None:
+        """The service has a process with the model loaded."""
+
+    def ended(self, service: WorkerService, work: LiveRequest | PendingCall) -> None:
+        """A request or a call has ended there."""
+
+    def lost(self, service: WorkerService, work: LostWork) -> None:
+        """The service's process ended."""
+
+    def told(self, service: WorkerService, message: Message) -> None:
+        """The process reports its load or its cached blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What the services of one owner share. key: of the digests of cached blocks, 32 bytes."""
+
+    owner: Owner
+    lock: AbstractContextManager[Any]
+    numbers: Iterator[int]
+    key: bytes
 
 
 class WorkerService:
@@ -61,6 +88,8 @@ class WorkerService:
     sandbox: the limits that hold in the current process.
     widths: sizes of the vocabulary and of a hidden row, which bound the answers.
     stamps: of the files that its owner opened; every process must open the same.
+    engine: where the process runs; None: on this host.
+    member: None for a service of its own.
     """
 
     def __init__(
@@ -70,6 +99,8 @@ class WorkerService:
         limits: SchedulerLimits | None = None,
         files: abc.Sequence[Path] = (),
         stamps: abc.Sequence[abc.Sequence[int]] = (),
+        engine: RemoteEngine | None = None,
+        member: Membership | None = None,
     ) -> None:
         self.path, self.options, self.limits = path, options, limits or options.limits
         self.cache, self.widths = Cache(context=0), (0, 0)
@@ -77,8 +108,9 @@ class WorkerService:
         self.restarts = 0
         self._past: EngineStats | None = None  # what the lost processes have counted
         self._told: EngineStats | None = None  # the last statistics of all processes
-        self._lock = threading.RLock()
-        self._process: Process | None = None
+        self._member, self._owner = member, member and member.owner
+        self._lock = member.lock if member else threading.RLock()
+        self._process: Process | RemoteProcess | None = None
         self._ready = self._closed = False
         self._broken: SatchelError | None = None
         self._live: dict[int, LiveRequest] = {}
@@ -86,14 +118,21 @@ class WorkerService:
         self._calls: dict[int, PendingCall] = {}
         self._step: list[int] = []
         self._stamps, self._folder = [list(stamp) for stamp in stamps], folder()
-        self._sandbox = policy_of(files or (path,), options) if options.sandbox else None
-        self.sandbox = ""
+        self._engine = engine
+        self._sandbox = policy_of(files or (path,), options) if options.sandbox and not engine else None
+        self.sandbox, self._outside = "", False
         self._ready_at = 0.0
         self._dog, self._hung = self._watchdog(), ""
+        self._host = ""  # why the process left, where the host of a device was lost
         self._over = threading.Event()
-        self._blame, self._count = Blame(), count(1)
+        self._blame, self._count = Blame(), member.numbers if member else count(1)
         self._loading: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="satchel-worker", daemon=True)
+
+    @property
+    def host(self) -> str:
+        """The host of its engine; "": this one."""
+        return str(self._engine.address) if self._engine else ""
 
     @property
     def pid(self) -> int:
@@ -141,10 +180,73 @@ class WorkerService:
             waiting = max(0, len(self._live) - self.cache.slots)
             queued = (live.handle.seq.client for live in self._live.values())
             check(request, waiting, self.limits, self.cache.block, self.cache.pool, queued)
-            number = next(self._count)
-            self._live[number], self._numbers[handle] = LiveRequest(handle), number
-            self._send_due()
+            self.adopt(LiveRequest(handle))
         return handle
+
+    def adopt(self, live: LiveRequest) -> None:
+        """Takes a request, which may have a part of its answer. The caller has checked it."""
+        with self._lock:
+            live.number = next(self._count)
+            self._live[live.number], self._numbers[live.handle] = live, live.number
+            self._send_due()
+
+    def adopt_call(self, call: PendingCall) -> None:
+        """Takes a call, which other processes may have had."""
+        with self._lock:
+            call.number = next(self._count)
+            self._calls[call.number] = call
+            self._send_due()
+
+    def release(self) -> tuple[list[LiveRequest], list[PendingCall]]:
+        """Gives all requests and calls back, for others to go on with; the process drops them."""
+        with self._lock:
+            requests, calls = list(self._live.values()), list(self._calls.values())
+            for work in (*requests, *calls):
+                if work.sent and self._process:
+                    self._process.send({"cancel": work.number})
+            self._live.clear()
+            self._numbers.clear()
+            self._calls.clear()
+            self._put_back(requests, calls)
+        return requests, calls
+
+    @staticmethod
+    def _put_back(requests: abc.Iterable[LiveRequest], calls: abc.Iterable[PendingCall]) -> None:
+        """Marks what a process had as not sent."""
+        for live in requests:
+            live.displace()
+        for call in calls:
+            call.resend()
+
+    @property
+    def slots(self) -> int:
+        """Sequences that run together."""
+        return self.cache.slots
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of KV cache."""
+        return self.cache.capacity
+
+    @property
+    def work(self) -> int:
+        """Number of requests and calls that it has."""
+        return len(self._live) + len(self._calls)
+
+    @property
+    def requests(self) -> abc.Collection[LiveRequest]:
+        """Its requests; the lock is held."""
+        return self._live.values()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the current process has loaded the model."""
+        return self._ready
+
+    @property
+    def broken(self) -> SatchelError | None:
+        """Why no process is begun any more."""
+        return self._broken
 
     def cancel(self, handle: RequestHandle) -> None:
         """Ends the request at once for its caller, and notifies the process."""
@@ -152,6 +254,7 @@ class WorkerService:
             number = self._numbers.get(handle)
             if number is None:
                 return
+            self._live[number].cancelled = True
             if self._live[number].sent and self._process:
                 self._process.send({"cancel": number})
             else:
@@ -165,32 +268,27 @@ class WorkerService:
 
     def _call_while(self, worth: abc.Callable[[], bool], method: str, *args: Any, **how: Any) -> Any:
         """As ask(); raises DeviceError as soon as worth() is false."""
-        scope = current_scope()
-        call = PendingCall(method, args, how, most_bytes(method, args, how, *self.widths))
-        call.message["client"] = [scope.client, scope.weight]
-        scope.check()
+        call = call_of(method, args, how, self.widths)
         with self._lock:
             self._check_open()
-            number = next(self._count)
-            self._calls[number] = call
-            self._send_due()
-        try:
-            while not call.done.wait(POLL):
-                scope.check()
-                if not worth():
-                    raise DeviceError(f"{method}: {self.trouble}")
-        except BaseException:
-            self._forget(number)
-            raise
-        return call.result()
+            self.adopt_call(call)
 
-    def _forget(self, number: int) -> None:
-        """Drops an answer whose caller no longer waits."""
+        def check() -> None:
+            if not worth():
+                raise DeviceError(f"{method}: {self.trouble}")
+
+        try:
+            return call.wait(check)
+        except BaseException:
+            self.forget(call)
+            raise
+
+    def forget(self, call: PendingCall) -> None:
+        """Drops a call whose caller no longer waits."""
         with self._lock:
-            call = self._calls.pop(number, None)
-            if call and call.sent and self._process:
-                self._process.send({"cancel": number})
-            self._blame.forget(number)
+            if self._calls.pop(call.number, None) and call.sent and self._process:
+                self._process.send({"cancel": call.number})
+            self._blame.forget(call.number)
             self._send_due()
 
     def stats(self) -> EngineStats:
@@ -209,12 +307,16 @@ class WorkerService:
             self._told = asked.after(self._past)
             return replace(self._told, worker_restarts=self.restarts)
 
-    def close(self) -> None:
-        """Cancels everything in flight and ends the process."""
+    def tell_to_close(self) -> None:
+        """Begins to close; close() waits for the end."""
         with self._lock:
             self._closed = True
             if self._process:
                 self._process.send({"close": 1})
+
+    def close(self) -> None:
+        """Cancels everything in flight and ends the process."""
+        self.tell_to_close()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(PATIENCE)
             self.kill()
@@ -260,6 +362,8 @@ class WorkerService:
                     self._process.kill()
         finally:
             with self._lock:
+                if self._owner and not self._closed:
+                    self._hand_over(str(self._broken))
                 self._end_all(End("error", self._broken) if self._broken else End("cancelled"))
             self._loading.put(None)
             self._over.set()
@@ -268,14 +372,16 @@ class WorkerService:
         """Runs one process after another."""
         failed = 0
         while not (self._closed or self._broken):
-            with self._lock:
-                try:
-                    process = self._process = Process(self._folder, self._sandbox)
-                except SatchelError as error:
+            try:
+                process = self._begun()
+            except SatchelError as error:
+                with self._lock:
                     self._broken = error
-                    break
-                self._dog, self._hung = self._watchdog(), ""
-                process.send({"open": str(self.path), "options": encode(self.options), "beat": BEAT})
+                break
+            with self._lock:
+                self._process = process
+                self._dog, self._hung, self._host = self._watchdog(), "", ""
+                process.send(self._opening())
                 if self._closed:
                     process.kill()
             self._listen(process)
@@ -283,9 +389,20 @@ class WorkerService:
             with self._lock:
                 died = f"{self._hung} and {died}" if self._hung else died
                 failed = failed + 1 if self._useless() else 0
+                self._outside = (process.killed or bool(self._host)) and not self._hung
                 self._lost(died, failed)
 
-    def _listen(self, process: Process) -> None:
+    def _begun(self) -> Process | RemoteProcess:
+        """A new process, here or on the host of the engine."""
+        return self._engine.process() if self._engine else Process(self._folder, self._sandbox)
+
+    def _opening(self) -> Message:
+        """The first message to a process."""
+        told = {"open": str(self.path), "options": encode(self.options), "beat": BEAT}
+        told["again"] = bool(self.restarts)
+        return {**told, "key": self._member.key.hex()} if self._member else told
+
+    def _listen(self, process: Process | RemoteProcess) -> None:
         """Reads from the process until it is gone. A process that sends an invalid message is ended."""
         try:
             while (got := process.read()) is not None:
@@ -319,6 +436,11 @@ class WorkerService:
             elif "log" in message:
                 level, text = message["log"]
                 LOG.log(level, "%s", text)
+            elif "lost" in message:
+                self._host = str(message["lost"])
+            elif "load" in message or "blocks" in message:
+                if self._owner:
+                    self._owner.told(self, message)
             elif "failed" in message:
                 self._broken = self._unloadable(message)
 
@@ -330,6 +452,14 @@ class WorkerService:
         return type(error)(f"the worker process was lost, and the model cannot be loaded again: {error}")
 
     def _opened(self, message: Message) -> None:
+        if message["version"] != wire_version():
+            self._broken = DeviceError(
+                f"{self.path}: the worker process is of another version of Satchel than this one, which was"
+                " installed or changed meanwhile: start the program again"
+            )
+            if self._process:
+                self._process.kill()
+            return
         if message["stamps"] != (self._stamps or message["stamps"]):
             lost = "the worker process was lost, and " if self._ready_at else ""
             self._broken = ModelError(
@@ -347,15 +477,14 @@ class WorkerService:
         self.options = replace(self.options, context=self.cache.context)
         self._loading.put(None)
         self._send_due()
+        if self._owner:
+            self._owner.opened(self)
 
     def _note_step(self, rows: list[list[Any]]) -> None:
         self._step = [row[0] for row in rows]
         for number, computed, cached, started in rows:
             if live := self._live.get(number):
-                seq = live.handle.seq
-                seq.num_computed_tokens = computed
-                if seq.started < 0:
-                    seq.cached, seq.started = cached, started
+                live.computed(computed, cached, started)
 
     def _note_turn(self, number: int) -> None:
         """A piece of a call begins."""
@@ -369,47 +498,21 @@ class WorkerService:
             self._send_due()
 
     def _take(self, number: int, tokens: list[Any]) -> None:
-        live = self._live.get(number)
-        if live is None:
-            return
-        handle, bits = live.handle, live.nll_bits
-        seq = handle.seq
-        if tokens and seq.first < 0:
-            seq.first = time.monotonic()
-        for told in tokens:
-            item = told if type(told) is int else decode(told)
-            bits.append(item.nll_bits if isinstance(item, Sampled) else 0.0)
-            seq.ids.append(token_of(item))
-            handle.put(item)
+        if live := self._live.get(number):
+            live.take(tokens)
 
     def _take_end(self, message: Message) -> None:
         number, finish, error = message["end"], message["finish"], message["error"]
         live = self._live.get(number)
         if live is None:
             return
-        self._note_facts(live, message["facts"])
-        if finish == "length" and live.handle.seq.generated == live.until and not self._complete(live):
+        live.note_facts(message["facts"], self.restarts > 0)
+        if finish == "length" and live.handle.seq.generated == live.until and not live.complete(self.cache):
             live.sent = False  # it has finished its trial alone
             self._blame.survived(number)
         else:
             self._end(number, End(finish, fault(error) if error else None))
         self._send_due()
-
-    def _note_facts(self, live: LiveRequest, facts: Message) -> None:
-        """Stores the process's report on a sequence. A restarted sequence keeps its first times."""
-        seq = live.handle.seq
-        known = {name: decode(value) for name, value in facts.items()}
-        used = known.get("used")
-        if used is not None:
-            used.restarted, used.steps = seq.used.restarted, used.steps + seq.used.steps
-            used.weight_bytes += seq.used.weight_bytes
-            used.kv_bytes += seq.used.kv_bytes
-        kept = ("started", "first", "cached", "miss") if live.begun else ()
-        if known.get("miss") == Miss.COLD and self.restarts:
-            known["miss"] = Miss.LOST
-        for name, value in known.items():
-            if name not in kept:
-                setattr(seq, name, value)
 
     def _answered(self, message: Message, data: bytes) -> None:
         number = int(message["answer"] if "answer" in message else message["part"])
@@ -424,6 +527,8 @@ class WorkerService:
             del self._calls[number]
             self._blame.forget(number)
             self._send_due()
+            if self._owner:
+                self._owner.ended(self, call)
 
     def _send_due(self) -> None:
         """Sends the requests that the current process may run and does not have."""
@@ -440,16 +545,16 @@ class WorkerService:
 
     def _submitted(self, number: int, live: LiveRequest, alone: bool) -> Message:
         """The message that submits the rest of a request."""
-        seq, request, live.sent = live.handle.seq, live.handle.seq.request, True
-        live.until = request.max_tokens
+        seq = live.handle.seq
+        until = seq.request.max_tokens
         if alone:
-            live.until = min(live.until, seq.generated + self._blame.trial(number))
-        given, bits = tuple(seq.ids[seq.prompt :]), tuple(live.nll_bits)
-        rest = replace(request, max_tokens=live.until, given=given, nll_bits=bits)
-        return {"submit": number, "request": encode(rest)}
+            until = min(until, seq.generated + self._blame.trial(number))
+        return {"submit": number, "request": encode(live.rest(until))}
 
     def _useless(self) -> bool:
         """Whether the process ended by itself: during the load, or soon after it while idle."""
+        if self._host and self._ready:
+            return False
         had_work = self._step or any(a.sent and not a.bare for a in self._calls.values())
         return not (self._ready and (had_work or time.monotonic() - self._ready_at > YOUNG))
 
@@ -461,14 +566,18 @@ class WorkerService:
         self.restarts += 1
         self._past = self._told
         LOG.error("the worker process %s; requests in its step: %s", died, self._step)
-        if failed >= LOADS or (failed and not self.cache.context):
+        # The host of a fleet's member may be away for long; others answer meanwhile.
+        waits = self._engine is not None and self._owner is not None
+        if (failed >= LOADS and not waits) or (failed and not self.cache.context):
             when = "as soon as it had loaded" if loaded else "while it loaded"
             often = f", {failed} times in a row: load it again" if failed > 1 else ""
             self._broken = DeviceError(f"{self.path}: the worker process {died} {when} the model{often}")
             return
-        calls = [n for n, a in self._calls.items() if a.sent and not a.bare]
-        step, self._step = [*(n for n in self._step if n in self._live), *calls], []
-        guilty = self._blame.died(step)
+        if self._owner:
+            self._hand_over(died)
+            return
+        step = self._last_step()
+        guilty = None if self._host else self._blame.died(step)  # another host's loss is no request's fault
         if guilty in self._live:
             self._end(guilty, End("error", self._refusal(guilty, died)))
         elif guilty is not None:
@@ -476,36 +585,36 @@ class WorkerService:
             self._calls.pop(guilty).fail(refusal)
         self._resend()
 
+    def _last_step(self) -> list[int]:
+        """Numbers of what the lost process was computing: the requests of its step, and all calls."""
+        calls = [n for n, a in self._calls.items() if a.sent and not a.bare]
+        step, self._step = [*(n for n in self._step if n in self._live), *calls], []
+        return step
+
+    def _hand_over(self, died: str) -> None:
+        """Gives all work to the owner of several services."""
+        works: dict[int, LiveRequest | PendingCall] = {**self._live, **self._calls}
+        step = [works[n] for n in self._last_step()]
+        requests, calls = list(self._live.values()), list(self._calls.values())
+        self._live.clear()
+        self._numbers.clear()
+        self._calls.clear()
+        self._put_back(requests, calls)
+        if self._owner:
+            self._owner.lost(self, LostWork(died, self._outside, step, requests, calls))
+
     def _resend(self) -> None:
         """Marks everything that the process had not finished for the next one."""
         for number, live in list(self._live.items()):
-            finish = self._complete(live)
+            finish = live.complete(self.cache)
             if finish:  # all its tokens came, but not its end
                 self._end(number, End(finish))
-            live.handle.seq.used.restarted += live.sent
-            live.sent, live.begun = False, live.handle.seq.started >= 0
-        for call in self._calls.values():
-            call.resend()
-
-    def _complete(self, live: LiveRequest) -> str:
-        """How an answer with all its tokens ended; "" if it continues."""
-        seq = live.handle.seq
-        if seq.generated and seq.ids[-1] in seq.request.stop_ids:
-            return "stop"
-        return "length" if seq.generated >= seq.request.max_tokens or self._full(seq) else ""
-
-    def _full(self, seq: Sequence) -> bool:
-        return len(seq.ids) > min(self.cache.context, self.cache.capacity)
+        self._put_back(self._live.values(), self._calls.values())
 
     def _refusal(self, number: int, died: str) -> DeviceError:
-        if live := self._live.get(number):
-            seq = live.handle.seq
-            whose = f" of user {seq.client!r}" if seq.client else ""
-            what = f"{whose} ({seq.prompt} prompt tokens, {seq.generated} of its answer)"
-        else:
-            what = f" ({self._calls[number].method})"
+        work = self._live.get(number) or self._calls[number]
         return DeviceError(
-            f"request {number}{what}: the worker process {died} twice while it alone ran; it is refused,"
+            f"request {work}: the worker process {died} twice while it alone ran; it is refused,"
             " other requests go on"
         )
 
@@ -513,8 +622,9 @@ class WorkerService:
         live = self._live.pop(number)
         del self._numbers[live.handle]
         self._blame.forget(number)
-        live.handle.seq.finish = end.finish
-        live.handle.put(end)
+        live.end(end)
+        if self._owner:
+            self._owner.ended(self, live)
 
     def _end_all(self, end: End) -> None:
         for number in list(self._live):

@@ -23,6 +23,9 @@ async def metrics(request: Request) -> Response:
     found = await asyncio.gather(*(e.counters() for e in entries))
     engines = {e.name: stats for e, stats in zip(entries, found, strict=True) if stats}
     loaded = {e.name: e.model is not None for e in entries}
-    counts = Counts(engines, loaded, traffic_of(request), models.aliases.values(), connections_of(request))
+    replicas = {e.name: e.model.model.fleet for e in entries if e.model is not None}
+    fleets = {name: fleet for name, fleet in replicas.items() if fleet is not None}
+    traffic, connections = traffic_of(request), connections_of(request)
+    counts = Counts(engines, loaded, traffic, models.aliases.values(), connections, fleets)
     text = await asyncio.to_thread(rendered, counts)  # takes 10 ms per model
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -36,7 +36,7 @@ def properties(model: Model, name: str) -> JsonObject:
             "n_ctx": model.context,
             "params": generation_settings(GenerateOptions.of(**defaults.kwargs), defaults.sampling),
         },
-        "total_slots": model.cache.slots,
+        "total_slots": model.slots,
         "model_alias": name,
         "model_path": model.path.name,
         "modalities": {"vision": False, "audio": False},

@@ -41,7 +41,7 @@ class SlotBody(Body):
 async def slots(request: Request, model: ModelName = "", fail_on_no_slot: bool = False) -> list[JsonObject]:
     async with models_of(request).look(model) as lease:
         loaded, stats = lease.model.model, await lease.model.stats()
-        count = loaded.cache.slots
+        count = loaded.slots
         if fail_on_no_slot and stats.running >= count:
             raise Problem("busy", "all slots are in use", code="no_slot", retry_after=1)
         known, owner = lease.entry.slots, caller_of(request).salt
@@ -64,7 +64,7 @@ async def act(
     request: Request, slot: int, action: Literal["save", "restore", "erase"], body: SlotBody
 ) -> JsonObject:
     async with models_of(request).use(body.model, caller_of(request).user) as lease:
-        count = lease.model.model.cache.slots
+        count = lease.model.model.slots
         if not 0 <= slot < count:
             raise Problem("invalid", f"slot is {slot}: there are {count}", "slot")
         if action == "erase":

@@ -53,7 +53,9 @@ KEYS = {"api_keys": (USER_KEY,), "admin_keys": (ADMIN_KEY,)}
 # Every route that changes or reveals something of other callers.
 ADMINS = {
     ("POST", "/models/load"), ("POST", "/models/unload"), ("POST", "/config/reload"), ("GET", "/aliases"),
-    ("POST", "/lora-adapters"), ("POST", "/props"), ("GET", "/metrics"),
+    ("POST", "/lora-adapters"), ("POST", "/props"), ("GET", "/metrics"), ("GET", "/fleet"),
+    ("POST", "/fleet/members"), ("POST", "/fleet/members/{member}/drain"),
+    ("DELETE", "/fleet/members/{member}"),
     ("POST", "/api/pull"), ("POST", "/api/copy"), ("DELETE", "/api/delete"), ("POST", "/api/push"),
     ("POST", "/api/create"), ("POST", "/api/blobs/{digest}"), ("HEAD", "/api/blobs/{digest}"),
 }  # fmt: skip

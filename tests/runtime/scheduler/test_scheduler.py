@@ -152,3 +152,22 @@ def test_the_longest_common_beginning() -> None:
         a, b = ([int(t) for t in rng.integers(0, 2, rng.integers(0, 20))] for _ in range(2))
         wanted = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
         assert common(a, b) == wanted
+
+
+@needs_null
+def test_a_request_that_may_crash_runs_alone_until_it_has_proved_itself() -> None:
+    """Its prompt too; the others go on in every second step, and later all run together."""
+    scheduler = Scheduler(engine := open_engine(256, 3), 3)
+    requests = [GenerateRequest([1 + n, 2, 3], 9, alone_until=2 if n == 0 else 0) for n in range(3)]
+    suspect, *others = (Sequence(request, 0.0) for request in requests)
+    for seq in (suspect, *others):
+        scheduler.add(seq)
+    steps: list[set[Sequence]] = []
+    while suspect.generated < 4:
+        batch = scheduler.plan(0.0)
+        steps.append({*batch})
+        scheduler.done(batch, engine.step(list(batch.values())), 0.0, 0.01)
+    alone = [at for at, step in enumerate(steps) if suspect in step][:2]
+    assert all(steps[at] == {suspect} for at in alone) and alone[1] - alone[0] == 2
+    assert all(step == {*others} for at, step in enumerate(steps[: alone[1]]) if at not in alone)
+    assert all(step == {suspect, *others} for step in steps[alone[1] + 1 :][-2:])

@@ -1,0 +1,256 @@
+"""Replicas beside one engine: tokens per second, time to recover from each failure, and what routing by known
+prefixes gains over taking members in turn. `python bench/fleet.py -m MODEL [--replicas N] [--clients N]`.
+
+Each failure happens while all clients read. Pause: the longest time between two tokens of an answer, of those
+that lost their engine and of the others. Back: seconds until all members answer again. Every answer is
+compared with that of one engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from satchel import Model
+from satchel.errors import SatchelError
+from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.router import LeastTime, Policy, RoundRobin
+from satchel.runtime.sampling import GREEDY
+from satchel.runtime.worker import process
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+POISON = 19  # a token that ends the process which gets it twice in a row, in the run that tries that
+STEP = 0.002  # seconds between two looks
+
+
+@dataclass
+class Client:
+    """Reads one answer."""
+
+    ids: list[int]
+    tokens: int
+    came: list[float] = field(default_factory=list)  # times of its tokens
+    got: list[int] = field(default_factory=list)
+    moved: int = 0  # how often its engine was lost
+    error: str = ""
+
+    def read(self, model: Model) -> None:
+        reply = model.generate(self.ids, max_tokens=self.tokens, sampling=GREEDY, ignore_eos=True)
+        try:
+            for _ in reply:
+                self.came.append(time.perf_counter())
+            self.moved = reply.report.restarted
+        except SatchelError as error:
+            self.error = str(error)
+        self.got = list(reply.ids)
+
+    @property
+    def pause(self) -> float:
+        return max((b - a for a, b in zip(self.came, self.came[1:], strict=False)), default=0.0)
+
+
+def crowd(count: int, prompt: int, tokens: int) -> list[Client]:
+    rng = random.Random(3)
+    return [Client([rng.randrange(100, 250) for _ in range(prompt)], tokens) for _ in range(count)]
+
+
+def driven(model: Model, clients: list[Client], meanwhile: Callable[[], None] | None = None) -> float:
+    """Seconds in which all clients have read; what happens meanwhile begins with the first tokens."""
+    started = time.perf_counter()
+    with ThreadPoolExecutor(len(clients)) as pool:
+        reading = [pool.submit(client.read, model) for client in clients]
+        if meanwhile is not None:
+            wait(lambda: sum(bool(client.came) for client in clients) >= len(clients) // 4)
+            meanwhile()
+        for one in reading:
+            one.result()
+    return time.perf_counter() - started
+
+
+def wait(done: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    while not done():
+        time.sleep(STEP)
+    return time.perf_counter() - started
+
+
+def fleet_of(model: Model) -> Fleet:
+    if model.fleet is None:
+        raise SystemExit("bench/fleet.py: expected --replicas of 2 or more")
+    return model.fleet
+
+
+def busiest(fleet: Fleet) -> Any:
+    return max(fleet.members.values(), key=lambda member: len(member.service.requests))
+
+
+def throughput(path: Path, options: dict[str, Any], counts: list[int], args: argparse.Namespace) -> None:
+    print("| replicas | clients | tokens/s | of one |\n|---:|---:|---:|---:|")
+    one = 0.0
+    for count in counts:
+        with Model.load(path, **options, worker="process", replicas=count) as model:
+            driven(model, crowd(args.clients, args.prompt, 4))  # compiles the plans
+            clients = crowd(args.clients, args.prompt, args.tokens)
+            rate = args.clients * args.tokens / driven(model, clients)
+            one = one or rate
+            print(f"| {count} | {args.clients} | {rate:,.0f} | {rate / one:.2f} |", flush=True)
+
+
+class Failure:
+    """What happens to a fleet under load, and how long it shows."""
+
+    def __init__(self, name: str, act: Callable[[Fleet, Model], Any]) -> None:
+        self.name, self.act = name, act
+
+    def run(self, model: Model, wanted: list[list[int]], args: argparse.Namespace) -> None:
+        fleet, clients, back = fleet_of(model), crowd(args.clients, args.prompt, args.tokens), [0.0]
+        before = fleet.restarts
+
+        def meanwhile() -> None:
+            self.act(fleet, model)
+
+            def settled() -> None:
+                wait(lambda: fleet.restarts > before)
+                wait(lambda: all(member.usable for member in fleet.members.values()))
+                back[0] = time.perf_counter() - acted
+
+            acted = time.perf_counter()
+            watching.append(threading.Thread(target=settled))
+            watching[0].start()
+
+        watching: list[threading.Thread] = []
+        driven(model, clients, meanwhile)
+        watching[0].join()
+        equal = sum(client.got == answer for client, answer in zip(clients, wanted, strict=True))
+        moved = [client.pause for client in clients if client.moved]
+        others = [client.pause for client in clients if not client.moved]
+        print(
+            f"| {self.name} | {equal} of {len(clients)} | {fleet.restarts - before} | {len(moved)} "
+            f"| {max(moved, default=0.0):.2f} s | {max(others, default=0.0):.2f} s | {back[0]:.2f} s |",
+            flush=True,
+        )
+
+
+def kill(fleet: Fleet, model: Model) -> None:
+    os.kill(busiest(fleet).service.pid, signal.SIGKILL)
+
+
+def kill_all(fleet: Fleet, model: Model) -> None:
+    for member in fleet.members.values():
+        os.kill(member.service.pid, signal.SIGKILL)
+
+
+def stop(fleet: Fleet, model: Model) -> None:
+    os.kill(busiest(fleet).service.pid, signal.SIGSTOP)
+
+
+def poison(fleet: Fleet, model: Model) -> None:
+    reply = model.generate([1, POISON, POISON, 2], max_tokens=4, sampling=GREEDY)
+    reply.start()
+
+
+def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
+    with Model.load(path, **options, worker="process") as one:
+        clients = crowd(args.clients, args.prompt, args.tokens)
+        driven(one, clients)
+    wanted = [client.got for client in clients]
+    print("| failure | answers equal | processes lost | moved | their pause | others' pause | back |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    how = {**options, "replicas": args.replicas}
+    with Model.load(path, **how) as model:
+        driven(model, crowd(args.clients, args.prompt, 4))
+        Failure("a process killed (kill -9)", kill).run(model, wanted, args)
+        Failure("all processes killed at once", kill_all).run(model, wanted, args)
+    with Model.load(path, **how, worker_timeout=args.silent) as model:
+        driven(model, crowd(args.clients, args.prompt, 4))
+        Failure(f"a process stopped, --worker-timeout {args.silent:g}", stop).run(model, wanted, args)
+    os.environ["SATCHEL_TEST_POISON"], process.MODULE = str(POISON), "crashing_child"
+    with Model.load(path, **how) as model:
+        driven(model, crowd(args.clients, args.prompt, 4))
+        Failure("a request that ends its process", poison).run(model, wanted, args)
+
+
+def prefixes(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
+    """Conversations of several turns, all at once, each turn behind the whole conversation."""
+    print("| routing | prompt tokens cached | first token p50 | p95 |\n|---|---:|---:|---:|")
+    for policy in (RoundRobin(), LeastTime()):
+        with Model.load(path, **options, replicas=args.replicas) as model:
+            driven(model, crowd(args.replicas * 4, args.prompt, 4))
+            told = converse(model, policy, args)
+        first, cached, tokens = [t[0] for t in told], sum(t[1] for t in told), sum(t[2] for t in told)
+        p95 = statistics.quantiles(first, n=20)[-1]
+        name = type(policy).__name__
+        print(
+            f"| {name} | {cached / tokens:.0%} | {statistics.median(first):.3f} s | {p95:.3f} s |", flush=True
+        )
+
+
+def converse(model: Model, policy: Policy, args: argparse.Namespace) -> list[tuple[float, int, int]]:
+    """Seconds to the first token, cached and all prompt tokens of each turn after the first."""
+    fleet_of(model).policy = policy
+    rng = random.Random(7)
+    starts = [[rng.randrange(100, 250) for _ in range(args.prefix)] for _ in range(args.talks)]
+
+    def talk(ids: list[int]) -> list[tuple[float, int, int]]:
+        found = []
+        for turn in range(args.turns):
+            began = time.perf_counter()
+            reply = model.generate(ids, max_tokens=8, sampling=GREEDY, ignore_eos=True)
+            next(reply)
+            first = time.perf_counter() - began
+            reply.read()
+            if turn:
+                found.append((first, reply.report.cached_tokens, len(ids)))
+            ids = [*ids, *reply.ids, *[100 + (turn * 7 + n) % 150 for n in range(24)]]
+        return found
+
+    with ThreadPoolExecutor(len(starts)) as pool:
+        return [one for talk_ in pool.map(talk, starts) for one in talk_]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-m", "--model", help="default: a tiny random model")
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("-np", "--slots", type=int, default=8, help="of each replica")
+    parser.add_argument("-c", "--context", type=int, default=512)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--prompt", type=int, default=32, help="tokens")
+    parser.add_argument("--tokens", type=int, default=64, help="of an answer")
+    parser.add_argument("--silent", type=float, default=3.0, help="seconds until a stopped process is ended")
+    parser.add_argument("--talks", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--prefix", type=int, default=256, help="tokens that a conversation begins with")
+    parser.add_argument("--only", choices=("throughput", "failures", "prefixes"))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(args.model) if args.model else _tiny(Path(folder))
+        options: dict[str, Any] = {"slots": args.slots, "context": args.context}
+        if args.only in (None, "throughput"):
+            throughput(path, options, [1, args.replicas], args)
+        if args.only in (None, "failures"):
+            failures(path, options, args)
+        if args.only in (None, "prefixes"):
+            prefixes(path, options, args)
+
+
+def _tiny(folder: Path) -> Path:
+    from tiny_file import write_model
+
+    return write_model(folder / "tiny.gguf")
+
+
+if __name__ == "__main__":
+    main()

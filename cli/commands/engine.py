@@ -1,0 +1,81 @@
+"""`satchel engine`: lends engines of this host to programs on other hosts."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from satchel.cli.commands.device import LOOPBACK, log_sessions, stored
+from satchel.cli.console import note
+from satchel.cli.groups import wrong
+
+
+def engine(
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="HOST[:PORT]",
+            help="Address of this host on which to listen; 127.0.0.1 is for programs of this host alone.",
+        ),
+    ] = LOOPBACK,
+    key_file: Annotated[
+        Path | None,
+        typer.Option("--key-file", metavar="FILE", help="The key that clients have too; required."),
+    ] = None,
+    devices: Annotated[
+        str, typer.Option("-dev", "--device", metavar="NAMES", help="Devices of the engines.")
+    ] = "auto",
+    threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: all.")] = 0,
+    engines: Annotated[
+        int, typer.Option("--engines", min=1, help="Programs that may have an engine at the same time.")
+    ] = 1,
+    models: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--models",
+            metavar="DIR",
+            help="Folder of model files, repeatable; default: where the client's file lies, and the store.",
+        ),
+    ] = None,
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox/--no-sandbox", help="Keep the engines in a sandbox.")
+    ] = True,
+) -> None:
+    """Lend engines of this host to other hosts, which name it as --engine-host HOST.
+
+    A program there computes nothing but the text side; its file and the one here must have the same weights,
+    which are never sent. Whoever has the key can use the engines. What is sent is signed, not encrypted.
+
+    Examples:
+        satchel device --make-key fleet.key
+        satchel engine --listen 192.168.0.2 --key-file fleet.key
+        satchel engine --listen 192.168.0.2:9000 --key-file fleet.key -dev cuda:0 --models /models
+    """
+    from satchel.runtime.api.options import Options
+    from satchel.runtime.net.address import read_address
+    from satchel.runtime.net.engine_server import EngineServer, Offered
+    from satchel.runtime.net.key import read_key
+    from satchel.runtime.net.remote_process import PORT
+    from satchel.runtime.net.server import Lent
+
+    if key_file is None:
+        raise wrong("--key-file", "it is required: `satchel device --make-key FILE` writes a key")
+    key = read_key(key_file)
+    for folder in models or []:
+        if not folder.is_dir():
+            raise wrong("--models", f"{folder} is no folder")
+    options = Options(device=devices, threads=threads, sandbox=sandbox)
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    log_sessions()
+    offered = Offered(Lent((), tuple(models or ()), stored), options, engines)
+    with EngineServer(read_address(listen, 0, PORT), key, offered) as server:
+        note(f"{read_address(listen, 0, PORT).host} port {server.port}: lends engines")
+        over.wait()
+    note("ended")

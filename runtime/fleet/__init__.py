@@ -1,0 +1,1 @@
+"""A fleet: several engines of one model behind the interface of one."""

@@ -1,0 +1,307 @@
+"""Replicas in worker processes: the answers of one engine, whatever happens to the members meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_file import write_model
+from waiting import until
+
+from satchel import Model
+from satchel.errors import DeviceError, RequestError
+from satchel.runtime.api.model import WorkerModel
+from satchel.runtime.api.refusals import QueueFull
+from satchel.runtime.api.reply import Reply
+from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.router import Ask, LeastTime, RoundRobin, Route, View
+from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.scheduler import SchedulerLimits
+from satchel.runtime.worker import process
+from satchel.runtime.worker import service as worker_service
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
+POISON = 23  # no answer below has it twice in a row
+WARM = Sampling(temperature=1.5, top_k=0, seed=11)
+CLIENTS = 64
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("fleet") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def here(path: Path) -> Iterator[Model]:
+    with Model.load(path, slots=8, threads=1) as model:
+        yield model
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_service, "BEAT", 0.05)
+
+
+def fleet_of(model: Model) -> Fleet:
+    assert isinstance(model, WorkerModel) and model.fleet is not None
+    return model.fleet
+
+
+@pytest.fixture(scope="module")
+def three(path: Path) -> Iterator[Model]:
+    with Model.load(path, slots=8, threads=1, replicas=3) as model:
+        yield model
+
+
+@pytest.fixture
+def fragile(path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    """Three replicas whose processes die of the token POISON."""
+    monkeypatch.setattr(process, "MODULE", "crashing_child")
+    monkeypatch.setenv("SATCHEL_TEST_POISON", str(POISON))
+    with Model.load(path, slots=8, threads=1, replicas=3) as model:
+        yield model
+
+
+def prompts(count: int, length: int = 20) -> list[list[int]]:
+    rng = np.random.default_rng(5)
+    return [[int(t) for t in rng.integers(100, 250, length)] for _ in range(count)]
+
+
+def begun(model: Model, asked: list[list[int]], most: int, **how: Any) -> list[Reply]:
+    """Requests under way."""
+    replies = [model.generate(ids, max_tokens=most, sampling=WARM, ignore_eos=True, **how) for ids in asked]
+    for reply in replies:
+        reply.start()
+    return replies
+
+
+def read(replies: list[Reply]) -> list[list[int]]:
+    """Their answers, each read by a client of its own."""
+    with ThreadPoolExecutor(len(replies)) as pool:
+        list(pool.map(Reply.read, replies))
+    return [list(reply.ids) for reply in replies]
+
+
+def computing(fleet: Fleet, count: int = 1) -> list[str]:
+    """Names of the members, once so many have requests whose tokens come."""
+
+    def busy() -> list[str]:
+        with fleet._lock:
+            members = fleet.members.values()
+            found = [m.name for m in members if any(live.decodes for live in m.service.requests)]
+        return found if len(found) >= count else []
+
+    return until(busy, f"{count} members compute")
+
+
+def kill(fleet: Fleet, name: str) -> int:
+    pid = fleet.members[name].service.pid
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def test_kill_9_of_a_member_under_64_clients_loses_no_token(here: Model, three: Model) -> None:
+    """Its answers go on at the others at once, and it joins again."""
+    fleet, asked = fleet_of(three), prompts(CLIENTS)
+    wanted = read(begun(here, asked, 40))
+    before, replies = fleet.restarts, begun(three, asked, 40)
+    names = computing(fleet, 3)
+    killed = kill(fleet, names[0])
+    assert read(replies) == wanted
+    assert fleet.restarts == before + 1 and fleet.moved > 0
+    assert sum(reply.report.restarted for reply in replies) > 0
+    until(lambda: fleet.members[names[0]].usable, "the member joins again")
+    assert fleet.members[names[0]].service.pid != killed
+    assert read(begun(three, asked[:6], 40)) == wanted[:6]
+    stats = three.stats()
+    assert stats.worker_restarts == fleet.restarts and not stats.running and not stats.waiting
+
+
+def test_all_members_killed_at_once_lose_no_token(here: Model, three: Model) -> None:
+    fleet, asked = fleet_of(three), prompts(24)
+    wanted = read(begun(here, asked, 60))
+    replies = begun(three, asked, 60)
+    for name in computing(fleet, 3):
+        kill(fleet, name)
+    assert read(replies) == wanted
+    until(lambda: all(m.usable for m in fleet.members.values()), "all are there again")
+
+
+def test_a_request_that_ends_two_members_is_refused_by_name_and_the_others_go_on(
+    here: Model, fragile: Model
+) -> None:
+    fleet, asked = fleet_of(fragile), prompts(CLIENTS)
+    wanted = read(begun(here, asked, 40))
+    replies = begun(fragile, asked, 40)
+    computing(fleet, 3)
+    bad = fragile.generate([1, POISON, POISON, 2], max_tokens=5, sampling=GREEDY, user="mallory")
+    with pytest.raises(DeviceError, match=r"request \d+ of user 'mallory' .*member \d .*SIGSEGV .*refused"):
+        bad.read()
+    assert read(replies) == wanted
+    assert fleet.restarts == 2
+    assert read(begun(fragile, asked[:1], 40)) == wanted[:1], "and they answer on"
+
+
+def test_a_stalled_member_is_left_out_then_ended_and_its_answers_go_on(
+    here: Model, path: Path, quick: None
+) -> None:
+    """Half alive: its process is stopped, and beats no more."""
+    asked = prompts(6)
+    wanted = read(begun(here, asked, 60))
+    with Model.load(path, slots=2, threads=1, replicas=2, worker_timeout=0) as model:
+        fleet = fleet_of(model)
+        replies = begun(model, asked, 60)
+        stalled, other = (fleet.members[name] for name in computing(fleet, 2))
+        pid = stalled.service.pid
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: not stalled.usable, "the trouble is seen")
+        assert "no sign of life" in stalled.service.trouble and not model.trouble
+        more = begun(model, asked[:2], 60)
+        assert read(more) == wanted[:2], "requests go to the other"
+        assert not any(reply.handle and fleet._at.get(reply.handle) is stalled for reply in more)
+        stalled.service._dog.worker_timeout = 0.2  # of this process; the next one has the option's
+        assert read(replies) == wanted
+        until(lambda: stalled.usable and stalled.service.pid != pid, "it joins again")
+        assert stalled.service.restarts == 1 and other.service.restarts == 0
+
+
+def test_a_member_of_another_version_may_not_join(
+    path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Model.load(path, slots=1, threads=1, replicas=2) as model:
+        fleet = fleet_of(model)
+        monkeypatch.setattr(worker_service, "wire_version", lambda: "that of newer files")
+        kill(fleet, "0")
+        until(lambda: fleet.members["0"].state == "failed", "it is refused")
+        assert "another version" in fleet.members["0"].service.trouble
+        assert not model.trouble and read(begun(model, prompts(1), 4)), "the other answers"
+        kill(fleet, "1")
+        until(lambda: bool(model.trouble), "nobody is left")
+        with pytest.raises(DeviceError, match="another version"):
+            model.generate(prompts(1)[0], max_tokens=2).read()
+
+
+def test_limits_are_those_of_the_fleet(path: Path) -> None:
+    limits = SchedulerLimits(queue=3)
+    with Model.load(path, slots=1, threads=1, replicas=2, limits=limits) as model:
+        replies = begun(model, prompts(5), 2000)  # two run, three wait
+        with pytest.raises(QueueFull):
+            begun(model, prompts(1), 4)
+        replies.pop().close()
+        until(lambda: model.stats().waiting == 2, "one has left")
+        replies += begun(model, prompts(1), 4)
+        for reply in replies:
+            reply.close()
+        until(lambda: not (model.stats().running or model.stats().waiting), "all have left")
+        assert model.stats().requests == {"cancelled": 6}
+
+
+def test_verbs_go_to_the_member_with_the_least_to_do(here: Model, three: Model) -> None:
+    fleet, ids = fleet_of(three), prompts(1)[0]
+    np.testing.assert_array_equal(three.logits(ids), here.logits(ids))
+    (reply,) = begun(three, prompts(1), 100)
+    (busy,) = computing(fleet)
+    asked: list[str] = []
+    for member in fleet.members.values():
+        adopt = member.service.adopt_call
+
+        def seen(call: Any, name: str = member.name, adopt: Callable[[Any], None] = adopt) -> None:
+            if call.method == "logits":
+                asked.append(name)
+            adopt(call)
+
+        member.service.adopt_call = seen  # type: ignore[method-assign]
+    three.logits(ids)
+    read([reply])
+    assert len(asked) == 1 and asked != [busy]
+
+
+def test_a_call_goes_on_at_another_member(
+    here: Model, path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first processes take a minute for a step, so that the call is killed in the middle."""
+    monkeypatch.setattr(process, "MODULE", "crashing_child")
+    monkeypatch.setenv("SATCHEL_TEST_SLOW", "60")
+    ids = prompts(1)[0]
+    with Model.load(path, slots=1, threads=1, replicas=2) as model, ThreadPoolExecutor(1) as pool:
+        monkeypatch.delenv("SATCHEL_TEST_SLOW")
+        fleet = fleet_of(model)
+        answer = pool.submit(model.logits, ids)
+
+        def asked() -> list[Any]:
+            with fleet._lock:
+                members = fleet.members.values()
+                return [m for m in members if any(call.turns for call in m.service._calls.values())]
+
+        (busy,) = until(asked, "the call is under way")
+        (other,) = (m for m in fleet.members.values() if m is not busy)
+        kill(fleet, other.name)
+        until(lambda: other.service.restarts == 1 and other.usable, "the other is quick")
+        kill(fleet, busy.name)
+        np.testing.assert_array_equal(answer.result(), here.logits(ids))
+        assert fleet.restarts == 2
+
+
+def test_members_join_drain_and_leave_while_requests_run(here: Model, path: Path, quick: None) -> None:
+    asked = prompts(12)
+    wanted = read(begun(here, asked, 80))
+    with Model.load(path, slots=4, threads=1, replicas=2) as model:
+        fleet = fleet_of(model)
+        replies = begun(model, asked, 80)
+        computing(fleet, 2)
+        added = fleet.add()
+        until(lambda: added.usable, "a third joins")
+        fleet.drain("0")
+        fleet.remove("1")
+        assert read(replies) == wanted
+        until(lambda: list(fleet.members) == [added.name], "two have left")
+        with pytest.raises(RequestError, match=r"is the only one .*add another first"):
+            fleet.drain(added.name)
+        with pytest.raises(RequestError, match=r"no member 'x' of tiny.gguf: there is 2"):
+            fleet.remove("x")
+        assert read(begun(model, asked[:2], 80)) == wanted[:2]
+        until(lambda: model.stats().requests.get("length", 0) >= 14, "what left is counted still")
+
+
+class EvenTimes(LeastTime):
+    """Routing by the times of one machine, so that what the tests measure decides nothing."""
+
+    def choose(self, ask: Ask, views: Mapping[str, View]) -> Route:
+        return super().choose(ask, {n: v._replace(step=(1e-3, 1e-4, 1e-3, 0.0)) for n, v in views.items()})
+
+
+def test_prefixes_are_found_at_the_member_that_has_them(three: Model, tmp_path: Path) -> None:
+    """A conversation goes on where its blocks are, and a saved state is taken from there."""
+    fleet, talks = fleet_of(three), prompts(5, 70)
+    fleet.policy = EvenTimes()
+    for ids in talks:
+        read(begun(three, [ids], 4))
+    for ids in talks:
+        digests = fleet.digests(ids, "")
+        (holder,) = [m for m in fleet.members.values() if m.known.cached(digests) == len(digests) == 2]
+        (reply,) = begun(three, [[*ids, 7, 8, 9]], 4)
+        read([reply])
+        assert reply.report.cached_tokens == 64, "it went to the one that has it"
+        assert three.save_state(tmp_path / "state", ids) == 64
+        assert holder.known.cached(fleet.digests(ids, "other salt")) == 0
+    assert three.restore_state(tmp_path / "state").tokens == 64
+
+
+def test_what_a_member_gave_up_is_known_no_more(path: Path) -> None:
+    with Model.load(path, slots=1, threads=1, replicas=2) as model:
+        fleet, (first, *others) = fleet_of(model), prompts(9, 70)
+        fleet.policy = RoundRobin()
+        read(begun(model, [first], 4))
+        digests = fleet.digests(first, "")
+        assert any(m.known.cached(digests) == 2 for m in fleet.members.values()), "it is told before the end"
+        for ids in others:
+            read(begun(model, [ids], 4))
+        until(lambda: all(m.known.cached(digests) < 2 for m in fleet.members.values()), "it was given up")
+        assert all(len(m.known) <= model.cache.pool for m in fleet.members.values())

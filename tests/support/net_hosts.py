@@ -1,0 +1,112 @@
+"""Device servers on loopback for tests, in this process and in one that can be killed; pairs of sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from satchel.runtime.children import interpreter
+from satchel.runtime.net.address import Address
+from satchel.runtime.net.key import make_key, read_key
+from satchel.runtime.net.link import Deadlines
+from satchel.runtime.net.server import DeviceServer, Lent
+
+LOOPBACK = "127.0.0.1"
+PATIENT = Deadlines(handshake=60.0, missed=60, frame=60.0)  # for a machine that is busy with other tests
+
+
+def key_in(folder: Path) -> Path:
+    """A new key's file."""
+    path = folder / "key"
+    make_key(path)
+    return path
+
+
+def host(
+    key: Path, devices: Sequence[str] = ("cpu",), folders: Sequence[Path] = (), deadlines: Deadlines = PATIENT
+) -> DeviceServer:
+    """A server in this process, on a free port."""
+    return DeviceServer(Address(LOOPBACK, 0), read_key(key), Lent(devices, folders), deadlines)
+
+
+def name_of(server: DeviceServer, device: str = "cpu") -> str:
+    return f"{LOOPBACK}:{server.port}/{device}"
+
+
+class HostProcess:
+    """`satchel device` in a process of its own, with one device. port: 0 for a free one. hold: the remote
+    device's SATCHEL_REMOTE_HOLD.
+    """
+
+    def __init__(self, key: Path, port: int = 0, device: str = "remote", hold: Path | None = None) -> None:
+        command = [*interpreter(), "-m", "satchel", "device", "--listen", f"{LOOPBACK}:{port}"]
+        command += ["--key-file", str(key), "-dev", device]
+        environ = {**os.environ, "SATCHEL_REMOTE_HOLD": str(hold or "")}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1, env=environ)
+        self.said: list[str] = []
+        self.port = int(self.heard("lends").partition(" port ")[2].partition(":")[0])
+        self.name = f"{LOOPBACK}:{self.port}/{device}"
+
+    def heard(self, text: str) -> str:
+        """Waits for a line with this text, and returns it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"no line with {text!r} in {self.said}")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+class EngineHost:
+    """`satchel engine` in a process of its own, on a free port; `with` ends it."""
+
+    def __init__(self, key: Path) -> None:
+        command = [*interpreter(), "-m", "satchel", "engine", "--listen", f"{LOOPBACK}:0"]
+        command += ["--key-file", str(key), "-dev", "cpu", "-t", "1"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1)
+        assert self.process.stderr is not None
+        self.name = f"{LOOPBACK}:{self.process.stderr.readline().split()[2].rstrip(':')}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+@contextmanager
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection over loopback."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    with one, other:
+        yield one, other
+
+
+def closed(sock: socket.socket) -> bool:
+    """Whether the peer ended the connection: waits for it, and drops what comes before."""
+    sock.settimeout(120.0)
+    with suppress(ConnectionError):
+        while sock.recv(1 << 16):
+            pass
+    return True
