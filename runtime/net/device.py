@@ -130,7 +130,7 @@ class NetDevice(Device):
         try:
             begin(threading.Thread(target=self._receive, name=f"satchel-{self.name}", daemon=True))
             begin(threading.Thread(target=self._beat, name="satchel-beat", daemon=True))
-            asked = {"device": backend.name, "index": index, "abi": str(ABI), **options}
+            asked: dict[str, Any] = {"device": backend.name, "index": index, "abi": str(ABI), **options}
             told, _ = self.ask("open", **asked)
         except BaseException:
             self.close()
