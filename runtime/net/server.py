@@ -35,7 +35,7 @@ from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.kv.identity import weights_identity
 from satchel.runtime.log import LOG
 from satchel.runtime.net.address import Address
-from satchel.runtime.net.link import MOST_DATA, Deadlines, Link, LinkError, Message, WrongKey, accept
+from satchel.runtime.net.link import MOST_DATA, Link, LinkDeadlines, LinkError, Message, WrongKey, accept
 from satchel.runtime.net.tables import MOST_SIZE, USAGES, number, numbers, read_segment, text
 from satchel.runtime.placement.devices import driver_bytes, free_bytes
 from satchel.runtime.placement.options import PlacementOptions
@@ -48,7 +48,7 @@ from satchel.runtime.weights.weights import bind
 PENDING, SESSIONS = 32, 32  # most connections in their handshake, and most that are open
 QUEUED = 256 << 20  # bytes of messages that wait; then the client waits
 MOST = 1 << 40  # the largest number of a weight's shape
-CLIENT = Deadlines(missed=10)  # a client that is busy gives fewer signs of life than a host
+CLIENT = LinkDeadlines(missed=10)  # a client that is busy gives fewer signs of life than a host
 KINDS = (DeviceLost, DeviceError, ModelError, RequestError)
 Reply = tuple[Message, bytes | memoryview]
 
@@ -73,11 +73,11 @@ class Lent:
 class DeviceServer(Resource):
     """Listens for clients that hold the key. port: that of the socket, also where 0 was asked for."""
 
-    def __init__(self, address: Address, key: bytes, lent: Lent, deadlines: Deadlines = CLIENT) -> None:
+    def __init__(self, address: Address, key: bytes, lent: Lent, deadlines: LinkDeadlines = CLIENT) -> None:
         """Raises RequestError if the address cannot be listened on."""
         self._key, self._lent, self._deadlines = key, lent, deadlines
         self._lock, self._closed = threading.Lock(), False
-        self._pending, self.sessions = 0, set[Session]()
+        self._pending, self.sessions = 0, set[DeviceSession]()
         try:
             found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             self._listener = socket.create_server(found[0][4][:2], family=found[0][0], backlog=PENDING)
@@ -122,7 +122,7 @@ class DeviceServer(Resource):
             LOG.log(WARNING if isinstance(error, WrongKey) else INFO, "%s was refused: %s", peer, error)
             self._done_pending(sock)
             return
-        session = Session(link, self._lent, peer, self._deadlines)
+        session = DeviceSession(link, self._lent, peer, self._deadlines)
         with self._lock:
             self._pending -= 1
             late = self._closed
@@ -186,10 +186,10 @@ class Inbox:
             self.changed.notify_all()
 
 
-class Session:
+class DeviceSession:
     """A client and the device that was opened for it."""
 
-    def __init__(self, link: Link, lent: Lent, peer: str, deadlines: Deadlines) -> None:
+    def __init__(self, link: Link, lent: Lent, peer: str, deadlines: LinkDeadlines) -> None:
         self._link, self._lent, self._peer, self._deadlines = link, lent, peer, deadlines
         self._inbox, self.over = Inbox(), threading.Event()
         self._device: Device | None = None
