@@ -33,6 +33,7 @@ ALLOWED = {
     ("support/loop_budget.py", "thread_time"): "the loop thread's own time, whatever else the machine does",
     ("support/loop_budget.py", "perf_counter"): "a figure that is judged by night alone",
     ("support/loop_budget.py", "wait"): "a pause between two looks",
+    ("runtime/net/test_net_link.py", "wait"): "a pause between two bytes of a slow peer",
     ("store/test_store_download.py", "timeout"): "a client's patience with a server that stays silent",
 }
 

@@ -51,13 +51,13 @@ def device(
 ) -> None:
     """Lend this host's devices to other hosts, which name them as -dev HOST/cuda:0.
 
-    Whoever has the key can use the devices. Weights are read from files of this host and are never sent. What
-    is sent is signed, not encrypted.
+    Whoever has the key can use the devices. Weights are read from this host's files and never sent. What is
+    sent is signed, not encrypted.
 
     Examples:
         satchel device --make-key fleet.key
         satchel device --listen 192.168.0.2 --key-file fleet.key
-        satchel device --listen 192.168.0.2:9000 --key-file fleet.key -dev cuda:0 --models /models
+        satchel device --listen 10.0.0.2:9000 --key-file fleet.key -dev cuda:0
     """
     from satchel.runtime.net.address import read_address
     from satchel.runtime.net.key import make_key as write_key

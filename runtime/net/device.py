@@ -41,7 +41,7 @@ from satchel.runtime.device.lost import DeviceLost, DeviceUnreachable, LinkLost
 from satchel.runtime.graph import Array
 from satchel.runtime.net.address import NetName
 from satchel.runtime.net.key import read_key
-from satchel.runtime.net.link import Deadlines, Link, LinkError, Message, WrongKey, greet
+from satchel.runtime.net.link import Link, LinkDeadlines, LinkError, Message, WrongKey, greet
 from satchel.runtime.net.tables import write_segment
 from satchel.runtime.plan import Segment
 
@@ -56,15 +56,15 @@ Progress = Callable[[int, int], None]
 Reply = tuple[Message, memoryview]
 
 
-def deadlines() -> Deadlines:
+def deadlines() -> LinkDeadlines:
     """Those of this process: SATCHEL_DEVICE_TIMEOUT_MS is how long a host may be silent."""
-    usual = Deadlines()
+    usual = LinkDeadlines()
     told = os.environ.get(TIMEOUT_NAME, "")
     if not told:
         return usual
     if not (told.isascii() and told.isdecimal() and int(told)):
         raise RequestError(f"{TIMEOUT_NAME} is {told!r:.40}: expected milliseconds")
-    return Deadlines(beat=int(told) / 1000 / usual.missed, missed=usual.missed)
+    return LinkDeadlines(beat=int(told) / 1000 / usual.missed, missed=usual.missed)
 
 
 class NetBackend(Backend):
@@ -130,7 +130,7 @@ class NetDevice(Device):
         try:
             begin(threading.Thread(target=self._receive, name=f"satchel-{self.name}", daemon=True))
             begin(threading.Thread(target=self._beat, name="satchel-beat", daemon=True))
-            asked = {"device": backend.name, "index": index, "abi": str(ABI), **options}
+            asked: dict[str, Any] = {"device": backend.name, "index": index, "abi": str(ABI), **options}
             told, _ = self.ask("open", **asked)
         except BaseException:
             self.close()

@@ -23,7 +23,7 @@ from satchel.runtime.kv.identity import weights_identity
 from satchel.runtime.log import LOG
 from satchel.runtime.net.address import Address
 from satchel.runtime.net.key_server import CLIENT, KeyServer
-from satchel.runtime.net.link import Deadlines, Link, LinkError, Message
+from satchel.runtime.net.link import Link, LinkDeadlines, LinkError, Message
 from satchel.runtime.net.remote_process import LOCAL, protocol
 from satchel.runtime.net.server import Lent
 from satchel.runtime.sandbox.policy import policy_of
@@ -49,7 +49,9 @@ class Offered:
 class EngineServer(KeyServer):
     """Serves engines to clients that hold the key."""
 
-    def __init__(self, address: Address, key: bytes, offered: Offered, deadlines: Deadlines = CLIENT) -> None:
+    def __init__(
+        self, address: Address, key: bytes, offered: Offered, deadlines: LinkDeadlines = CLIENT
+    ) -> None:
         self._offered, self._free = offered, threading.Semaphore(offered.engines)
         super().__init__(address, key, deadlines)
 
@@ -61,7 +63,7 @@ class EngineSession:
     """A client and its worker process."""
 
     def __init__(
-        self, link: Link, peer: str, offered: Offered, deadlines: Deadlines, free: threading.Semaphore
+        self, link: Link, peer: str, offered: Offered, deadlines: LinkDeadlines, free: threading.Semaphore
     ) -> None:
         self._link, self._peer, self._offered, self._deadlines = link, peer, offered, deadlines
         self._free = free  # engines that no session has

@@ -18,10 +18,10 @@ from satchel.errors.threads import begin
 from satchel.formats.resource import Resource
 from satchel.runtime.log import LOG
 from satchel.runtime.net.address import Address
-from satchel.runtime.net.link import Deadlines, Link, LinkError, WrongKey, accept
+from satchel.runtime.net.link import Link, LinkDeadlines, LinkError, WrongKey, accept
 
 PENDING, SESSIONS = 32, 32  # most connections in their handshake, and most that are open
-CLIENT = Deadlines(missed=10)  # a client that is busy gives fewer signs of life than a host
+CLIENT = LinkDeadlines(missed=10)  # a client that is busy gives fewer signs of life than a host
 
 
 class AnySession(Protocol):
@@ -42,7 +42,7 @@ class KeyServer(Resource, ABC):
     """
 
     def __init__(
-        self, address: Address, key: bytes, deadlines: Deadlines = CLIENT, most: int = SESSIONS
+        self, address: Address, key: bytes, deadlines: LinkDeadlines = CLIENT, most: int = SESSIONS
     ) -> None:
         """Raises RequestError if the address cannot be listened on."""
         self._key, self._deadlines, self._most = key, deadlines, most

@@ -44,7 +44,7 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Deadlines:
+class LinkDeadlines:
     """Seconds that a connection waits."""
 
     handshake: float = 5.0  # for the whole handshake
@@ -68,7 +68,7 @@ class WrongKey(LinkError):
 class Link(Resource):
     """An authenticated connection. Any thread may send; one receives."""
 
-    def __init__(self, sock: socket.socket, mine: bytes, theirs: bytes, deadlines: Deadlines) -> None:
+    def __init__(self, sock: socket.socket, mine: bytes, theirs: bytes, deadlines: LinkDeadlines) -> None:
         """mine, theirs: the keys of frames that this side sends, and of those that it receives."""
         self._sock, self._deadlines = sock, deadlines
         self._mine, self._theirs = mine, theirs
@@ -166,7 +166,7 @@ def _ready(sock: socket.socket, event: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def read_bytes(sock: socket.socket, size: int, deadlines: Deadlines, end: float | None) -> bytearray:
+def read_bytes(sock: socket.socket, size: int, deadlines: LinkDeadlines, end: float | None) -> bytearray:
     """So many bytes of a socket that does not block. end: monotonic time by which the last must have come;
     None: any, as long as the silence is not longer than the deadlines say. Raises LinkError.
     """
@@ -196,7 +196,7 @@ def _proof(key: bytes, role: bytes, server: bytes, client: bytes) -> bytes:
     return hmac.new(key, MAGIC + role + server + client, hashlib.sha256).digest()
 
 
-def _prepare(sock: socket.socket, deadlines: Deadlines) -> float:
+def _prepare(sock: socket.socket, deadlines: LinkDeadlines) -> float:
     """Sets the socket up; gives the time by which the handshake must end."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -212,7 +212,7 @@ def _say(sock: socket.socket, data: bytes) -> None:
         raise LinkError(f"the connection ended: {error}") from None
 
 
-def accept(sock: socket.socket, key: bytes, deadlines: Deadlines) -> Link:
+def accept(sock: socket.socket, key: bytes, deadlines: LinkDeadlines) -> Link:
     """The server's side of the handshake. Raises WrongKey for a client with another key, LinkError for one
     that does not shake hands in time. The caller closes the socket then.
     """
@@ -231,7 +231,7 @@ def accept(sock: socket.socket, key: bytes, deadlines: Deadlines) -> Link:
     return Link(sock, keys[0], keys[1], deadlines)
 
 
-def greet(sock: socket.socket, key: bytes, deadlines: Deadlines) -> Link:
+def greet(sock: socket.socket, key: bytes, deadlines: LinkDeadlines) -> Link:
     """The client's side of the handshake; raises as accept() does."""
     end, client = _prepare(sock, deadlines), secrets.token_bytes(NONCE)
     told = bytes(_within(sock, len(MAGIC) + NONCE, deadlines, end))
@@ -248,9 +248,9 @@ def greet(sock: socket.socket, key: bytes, deadlines: Deadlines) -> Link:
     return Link(sock, keys[0], keys[1], deadlines)
 
 
-def _within(sock: socket.socket, size: int, deadlines: Deadlines, end: float) -> bytearray:
+def _within(sock: socket.socket, size: int, deadlines: LinkDeadlines, end: float) -> bytearray:
     """Bytes of the handshake; its whole time is bounded, so single waits are not."""
-    short = Deadlines(beat=max(0.001, end - time.monotonic()), missed=1)
+    short = LinkDeadlines(beat=max(0.001, end - time.monotonic()), missed=1)
     try:
         return read_bytes(sock, size, short, end)
     except LinkError as error:

@@ -31,7 +31,7 @@ from satchel.runtime.kv.identity import weights_identity
 from satchel.runtime.log import LOG
 from satchel.runtime.net.address import Address
 from satchel.runtime.net.key_server import CLIENT, KeyServer
-from satchel.runtime.net.link import MOST_DATA, Deadlines, Link, LinkError, Message
+from satchel.runtime.net.link import MOST_DATA, Link, LinkDeadlines, LinkError, Message
 from satchel.runtime.net.tables import MOST_SIZE, USAGES, number, numbers, read_segment, text
 from satchel.runtime.placement.devices import driver_bytes, free_bytes
 from satchel.runtime.placement.options import PlacementOptions
@@ -67,12 +67,12 @@ class Lent:
 class DeviceServer(KeyServer):
     """Lends devices to clients that hold the key."""
 
-    def __init__(self, address: Address, key: bytes, lent: Lent, deadlines: Deadlines = CLIENT) -> None:
+    def __init__(self, address: Address, key: bytes, lent: Lent, deadlines: LinkDeadlines = CLIENT) -> None:
         self._lent = lent
         super().__init__(address, key, deadlines)
 
-    def session(self, link: Link, peer: str) -> Session:
-        return Session(link, self._lent, peer, self._deadlines)
+    def session(self, link: Link, peer: str) -> DeviceSession:
+        return DeviceSession(link, self._lent, peer, self._deadlines)
 
 
 @dataclass(slots=True)
@@ -111,10 +111,10 @@ class Inbox:
             self.changed.notify_all()
 
 
-class Session:
+class DeviceSession:
     """A client and the device that was opened for it."""
 
-    def __init__(self, link: Link, lent: Lent, peer: str, deadlines: Deadlines) -> None:
+    def __init__(self, link: Link, lent: Lent, peer: str, deadlines: LinkDeadlines) -> None:
         self._link, self._lent, self._peer, self._deadlines = link, lent, peer, deadlines
         self._inbox, self.over = Inbox(), threading.Event()
         self._device: Device | None = None

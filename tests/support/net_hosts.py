@@ -13,11 +13,11 @@ from typing import Self
 from satchel.runtime.children import interpreter
 from satchel.runtime.net.address import Address
 from satchel.runtime.net.key import make_key, read_key
-from satchel.runtime.net.link import Deadlines
+from satchel.runtime.net.link import LinkDeadlines
 from satchel.runtime.net.server import DeviceServer, Lent
 
 LOOPBACK = "127.0.0.1"
-PATIENT = Deadlines(handshake=60.0, missed=60, frame=60.0)  # for a machine that is busy with other tests
+PATIENT = LinkDeadlines(handshake=60.0, missed=60, frame=60.0)  # for a machine that is busy with other tests
 
 
 def key_in(folder: Path) -> Path:
@@ -28,7 +28,10 @@ def key_in(folder: Path) -> Path:
 
 
 def host(
-    key: Path, devices: Sequence[str] = ("cpu",), folders: Sequence[Path] = (), deadlines: Deadlines = PATIENT
+    key: Path,
+    devices: Sequence[str] = ("cpu",),
+    folders: Sequence[Path] = (),
+    deadlines: LinkDeadlines = PATIENT,
 ) -> DeviceServer:
     """A server in this process, on a free port."""
     return DeviceServer(Address(LOOPBACK, 0), read_key(key), Lent(devices, folders), deadlines)

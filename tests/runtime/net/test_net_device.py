@@ -26,7 +26,7 @@ from satchel.runtime.graph import Array
 from satchel.runtime.net.address import Address, read_address, read_name
 from satchel.runtime.net.device import NetBackend, NetDevice
 from satchel.runtime.net.key_server import PENDING
-from satchel.runtime.net.link import Deadlines
+from satchel.runtime.net.link import LinkDeadlines
 from satchel.runtime.net.server import DeviceServer, Lent
 from satchel.runtime.net.tables import write_segment
 from satchel.runtime.placement.options import read_devices
@@ -455,7 +455,7 @@ def test_large_values_cross_in_parts(device: NetDevice, monkeypatch: pytest.Monk
 
 def test_so_many_connections_without_a_proof_are_open_and_no_more(key: Path) -> None:
     """Whoever holds the key is served as soon as those are let go."""
-    with net_hosts.host(key, deadlines=Deadlines(handshake=0.5, missed=60)) as server:
+    with net_hosts.host(key, deadlines=LinkDeadlines(handshake=0.5, missed=60)) as server:
         held = [socket.create_connection((net_hosts.LOOPBACK, server.port)) for _ in range(PENDING + 8)]
         for sock in held:
             assert net_hosts.closed(sock)
@@ -478,9 +478,9 @@ def test_a_server_that_closes_ends_its_sessions_with_an_error(key: Path) -> None
 
 def test_a_silent_host_is_lost(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that gives no sign of life, as one whose host has lost its power."""
-    with net_hosts.host(key, deadlines=Deadlines(beat=1000.0)) as server:
+    with net_hosts.host(key, deadlines=LinkDeadlines(beat=1000.0)) as server:
         device = opened(net_hosts.name_of(server), key)
-        device._link._deadlines = Deadlines(beat=0.05)
+        device._link._deadlines = LinkDeadlines(beat=0.05)
         device.info()
         waiting.until(lambda: device._lost, "the host is taken for lost")
         with pytest.raises(LinkLost, match=r"gave no sign of life for 0\.15 s"):

@@ -24,8 +24,8 @@ from satchel.runtime.net.link import (
     MOST_HEAD,
     NONCE,
     SIZES,
-    Deadlines,
     Link,
+    LinkDeadlines,
     LinkError,
     WrongKey,
     accept,
@@ -33,13 +33,13 @@ from satchel.runtime.net.link import (
 )
 
 KEY = b"k" * 32
-SHORT = Deadlines(handshake=0.2, beat=0.05, missed=3, frame=0.2)
+SHORT = LinkDeadlines(handshake=0.2, beat=0.05, missed=3, frame=0.2)
 PATIENT = net_hosts.PATIENT
 Pair = tuple[socket.socket, socket.socket]
 
 
 def linked(
-    pair: Pair, ours: bytes = KEY, theirs: bytes = KEY, wait: Deadlines = PATIENT
+    pair: Pair, ours: bytes = KEY, theirs: bytes = KEY, wait: LinkDeadlines = PATIENT
 ) -> tuple[Link, Link]:
     """The client's and the server's side of a connection."""
     with ThreadPoolExecutor(1) as pool:
@@ -126,7 +126,7 @@ def test_a_handshake_in_small_pieces_has_no_more_time() -> None:
     with net_hosts.sockets() as (one, other), ThreadPoolExecutor(1) as pool:
         slow = pool.submit(trickle, one, over)
         with pytest.raises(LinkError, match="no handshake"):
-            accept(other, KEY, Deadlines(handshake=0.1))
+            accept(other, KEY, LinkDeadlines(handshake=0.1))
         over.set()
         slow.result()
 
@@ -145,7 +145,7 @@ def frames(*messages: tuple[dict[str, object], bytes]) -> list[bytes]:
 
 
 @contextmanager
-def reader(wait: Deadlines = PATIENT) -> Iterator[tuple[socket.socket, Link]]:
+def reader(wait: LinkDeadlines = PATIENT) -> Iterator[tuple[socket.socket, Link]]:
     """A socket, and the Link that reads what is sent there."""
     with net_hosts.sockets() as (one, other):
         other.setblocking(False)
@@ -228,7 +228,7 @@ def test_a_silent_peer_is_lost_after_so_many_beats() -> None:
 
 def test_a_frame_that_comes_too_slowly_is_an_error() -> None:
     over = threading.Event()
-    with reader(Deadlines(frame=0.1)) as (sock, link), ThreadPoolExecutor(1) as pool:
+    with reader(LinkDeadlines(frame=0.1)) as (sock, link), ThreadPoolExecutor(1) as pool:
         slow = pool.submit(trickle, sock, over)
         with pytest.raises(LinkError, match="too slow"):
             link.receive()
