@@ -434,7 +434,7 @@ class Fleet:
                 self._left(member, guilty)
                 self._end(guilty, End("error", refusal))
         LOG.error(
-            "%s: the process of member %s %s; %d of its requests go on elsewhere",
+            "%s: member %s: the process %s; %d of its requests go on elsewhere",
             self.path.name, member.name, work.how, len(requests),
         )  # fmt: skip
         self._take_back(member, requests, calls)
@@ -489,8 +489,8 @@ class Fleet:
     # Routing
 
     def _tick(self) -> None:
-        """Ends what waited beyond its deadline, lets drained members go, and routes what a member with trouble
-        could not take.
+        """Ends what waited beyond its deadline, lets drained members go, and routes what found no member that
+        could take it.
         """
         with self._lock:
             now = time.monotonic()
@@ -523,7 +523,7 @@ class Fleet:
         """Gives a request to one of these members."""
         seq, digests = live.handle.seq, self._digests[live.handle]
         ask = Ask(len(seq.ids), max(1.0, self.lengths.answer(seq) - seq.generated), digests)
-        # A member that has hardly begun takes as long as the one that has learned most: they run one model.
+        # One that has hardly begun takes as long as the one that has learned most: they run one model.
         usual = max(self.members.values(), key=lambda m: m.load.steps).load.step
         route = self.policy.choose(ask, {m.name: m.view(self.lengths, usual) for m in members})
         member = self.members[route.member]

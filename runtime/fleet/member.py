@@ -47,11 +47,12 @@ class LoadReport:
     def read_from(cls, told: Any) -> LoadReport:
         """Of a message. Raises DeviceError for what no engine tells."""
         try:
-            *numbers, step = told
+            waiting, running, queued, read, free, batch, steps, step = told
+            numbers = (waiting, running, queued, read, free, batch, steps)
             counts_fit = all(type(n) is int and 0 <= n <= MOST for n in numbers)
-            step_fits = len(step) == 4 and all(type(w) is float and 0 <= w < math.inf for w in step)
-            if counts_fit and step_fits and len(numbers) == 7:
-                return cls(*numbers, (step[0], step[1], step[2], step[3]))
+            if counts_fit and len(step) == 4 and all(type(w) is float and 0 <= w < math.inf for w in step):
+                times = step[0], step[1], step[2], step[3]
+                return cls(waiting, running, queued, read, free, batch, steps, times)
         except (TypeError, ValueError):
             pass
         raise DeviceError(

@@ -201,7 +201,8 @@ class WorkerService:
         """Gives all requests and calls back, for others to go on with; the process drops them."""
         with self._lock:
             requests, calls = list(self._live.values()), list(self._calls.values())
-            for work in (*requests, *calls):
+            works: list[LiveRequest | PendingCall] = [*requests, *calls]
+            for work in works:
                 if work.sent and self._process:
                     self._process.send({"cancel": work.number})
             self._live.clear()

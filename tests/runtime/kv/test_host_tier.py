@@ -19,7 +19,9 @@ from satchel.runtime.engine.engine import (
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.kv import Miss
+from satchel.runtime.kv.digests import BlockDigests
 from satchel.runtime.kv.host import HostTier
+from satchel.runtime.kv.news import BlockNews
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights.resident import Uploaded
@@ -115,6 +117,36 @@ def test_who_gave_way_comes_back_with_all_full_blocks(backend: str, monkeypatch:
         alone = [list(service.submit(r)) for r in requests]
         service.close()
     assert together == alone
+
+
+@pytest.mark.parametrize("tier", [0, 20_000, AMPLE])
+def test_news_of_blocks_are_what_the_tree_and_the_tier_have(tier: int) -> None:
+    """Without a tier, with one that gives up blocks itself, and with one that has room for all."""
+    with opened(tier=tier) as engine:
+        news, tree = BlockNews(BlockDigests(BLOCK)), engine.pages.tree
+        tree.news = news
+        if engine.tier is not None:
+            engine.tier.news, engine.tier.digests = news, news.digests
+        known, left = set[bytes](), set[bytes]()
+
+        def look() -> None:
+            kept, gone = news.take()
+            known.difference_update(gone)
+            known.update(kept)
+            left.update(gone)
+            nodes = {news.digests.of(node) for node in tree._nodes()}
+            assert known == nodes | set(engine.tier._kept if engine.tier is not None else ())
+
+        for seed in (1, 2, 1, 3, 2, 4, 1):
+            run(engine, ids(seed, 60), "ab"[seed % 2])
+            look()
+            assert {*news.digests.chain(ids(seed, 56), "ab"[seed % 2])} <= known
+        assert bool(left) == (tier < AMPLE), "what has room is given up by nobody"
+        tree.clear("a")
+        look()
+        tree.clear()
+        look()
+        assert not known
 
 
 @both
