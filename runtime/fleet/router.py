@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple, Protocol
 
-NEAR = 0.05  # costs within this share of the least are equal: the one with more cached tokens is taken
+NEAR = 1e-9  # costs within this share of the least are equal: the one with more cached tokens is taken
 
 
 class View(NamedTuple):
@@ -33,6 +33,7 @@ class View(NamedTuple):
     cached: Callable[
         [Sequence[bytes]], int
     ]  # leading blocks of a prompt, given their digests, that are in its cache
+    slots: int = 0  # requests that may run at once; 0: as many as there is room for
 
 
 class Ask(NamedTuple):
@@ -59,24 +60,30 @@ class Policy(Protocol):
 def predict(name: str, ask: Ask, view: View) -> Route:
     """What becomes of a request at one member."""
     a, b, c, d = view.step
+    running, waiting, answer = view.running, view.waiting, max(1.0, ask.answer)
+    remaining = max(1.0, view.remaining)
     # The last token of a prompt is always computed: its logits are needed.
     cached = min(view.cached(ask.digests) * view.block, max(0, ask.prompt - 1))
     own = ask.prompt - cached
     ahead = view.queued + own
-    beside = a + b * view.running + d * view.read  # a step without prompt tokens
+    beside = a + b * running + d * view.read  # a step without prompt tokens
     first = ahead * c + ceil(ahead / view.chunk) * beside
-    lacking = own + ask.answer - view.free
-    if lacking > 0 and view.running:
-        # It waits until enough of those that decode have ended; they end evenly over their remaining tokens.
-        held = max(1.0, view.read / view.running)
-        first += min(1.0, lacking / (held * view.running)) * view.remaining * beside
-    others = view.running + view.waiting
-    decoding = ask.answer * (beside + b * (1 + view.waiting) + d * ask.prompt)
-    # Those that decode wait while its prompt is computed; later it adds a row, and the reading of its context,
-    # to each of their steps for as long as both decode.
-    together = min(ask.answer, view.remaining) if others else 0.0
-    delay = view.running * own * c + others * together * (b + d * ask.prompt)
-    return Route(name, first + decoding + delay, first, cached)
+    # Where room or a slot is lacking, it waits until enough of those that decode have ended, evenly over their
+    # remaining tokens.
+    wait = 0.0
+    lacking = ahead + answer - view.free
+    if lacking > 0:
+        wait = lacking / max(1.0, view.read)
+    if view.slots and running + waiting >= view.slots:
+        wait = max(wait, (running + waiting + 1 - view.slots) / max(1, running))
+    first += min(wait, 1.0 + waiting) * remaining * beside
+    others = running + waiting
+    context = ask.prompt + answer / 2
+    step = beside + b * (1 + waiting) + d * (view.queued + context)
+    alive = running * remaining / (remaining + view.queued / view.chunk) + waiting
+    together = answer * remaining / (answer + remaining)
+    delay = alive * own * c + others * together * (b + d * context)
+    return Route(name, first + (answer - 1) * step + delay, first, cached)
 
 
 class LeastTime:
