@@ -17,9 +17,9 @@ from satchel.runtime.fleet.router import Ask, Route, View, predict
 
 class Oracle:
     """Takes the member where the request adds the least time to all requests that are there, its own among
-    them: each placement is simulated to its end on a copy of the engine, with the true lengths of all answers.
-    It does not know who comes later. among: beyond so many members, it looks at those that hold the longest
-    prefix, at most half of that number, and at others drawn at random.
+    them: each placement is simulated to its end on a copy of the engine, with the true lengths of all
+    answers. It does not know who comes later. among: beyond so many members, it looks at those that hold
+    the longest prefix, at most half of that number, and at others drawn at random.
     """
 
     def __init__(self, fleet: SimulatedFleet, among: int = 64, seed: int = 0) -> None:
@@ -86,14 +86,12 @@ class Affinity:
         names = list(views)
         blocks = min(len(ask.digests), max(1, self._tokens // views[names[0]].block))
         key = ask.digests[blocks - 1] if blocks else b""
-        return Route(
-            max(names, key=lambda n: blake2b(n.encode() + key, digest_size=8).digest()), 0.0, 0.0, 0
-        )
+        return Route(max(names, key=lambda n: blake2b(n.encode() + key, digest_size=8).digest()), 0.0, 0.0, 0)
 
 
 class LMetric:
-    """Takes the member with the least product of prompt tokens to compute and requests: Zhang et al., "LMetric",
-    2026 (arXiv 2603.15202).
+    """Takes the member with the least product of prompt tokens to compute and requests: Zhang et al.,
+    "LMetric", 2026 (arXiv 2603.15202).
     """
 
     def choose(self, ask: Ask, views: Mapping[str, View]) -> Route:
@@ -107,11 +105,11 @@ class LMetric:
 
 
 def alone(works: Sequence[tuple[int, int, Sequence[bytes]]], spec: EngineSpec) -> list[tuple[float, float]]:
-    """A lower bound for each request: seconds to its first and last token on an engine of its own, whose cache
-    has all blocks of the requests before it and never evicts.
+    """A lower bound for each request: seconds to its first and last token on an engine of its own, whose
+    cache has all blocks of the requests before it and never evicts.
 
-    works: prompt, answer and digests, in order of arrival. On a real engine a step computes at least what it does
-    here, and a block can only be cached if an earlier request had it: no placement is faster.
+    works: prompt, answer and digests, in order of arrival. On a real engine a step computes at least what
+    it does here, and a block can only be cached if an earlier request had it: no placement is faster.
     """
     roomy = spec._replace(tokens=1 << 60)
     cache = BlockCache(roomy)

@@ -4,10 +4,10 @@ Each number names its source:
 - AZURE 2023: Azure LLM inference traces of November 2023, code (8,819 requests in 3,436 s) and conversation
   (19,366 requests in 3,502 s), published with Patel et al., "Splitwise", ISCA 2024. The quantiles and the
   variances of counts below were computed from the published files.
-- AZURE 2024: a week of May 2024, published with Stojkovic et al., "DynamoLLM", HPCA 2025: 16,803,695 requests of
-  code and 27,303,999 of conversation.
-- COPILOT 2026: GitHub Copilot's coding agents, June 2026 (Azure's public data sets, card of the data set): 3.95
-  turns a session, 7.83 calls a turn, 631.4e9 prompt and 4.91e9 answer tokens in 9,310,255 calls, that is
+- AZURE 2024: a week of May 2024, published with Stojkovic et al., "DynamoLLM", HPCA 2025: 16,803,695
+  requests of code and 27,303,999 of conversation.
+- COPILOT 2026: GitHub Copilot's coding agents, June 2026 (Azure's public data sets, card of the data set):
+  3.95 turns a session, 7.83 calls a turn, 631.4e9 prompt and 4.91e9 answer tokens in 9,310,255 calls, that is
   67,800 and 527 a call; 85.7 % of prompt tokens were cached.
 """
 
@@ -50,9 +50,10 @@ class Shape:
     gap: float = 0.05  # mean seconds between the requests of a burst
 
 
-# AZURE 2023. Rank correlation of prompt and answer: 0.07 and -0.02, so they are drawn apart. Variance by mean of
-# the counts in a second: 1.4 and 13.2; in a minute: 16.1 and 164; coefficient of variation by the minute: 0.22
-# and 1.04. A compound of bursts with a mean of m requests, geometric, has 2m - 1 within long windows.
+# AZURE 2023. Rank correlation of prompt and answer: 0.07 and -0.02, so they are drawn apart. Variance by
+# mean of the counts in a second: 1.4 and 13.2; in a minute: 16.1 and 164; coefficient of variation by the
+# minute: 0.22 and 1.04. A compound of bursts with a mean of m requests, geometric, has 2m - 1 within long
+# windows.
 CONVERSATION = Shape(
     Lengths((2, 181, 207, 387, 403, 703, 1020, 1071, 1130, 1315, 2734, 4083, 4142, 6179, 14050)),
     Lengths((7, 41, 54, 77, 91, 103, 129, 177, 384, 400, 424, 451, 601, 954, 1000)),
@@ -155,11 +156,12 @@ class _Session:
 
 
 class Agents:
-    """Sessions of coding agents: each call's prompt is the call before, its answer, and what a tool or the user
-    added. Calls of a turn follow each other after a tool's time, turns after the user's.
+    """Sessions of coding agents: each call's prompt is the call before, its answer, and what a tool or the
+    user added. Calls of a turn follow each other after a tool's time, turns after the user's.
 
-    COPILOT 2026 for turns, calls and answers; prompts are scaled to a quarter (17,000 tokens a call on average).
-    A session starts with one of `kinds` system prompts. seconds: of tools and of users, means (not in the card).
+    COPILOT 2026 for turns, calls and answers; prompts are scaled to a quarter (17,000 tokens a call on
+    average). A session starts with one of `kinds` system prompts. seconds: of tools and of users, means
+    (not in the card).
     """
 
     TOOL, USER = 4.0, 30.0

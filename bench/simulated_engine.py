@@ -1,9 +1,9 @@
 """An engine under a simulated clock: continuous batching, chunked prompts, a KV cache of blocks with a prefix
 cache, and preemption, with the seconds of a step from a linear model.
 
-Invariant: between two events (a sequence ends, a prompt is computed, memory runs out, a request comes) all steps
-of an engine compute the same number of rows and prompt tokens, so that their seconds are a sum in closed form.
-An engine therefore costs a few operations per request, not per step.
+Invariant: between two events (a sequence ends, a prompt is computed, memory runs out, a request comes) all
+steps of an engine compute the same number of rows and prompt tokens, so that their seconds are a sum in
+closed form. An engine therefore costs a few operations per request, not per step.
 
 A step computes one token of every sequence that decodes and up to `chunk` prompt tokens, first come first
 served, and takes a + b * decoded rows + c * prompt tokens + d * context tokens read, as
@@ -21,8 +21,9 @@ from typing import NamedTuple, Protocol
 
 
 class EngineSpec(NamedTuple):
-    """What an engine is. The defaults are an 8B model (Q4_K_M) on an H200, fitted to measured speeds: 528 t/s at
-    batch 1, 11,841 t/s at batch 64, prompts at 35,840 t/s; d is its f16 KV cache (131 kB a token) at 4.03 TB/s.
+    """What an engine is. The defaults are an 8B model (Q4_K_M) on an H200, fitted to measured speeds: 528
+    t/s at batch 1, 11,841 t/s at batch 64, prompts at 35,840 t/s; d is its f16 KV cache (131 kB a token) at
+    4.03 TB/s.
     """
 
     step: tuple[float, float, float, float] = (1.8e-3, 5.5e-5, 2.8e-5, 3.3e-8)  # a, b, c, d in seconds
@@ -91,8 +92,8 @@ class BlockCache:
     """Blocks of KV cache: private ones, and ones that are found by their digest. The least recently used
     blocks without a reader are evicted first, and later blocks of a chain before earlier ones.
 
-    Invariant: if a block is present, so are all before it in its chain. told: called with a digest and whether
-    it came or went.
+    Invariant: if a block is present, so are all before it in its chain. told: called with a digest and
+    whether it came or went.
     """
 
     def __init__(self, spec: EngineSpec, told: Callable[[bytes, bool], None] | None = None) -> None:
@@ -212,8 +213,8 @@ class BlockCache:
 
 
 class CountedMemory:
-    """Memory for a forecast: it counts tokens, and looks into a cache that it does not change. What one request
-    publishes in the forecast, later ones find.
+    """Memory for a forecast: it counts tokens, and looks into a cache that it does not change. What one
+    request publishes in the forecast, later ones find.
     """
 
     def __init__(self, spec: EngineSpec, free: int, running: int, cache: BlockCache) -> None:
@@ -257,7 +258,8 @@ class CountedMemory:
 
 
 def common(a: Sequence[bytes], b: Sequence[bytes], most: int) -> int:
-    """Length of the common prefix of two chains, at most `most`: equal at one place, they are equal before."""
+    """Length of the common prefix of two chains, at most `most`: equal at one place, they are equal
+    before."""
     low, high = 0, min(len(a), len(b), most)
     while low < high:
         mid = (low + high + 1) // 2
@@ -302,7 +304,9 @@ class SimulatedEngine:
         self._generated = 0
         self._serial = 0
         self._steps = 0
-        self._count = 0  # steps of the present run, rows of each, prompt tokens of each, context read at first
+        self._count = (
+            0  # steps of the present run, rows of each, prompt tokens of each, context read at first
+        )
         self._rows = self._prompt = self._context = 0
 
     # ------------------------------------------------------------------ what others ask
@@ -354,7 +358,9 @@ class SimulatedEngine:
 
     def _prompt_of(self, work: Work, generated: int) -> Prompt:
         tokens, block = work.prompt + generated, self.spec.block
-        return Prompt(work, generated, tokens - self.memory.cached(work.digests, (tokens - 1) // block) * block)
+        return Prompt(
+            work, generated, tokens - self.memory.cached(work.digests, (tokens - 1) // block) * block
+        )
 
     def take_waiting(self, now: float) -> list[Prompt]:
         """Gives up all requests whose prompts are not computed, and goes on with the others."""

@@ -1,5 +1,5 @@
-"""Simulated engines behind a router: an event loop over a simulated clock, in which members are lost, join and
-leave.
+"""Simulated engines behind a router: an event loop over a simulated clock, in which members are lost, join
+and leave.
 
 Invariant: events are handled in order of their time, and a router sees of a member what its last report said
 and what was routed to it since, as in a server.
@@ -63,8 +63,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that is done to a member at a time: "lost" (at once, with all that it had), "leave" (it gets no
-    more requests, and what waits goes to others), "join" (a new member, with an empty cache).
+    """Something that is done to a member at a time: "lost" (at once, with all that it had), "leave" (it
+    gets no more requests, and what waits goes to others), "join" (a new member, with an empty cache).
     """
 
     at: float
@@ -241,9 +241,7 @@ class SimulatedFleet:
             raise ValueError(f"{len(self.lost)} requests never found a member")
         for member in list(self.members.values()):
             self._remove(member)
-        return Outcome(
-            self.ended, self.now, self.chosen, self._seconds, self._busy, self._preempted
-        )
+        return Outcome(self.ended, self.now, self.chosen, self._seconds, self._busy, self._preempted)
 
     def _next_arrival(self, arriving: Iterator[Work]) -> None:
         work = next(arriving, None)
