@@ -127,6 +127,24 @@ def plain(shape: Shape, rate: float, requests: int, block: int, seed: int, user:
     return Traffic(works())
 
 
+def steps(shape: Shape, rates: Sequence[tuple[float, float]], block: int, seed: int) -> Traffic:
+    """Requests that share nothing, at rates that change: each (seconds, requests a second)."""
+    draw, digests, numbers = random.Random(seed), Digests(), count()
+
+    def works() -> Iterator[Work]:
+        start = 0.0
+        for seconds, rate in rates:
+            for at in arrivals(rate, shape, draw):
+                if at >= seconds:
+                    break
+                prompt, answer = shape.prompt.draw(draw), shape.answer.draw(draw)
+                blocks = digests.new((prompt + answer) // block)
+                yield Work(next(numbers), start + at, prompt, answer, blocks)
+            start += seconds
+
+    return Traffic(works())
+
+
 def hot(
     shape: Shape, rate: float, requests: int, block: int, seed: int, prefixes: int = 200, zipf: float = 1.1
 ) -> Traffic:

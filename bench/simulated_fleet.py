@@ -111,7 +111,7 @@ class SimulatedFleet:
         traffic: Arriving,
         every: float = 0.0,
         happenings: Sequence[Happening] = (),
-        move: Callable[[int], float] = lambda tokens: 0.0,
+        move: Callable[[int, float], float] = lambda tokens, since: 0.0,
     ) -> None:
         self.every, self.traffic, self.move = every, traffic, move
         self.now = 0.0
@@ -128,6 +128,7 @@ class SimulatedFleet:
         self._order = count()
         self._stages: dict[int, tuple[Work, str, Work]] = {}  # prompts that are computed for another member
         self.chosen = 0.0
+        self.moved = 0  # requests whose prompt another member computed
         self.work = Work(-1, 0.0, 1, 1, ())  # the request that is being routed
         for name, spec in specs.items():
             self.join(name, spec)
@@ -265,7 +266,8 @@ class SimulatedFleet:
         before = thread_time()
         route = self.policy.choose(ask, self.views)
         self.chosen += thread_time() - before
-        if getattr(route, "prefill", ""):
+        if route.prefill:
+            self.moved += 1
             self._route_prompt(work, route, ask)
         else:
             self._send(self.open[route.member], work, generated, ask)
@@ -326,7 +328,10 @@ class SimulatedFleet:
         if work.answer == 1:
             self._end(work, time)
             return
-        self.at(time + self.move(work.prompt), lambda: self._moved(work, name, stage.digests))
+        self.at(
+            time + self.move(work.prompt, time - stage.arrived),
+            lambda: self._moved(work, name, stage.digests),
+        )
 
     def _end(self, work: Work, time: float) -> None:
         work.ended = time

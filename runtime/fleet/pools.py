@@ -2,7 +2,7 @@
 another the answer, with the keys and values moved between them.
 
 Invariant: both ways are judged in the same seconds (runtime/fleet/router.py); where moving does not save a
-tenth, nothing moves. Without members of different roles this policy is its inner one.
+tenth, nothing moves.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ class Link(NamedTuple):
     def seconds(self, tokens: float) -> float:
         return tokens * self.token / self.rate
 
+    def late(self, tokens: int, chunk: int, since: float) -> float:
+        """Seconds from the end of a prompt's computation, which took `since`, until all of it has come: each
+        chunk goes while the next is computed.
+        """
+        return self.start + max(self.seconds(min(chunk, tokens)), self.seconds(tokens) - since)
+
 
 class Pools:
     """roles: of members by their names; a member that is not named does both. inner: chooses among the
@@ -41,7 +47,7 @@ class Pools:
         decoding = self._only(views, "decode")
         here = self._inner.choose(ask, decoding or views)
         prefilling = self._only(views, "prefill")
-        if not decoding or prefilling.keys() == decoding.keys():
+        if not decoding or not prefilling:
             return here
         split = self.split(ask, prefilling, decoding)
         return split if split is not None and split.cost < (1 - GAIN) * here.cost else here
@@ -60,8 +66,7 @@ class Pools:
             had = min(view.cached(ask.digests) * view.block, ask.prompt - 1)
             answer = predict(name, rest, view._replace(cached=_all_but_one(ask, view)))
             moved = ask.prompt - had
-            late = max(self._link.seconds(min(chunk, moved)), self._link.seconds(moved) - prompt.first)
-            seconds = prompt.seconds + self._link.start + late + answer.seconds
+            seconds = prompt.seconds + self._link.late(moved, chunk, prompt.first) + answer.seconds
             route = Route(name, seconds, prompt.first, prompt.cached, prompt.member)
             if found is None or route.cost < found.cost:
                 found = route
