@@ -120,6 +120,9 @@ class BlockCache:
         """Leading blocks that are present."""
         return self.cached(digests, len(digests))
 
+    def present(self) -> Iterable[bytes]:
+        return self._readers.keys()
+
     def free(self) -> int:
         held = len(self._readers) - len(self._idle) + self._running
         return self.spec.tokens - held * self.spec.block - self._own

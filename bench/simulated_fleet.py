@@ -101,7 +101,7 @@ class Views(Mapping[str, View]):
 
 class SimulatedFleet:
     """every: seconds between reports. policy: made with the fleet, so that an oracle can look into it. move:
-    seconds that a number of tokens takes from one member's cache to another's.
+    seconds until a prompt of so many tokens, which took so long to compute, has come to another member.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ class SimulatedFleet:
 
     def _remove(self, member: Member) -> None:
         del self.members[member.name]
-        for names in self.holders.values():
-            names.discard(member.name)
+        for digest in member.cache.present():
+            self._held(member.name, digest, False)
         self._seconds += self.now - member.joined
         self._busy += member.engine.busy
         self._preempted += member.engine.preempted
