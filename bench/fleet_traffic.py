@@ -177,9 +177,9 @@ class Agents:
     """Sessions of coding agents: each call's prompt is the call before, its answer, and what a tool or the
     user added. Calls of a turn follow each other after a tool's time, turns after the user's.
 
-    COPILOT 2026 for turns, calls and answers. Prompts have 39,000 tokens a call on average, where the trace has
-    67,800; tools take 4 s and users 30 s on average, which the card does not say. A session starts with one of
-    `kinds` system prompts.
+    COPILOT 2026 for turns, calls and answers. Prompts have 39,000 tokens a call on average, where the trace
+    has 67,800; tools take 4 s and users 30 s on average, which the card does not say. A session starts with
+    one of `kinds` system prompts.
     """
 
     TOOL, USER = 4.0, 30.0
