@@ -24,7 +24,7 @@ from simulated_engine import EngineSpec
 from simulated_fleet import Arriving, Happening, Outcome, SimulatedFleet
 
 from satchel.runtime.fleet.autoscale import Decision, Limits, wanted
-from satchel.runtime.fleet.pools import Link, Pools
+from satchel.runtime.fleet.pools import Link, PrefillPools
 from satchel.runtime.fleet.router import Ask, LeastTime, Policy, RoundRobin, View, wait
 
 SPEC = EngineSpec()
@@ -304,8 +304,8 @@ def pools(requests: int, seed: int) -> None:
             ("8 both, never moved", POLICIES["router"], links["50 GB/s"])
         ]
         for speed, link in links.items():
-            cases.append((f"8 both, {speed}", lambda fleet, link=link: Pools({}, link), link))
-            cases.append((f"4 + 4, {speed}", lambda fleet, link=link: Pools(split, link), link))
+            cases.append((f"8 both, {speed}", lambda fleet, link=link: PrefillPools({}, link), link))
+            cases.append((f"4 + 4, {speed}", lambda fleet, link=link: PrefillPools(split, link), link))
         for title, policy, link in cases:
             simulated = SimulatedFleet(
                 fleet(8),

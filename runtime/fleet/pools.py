@@ -33,7 +33,7 @@ class Link(NamedTuple):
         return self.start + max(self.seconds(min(chunk, tokens)), self.seconds(tokens) - since)
 
 
-class Pools:
+class PrefillPools:
     """roles: of members by their names; a member that is not named does both. inner: chooses among the
     members that may do a thing.
     """

@@ -28,7 +28,7 @@ class Hello(NamedTuple):
     replaces: bool = False  # begun anew: the one of this name is gone, whatever its lease says
 
 
-class Lease(NamedTuple):
+class MemberLease(NamedTuple):
     """What a member holds: it serves a front only until `ends`."""
 
     epoch: int
@@ -37,7 +37,7 @@ class Lease(NamedTuple):
 
 class Listed(NamedTuple):
     hello: Hello
-    lease: Lease
+    lease: MemberLease
     report: Mapping[str, object]  # as the last heartbeat brought it
     draining: bool
 
@@ -62,7 +62,7 @@ class Roster:
     _left: list[str] = field(default_factory=list)
     _lost: list[str] = field(default_factory=list)
 
-    def join(self, hello: Hello, now: float) -> Lease:
+    def join(self, hello: Hello, now: float) -> MemberLease:
         """A member comes. Raises RequestError if its version differs or its name is taken."""
         self._expire(now)
         if hello.version != self.version:
@@ -80,12 +80,14 @@ class Roster:
         if before is not None:
             self._lost.append(hello.name)
         self._epoch += 1
-        lease = Lease(self._epoch, now + self.lease)
+        lease = MemberLease(self._epoch, now + self.lease)
         self._members[hello.name] = Listed(hello, lease, MappingProxyType({}), False)
         self._joined.append(hello.name)
         return lease
 
-    def heartbeat(self, name: str, epoch: int, now: float, report: Mapping[str, object]) -> Lease | None:
+    def heartbeat(
+        self, name: str, epoch: int, now: float, report: Mapping[str, object]
+    ) -> MemberLease | None:
         """Renews a lease; None if it has ended or is another's: the member must drop its requests, which
         others have by now, and join anew.
         """
@@ -93,7 +95,7 @@ class Roster:
         listed = self._members.get(name)
         if listed is None or listed.lease.epoch != epoch:
             return None
-        lease = Lease(epoch, max(listed.lease.ends, now + self.lease))
+        lease = MemberLease(epoch, max(listed.lease.ends, now + self.lease))
         self._members[name] = listed._replace(lease=lease, report=MappingProxyType(dict(report)))
         return lease
 

@@ -66,10 +66,13 @@ class Route(NamedTuple):
         return self.seconds + (FIRST - 1) * self.first
 
 
-class Policy(Protocol):
+class RoutingPolicy(Protocol):
     """How members are chosen. `views` is not empty."""
 
     def choose(self, ask: Ask, views: Mapping[str, View]) -> Route: ...
+
+
+Policy = RoutingPolicy
 
 
 def predict(name: str, ask: Ask, view: View) -> Route:

@@ -18,7 +18,7 @@ from simulated_engine import BlockCache, EngineSpec, SimulatedEngine, Work
 from simulated_fleet import Happening, SimulatedFleet
 
 from satchel.runtime.fleet.autoscale import Limits
-from satchel.runtime.fleet.pools import Link, Pools
+from satchel.runtime.fleet.pools import Link, PrefillPools
 from satchel.runtime.fleet.router import Ask, LeastTime, RoundRobin, Route
 
 SPEC = EngineSpec()
@@ -235,7 +235,7 @@ def test_prompts_move_where_the_link_is_fast_and_not_where_it_is_slow() -> None:
         link = Link(KV_BYTES, rate)
         simulated = SimulatedFleet(
             fleet(3),
-            lambda fleet, link=link: Pools({"m0": "prefill", "m1": "decode", "m2": "decode"}, link),
+            lambda fleet, link=link: PrefillPools({"m0": "prefill", "m1": "decode", "m2": "decode"}, link),
             plain(CONVERSATION, 25, 150, 64, 1),
             move=lambda tokens, since, link=link: link.late(tokens, SPEC.chunk, since),
         )
