@@ -1,21 +1,30 @@
 """Chooses the member of a fleet for each request: the one where the request adds the fewest seconds to all
 requests together, its own among them.
 
-Invariant: the choice is a function of its arguments and of earlier choices; nothing here reads a clock, sleeps
-or does I/O, so that a simulation and a server run the same code.
+Invariant: the choice is a function of its arguments and of earlier choices; nothing here reads a clock,
+sleeps or does I/O, so that a simulation and a server run the same code.
 
 Seconds come from each member's own model of its steps (runtime/scheduler/steptime.py): a + b * decoded rows
-+ c * prompt tokens + d * context tokens read. There are no thresholds: a member that has computed a hot prefix
-is left for another as soon as waiting for it costs more than computing the prefix again.
++ c * prompt tokens + d * context tokens read. There are no thresholds: a member that has computed a hot
+prefix is left for another as soon as waiting for it costs more than computing the prefix again.
+docs/fleet-simulation.md derives the formula, names its sources and compares it with an oracle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple, Protocol
 
-NEAR = 0.05  # costs within this share of the least are equal: the one with more cached tokens is taken
+# A second before the first token counts like so many seconds afterwards. At 1 the sum of all times is
+# least; at 4 it is at most some percent longer, and first tokens, which are what users wait for, come much
+# earlier.
+FIRST = 4.0
+# Members that are compared for a request: beyond so many, those that hold its prefix and some drawn at
+# random.
+MOST = 64
+NEW = 512  # tokens of the prompt whose wait is reported
 
 
 class View(NamedTuple):
@@ -33,6 +42,7 @@ class View(NamedTuple):
     cached: Callable[
         [Sequence[bytes]], int
     ]  # leading blocks of a prompt, given their digests, that are in its cache
+    slots: int = 0  # requests that may run at once; 0: as many as there is room for
 
 
 class Ask(NamedTuple):
@@ -48,55 +58,111 @@ class Route(NamedTuple):
     seconds: float  # that the request adds to all requests, predicted
     first: float  # seconds until its first token, predicted
     cached: int  # prompt tokens that the member need not compute
+    prefill: str = ""  # the member that computes the prompt, if it is another, see runtime/fleet/pools.py
+
+    @property
+    def cost(self) -> float:
+        """What is compared: the added seconds, those before the first token weighted."""
+        return self.seconds + (FIRST - 1) * self.first
 
 
-class Policy(Protocol):
+class RoutingPolicy(Protocol):
     """How members are chosen. `views` is not empty."""
 
     def choose(self, ask: Ask, views: Mapping[str, View]) -> Route: ...
 
 
+Policy = RoutingPolicy
+
+
 def predict(name: str, ask: Ask, view: View) -> Route:
     """What becomes of a request at one member."""
     a, b, c, d = view.step
+    running, waiting, answer = view.running, view.waiting, max(1.0, ask.answer)
+    # Lengths of answers vary as much as an exponential's do, which has no memory: one that has decoded long
+    # is as far from its end as one that begins.
+    remaining = max(answer, view.remaining)
     # The last token of a prompt is always computed: its logits are needed.
     cached = min(view.cached(ask.digests) * view.block, max(0, ask.prompt - 1))
     own = ask.prompt - cached
     ahead = view.queued + own
-    beside = a + b * view.running + d * view.read  # a step without prompt tokens
+    beside = a + b * running + d * view.read  # a step without prompt tokens
     first = ahead * c + ceil(ahead / view.chunk) * beside
-    lacking = own + ask.answer - view.free
-    if lacking > 0 and view.running:
-        # It waits until enough of those that decode have ended; they end evenly over their remaining tokens.
-        held = max(1.0, view.read / view.running)
-        first += min(1.0, lacking / (held * view.running)) * view.remaining * beside
-    others = view.running + view.waiting
-    decoding = ask.answer * (beside + b * (1 + view.waiting) + d * ask.prompt)
-    # Those that decode wait while its prompt is computed; later it adds a row, and the reading of its context,
-    # to each of their steps for as long as both decode.
-    together = min(ask.answer, view.remaining) if others else 0.0
-    delay = view.running * own * c + others * together * (b + d * ask.prompt)
+    first += _turns(view, ahead + answer) * remaining * beside
+    # Its own decoding, beside those that decode and those that wait before it.
+    context = ask.prompt + answer / 2
+    step = beside + b * (1 + waiting) + d * (view.queued + context)
+    decoding = (answer - 1) * step
+    others = running + waiting
+    # While its prompt is computed, all wait that decode by then: those that do now and have not ended, and
+    # those before it in the queue.
+    alive = running * remaining / (remaining + view.queued / view.chunk) + waiting
+    # Afterwards it adds a row, and the reading of its context, to the steps of each other for as long as both
+    # decode: the mean of the shorter of two exponential times.
+    together = answer * remaining / (answer + remaining)
+    # Those that come while its prompt and those before it are computed wait behind it: by Little's law they
+    # come at the rate at which those here pass through.
+    later = (others + 1) / (first + decoding) * ahead * c if first + decoding > 0 else 0.0
+    delay = (alive + later) * own * c + others * together * (b + d * context)
     return Route(name, first + decoding + delay, first, cached)
 
 
+def wait(view: View) -> float:
+    """Predicted seconds before the first step of a new prompt of 512 tokens."""
+    a, b, c, d = view.step
+    beside = a + b * view.running + d * view.read
+    turns = _turns(view, view.queued + NEW)
+    return view.queued * c + (ceil(view.queued / view.chunk) + turns * max(1.0, view.remaining)) * beside
+
+
+def _turns(view: View, tokens: float) -> float:
+    """What part of those that decode must end before a request finds room for so many tokens, and a slot;
+    more than 1 where those that wait come first. They end evenly over their remaining tokens.
+    """
+    part = 0.0
+    if tokens > view.free:
+        part = (tokens - view.free) / max(1, view.read)
+    if view.slots and view.running + view.waiting >= view.slots:
+        part = max(part, (view.running + view.waiting + 1 - view.slots) / max(1, view.running))
+    return min(part, 1.0 + view.waiting)
+
+
 class LeastTime:
-    """Takes the member with the least added seconds; among near equals the one with most cached tokens, then
-    the one that was chosen longest ago.
+    """Takes the member with the least cost; of equal ones that with most cached tokens, then the one that was
+    chosen longest ago.
+
+    most: members that are compared; in a larger fleet, members with the prompt's prefix (at most half of
+    these) and others drawn at random. holders: members with the longest prefix of a prompt that any member
+    has, given its digests; without it, a large fleet's prefixes are found only by chance.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        most: int = MOST,
+        holders: Callable[[Sequence[bytes]], Iterable[str]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._most, self._holders, self._draw = most, holders, random.Random(seed)
         self._turn = 0
         self._last: dict[str, int] = {}
 
     def choose(self, ask: Ask, views: Mapping[str, View]) -> Route:
-        routes = [predict(name, ask, view) for name, view in views.items()]
-        least = min(route.seconds for route in routes)
-        near = [route for route in routes if route.seconds <= least * (1 + NEAR)]
-        route = min(near, key=lambda route: (-route.cached, self._last.get(route.member, 0)))
+        last = self._last
+        names = views if len(views) <= self._most else self._some(ask, views)
+        routes = [predict(name, ask, views[name]) for name in names]
+        route = min(routes, key=lambda route: (route.cost, -route.cached, last.get(route.member, 0)))
         self._turn += 1
-        self._last = {name: self._last.get(name, 0) for name in views}
-        self._last[route.member] = self._turn
+        last[route.member] = self._turn
+        if len(last) > 2 * len(views):  # members have left
+            self._last = {name: last[name] for name in views if name in last}
         return route
+
+    def _some(self, ask: Ask, views: Mapping[str, View]) -> Iterable[str]:
+        names = list(views)
+        holding = [n for n in self._holders(ask.digests) if n in views] if self._holders is not None else []
+        if len(holding) > self._most // 2:
+            holding = self._draw.sample(holding, self._most // 2)
+        return dict.fromkeys([*holding, *self._draw.sample(names, self._most - len(holding))])
 
 
 class RoundRobin:
