@@ -36,7 +36,9 @@ enum {
     SATCHEL_E_MEMORY = -4,
     SATCHEL_E_DEVICE = -5, /* the kernels refuse the plan, or a step failed */
     SATCHEL_E_FULL = -6,   /* every slot has a reply */
-    SATCHEL_E_LONG = -7    /* the prompt is longer than the context */
+    SATCHEL_E_LONG = -7,   /* the prompt is longer than the context */
+    SATCHEL_E_WORKER = -8, /* the worker process cannot be started, has ended, or broke its rules */
+    SATCHEL_E_LACKS = -9   /* the engine in use does not do this; the other one may */
 };
 
 SATCHEL_API uint32_t satchel_level(void);    /* SATCHEL_LEVEL of the library */
@@ -44,12 +46,22 @@ SATCHEL_API const char *satchel_error(void); /* of this thread's last call that 
 
 /* --- models */
 
+/* What computes. The full engine needs no built file, and has what this library lacks, such as grammars by their text; but it is
+ * Satchel's Python package, in a process of its own. The choice is the caller's: nothing is started that was not asked for. */
+enum {
+    SATCHEL_ENGINE_LIBRARY = 0, /* this library */
+    SATCHEL_ENGINE_WORKER = 1,  /* a worker process, `satchel worker` */
+    SATCHEL_ENGINE_EITHER = 2   /* the library; a worker process for a file that has no plan which it runs (SATCHEL_E_UNBUILT) */
+};
+
 typedef struct {
     uint32_t size;          /* bytes of this struct, as the caller knows it */
     int32_t context;        /* tokens that a prompt and its answer may have together; 0: as the file says */
     int32_t slots;          /* replies at a time, 1 to 64; 0: as the file says */
     int32_t threads;        /* for prompts; 0: one for each processor that this process may use */
     int32_t threads_decode; /* for steps of one token per reply; 0: the same */
+    int32_t engine;         /* SATCHEL_ENGINE_ */
+    const char *worker;     /* the worker's program, a path or a name in PATH; NULL: "satchel" */
 } satchel_model_options;
 SATCHEL_API void satchel_model_options_init(satchel_model_options *, uint32_t size);
 
@@ -70,7 +82,8 @@ typedef struct {
     uint32_t size;
     int32_t context, slots, vocabulary;
     char kernels[32];        /* the instruction set in use, such as "avx2" */
-    int32_t embedding, zero; /* numbers of a vector of satchel_embed; 0: the model generates text */
+    int32_t embedding; /* numbers of a vector of satchel_embed; 0: the model generates text */
+    int32_t worker;    /* 1: a worker process computes; 0: this library */
 } satchel_model_facts;
 SATCHEL_API int32_t satchel_facts(const satchel_model *,
                                   satchel_model_facts *facts); /* facts->size is set by the caller */
@@ -206,6 +219,9 @@ enum {
 };
 /* JSON of any shape, for which the file needs nothing. */
 SATCHEL_API int32_t satchel_grammar_json(satchel_model *, uint32_t flags, satchel_grammar **grammar);
+/* A grammar by its text, a JSON schema, or a grammar in GBNF or Lark: in a worker process alone, else SATCHEL_E_LACKS.
+ * SATCHEL_E_ARGUMENT: it is none; the error says where. */
+SATCHEL_API int32_t satchel_grammar_text(satchel_model *, const char *text, int64_t length, satchel_grammar **grammar);
 SATCHEL_API void satchel_grammar_free(satchel_grammar *); /* NULL: nothing */
 
 /* What a reply's slot holds, as bytes: its prompt, the tokens that were asked for, and the states of those that are computed, KV cache
