@@ -291,7 +291,8 @@ int model_open_in_worker(const char *path, const satchel_model_options *o, satch
         model_close(m);
         return code;
     }
-    m->gguf.tokenizer = m->gguf.chat = (gguf_bytes){NULL, 0}; /* they are copied, and the worker's next answer takes their place */
+    m->gguf.tokenizer = m->gguf.chat =
+        (gguf_bytes){NULL, 0}; /* they are copied, and the worker's next answer takes their place */
     pthread_mutex_init(&m->lock, NULL);
     return 0;
 }

@@ -89,7 +89,7 @@ static int set_attributes(posix_spawnattr_t *a) {
 
 /* An error number, or 0. dup2() onto the same number would leave the child's end closed, so it is moved away from 0 and 1. */
 static int spawn(const char *program, int *theirs, pid_t *id) {
-    char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "worker", NULL};
+    char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t)"worker", NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     int fault;

@@ -42,7 +42,9 @@ int reply_begin(satchel_reply *r, const satchel_generate_options *o) {
     int32_t best = -1, kept = -1;
     for (int32_t i = 0; i < m->size.slots; i++) {
         /* The last token is computed in any case: the next one is sampled after it. */
-        int32_t n = m->replies[i] ? -1 : m->worker ? 0 : blocks_reach(&m->blocks, i, common(m, i, r->prompt, r->n_prompt - 1));
+        int32_t n = m->replies[i] ? -1
+                    : m->worker   ? 0
+                                  : blocks_reach(&m->blocks, i, common(m, i, r->prompt, r->n_prompt - 1));
         if (n > kept || (n >= 0 && n == kept && m->used[i] < m->used[best])) {
             best = i;
             kept = n;
@@ -222,14 +224,13 @@ static int step(satchel_model *m) {
 
 /* The reply's next token from the worker process. */
 static int fetch(satchel_reply *r) {
-    r->failed = worker_next(r->model->worker, r->number, &r->queued, &r->cached);
+    r->failed = worker_next(r->model->worker, r->number, &r->queued, &r->cached, &r->reason);
     if (r->failed) {
         snprintf(r->fault, sizeof r->fault, "%s", hal_last_error());
         return r->failed;
     }
     r->has_queued = r->queued >= 0;
     r->last = r->queued;
-    r->reason = r->has_queued ? 0 : SATCHEL_LENGTH;
     return 0;
 }
 

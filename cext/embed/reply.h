@@ -17,7 +17,7 @@ struct satchel_reply {
     int32_t queued; /* token that the caller has not had */
     int has_queued, reason, failed, ignore_end, flushed;
     hal_sampling sampling;
-    int64_t number; /* its name in a worker process */
+    int64_t number;    /* its name in a worker process */
     choices *choices;  /* NULL: the plan samples alone */
     char fault[FAULT]; /* why it failed; empty: a step did */
     answer answer;

@@ -10,8 +10,16 @@
 #include "reply.h"
 #include "sampling.h"
 
+#if !defined(SATCHEL_VERSION) /* compiled by itself, beside no project that has one */
+#define SATCHEL_VERSION "0"
+#endif
+
 uint32_t satchel_level(void) {
     return SATCHEL_LEVEL;
+}
+
+const char *satchel_version(void) {
+    return SATCHEL_VERSION;
 }
 
 const char *satchel_error(void) {
@@ -143,7 +151,11 @@ void satchel_close(satchel_model *m) {
 }
 
 int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
-    satchel_model_facts f = {.context = m->size.context, .slots = m->size.slots};
+    satchel_model_facts f = {0};
+    if (!m || !facts)
+        return argument("satchel_facts: expected a model and a place for its facts, got NULL");
+    f.context = m->size.context;
+    f.slots = m->size.slots;
     f.vocabulary = m->vocabulary;
     f.embedding = m->embedding;
     f.worker = m->worker != NULL;
@@ -157,8 +169,9 @@ int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
 /* Tokens of a text, with those that the file asks for around it. */
 static int tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, token_list *out) {
     int code;
-    if ((!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS | SATCHEL_CONTINUES))
-        return argument("satchel_tokenize: expected a text, and flags of SATCHEL_SPECIAL, NO_BOS and CONTINUES");
+    if (!m || (!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS | SATCHEL_CONTINUES))
+        return argument(
+            "satchel_tokenize: expected a model, a text, and flags of SATCHEL_SPECIAL, NO_BOS and CONTINUES");
     code = words_encode(&m->words, text, text ? text_size(text, length) : 0, flags, out);
     return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
 }
@@ -180,14 +193,16 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
                            int64_t room) {
     utf8_stream stream = {0};
     int64_t made = 0;
-    int strip = (m->words.head->flags & TOKENIZER_SPACE_PREFIX) != 0;
+    int strip;
+    if (!m || (count > 0 && !ids) || (room > 0 && !text))
+        return argument("satchel_detokenize: expected a model, tokens and a place for the text, got NULL");
+    strip = (m->words.head->flags & TOKENIZER_SPACE_PREFIX) != 0;
     for (int64_t i = 0; i <= count; i++) {
         gguf_bytes bytes = {NULL, 0};
         char *piece;
         size_t n;
         if (i < count && (ids[i] < 0 || ids[i] >= m->vocabulary))
-            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %d, got %d", m->vocabulary - 1,
-                            ids[i]);
+            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %d, got %d", m->vocabulary - 1, ids[i]);
         if (i < count)
             bytes = words_shown(&m->words, ids[i], flags & SATCHEL_SPECIAL, &strip);
         if (!(piece = malloc(UTF8_GROWTH * (bytes.size + 1))))
@@ -259,8 +274,7 @@ static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t coun
                         (long long)count);
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= m->vocabulary)
-            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %d, got %d", m->vocabulary - 1,
-                            ids[i]);
+            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %d, got %d", m->vocabulary - 1, ids[i]);
     return 0;
 }
 
@@ -378,7 +392,12 @@ int32_t satchel_reply_next(satchel_reply *r, satchel_piece *piece) {
 }
 
 int32_t satchel_report(const satchel_reply *r, satchel_reply_report *report) {
-    satchel_reply_report told = {.reason = r->reason, .prompt_tokens = r->n_prompt, .cached_tokens = r->cached};
+    satchel_reply_report told = {0};
+    if (!r || !report)
+        return argument("satchel_report: expected a reply and a place for its report, got NULL");
+    told.reason = r->reason;
+    told.prompt_tokens = r->n_prompt;
+    told.cached_tokens = r->cached;
     told.tokens = r->made;
     told.seed = (int64_t)r->sampling.seed;
     told.stop = r->answer.stopped;

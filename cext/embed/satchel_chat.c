@@ -143,18 +143,18 @@ int32_t satchel_chat_render(const satchel_model *m, const char *request, int64_t
 
 const char *satchel_chat_prompt_text(const satchel_chat_prompt *p, int64_t *length) {
     if (length)
-        *length = p->size;
-    return p->text;
+        *length = p ? p->size : 0;
+    return p ? p->text : "";
 }
 
 const int32_t *satchel_chat_prompt_ids(const satchel_chat_prompt *p, int64_t *count) {
     if (count)
-        *count = p->count;
-    return p->ids;
+        *count = p ? p->count : 0;
+    return p ? p->ids : NULL;
 }
 
 int32_t satchel_chat_prompt_thinks(const satchel_chat_prompt *p) {
-    return p->thinks;
+    return p && p->thinks;
 }
 
 void satchel_chat_prompt_free(satchel_chat_prompt *p) {

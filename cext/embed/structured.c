@@ -57,7 +57,8 @@ int32_t satchel_grammar_named(satchel_model *m, const char *name, satchel_gramma
     if (!m || !name || !out)
         return hal_fail(SATCHEL_E_ARGUMENT, "satchel_grammar_named: expected a model, a name and a place, got NULL");
     if (m->worker)
-        return hal_fail(SATCHEL_E_LACKS, "grammar %.60s: a worker process takes its text: call satchel_grammar_text", name);
+        return hal_fail(SATCHEL_E_LACKS, "grammar %.60s: a worker process takes its text: call satchel_grammar_text",
+                        name);
     for (uint32_t i = 0; i < m->gguf.n_grammars; i++) {
         const gguf_grammar *g = m->gguf.grammars + i;
         if (g->name.size != strlen(name) || memcmp(g->name.data, name, g->name.size))

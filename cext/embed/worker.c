@@ -16,7 +16,7 @@ enum { PART = 1 << 20, REASON = 320, MOST_REASON = 1 << 16, MOST_CONTEXT = 1 << 
 struct worker {
     process process;
     int32_t vocabulary, context;
-    uint8_t *answer; /* bytes of the last one */
+    uint8_t *answer;     /* bytes of the last one */
     char reason[REASON]; /* why it is gone; empty: it is there */
 };
 
@@ -77,8 +77,7 @@ static int call(worker *w, int32_t kind, wire_writer *out, wire_reader *in) {
         code = hal_fail(SATCHEL_E_WORKER, "%s", w->reason);
     else if (!process_is_ours(&w->process))
         code = hal_fail(SATCHEL_E_WORKER, "the worker process belongs to the process that this one is a copy of");
-    else if (!process_send(&w->process, out->data, (size_t)out->n) ||
-             !process_receive(&w->process, &head, sizeof head))
+    else if (!process_send(&w->process, out->data, (size_t)out->n) || !process_receive(&w->process, &head, sizeof head))
         code = lose(w, "is gone");
     wire_free(out);
     if (code)
@@ -149,17 +148,28 @@ void worker_close(worker *w) {
 }
 
 static void write_sampling(wire_writer *out, const satchel_generate_options *o) {
-    const double numbers[] = {o->temperature,       o->top_k,
-                              o->top_p,             o->min_p,
-                              o->typical_p,         o->top_n_sigma,
-                              o->xtc_probability,   o->xtc_threshold,
-                              o->dynatemp_range,    o->dynatemp_exponent,
-                              o->repeat_penalty,    o->presence_penalty,
-                              o->frequency_penalty, o->repeat_last_n,
-                              o->mirostat,          o->mirostat_tau,
-                              o->mirostat_eta,      o->dry_multiplier,
-                              o->dry_base,          o->dry_allowed_length,
-                              o->dry_last_n,        o->min_tokens};
+    const double numbers[] = {o->temperature,
+                              o->top_k,
+                              o->top_p,
+                              o->min_p,
+                              o->typical_p,
+                              o->top_n_sigma,
+                              o->xtc_probability,
+                              o->xtc_threshold,
+                              o->dynatemp_range,
+                              o->dynatemp_exponent,
+                              o->repeat_penalty,
+                              o->presence_penalty,
+                              o->frequency_penalty,
+                              o->repeat_last_n,
+                              o->mirostat,
+                              o->mirostat_tau,
+                              o->mirostat_eta,
+                              o->dry_multiplier,
+                              o->dry_base,
+                              o->dry_allowed_length,
+                              o->dry_last_n,
+                              o->min_tokens};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         wire_real(out, numbers[i]);
     wire_text(out, o->samplers ? o->samplers : "edskypmxt");
@@ -199,14 +209,15 @@ static int call_number(worker *w, int32_t kind, int64_t number, wire_reader *in)
     return call(w, kind, &out, in);
 }
 
-int worker_next(worker *w, int64_t number, int32_t *token, int64_t *cached) {
+int worker_next(worker *w, int64_t number, int32_t *token, int64_t *cached, int *reason) {
     wire_reader in;
     int code = call_number(w, CALL_NEXT, number, &in);
     if (code)
         return code;
     *token = take_int(&in, -1, w->vocabulary - 1);
     *cached = take_int(&in, 0, w->context);
-    return wire_ended(&in) ? 0 : lied(w);
+    *reason = take_int(&in, 0, SATCHEL_LENGTH);
+    return wire_ended(&in) && (*token < 0) == (*reason != 0) ? 0 : lied(w);
 }
 
 void worker_end(worker *w, int64_t number) {

@@ -25,8 +25,9 @@ void worker_close(worker *);
 /* Begins an answer of at most `most` tokens; *number is its name in further calls. */
 int worker_generate(worker *, const satchel_generate_options *, int64_t seed, int64_t most, const int32_t *ids,
                     int64_t count, int64_t *number);
-/* The next token, or -1 where there is none. cached: tokens of the prompt that were not computed again. */
-int worker_next(worker *, int64_t number, int32_t *token, int64_t *cached);
+/* The next token, or -1 where there is none, and why: SATCHEL_ENDED or SATCHEL_LENGTH, else 0. cached: tokens of the prompt that were
+ * not computed again. */
+int worker_next(worker *, int64_t number, int32_t *token, int64_t *cached, int *reason);
 void worker_end(worker *, int64_t number);
 /* The vector of tokens, of `width` numbers. */
 int worker_embed(worker *, const int32_t *ids, int64_t count, float *row, int32_t width);

@@ -44,6 +44,7 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
     (MemoryError, -4),
 )
 TEXT = 1 << 15  # most characters of an error
+ENDED, LENGTH = 1, 2  # why an answer has no further token
 IGNORE_END = 1  # flag of an answer: end tokens are tokens as others
 JSON_GRAMMAR, TEXT_GRAMMAR = 4, 8  # kinds of grammars; of JSON with the flags below
 JSON_VALUE, JSON_COMPACT = 1, 2
@@ -142,11 +143,15 @@ class Session:
         return number, self._answers[number]
 
     def next(self, given: Reader) -> bytes:
-        """Waits for the next token; -1 for none. Then how many tokens of the prompt the cache had."""
+        """Waits for the next token; -1 for none, and then why. Before that how many tokens of the prompt the
+        cache had.
+        """
         _, handle = self._handle(given)
         token = None if handle is None else handle.get()
         cached = 0 if handle is None else max(0, handle.seq.cached)
-        return wire.number(-1 if token is None else token) + wire.number(cached)
+        why = ENDED if handle is not None and handle.finish == "stop" else LENGTH
+        told = (-1, cached, why) if token is None else (token, cached, 0)
+        return b"".join(map(wire.number, told))
 
     def end(self, given: Reader) -> bytes:
         number, handle = self._handle(given)

@@ -30,7 +30,9 @@ class Reader:
     def _take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
             left = len(self._data) - self._at
-            raise RequestError(f"a call of the program: expected {left} bytes at most at {self._at}, got {size}")
+            raise RequestError(
+                f"a call of the program: expected {left} bytes at most at {self._at}, got {size}"
+            )
         self._at += size
         return self._data[self._at - size : self._at]
 

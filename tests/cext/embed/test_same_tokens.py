@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import embedded
-import numpy as np
 import pytest
+from embed_cases import SAMPLINGS, ids_of
 from embedded import Driver
 from once import made_once
 from tiny_file import write_model
@@ -28,27 +28,6 @@ from satchel.runtime.sampling import Sampling
 # Architectures whose ops differ: plain, experts, LayerNorm with GELU, windows with soft caps, recurrent
 # states, these beside attention.
 FAMILIES = ("qwen3", "qwen3moe", "gpt2", "gemma2", "mamba2", "qwen3next")
-SAMPLINGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "greedy": {"temperature": 0},
-    "penalties": {
-        "repeat_penalty": 1.3,
-        "presence_penalty": 0.4,
-        "frequency_penalty": 0.2,
-        "repeat_last_n": 5,
-    },
-    "whole context": {"frequency_penalty": 0.7, "repeat_last_n": -1},
-    "greedy with penalties": {"temperature": 0, "repeat_penalty": 1.5},
-    "typical": {"typical_p": 0.6},
-    "sigma": {"top_n_sigma": 1.5, "top_k": 0},
-    "xtc": {"xtc_probability": 0.7, "xtc_threshold": 0.02, "temperature": 0},
-    "dynamic": {"dynatemp_range": 0.5, "dynatemp_exponent": 1.5},
-    # The engine alone keeps the target as it is: test_choices.py has the ones that learn.
-    "mirostat 1": {"mirostat": 1, "mirostat_tau": 4.0, "mirostat_eta": 0},
-    "mirostat 2": {"mirostat": 2, "mirostat_tau": 3.0, "temperature": 1.0, "mirostat_eta": 0},
-    "order": {"samplers": "tmpk", "min_p": 0.1},
-    "all": {"temperature": 1.0, "top_k": 0, "top_p": 1, "min_p": 0},
-}
 LETTERS = {"t": "temperature", "m": "min_p", "p": "top_p", "k": "top_k"}
 
 
@@ -88,10 +67,6 @@ def family(factory: pytest.TempPathFactory, arch: str) -> Path:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return family(tmp_path_factory, "qwen3")
-
-
-def ids_of(count: int, seed: int = 0) -> list[int]:
-    return [int(i) for i in np.random.default_rng(seed).integers(0, 256, count)]
 
 
 def sampling_of(options: dict[str, Any], seed: int) -> Sampling:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import signal
 import sys
@@ -15,17 +16,27 @@ from typing import Any
 
 import embedded
 import pytest
+from embed_cases import CHAINS, REPEATED, SAMPLINGS, ids_of, written
 from embedded import EITHER, WORKER, Driver, DriverError
 from once import made_once
-from test_choices import CHAINS, REPEATED, written
-from test_same_tokens import SAMPLINGS, ids_of
 from tiny_file import write_model
 
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.aot.build import build
+from satchel.runtime.app_worker import wire
+from satchel.runtime.app_worker.calls import NUMBERS, Session
 from satchel.runtime.children import interpreter
 
 E_ARGUMENT, E_FILE, E_UNBUILT, E_FULL, E_LONG, E_WORKER, E_LACKS = -1, -2, -3, -6, -7, -8, -9
+# A program that says what a file holds and no more, and then hears the other side out.
+TALKS = """
+import socket, sys
+both = socket.socket(fileno=0)
+both.sendall(open(sys.argv[1], "rb").read())
+both.shutdown(socket.SHUT_WR)
+while both.recv(1 << 16):
+    pass
+"""
 NO_MACHINE = "{% for m in messages recursive %}{{ m.role }}: {{ m.content }}\n{% endfor %}>"
 
 
@@ -61,7 +72,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory, program: Path, folder: Path) -> Iterator[tuple[Driver, Driver]]:
+def two(
+    tmp_path_factory: pytest.TempPathFactory, program: Path, folder: Path
+) -> Iterator[tuple[Driver, Driver]]:
     """The library and a worker, with the built file."""
     made = embedded.driver_program(tmp_path_factory)
     with Driver(made) as own, Driver(made) as other:
@@ -134,8 +147,10 @@ def test_grammars_by_their_text(two: tuple[Driver, Driver]) -> None:
     other.begin(0, ids_of(9), {"grammar": 1, "seed": 1})
     assert other.next(0, 20)[1] in (b"yes", b"no")
     other.end(0)
-    other.grammar_text('{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], '
-                       '"additionalProperties": false}')
+    other.grammar_text(
+        '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], '
+        '"additionalProperties": false}'
+    )
     other.begin(0, ids_of(9), {"grammar": 1, "seed": 2, "max_tokens": 60})
     assert isinstance(json.loads(other.next(0, 80)[1])["n"], int)
     other.end(0)
@@ -256,7 +271,10 @@ def test_a_worker_that_is_killed(at: str, driver: Driver, program: Path, folder:
 
 def test_a_program_that_is_no_worker(driver: Driver, folder: Path, tmp_path: Path) -> None:
     for program, text in (
-        (tmp_path / "none", r"none: the worker process can't be started: No such file .*set `worker` to its program"),
+        (
+            tmp_path / "none",
+            r"none: the worker process can't be started: No such file .*set `worker` to its program",
+        ),
         (script(tmp_path / "echo", "exec cat"), r"sent what is no answer to the call"),
         (script(tmp_path / "ends", "exit 3"), r"is gone; it ended with status 3"),
         (script(tmp_path / "talks", "echo Welcome to this program; exec cat"), r"sent what is no answer"),
@@ -277,3 +295,76 @@ def test_a_file_that_is_refused(driver: Driver, program: Path, folder: Path, tmp
     with pytest.raises(DriverError, match="context") as wrong:
         driver.open(folder / "m.gguf", -5, 1, 1, WORKER, program)
     assert wrong.value.code == E_ARGUMENT
+
+
+def recorded(folder: Path) -> list[bytes]:
+    """The answers of a worker to the calls of `spoken`, each with its head."""
+    session, answers = Session(), []
+    path, ids = wire.data(str(folder / "m.gguf").encode()), wire.data(bytes(4))
+    usual = {"repeat_penalty": 1, "typical_p": 1, "top_p": 1, "top_n_sigma": -1}
+    numbers = b"".join(wire.REAL.pack(usual.get(name, 0)) for name in NUMBERS)
+    asked = wire.number(9) + wire.number(1) + wire.number(1) + wire.number(0) + wire.data(b"")
+    lists = wire.data(b"") + wire.data(b"") * 3 + wire.number(-1)
+    first = wire.number(1)
+    for call, values in (
+        (1, path + wire.number(96) + wire.number(1) + wire.number(1) + wire.number(0)),
+        (2, ids + asked + numbers + lists),
+        *((3, first),) * 3,
+        (4, first),
+        (6, wire.data(b'root ::= "a"')),
+    ):
+        code, told = session.answer(call, values)
+        assert code == 0, told
+        answers.append(wire.HEAD.pack(wire.ANSWER, 0, len(told)) + told)
+    session.close()
+    return answers
+
+
+def spoken(driver: Driver, program: Path, folder: Path) -> str:
+    """The error of a conversation with a program that says what it likes; "" for none."""
+    try:
+        driver.open(folder / "m.gguf", 96, 1, 1, WORKER, program)
+    except DriverError as error:
+        return f"{error.code} {error.text}"
+    try:
+        driver.tokenize("hello <tool>")
+        driver.begin(0, [0], {"flags": 1})
+        driver.next(0, 3)
+        driver.end(0)
+        driver.grammar_text('root ::= "a"')
+        driver.chat({"messages": [{"role": "user", "content": "hello"}]})
+        return ""
+    except DriverError as error:
+        driver.end(0)
+        return f"{error.code} {error.text}"
+    finally:
+        driver.close()
+
+
+def test_a_worker_that_lies(
+    folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutated answers, under the address sanitizer: each is refused by one line, or read as it stands."""
+    answers, rng, found = recorded(folder), random.Random(5), list[str]()
+    told = tmp_path / "told"
+    run = shlex.join([sys.executable, "-I", "-S", "-c", TALKS, str(told)])
+    program = script(tmp_path / "worker", f"exec {run}")
+    monkeypatch.setenv("ASAN_OPTIONS", embedded.ASAN_OPTIONS)
+    with Driver(embedded.driver_program(tmp_path_factory, sanitized=True)) as driver:
+        told.write_bytes(b"".join(answers))
+        assert spoken(driver, program, folder) == ""
+        for _ in range(60):
+            parts = [bytearray(answer) for answer in answers]
+            data = parts[rng.choice((0, 0, *range(len(parts))))]
+            at = rng.randrange(min(len(data), rng.choice((16, 80, len(data)))))
+            kind = rng.randrange(3)
+            if kind == 0:
+                data[at] ^= 1 << rng.randrange(8)
+            elif kind == 1:
+                data[at // 8 * 8 : at // 8 * 8 + 8] = rng.choice((b"\xff" * 8, bytes(8), b"\0\0\0\1\0\0\0\0"))
+            else:
+                del data[at:]
+            told.write_bytes(b"".join(parts))
+            found.append(spoken(driver, program, folder))
+    assert sum(bool(text) for text in found) > 20
+    assert any(text.startswith(str(E_WORKER)) for text in found)
