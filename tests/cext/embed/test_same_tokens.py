@@ -23,11 +23,13 @@ from satchel.runtime.aot.build import build
 from satchel.runtime.device.libraries import find_backend, kernel_sets
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
+from satchel.runtime.layers.arch import architectures, find_arch
 from satchel.runtime.sampling import Sampling
 
 # Architectures whose ops differ: plain, experts, LayerNorm with GELU, windows with soft caps, recurrent
 # states, these beside attention.
 FAMILIES = ("qwen3", "qwen3moe", "gpt2", "gemma2", "mamba2", "qwen3next")
+OTHERS = [name for name in architectures() if find_arch(name).causal and name not in FAMILIES]
 LETTERS = {"t": "temperature", "m": "min_p", "p": "top_p", "k": "top_k"}
 
 
@@ -119,6 +121,20 @@ def test_families(arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFa
                     count,
                 )
         driver.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", OTHERS)
+def test_every_other_family(arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two slots, a prompt in pieces, and a sampler with the prompt's tokens in it."""
+    path, ids = family(tmp_path_factory, arch), ids_of(40)
+    options = SAMPLINGS["penalties"]
+    driver.open(path, 96, 2)
+    with Model.load(path, context=96, slots=2, device="cpu", threads=1, deterministic=True) as model:
+        assert answer(driver, ids, 12, {}, 1) == wanted(model.engine, ids, 12, Sampling(seed=1), (7, 33))
+        assert answer(driver, ids, 12, options, 2) == wanted(
+            model.engine, ids, 12, sampling_of(options, 2), slot=1
+        )
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
