@@ -159,16 +159,34 @@ def ran(program: Path, app: Path, folder: Path, **env: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def compiled(header: Path, target: Path) -> Path:
-    """The program, compiled against a header, with today's library."""
-    return embedded.compile_program(target, [LEVEL / "program.c"], f"-I{header.parent}", *embedded.SANITIZED)
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """The folder where `make test` built the library."""
+    found = [p for p in sorted(embedded.ROOT.glob("build/py3-*/embed")) if (p / "libsatchel.so.1").exists()]
+    if not found:
+        pytest.skip("libsatchel was not built: make .venv/ready-to-test")
+    return found[0]
 
 
-def test_a_program_compiled_against_level_1(app: Path, tmp_path: Path) -> None:
-    # The frozen folder stands before the library's own in the order of includes, but the library's sources
-    # lie beside their header, which they take.
-    lines = ran(compiled(LEVEL / "satchel.h", tmp_path / "frozen"), app, tmp_path)
-    assert lines == ran(compiled(HEADER, tmp_path / "today"), app, tmp_path)
+def compiled(header: Path, library: Path, target: Path) -> Path:
+    """The program, compiled against a header and linked with today's library."""
+    flags = [
+        "-std=c11",
+        *embedded.WARNINGS,
+        f"-I{header.parent}",
+        str(LEVEL / "program.c"),
+        "-o",
+        str(target),
+    ]
+    link = [f"-L{library}", "-lsatchel", f"-Wl,-rpath,{library}"]
+    done = subprocess.run([embedded.compiler(), *flags, *link], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_a_program_compiled_against_level_1(app: Path, library: Path, tmp_path: Path) -> None:
+    lines = ran(compiled(LEVEL / "satchel.h", library, tmp_path / "frozen"), app, tmp_path)
+    assert lines == ran(compiled(HEADER, library, tmp_path / "today"), app, tmp_path)
     assert lines[0] == "level 1"
     assert "facts 64 2 288 1 0 0" in lines
     assert sum(line.startswith("reply ") for line in lines) == 5
@@ -178,14 +196,11 @@ def test_a_program_compiled_against_level_1(app: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_program_that_was_kept(app: Path, tmp_path: Path) -> None:
+def test_the_program_that_was_kept(app: Path, library: Path, tmp_path: Path) -> None:
     if platform.machine() not in ("x86_64", "AMD64") or platform.libc_ver()[0] != "glibc":
         pytest.skip("the program is for Linux on x86-64 with glibc")
-    found = [p for p in sorted(embedded.ROOT.glob("build/py3-*/embed")) if (p / "libsatchel.so.1").exists()]
-    if not found:
-        pytest.skip("libsatchel was not built: make .venv/ready-to-test")
-    kept = ran(BINARY, app, tmp_path, LD_LIBRARY_PATH=str(found[0]))
-    assert kept == ran(compiled(HEADER, tmp_path / "today"), app, tmp_path)
+    kept = ran(BINARY, app, tmp_path, LD_LIBRARY_PATH=str(library))
+    assert kept == ran(compiled(HEADER, library, tmp_path / "today"), app, tmp_path)
 
 
 if __name__ == "__main__":
