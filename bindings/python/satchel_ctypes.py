@@ -69,7 +69,7 @@ class SatchelError(Exception):
 
 def _load() -> ctypes.CDLL:
     """The library that SATCHEL_LIBRARY names, or the system's."""
-    name = os.environ.get("SATCHEL_LIBRARY") or ctypes.util.find_library("satchel") or "libsatchel.so.0"
+    name = os.environ.get("SATCHEL_LIBRARY") or ctypes.util.find_library("satchel") or "libsatchel.so.1"
     library = ctypes.CDLL(name)
     handle = POINTER(c_void_p)
     library.satchel_error.restype = c_char_p

@@ -37,7 +37,7 @@ static int argument(const char *what) {
 }
 
 static int check_token(const choices *c, const char *what, int64_t token) {
-    uint32_t most = c->model->plan.head->vocabulary;
+    uint32_t most = (uint32_t)c->model->vocabulary;
     if (token >= 0 && token < (int64_t)most)
         return 0;
     return hal_fail(SATCHEL_E_ARGUMENT, "%s: expected token ids of 0 to %u, got %lld", what, most - 1,
@@ -50,7 +50,7 @@ static int is_plain(const satchel_generate_options *o) {
            !o->grammar;
 }
 
-static int check(const satchel_model *m, const satchel_generate_options *o) {
+int choices_check(const satchel_model *m, const satchel_generate_options *o) {
     if (o->n_biases < 0 || o->n_biases > MOST_BIASES || (o->n_biases && !o->biases))
         return argument("biases: expected 0 to 512 of them");
     if (o->n_allowed < 0 || (o->allowed && !o->n_allowed) || (o->n_allowed && !o->allowed))
@@ -124,7 +124,7 @@ static int add_bad_words(choices *c, const satchel_generate_options *o) {
 static int fill(choices *c, const satchel_generate_options *o, const int32_t *prompt, int64_t count) {
     int64_t room = c->model->size.context + (int64_t)2;
     int code;
-    c->words = (c->model->plan.head->vocabulary + 31) / 32;
+    c->words = ((uint32_t)c->model->vocabulary + 31) / 32;
     c->base = malloc(4 * (size_t)c->words);
     c->mask = malloc(4 * (size_t)c->words);
     c->edits = malloc(2 * MOST_EDITS * sizeof *c->edits);
@@ -149,7 +149,7 @@ static int fill(choices *c, const satchel_generate_options *o, const int32_t *pr
 
 int choices_open(const satchel_model *m, const satchel_generate_options *o, const int32_t *prompt, int64_t count,
                  choices **out) {
-    int code = check(m, o);
+    int code = choices_check(m, o);
     choices *c;
     *out = NULL;
     if (code || is_plain(o))
@@ -205,7 +205,7 @@ static int constrain(choices *c) {
 }
 
 static int is_empty(const choices *c) {
-    uint32_t vocabulary = c->model->plan.head->vocabulary, any = 0;
+    uint32_t vocabulary = (uint32_t)c->model->vocabulary, any = 0;
     for (uint32_t i = 0; i + 1 < c->words; i++)
         any |= c->mask[i];
     return !any && !(c->mask[c->words - 1] & (vocabulary % 32 ? (1u << vocabulary % 32) - 1 : UINT32_MAX));

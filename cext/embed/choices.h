@@ -11,14 +11,21 @@
 /* A grammar of a model. */
 struct satchel_grammar {
     satchel_model *model;
-    struct grammar *grammar;
+    struct grammar *grammar; /* NULL: a worker process has it, by kind and text */
+    int64_t kind;            /* GRAMMAR_ */
+    char *text;
+    uint64_t size; /* bytes of the text */
 };
+/* JSON of any shape, with SATCHEL_JSON_ flags; or a text. */
+enum { GRAMMAR_JSON = 4, GRAMMAR_TEXT = 8 };
 
 typedef struct choices choices;
 
 /* The choices of an answer to a prompt; *out is NULL where the plan samples alone. An error where an option is out of range. */
 int choices_open(const satchel_model *, const satchel_generate_options *, const int32_t *prompt, int64_t count,
                  choices **out);
+/* The same checks alone, for a worker process. */
+int choices_check(const satchel_model *, const satchel_generate_options *);
 void choices_free(choices *);
 /* Settles the next token's bitmask and edits, unless they are; an error where no token may come. */
 int choices_prepare(choices *);

@@ -13,6 +13,10 @@ static int argument(const char *what) {
     return hal_fail(SATCHEL_E_ARGUMENT, "%s", what);
 }
 
+static int lacking(void) {
+    return hal_fail(SATCHEL_E_LACKS, "saved conversations: a worker process has none; open the model in this library");
+}
+
 /* The reply's prompt and the tokens that its caller has had: those of its slot, and at most one that is not computed yet. */
 static int64_t conversation(const satchel_reply *r, int32_t **out) {
     const satchel_model *m = r->model;
@@ -35,6 +39,8 @@ static int64_t save(satchel_reply *r, saved_stream *s) {
     int32_t *ids = NULL;
     int64_t count, size;
     int code = 0;
+    if (m->worker)
+        return lacking();
     pthread_mutex_lock(&m->lock);
     if (r->failed)
         count = hal_fail(r->failed, "the reply ended with an error: there is nothing to save");
@@ -85,6 +91,8 @@ int64_t satchel_save_file(satchel_reply *r, const char *path) {
 static int64_t load(satchel_model *m, saved_stream *s, int32_t *to, int64_t room) {
     int32_t *ids = NULL;
     int64_t count;
+    if (m->worker)
+        return lacking();
     pthread_mutex_lock(&m->lock);
     count = saved_read(m, s, &ids);
     pthread_mutex_unlock(&m->lock);

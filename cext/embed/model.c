@@ -14,7 +14,10 @@ int model_code(int code) {
 
 /* The same for a fault of the file. */
 static int file_code(int code) {
-    return code == HAL_E_MEMORY ? SATCHEL_E_MEMORY : code ? SATCHEL_E_FILE : 0;
+    return code == HAL_E_MEMORY        ? SATCHEL_E_MEMORY
+           : code == HAL_E_UNSUPPORTED ? SATCHEL_E_UNBUILT
+           : code                      ? SATCHEL_E_FILE
+                                       : 0;
 }
 
 /* Settles context, slots and pools. */
@@ -230,6 +233,12 @@ static int open_device(satchel_model *m, const satchel_model_options *o) {
     return 0;
 }
 
+/* Reads the tables of the tokenizer and of the chat template. */
+static int read_texts(satchel_model *m) {
+    int code = file_code(words_read(&m->gguf, (uint32_t)m->vocabulary, &m->words));
+    return code ? code : file_code(template_section_read(m->gguf.chat, &m->chat));
+}
+
 static int read_file(satchel_model *m, const char *path) {
     int code;
     /* From here on a file that is cut short is an error of a step, no signal. */
@@ -241,9 +250,9 @@ static int read_file(satchel_model *m, const char *path) {
         return hal_fail(SATCHEL_E_UNBUILT, "%s: holds no plan: run `satchel build %s -o NEW.gguf` first", path, path);
     if ((code = file_code(plan_section_read(&m->gguf, &m->plan))))
         return code;
-    if ((code = file_code(words_read(&m->gguf, m->plan.head->vocabulary, &m->words))))
-        return code;
-    return file_code(template_section_read(m->gguf.chat, &m->chat));
+    m->vocabulary = (int32_t)m->plan.head->vocabulary;
+    m->embedding = m->plan.head->pooling ? (int32_t)m->plan.head->width : 0;
+    return read_texts(m);
 }
 
 static int open_slots(satchel_model *m) {
@@ -266,6 +275,28 @@ int model_open(const char *path, const file_map *map, const satchel_model_option
     return 0;
 }
 
+int model_open_in_worker(const char *path, const satchel_model_options *o, satchel_model *m) {
+    worker_facts f;
+    int code;
+    *m = (satchel_model){0};
+    if ((code = worker_open(o, path, &m->worker, &f)))
+        return code;
+    m->size = (cache_size){.context = f.context, .slots = f.slots};
+    m->vocabulary = f.vocabulary;
+    m->embedding = f.embedding;
+    memcpy(m->kernels, f.kernels.data, f.kernels.size < sizeof m->kernels ? f.kernels.size : sizeof m->kernels - 1);
+    m->gguf.tokenizer = f.tokenizer;
+    m->gguf.chat = f.chat;
+    if ((code = read_texts(m))) {
+        model_close(m);
+        return code;
+    }
+    m->gguf.tokenizer = m->gguf.chat =
+        (gguf_bytes){NULL, 0}; /* they are copied, and the worker's next answer takes their place */
+    pthread_mutex_init(&m->lock, NULL);
+    return 0;
+}
+
 void model_close(satchel_model *m) {
     hal_buffer *buffers[] = {m->packed, m->state, m->arena, m->out, m->mapped};
     end_programs(m);
@@ -282,6 +313,7 @@ void model_close(satchel_model *m) {
     template_section_free(&m->chat);
     plan_section_free(&m->plan);
     gguf_free(&m->gguf);
+    worker_close(m->worker);
     file_map_close(&m->map);
     *m = (satchel_model){0};
 }

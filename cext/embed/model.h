@@ -12,6 +12,7 @@
 #include "satchel.h"
 #include "template_section.h"
 #include "words.h"
+#include "worker.h"
 
 /* A compiled plan. */
 typedef struct {
@@ -24,6 +25,9 @@ typedef struct {
 } program;
 
 struct satchel_model {
+    worker *worker;     /* NULL: this library computes; else the plan, its programs and blocks are none */
+    int32_t vocabulary; /* tokens that may be sampled */
+    int32_t embedding;  /* numbers of a text's vector; 0: the model generates text */
     const hal_backend *backend;
     hal_device *device;
     file_map map;
@@ -48,6 +52,8 @@ struct satchel_model {
 /* Opens everything but the slots' replies, over a map that it ends. path: for errors. On failure nothing is kept, the map neither, and
  * the code is one of satchel.h. */
 int model_open(const char *path, const file_map *, const satchel_model_options *, satchel_model *);
+/* The same in a worker process, which opens the file by its path. */
+int model_open_in_worker(const char *path, const satchel_model_options *, satchel_model *);
 void model_close(satchel_model *);
 
 /* The code of satchel.h for a HAL_E_ code of a step or an open device. */

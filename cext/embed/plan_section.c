@@ -25,7 +25,9 @@ static int check_head(const gguf_file *f, const plan_head *h) {
     if (memcmp(h->magic, "SATPLAN2", 8) || h->size != f->plan.size)
         return wrong("expected a plan of this version, of as many bytes as it says");
     if (h->hal != HAL_ABI_HASH)
-        return wrong("it was built by another version of Satchel than this library is of");
+        return hal_fail(HAL_E_UNSUPPORTED,
+                        "satchel.plan: it was built by another version of Satchel than this library is "
+                        "of; run `satchel build` on the file again");
     if (h->crc != gguf_crc(0, (const uint8_t *)h + 16, h->size - 16))
         return wrong("its checksum is wrong: the file is damaged");
     if (h->file_crc != f->crc)

@@ -23,12 +23,28 @@ static int32_t common(const satchel_model *m, int32_t slot, const int32_t *ids, 
     return n;
 }
 
-int reply_begin(satchel_reply *r) {
+/* Takes any free slot, and begins the answer in the worker process. */
+static int begin_in_worker(satchel_reply *r, int32_t slot, const satchel_generate_options *o) {
+    satchel_model *m = r->model;
+    int64_t room = m->size.context - r->n_prompt + 1;
+    int code = worker_generate(m->worker, o, (int64_t)r->sampling.seed, r->most < 0 || r->most > room ? room : r->most,
+                               r->prompt, r->n_prompt, &r->number);
+    if (code)
+        return code;
+    r->slot = slot;
+    r->fed = r->n_prompt;
+    m->replies[slot] = r;
+    return 0;
+}
+
+int reply_begin(satchel_reply *r, const satchel_generate_options *o) {
     satchel_model *m = r->model;
     int32_t best = -1, kept = -1;
     for (int32_t i = 0; i < m->size.slots; i++) {
         /* The last token is computed in any case: the next one is sampled after it. */
-        int32_t n = m->replies[i] ? -1 : blocks_reach(&m->blocks, i, common(m, i, r->prompt, r->n_prompt - 1));
+        int32_t n = m->replies[i] ? -1
+                    : m->worker   ? 0
+                                  : blocks_reach(&m->blocks, i, common(m, i, r->prompt, r->n_prompt - 1));
         if (n > kept || (n >= 0 && n == kept && m->used[i] < m->used[best])) {
             best = i;
             kept = n;
@@ -37,6 +53,8 @@ int reply_begin(satchel_reply *r) {
     if (best < 0)
         return hal_fail(SATCHEL_E_FULL, "all %d slots have a reply: free one, or open the model with more",
                         m->size.slots);
+    if (m->worker)
+        return begin_in_worker(r, best, o);
     blocks_cut(&m->blocks, best, kept);
     r->slot = best;
     r->fed = r->cached = kept;
@@ -46,8 +64,11 @@ int reply_begin(satchel_reply *r) {
 }
 
 void reply_end(satchel_reply *r) {
-    if (r->slot >= 0 && r->model->replies[r->slot] == r)
+    if (r->slot >= 0 && r->model->replies[r->slot] == r) {
         r->model->replies[r->slot] = NULL;
+        if (r->model->worker)
+            worker_end(r->model->worker, r->number);
+    }
     r->slot = -1;
 }
 
@@ -201,15 +222,33 @@ static int step(satchel_model *m) {
     return code;
 }
 
+/* The reply's next token from the worker process. */
+static int fetch(satchel_reply *r) {
+    r->failed = worker_next(r->model->worker, r->number, &r->queued, &r->cached, &r->reason);
+    if (r->failed) {
+        snprintf(r->fault, sizeof r->fault, "%s", hal_last_error());
+        return r->failed;
+    }
+    r->has_queued = r->queued >= 0;
+    r->last = r->queued;
+    return 0;
+}
+
 int reply_advance(satchel_reply *r) {
     while (waits(r)) {
-        int code = step(r->model);
+        int code = r->model->worker ? fetch(r) : step(r->model);
         if (code)
             return code;
     }
     if (r->failed && r->fault[0])
         return hal_fail(r->failed, "%s", r->fault);
     return r->failed ? hal_fail(r->failed, "the reply ended with an error: begin another one") : 0;
+}
+
+/* Whether the context has no room for a further token. */
+static int is_full(const satchel_reply *r) {
+    const satchel_model *m = r->model;
+    return (m->worker ? r->n_prompt + r->made - 1 : m->blocks.lengths[r->slot]) >= m->size.context;
 }
 
 int reply_take(satchel_reply *r, int32_t *token) {
@@ -223,7 +262,7 @@ int reply_take(satchel_reply *r, int32_t *token) {
         return 0;
     }
     r->made++;
-    if (r->made == r->most || m->blocks.lengths[r->slot] >= m->size.context)
+    if (r->made == r->most || is_full(r))
         r->reason = SATCHEL_LENGTH;
     return 1;
 }

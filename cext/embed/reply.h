@@ -17,13 +17,15 @@ struct satchel_reply {
     int32_t queued; /* token that the caller has not had */
     int has_queued, reason, failed, ignore_end, flushed;
     hal_sampling sampling;
+    int64_t number;    /* its name in a worker process */
     choices *choices;  /* NULL: the plan samples alone */
     char fault[FAULT]; /* why it failed; empty: a step did */
     answer answer;
 };
 
-/* Gives the reply's slot to it, with the longest begin of its prompt that a free slot has. The lock is held. */
-int reply_begin(satchel_reply *);
+/* Gives the reply's slot to it, with the longest begin of its prompt that a free slot has. options: for a worker process, which
+ * begins the answer. The lock is held. */
+int reply_begin(satchel_reply *, const satchel_generate_options *);
 /* Runs steps until the reply has a token queued, or is over. The lock is held. */
 int reply_advance(satchel_reply *);
 /* Whether the token ends the answer; notes why the answer ends after it. */

@@ -10,8 +10,16 @@
 #include "reply.h"
 #include "sampling.h"
 
+#if !defined(SATCHEL_VERSION) /* compiled by itself, beside no project that has one */
+#define SATCHEL_VERSION "0"
+#endif
+
 uint32_t satchel_level(void) {
     return SATCHEL_LEVEL;
+}
+
+const char *satchel_version(void) {
+    return SATCHEL_VERSION;
 }
 
 const char *satchel_error(void) {
@@ -50,18 +58,29 @@ void satchel_model_options_init(satchel_model_options *o, uint32_t size) {
     memcpy(o, &size, sizeof size);
 }
 
-/* Opens a model over a map, which the model ends, also where this fails. name: for errors. */
-static int open_map(const char *name, file_map *map, const satchel_model_options *options, satchel_model **model) {
-    satchel_model_options o = {.size = sizeof o};
-    satchel_model *made = NULL;
-    int code = options ? take_options(&o, options, sizeof o) : 0;
-    if (!code && !(made = malloc(sizeof *made)))
-        code = hal_fail(SATCHEL_E_MEMORY, "no memory for a model");
-    if (code) {
-        file_map_close(map);
+/* The caller's options, checked. */
+static int read_options(const satchel_model_options *options, satchel_model_options *o) {
+    int code = 0;
+    *o = (satchel_model_options){.size = sizeof *o};
+    if (options && (code = take_options(o, options, sizeof *o)))
         return code;
+    if (o->engine < SATCHEL_ENGINE_LIBRARY || o->engine > SATCHEL_ENGINE_EITHER)
+        return hal_fail(SATCHEL_E_ARGUMENT, "engine: expected one of SATCHEL_ENGINE_, got %d", o->engine);
+    o->worker = o->worker ? o->worker : "satchel";
+    return 0;
+}
+
+/* Opens a model over a map, which the model ends, also where this fails; NULL: in a worker process. name: of the file. */
+static int open_as(const char *name, file_map *map, const satchel_model_options *o, satchel_model **model) {
+    satchel_model *made = malloc(sizeof *made);
+    int code;
+    if (!made) {
+        if (map)
+            file_map_close(map);
+        return hal_fail(SATCHEL_E_MEMORY, "no memory for a model");
     }
-    if ((code = model_open(name, map, &o, made))) {
+    code = map ? model_open(name, map, o, made) : model_open_in_worker(name, o, made);
+    if (code) {
         free(made);
         return code;
     }
@@ -70,29 +89,51 @@ static int open_map(const char *name, file_map *map, const satchel_model_options
 }
 
 int32_t satchel_open(const char *path, const satchel_model_options *options, satchel_model **model) {
-    return satchel_open_part(path, 0, FILE_MAP_REST, options, model);
-}
-
-int32_t satchel_open_part(const char *path, uint64_t offset, uint64_t size, const satchel_model_options *options,
-                          satchel_model **model) {
+    satchel_model_options o;
     file_map map;
     int code;
     if (!path || !model)
         return argument("satchel_open: expected a path and a place for the model, got NULL");
-    if ((code = file_map_open(path, offset, size, &map)))
+    if ((code = read_options(options, &o)))
         return code;
-    return open_map(path, &map, options, model);
+    if (o.engine == SATCHEL_ENGINE_WORKER)
+        return open_as(path, NULL, &o, model);
+    if ((code = file_map_open(path, 0, FILE_MAP_REST, &map)))
+        return code;
+    code = open_as(path, &map, &o, model);
+    return code == SATCHEL_E_UNBUILT && o.engine == SATCHEL_ENGINE_EITHER ? open_as(path, NULL, &o, model) : code;
+}
+
+/* The options of a model that is no file of its own, which a worker process cannot open. */
+static int own_options(const satchel_model_options *options, satchel_model_options *o) {
+    int code = read_options(options, o);
+    if (!code && o->engine == SATCHEL_ENGINE_WORKER)
+        return hal_fail(SATCHEL_E_LACKS, "engine: a worker process opens whole files alone: call satchel_open");
+    return code;
+}
+
+int32_t satchel_open_part(const char *path, uint64_t offset, uint64_t size, const satchel_model_options *options,
+                          satchel_model **model) {
+    satchel_model_options o;
+    file_map map;
+    int code;
+    if (!path || !model)
+        return argument("satchel_open_part: expected a path and a place for the model, got NULL");
+    if ((code = own_options(options, &o)) || (code = file_map_open(path, offset, size, &map)))
+        return code;
+    return open_as(path, &map, &o, model);
 }
 
 int32_t satchel_open_memory(const void *data, uint64_t size, const satchel_model_options *options,
                             satchel_model **model) {
+    satchel_model_options o;
     file_map map;
     int code;
     if (!data || !model)
         return argument("satchel_open_memory: expected data and a place for the model, got NULL");
-    if ((code = file_map_memory(data, size, &map)))
+    if ((code = own_options(options, &o)) || (code = file_map_memory(data, size, &map)))
         return code;
-    return open_map("memory", &map, options, model);
+    return open_as("memory", &map, &o, model);
 }
 
 int32_t satchel_open_self(const satchel_model_options *options, satchel_model **model) {
@@ -110,9 +151,14 @@ void satchel_close(satchel_model *m) {
 }
 
 int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
-    satchel_model_facts f = {.context = m->size.context, .slots = m->size.slots};
-    f.vocabulary = (int32_t)m->plan.head->vocabulary;
-    f.embedding = m->plan.head->pooling ? (int32_t)m->plan.head->width : 0;
+    satchel_model_facts f = {0};
+    if (!m || !facts)
+        return argument("satchel_facts: expected a model and a place for its facts, got NULL");
+    f.context = m->size.context;
+    f.slots = m->size.slots;
+    f.vocabulary = m->vocabulary;
+    f.embedding = m->embedding;
+    f.worker = m->worker != NULL;
     memcpy(f.kernels, m->kernels, sizeof f.kernels);
     give(facts, &f, sizeof f);
     return 0;
@@ -123,8 +169,9 @@ int32_t satchel_facts(const satchel_model *m, satchel_model_facts *facts) {
 /* Tokens of a text, with those that the file asks for around it. */
 static int tokenize(const satchel_model *m, const char *text, int64_t length, uint32_t flags, token_list *out) {
     int code;
-    if ((!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS | SATCHEL_CONTINUES))
-        return argument("satchel_tokenize: expected a text, and flags of SATCHEL_SPECIAL, NO_BOS and CONTINUES");
+    if (!m || (!text && length) || flags > (SATCHEL_SPECIAL | SATCHEL_NO_BOS | SATCHEL_CONTINUES))
+        return argument(
+            "satchel_tokenize: expected a model, a text, and flags of SATCHEL_SPECIAL, NO_BOS and CONTINUES");
     code = words_encode(&m->words, text, text ? text_size(text, length) : 0, flags, out);
     return code == HAL_E_INVALID ? SATCHEL_E_ARGUMENT : model_code(code);
 }
@@ -146,14 +193,16 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
                            int64_t room) {
     utf8_stream stream = {0};
     int64_t made = 0;
-    int strip = (m->words.head->flags & TOKENIZER_SPACE_PREFIX) != 0;
+    int strip;
+    if (!m || (count > 0 && !ids) || (room > 0 && !text))
+        return argument("satchel_detokenize: expected a model, tokens and a place for the text, got NULL");
+    strip = (m->words.head->flags & TOKENIZER_SPACE_PREFIX) != 0;
     for (int64_t i = 0; i <= count; i++) {
         gguf_bytes bytes = {NULL, 0};
         char *piece;
         size_t n;
-        if (i < count && (ids[i] < 0 || (uint32_t)ids[i] >= m->plan.head->vocabulary))
-            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1,
-                            ids[i]);
+        if (i < count && (ids[i] < 0 || ids[i] >= m->vocabulary))
+            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %d, got %d", m->vocabulary - 1, ids[i]);
         if (i < count)
             bytes = words_shown(&m->words, ids[i], flags & SATCHEL_SPECIAL, &strip);
         if (!(piece = malloc(UTF8_GROWTH * (bytes.size + 1))))
@@ -173,18 +222,19 @@ int64_t satchel_detokenize(const satchel_model *m, const int32_t *ids, int64_t c
 
 int64_t satchel_embed(satchel_model *m, const char *text, int64_t length, uint32_t flags, float *row, int64_t room) {
     token_list list = {0};
-    int64_t width = m ? m->plan.head->width : 0;
+    int64_t width = m ? m->embedding : 0;
     float *whole = NULL;
     int code;
     if (!m || (room > 0 && !row))
         return argument("satchel_embed: expected a model, and a place for the vector, got NULL");
-    if (!m->plan.head->pooling)
+    if (!m->embedding)
         return argument("satchel_embed: the model generates text: call satchel_generate");
     if (!(code = tokenize(m, text, length, flags, &list)) && !(whole = malloc((size_t)width * sizeof *whole)))
         code = hal_fail(SATCHEL_E_MEMORY, "no memory for a vector of %lld numbers", (long long)width);
     if (!code) {
         pthread_mutex_lock(&m->lock);
-        code = embed_tokens(m, list.ids, list.n, whole);
+        code = m->worker ? worker_embed(m->worker, list.ids, list.n, whole, m->embedding)
+                         : embed_tokens(m, list.ids, list.n, whole);
         pthread_mutex_unlock(&m->lock);
     }
     if (!code && room > 0)
@@ -215,7 +265,7 @@ static int64_t draw_seed(const void *at) {
 }
 
 static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t count) {
-    if (m->plan.head->pooling)
+    if (m->embedding)
         return argument("the model makes embeddings, not text: call satchel_embed");
     if (count < 1)
         return argument("prompt: expected one token or more, got none");
@@ -223,9 +273,8 @@ static int check_prompt(const satchel_model *m, const int32_t *ids, int64_t coun
         return hal_fail(SATCHEL_E_LONG, "prompt: expected at most %d tokens, the context, got %lld", m->size.context,
                         (long long)count);
     for (int64_t i = 0; i < count; i++)
-        if (ids[i] < 0 || (uint32_t)ids[i] >= m->plan.head->vocabulary)
-            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %u, got %d", m->plan.head->vocabulary - 1,
-                            ids[i]);
+        if (ids[i] < 0 || ids[i] >= m->vocabulary)
+            return hal_fail(SATCHEL_E_ARGUMENT, "token id: expected 0 to %d, got %d", m->vocabulary - 1, ids[i]);
     return 0;
 }
 
@@ -273,10 +322,10 @@ int32_t satchel_generate(satchel_model *m, const int32_t *ids, int64_t count, co
     if (!code)
         code = begin_text(m, &o, &r->answer);
     if (!code)
-        code = choices_open(m, &o, ids, count, &r->choices);
+        code = m->worker ? choices_check(m, &o) : choices_open(m, &o, ids, count, &r->choices);
     if (!code) {
         pthread_mutex_lock(&m->lock);
-        code = reply_begin(r);
+        code = reply_begin(r, &o);
         pthread_mutex_unlock(&m->lock);
     }
     if (code)
@@ -343,7 +392,12 @@ int32_t satchel_reply_next(satchel_reply *r, satchel_piece *piece) {
 }
 
 int32_t satchel_report(const satchel_reply *r, satchel_reply_report *report) {
-    satchel_reply_report told = {.reason = r->reason, .prompt_tokens = r->n_prompt, .cached_tokens = r->cached};
+    satchel_reply_report told = {0};
+    if (!r || !report)
+        return argument("satchel_report: expected a reply and a place for its report, got NULL");
+    told.reason = r->reason;
+    told.prompt_tokens = r->n_prompt;
+    told.cached_tokens = r->cached;
     told.tokens = r->made;
     told.seed = (int64_t)r->sampling.seed;
     told.stop = r->answer.stopped;

@@ -31,7 +31,7 @@ int32_t satchel_chat_facts(const satchel_model *m, satchel_chat_format *format) 
         return argument("satchel_chat_facts: expected a model and a place for its format, got NULL");
     memcpy(&size, format, sizeof size);
     if (t->head) {
-        f.flags = (t->head->n_variants ? SATCHEL_CHAT_TEMPLATE : 0) | (t->head->flags & 31) << 1;
+        f.flags = (t->head->n_variants || m->worker ? SATCHEL_CHAT_TEMPLATE : 0) | (t->head->flags & 31) << 1;
         f.thinking_begin = constant_text(t, t->head->thinking_begin);
         f.thinking_end = constant_text(t, t->head->thinking_end);
         f.tool_calls = constant_text(t, t->head->calls_format);
@@ -87,6 +87,37 @@ static int render(const satchel_model *m, tpl_heap *h, const char *request, uint
     return code_of(code);
 }
 
+/* The same by a worker process, for a template that this library does not run. */
+static int render_in_worker(const satchel_model *m, const char *request, uint64_t size, satchel_chat_prompt **out) {
+    satchel_model *locked = (satchel_model *)(uintptr_t)m;
+    satchel_chat_prompt *made = calloc(1, sizeof *made);
+    worker_prompt p;
+    int code;
+    if (!made)
+        return hal_fail(SATCHEL_E_MEMORY, "no memory for a prompt");
+    pthread_mutex_lock(&locked->lock);
+    if (!(code = worker_render(m->worker, request, size, &p))) {
+        made->text = malloc(p.text.size + 1);
+        made->ids = malloc(p.ids.size + 1);
+        if (made->text && made->ids) {
+            memcpy(made->text, p.text.data, p.text.size);
+            made->text[p.text.size] = 0;
+            memcpy(made->ids, p.ids.data, p.ids.size);
+            made->size = (int64_t)p.text.size;
+            made->count = (int64_t)(p.ids.size / sizeof *made->ids);
+            made->thinks = p.thinks;
+        } else {
+            code = hal_fail(SATCHEL_E_MEMORY, "no memory for a prompt");
+        }
+    }
+    pthread_mutex_unlock(&locked->lock);
+    if (code)
+        satchel_chat_prompt_free(made);
+    else
+        *out = made;
+    return code;
+}
+
 int32_t satchel_chat_render(const satchel_model *m, const char *request, int64_t length, satchel_chat_prompt **prompt) {
     time_t seconds = time(NULL);
     struct tm now = {0};
@@ -102,6 +133,8 @@ int32_t satchel_chat_render(const satchel_model *m, const char *request, int64_t
     size = length < 0 ? strlen(request) : (uint64_t)length;
     if (size > UINT32_MAX / 4)
         return argument("satchel_chat_render: expected a request of at most 1 GB");
+    if (m->worker && !m->chat.head->n_variants)
+        return render_in_worker(m, request, size, prompt);
     chat_begin(&heap, size);
     code = render(m, &heap, request, size, &now, prompt);
     tpl_end(&heap);
@@ -110,18 +143,18 @@ int32_t satchel_chat_render(const satchel_model *m, const char *request, int64_t
 
 const char *satchel_chat_prompt_text(const satchel_chat_prompt *p, int64_t *length) {
     if (length)
-        *length = p->size;
-    return p->text;
+        *length = p ? p->size : 0;
+    return p ? p->text : "";
 }
 
 const int32_t *satchel_chat_prompt_ids(const satchel_chat_prompt *p, int64_t *count) {
     if (count)
-        *count = p->count;
-    return p->ids;
+        *count = p ? p->count : 0;
+    return p ? p->ids : NULL;
 }
 
 int32_t satchel_chat_prompt_thinks(const satchel_chat_prompt *p) {
-    return p->thinks;
+    return p && p->thinks;
 }
 
 void satchel_chat_prompt_free(satchel_chat_prompt *p) {

@@ -225,7 +225,9 @@ def _asked(text: str) -> Ranges:
     if len(text) == 1:
         return ((ord(text), ord(text)),)
     # A vocabulary of bytes, before which what matches is removed: the rest is what the class does not hold.
-    cut = library.split([f"(?:{text})+"], library.BYTE_LEVEL, behavior="Removed")
+    # What remains is cut into short words, for the cost of a word grows with its square.
+    short = library.split([r"[\s\S]{1,64}"], library.BYTE_LEVEL)["pretokenizers"]
+    cut = library.split([f"(?:{text})+"], *short, behavior="Removed")
     index = {char: byte for byte, char in ALPHABET.items()}
     outside = library.load(Meta({}, f"pattern {text!r:.60}"), library.bpe(index, ()), cut)
     found: list[tuple[int, int]] = []

@@ -31,6 +31,7 @@ HEADERS = next((p / "headers" for p in map(Path, cext.__path__) if (p / "headers
 TEXT_PARTS = ("answer", "bpe", "encode", "gguf", "merge", "pattern", "unigram", "utf8", "wordpiece", "words")
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
 SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+LIBRARY, WORKER, EITHER = range(3)  # SATCHEL_ENGINE_
 # A number that looks large is refused before it is reserved; ASan would rather stop at it.
 ASAN_OPTIONS = "allocator_may_return_null=1:max_allocation_size_mb=2048:detect_leaks=1"
 INCLUDES = [f"-I{path}" for path in (EMBED, EMBED / "include", ROOT / "cext" / "host", HEADERS)]
@@ -141,9 +142,17 @@ class _Process:
 class Driver(_Process):
     """A driver of the whole library."""
 
-    def open(self, path: Path, context: int = 0, slots: int = 0, threads: int = 1) -> list[str]:
-        """Context, slots, vocabulary and kernel set of the model."""
-        return self.say(f"open {path} {context} {slots} {threads}").split(" ")
+    def open(
+        self,
+        path: Path,
+        context: int = 0,
+        slots: int = 0,
+        threads: int = 1,
+        engine: int = LIBRARY,
+        worker: str | Path = "",
+    ) -> list[str]:
+        """Context, slots, vocabulary and kernel set of the model; "worker" where a worker process has it."""
+        return self.say(f"open {path} {context} {slots} {threads} {engine} {worker}".rstrip()).split(" ")
 
     def close(self) -> None:
         self.say("close")
@@ -179,6 +188,10 @@ class Driver(_Process):
     def grammar(self, name: str) -> None:
         """The grammar of later begin() with grammar=...; "json", "value" and "compact": JSON of any shape."""
         self.say(f"grammar {name}")
+
+    def grammar_text(self, text: str) -> None:
+        """The same by its text."""
+        self.say(f"grammar_text {text.encode().hex() or '-'}")
 
     def save(self, number: int, path: Path, by_memory: bool = False) -> int:
         """Bytes that were saved."""

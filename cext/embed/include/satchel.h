@@ -1,8 +1,13 @@
-/* satchel.h: runs a model file that `satchel build` made, without Python. Level 0: names and structs may still change.
+/* satchel.h: runs a model file that `satchel build` made, without Python. Level 1.
+ *
+ * A level is frozen: nothing of it is ever removed or changed, neither a function, nor a number, nor a field's place. A later level
+ * adds functions, numbers, and fields at the end of structs. A program that was compiled for a level runs with every library of that
+ * level or a later one; satchel_level() tells the library's.
  *
  * Handles are opaque. A struct of options begins with its size: its _init function fills the defaults of the fields that the
- * caller's version has, and fields are added at the end only. Functions that return int32_t or int64_t give a negative SATCHEL_E_
- * code on failure, and satchel_error() its reason. Text is UTF-8; a length of -1 says that it ends with a zero byte.
+ * caller's version has; of a struct that the library fills, the caller sets the size. Fields named `zero` are 0. Functions that
+ * return int32_t or int64_t give a negative SATCHEL_E_ code on failure, and satchel_error() its reason; later levels may add codes.
+ * Text is UTF-8; a length of -1 says that it ends with a zero byte. What a caller gives is copied unless the function says else.
  *
  * Threads: every function may be called from any thread. A model answers several replies in one step: a caller who asks for a token
  * runs the step for all of them. A handle may not be freed while another thread uses it, and a model not before its replies.
@@ -22,7 +27,7 @@ extern "C" {
 #define SATCHEL_API
 #endif
 
-#define SATCHEL_LEVEL 0
+#define SATCHEL_LEVEL 1
 
 typedef struct satchel_model satchel_model;
 typedef struct satchel_reply satchel_reply;
@@ -36,13 +41,24 @@ enum {
     SATCHEL_E_MEMORY = -4,
     SATCHEL_E_DEVICE = -5, /* the kernels refuse the plan, or a step failed */
     SATCHEL_E_FULL = -6,   /* every slot has a reply */
-    SATCHEL_E_LONG = -7    /* the prompt is longer than the context */
+    SATCHEL_E_LONG = -7,   /* the prompt is longer than the context */
+    SATCHEL_E_WORKER = -8, /* the worker process cannot be started, has ended, or broke its rules */
+    SATCHEL_E_LACKS = -9   /* the engine in use does not do this; the other one may */
 };
 
-SATCHEL_API uint32_t satchel_level(void);    /* SATCHEL_LEVEL of the library */
-SATCHEL_API const char *satchel_error(void); /* of this thread's last call that failed; valid until the next one */
+SATCHEL_API uint32_t satchel_level(void);      /* SATCHEL_LEVEL of the library */
+SATCHEL_API const char *satchel_version(void); /* the library's version, such as "1.2.0" */
+SATCHEL_API const char *satchel_error(void);   /* of this thread's last call that failed; valid until the next one */
 
 /* --- models */
+
+/* What computes. The full engine needs no built file, and has what this library lacks, such as grammars by their text; but it is
+ * Satchel's Python package, in a process of its own. The choice is the caller's: nothing is started that was not asked for. */
+enum {
+    SATCHEL_ENGINE_LIBRARY = 0, /* this library */
+    SATCHEL_ENGINE_WORKER = 1,  /* a worker process, `satchel worker` */
+    SATCHEL_ENGINE_EITHER = 2   /* the library, or a worker process for a file that fails with SATCHEL_E_UNBUILT */
+};
 
 typedef struct {
     uint32_t size;          /* bytes of this struct, as the caller knows it */
@@ -50,6 +66,8 @@ typedef struct {
     int32_t slots;          /* replies at a time, 1 to 64; 0: as the file says */
     int32_t threads;        /* for prompts; 0: one for each processor that this process may use */
     int32_t threads_decode; /* for steps of one token per reply; 0: the same */
+    int32_t engine;         /* SATCHEL_ENGINE_ */
+    const char *worker;     /* the worker's program, a path or a name in PATH; NULL: "satchel" */
 } satchel_model_options;
 SATCHEL_API void satchel_model_options_init(satchel_model_options *, uint32_t size);
 
@@ -69,8 +87,9 @@ SATCHEL_API void satchel_close(satchel_model *); /* NULL: nothing */
 typedef struct {
     uint32_t size;
     int32_t context, slots, vocabulary;
-    char kernels[32];        /* the instruction set in use, such as "avx2" */
-    int32_t embedding, zero; /* numbers of a vector of satchel_embed; 0: the model generates text */
+    char kernels[32];  /* the instruction set in use, such as "avx2" */
+    int32_t embedding; /* numbers of a vector of satchel_embed; 0: the model generates text */
+    int32_t worker;    /* 1: a worker process computes; 0: this library */
 } satchel_model_facts;
 SATCHEL_API int32_t satchel_facts(const satchel_model *,
                                   satchel_model_facts *facts); /* facts->size is set by the caller */
@@ -114,7 +133,7 @@ enum { SATCHEL_ANSWER_BEGINS, SATCHEL_ANSWER_THINKS, SATCHEL_ANSWER_PAST_THINKIN
 
 /* --- answers */
 
-typedef struct {
+typedef struct { /* it has no size, and never grows */
     int32_t token;
     float amount; /* added to its logit, up to 1e9; -INFINITY: it never comes */
 } satchel_bias;
@@ -191,6 +210,7 @@ SATCHEL_API int32_t satchel_report(const satchel_reply *,
                                    satchel_reply_report *report); /* report->size is set by the caller */
 /* Ends the answer and frees its slot, which keeps its tokens; NULL: nothing. */
 SATCHEL_API void satchel_reply_free(satchel_reply *);
+
 /* --- choices and what is kept: grammars, saved conversations */
 
 /* Structured output: while a reply has a grammar, only tokens come that its text allows, the same ones as Satchel's server allows.
@@ -206,6 +226,9 @@ enum {
 };
 /* JSON of any shape, for which the file needs nothing. */
 SATCHEL_API int32_t satchel_grammar_json(satchel_model *, uint32_t flags, satchel_grammar **grammar);
+/* A grammar by its text, a JSON schema, or a grammar in GBNF or Lark: in a worker process alone, else SATCHEL_E_LACKS.
+ * SATCHEL_E_ARGUMENT: it is none; the error says where. */
+SATCHEL_API int32_t satchel_grammar_text(satchel_model *, const char *text, int64_t length, satchel_grammar **grammar);
 SATCHEL_API void satchel_grammar_free(satchel_grammar *); /* NULL: nothing */
 
 /* What a reply's slot holds, as bytes: its prompt, the tokens that were asked for, and the states of those that are computed, KV cache

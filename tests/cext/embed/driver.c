@@ -1,10 +1,11 @@
 /* driver.c: runs the C library by lines of commands from standard input, and answers each with one line; what the tests in Python
  * speak with. A line that fails is answered by "error CODE TEXT".
  *
- *   open PATH CONTEXT SLOTS THREADS     close
+ *   open PATH CONTEXT SLOTS THREADS [ENGINE PROGRAM]     close
  *   begin N NAME=VALUE... : ID...       next N COUNT     report N     end N
  *     lists: biases=ID/AMOUNT,...  allowed=ID,...  bad_words=ID,ID,-1,...  dry_breakers=HEX,...
  *   grammar NAME (json, value, compact: JSON of any shape): for options grammar=NAME from then on
+ *   grammar_text HEX: the same of a text
  *   save N PATH     load PATH     (save_bytes, load_bytes: by memory)
  *   tokenize FLAGS HEX                  detokenize FLAGS ID...          embed FLAGS HEX
  *   chat HEX: whether the prompt ends in reasoning, its text as hex (- for none), its tokens
@@ -49,10 +50,12 @@ static void open_model(void) {
     o.context = number();
     o.slots = number();
     o.threads = number();
+    o.engine = number();
+    o.worker = strtok(NULL, "");
     if (!tell(satchel_open(path, &o, &model))) {
         satchel_model_facts f = {.size = sizeof f};
         satchel_facts(model, &f);
-        printf("%d %d %d %s", f.context, f.slots, f.vocabulary, f.kernels);
+        printf("%d %d %d %s%s", f.context, f.slots, f.vocabulary, f.kernels, f.worker ? " worker" : "");
     }
 }
 
@@ -222,6 +225,18 @@ static void read_grammar(void) {
     printf("ok");
 }
 
+static void read_grammar_text(void) {
+    size_t size;
+    char *text = read_hex(strtok(NULL, " "), &size);
+    satchel_grammar *made = NULL;
+    if (!tell(satchel_grammar_text(model, text, (int64_t)size, &made))) {
+        satchel_grammar_free(grammar);
+        grammar = made;
+        printf("ok");
+    }
+    free(text);
+}
+
 static void save(int by_memory) {
     satchel_reply *r = replies[number()];
     const char *path = strtok(NULL, " ");
@@ -356,6 +371,8 @@ int main(void) {
             replies[n] = NULL;
         } else if (!strcmp(word, "grammar"))
             read_grammar();
+        else if (!strcmp(word, "grammar_text"))
+            read_grammar_text();
         else if (!strncmp(word, "save", 4))
             save(word[4] != 0);
         else if (!strncmp(word, "load", 4))

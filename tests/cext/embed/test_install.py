@@ -100,7 +100,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_library_has_a_soname(prefix: Path) -> None:
     (library,) = prefix.glob("lib*/**/libsatchel.so")
     told = ran([installed.tool("readelf", "binutils"), "-d", library], installed.environment(prefix))
-    assert re.findall(r"\(SONAME\).*\[(.+)\]", told) == ["libsatchel.so.0"]
+    assert re.findall(r"\(SONAME\).*\[(.+)\]", told) == ["libsatchel.so.1"]
     # libc alone: no library of the compiler's, and none of C++.
     needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\.so", told))
     assert needed <= {"libc", "libm", "ld-linux-x86-64", "ld-linux-aarch64", "libpthread", "libdl"}

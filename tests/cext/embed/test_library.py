@@ -5,7 +5,9 @@ link with either form of it.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import embedded
@@ -40,8 +42,26 @@ def test_exports_are_those_of_the_header(folder: Path) -> None:
     )
     if told.returncode:
         pytest.skip(f"no nm for this library: {told.stderr}")
-    assert set(re.findall(r" T (\w+)@@SATCHEL_0", told.stdout)) == DECLARED
+    assert set(re.findall(r" T (\w+)@@SATCHEL_1", told.stdout)) == DECLARED
     assert " T hal_backend_entry" not in told.stdout
+
+
+def test_names_of_the_static_library(folder: Path, tmp_path: Path) -> None:
+    """It defines the header's functions alone, so a program may have functions of any other name."""
+    if sys.platform != "linux" or not shutil.which("objcopy"):
+        pytest.skip("names are made local with objcopy, for ELF")
+    told = subprocess.run(
+        ["nm", "-g", "--defined-only", folder / "libsatchel.a"], capture_output=True, text=True, check=True
+    )
+    assert set(re.findall(r" [A-Z] (\w+)$", told.stdout, re.M)) == DECLARED
+    source = tmp_path / "program.c"
+    source.write_text(
+        '#include "satchel.h"\nint trie_free = 7, answer_end, hal_fail, words_read;\n'
+        "int main(void) { satchel_close(0); return trie_free != 7 || satchel_open(0, 0, 0) == 0; }\n"
+    )
+    made = [embedded.compiler(), "-std=c11", f"-I{HEADER.parent}", source, folder / "libsatchel.a"]
+    subprocess.run([*made, "-o", tmp_path / "program", "-lpthread", "-lm", "-ldl"], check=True)
+    assert subprocess.run([tmp_path / "program"]).returncode == 0
 
 
 @pytest.mark.parametrize("form", ["shared", "static"])

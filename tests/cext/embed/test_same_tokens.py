@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import embedded
-import numpy as np
 import pytest
+from embed_cases import SAMPLINGS, ids_of
 from embedded import Driver
 from once import made_once
 from tiny_file import write_model
@@ -23,32 +23,13 @@ from satchel.runtime.aot.build import build
 from satchel.runtime.device.libraries import find_backend, kernel_sets
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
+from satchel.runtime.layers.arch import architectures, find_arch
 from satchel.runtime.sampling import Sampling
 
 # Architectures whose ops differ: plain, experts, LayerNorm with GELU, windows with soft caps, recurrent
 # states, these beside attention.
 FAMILIES = ("qwen3", "qwen3moe", "gpt2", "gemma2", "mamba2", "qwen3next")
-SAMPLINGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "greedy": {"temperature": 0},
-    "penalties": {
-        "repeat_penalty": 1.3,
-        "presence_penalty": 0.4,
-        "frequency_penalty": 0.2,
-        "repeat_last_n": 5,
-    },
-    "whole context": {"frequency_penalty": 0.7, "repeat_last_n": -1},
-    "greedy with penalties": {"temperature": 0, "repeat_penalty": 1.5},
-    "typical": {"typical_p": 0.6},
-    "sigma": {"top_n_sigma": 1.5, "top_k": 0},
-    "xtc": {"xtc_probability": 0.7, "xtc_threshold": 0.02, "temperature": 0},
-    "dynamic": {"dynatemp_range": 0.5, "dynatemp_exponent": 1.5},
-    # The engine alone keeps the target as it is: test_choices.py has the ones that learn.
-    "mirostat 1": {"mirostat": 1, "mirostat_tau": 4.0, "mirostat_eta": 0},
-    "mirostat 2": {"mirostat": 2, "mirostat_tau": 3.0, "temperature": 1.0, "mirostat_eta": 0},
-    "order": {"samplers": "tmpk", "min_p": 0.1},
-    "all": {"temperature": 1.0, "top_k": 0, "top_p": 1, "min_p": 0},
-}
+OTHERS = [name for name in architectures() if find_arch(name).causal and name not in FAMILIES]
 LETTERS = {"t": "temperature", "m": "min_p", "p": "top_p", "k": "top_k"}
 
 
@@ -88,10 +69,6 @@ def family(factory: pytest.TempPathFactory, arch: str) -> Path:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return family(tmp_path_factory, "qwen3")
-
-
-def ids_of(count: int, seed: int = 0) -> list[int]:
-    return [int(i) for i in np.random.default_rng(seed).integers(0, 256, count)]
 
 
 def sampling_of(options: dict[str, Any], seed: int) -> Sampling:
@@ -144,6 +121,20 @@ def test_families(arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFa
                     count,
                 )
         driver.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", OTHERS)
+def test_every_other_family(arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two slots, a prompt in pieces, and a sampler with the prompt's tokens in it."""
+    path, ids = family(tmp_path_factory, arch), ids_of(40)
+    options = SAMPLINGS["penalties"]
+    driver.open(path, 96, 2)
+    with Model.load(path, context=96, slots=2, device="cpu", threads=1, deterministic=True) as model:
+        assert answer(driver, ids, 12, {}, 1) == wanted(model.engine, ids, 12, Sampling(seed=1), (7, 33))
+        assert answer(driver, ids, 12, options, 2) == wanted(
+            model.engine, ids, 12, sampling_of(options, 2), slot=1
+        )
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
