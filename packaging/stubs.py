@@ -15,7 +15,8 @@ from pathlib import Path
 
 import wheels
 
-PACKAGE, PROGRAM = "satchel_stubs", "satchel-program"
+PACKAGE, PROGRAM = "satchel_stubs", "satchel-program"  # as cli/bundles/stubs.py seeks them
+MARK = b"SATCHEL PROGRAM\0"  # in each program, before the number of its version
 TARGETS = {
     "x86_64-linux": "musllinux-x86_64",
     "aarch64-linux": "musllinux-aarch64",
@@ -41,17 +42,23 @@ def main(words: list[str]) -> int:
         if name not in TARGETS:
             parser.error(f"{name}: expected one of {', '.join(TARGETS)}")
     given.output.mkdir(parents=True, exist_ok=True)
-    files = {f"{PACKAGE}/__init__.py": b'"""Programs without a model, for `satchel bundle`."""\n'}
+    made = {}
     with tempfile.TemporaryDirectory() as scratch:
         work = (given.work or Path(scratch)).resolve()
         build = wheels.Build(wheels.copied(work / "source"), given.jobs)
         for name in given.targets or TARGETS:
-            made = program(wheels.TARGETS[TARGETS[name]], build, work / name, given.sets)
-            files[f"{PACKAGE}/{name}/{made.name}"] = made.read_bytes()
-            print(f"{made.stat().st_size / 1e6:6.2f} MB  {name}", flush=True)
-    path = wheels.write(given.output, "satchel-stubs", version(), "any", files, papers())
+            made[name] = program(wheels.TARGETS[TARGETS[name]], build, work / name, given.sets)
+            print(f"{made[name].stat().st_size / 1e6:6.2f} MB  {name}", flush=True)
+        path = wheel(given.output, made)
     print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.name}", flush=True)
     return 0
+
+
+def wheel(output: Path, made: dict[str, Path]) -> Path:
+    """Writes the wheel of these programs, by target."""
+    files = {f"{PACKAGE}/__init__.py": b'"""Programs without a model, for `satchel bundle`."""\n'}
+    files |= {f"{PACKAGE}/{name}/{path.name}": path.read_bytes() for name, path in made.items()}
+    return wheels.write(output, "satchel-stubs", version(), "any", files, papers())
 
 
 def program(target: wheels.Target, build: wheels.Build, folder: Path, sets: str | None) -> Path:
