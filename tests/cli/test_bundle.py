@@ -168,7 +168,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random model without a chat template, built. Its path has spaces, quotes and other letters."""
 
     def make(folder: Path) -> None:
-        source = write_model(folder / "m.gguf", qwen3__context_length=512)
+        source = write_model(folder / "m.gguf", seed=5, qwen3__context_length=512)
         with open_gguf(source) as gguf:
             build(gguf, folder / PLAIN)
 
@@ -200,9 +200,8 @@ def test_names_with_spaces_and_other_letters_and_a_file_without_a_template(
         ran([plain_chat, *greedy], {"PATH": ""}),
         ran([plain_chat, "--model", plain, *greedy], {"PATH": ""}),
     ]
-    assert said[0] == said[1]
-    assert len(answer) > 20
-    assert said[0].startswith(answer)
+    assert len(answer) > 100  # and an end token ends it
+    assert said == [answer + "\n"] * 2
 
 
 def test_a_program_in_a_folder_that_nobody_may_write_to(plain_chat: Path, tmp_path: Path) -> None:
