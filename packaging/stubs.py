@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import wheels
@@ -35,7 +36,7 @@ def main(words: list[str]) -> int:
     add("-o", "--output", type=Path, default=wheels.ROOT / "dist", help="folder of the wheel")
     add("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="files compiled at a time")
     add("--work", type=Path, metavar="FOLDER", help="keep what is compiled, for the next build")
-    add("--sets", metavar="NAMES", help="kernel sets of each program, with commas between; default: all")
+    add("--sets", metavar="NAMES", help="a program has those of its processor, as avx2,neon; default: all")
     add("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     given = parser.parse_args(words)
     for name in given.targets:
@@ -63,8 +64,12 @@ def wheel(output: Path, made: dict[str, Path]) -> Path:
 
 def program(target: wheels.Target, build: wheels.Build, folder: Path, sets: str | None) -> Path:
     """Builds a target's program in its folder. SystemExit where it does not compile or is too large."""
-    chosen = [f"SATCHEL_SETS={sets}"] if sets else []
-    wheels.configure(target, build, folder, "SATCHEL_EMBED=ON", *chosen)
+    if sets:
+        chosen = tuple(name for name in target.sets if name in sets.split(","))
+        if not chosen:
+            raise SystemExit(f"stubs: --sets: expected some of {', '.join(target.sets)}, got {sets}")
+        target = replace(target, sets=chosen)
+    wheels.configure(target, build, folder, "SATCHEL_EMBED=ON")
     command = ["cmake", "--build", str(folder), "--target", "satchel_program"]
     wheels.run([*command, "--parallel", str(build.jobs)], build.tree)
     made = next(p for p in (folder / "embed").glob(f"{PROGRAM}*") if p.suffix in ("", ".exe"))
