@@ -27,10 +27,12 @@ from pathlib import Path, PurePosixPath
 
 import gpu_images
 import release
+import stubs
 import wheels
 from wheels import ROOT, TARGETS, Target
 
-MOST = {"satchel": 12_000_000, "satchel_model_40m": 40_000_000}  # bytes of a wheel without GPU images
+# Bytes of a wheel without GPU images.
+MOST = {"satchel": 12_000_000, "satchel_model_40m": 40_000_000, stubs.PACKAGE: 20_000_000}
 MOST_OF_GPU = 100_000_000  # of one with them: what PyPI takes
 TOOLS = {"auditwheel": "auditwheel", "lief": "lief", "twine": "twine"}  # module: package
 LIBRARY = re.compile(r"satchel/cext/(?:lib)?satchel_(\w+)\.(so|dylib|dll)")
@@ -47,6 +49,7 @@ GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"
 MUSL = {"libc.so"}
 MACOS = {"/usr/lib/libSystem.B.dylib"}
 WINDOWS = re.compile(r"(?:kernel32|ntdll|advapi32|api-ms-win-crt-[\w-]+)\.dll", re.I)
+SOCKETS = "ws2_32.dll"  # of programs that serve
 # How LIEF names a processor, and how tags do.
 X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
 PROCESSORS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}
@@ -153,6 +156,8 @@ def inside(wheel: Wheel) -> Iterator[str]:
     yield from places(wheel)
     if wheel.tags != ("any",):
         yield from contents(wheel)
+    if wheel.name == stubs.PACKAGE:
+        yield from programs(wheel)
 
 
 def papers(wheel: Wheel) -> Iterator[str]:
@@ -319,6 +324,57 @@ def pe(binary) -> Iterator[str]:  # type: ignore[no-untyped-def]
     foreign = {one.name for one in binary.imports if not WINDOWS.fullmatch(one.name)}
     if foreign:
         yield f"needs {', '.join(sorted(foreign))}, which not every Windows has"
+
+
+# --- programs of `satchel bundle`
+
+
+def programs(wheel: Wheel) -> Iterator[str]:
+    """The program of each target: none lacks, all are of one version, and each needs nothing beside it."""
+    found = {name.split("/")[1]: name for name in wheel.files if f"/{stubs.PROGRAM}" in name}
+    for target in sorted(set(found) ^ set(stubs.TARGETS)):
+        yield f"{'an unknown' if target in found else 'no'} program for {target}"
+    version = {content[at : at + len(stubs.MARK) + 8] for content, at in marked(wheel)}
+    if len(version) > 1 or len(list(marked(wheel))) != len(found):
+        yield "programs of several versions, or one that `satchel bundle` does not know"
+    for target in sorted(set(found) & set(stubs.TARGETS)):
+        content = wheel.files[found[target]]
+        for match in ABSOLUTE.finditer(content):
+            yield f"{found[target]}: has a path of the machine that built it: {match[1].decode()}"
+        yield from (f"{found[target]}: {finding}" for finding in program(content, target))
+
+
+def marked(wheel: Wheel) -> Iterator[tuple[bytes, int]]:
+    """Each program that has the mark which its version follows, and where."""
+    for name, content in wheel.files.items():
+        if f"/{stubs.PROGRAM}" in name and (at := content.find(stubs.MARK)) >= 0:
+            yield content, at
+
+
+def program(content: bytes, target: str) -> Iterator[str]:
+    """A program against its target's name. Needs LIEF."""
+    import lief
+
+    binary = lief.parse(list(content)) if content else None
+    processor, _, system = target.partition("-")
+    if isinstance(binary, lief.ELF.Binary):
+        kind, machine = "linux", binary.header.machine_type
+        foreign = set(binary.libraries) | ({binary.interpreter} if binary.has_interpreter else set())
+    elif isinstance(binary, lief.MachO.Binary):
+        kind, machine = "macos", binary.header.cpu_type
+        foreign = {one.name for one in binary.libraries} - MACOS
+        yield from macho(binary, TARGETS[stubs.TARGETS[target]].tag)
+    elif isinstance(binary, lief.PE.Binary):
+        kind, machine = "windows", binary.header.machine
+        foreign = {one.name for one in binary.imports if not WINDOWS.fullmatch(one.name)}
+        foreign = {name for name in foreign if name.lower() != SOCKETS}
+    else:
+        yield "neither ELF nor Mach-O nor PE"
+        return
+    if kind != system or machine.name.lower() not in PROCESSORS[processor]:
+        yield f"a program of {kind} for {machine.name}"
+    if foreign:
+        yield f"needs {', '.join(sorted(foreign))}"
 
 
 # --- other programs, other wheels

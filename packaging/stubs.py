@@ -11,11 +11,13 @@ import argparse
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import wheels
 
-PACKAGE, PROGRAM = "satchel_stubs", "satchel-program"
+PACKAGE, PROGRAM = "satchel_stubs", "satchel-program"  # as cli/bundles/stubs.py seeks them
+MARK = b"SATCHEL PROGRAM\0"  # in each program, before the number of its version
 TARGETS = {
     "x86_64-linux": "musllinux-x86_64",
     "aarch64-linux": "musllinux-aarch64",
@@ -34,30 +36,40 @@ def main(words: list[str]) -> int:
     add("-o", "--output", type=Path, default=wheels.ROOT / "dist", help="folder of the wheel")
     add("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="files compiled at a time")
     add("--work", type=Path, metavar="FOLDER", help="keep what is compiled, for the next build")
-    add("--sets", metavar="NAMES", help="kernel sets of each program, with commas between; default: all")
+    add("--sets", metavar="NAMES", help="a program has those of its processor, as avx2,neon; default: all")
     add("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     given = parser.parse_args(words)
     for name in given.targets:
         if name not in TARGETS:
             parser.error(f"{name}: expected one of {', '.join(TARGETS)}")
     given.output.mkdir(parents=True, exist_ok=True)
-    files = {f"{PACKAGE}/__init__.py": b'"""Programs without a model, for `satchel bundle`."""\n'}
+    made = {}
     with tempfile.TemporaryDirectory() as scratch:
         work = (given.work or Path(scratch)).resolve()
         build = wheels.Build(wheels.copied(work / "source"), given.jobs)
         for name in given.targets or TARGETS:
-            made = program(wheels.TARGETS[TARGETS[name]], build, work / name, given.sets)
-            files[f"{PACKAGE}/{name}/{made.name}"] = made.read_bytes()
-            print(f"{made.stat().st_size / 1e6:6.2f} MB  {name}", flush=True)
-    path = wheels.write(given.output, "satchel-stubs", version(), "any", files, papers())
+            made[name] = program(wheels.TARGETS[TARGETS[name]], build, work / name, given.sets)
+            print(f"{made[name].stat().st_size / 1e6:6.2f} MB  {name}", flush=True)
+        path = wheel(given.output, made)
     print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.name}", flush=True)
     return 0
 
 
+def wheel(output: Path, made: dict[str, Path]) -> Path:
+    """Writes the wheel of these programs, by target."""
+    files = {f"{PACKAGE}/__init__.py": b'"""Programs without a model, for `satchel bundle`."""\n'}
+    files |= {f"{PACKAGE}/{name}/{path.name}": path.read_bytes() for name, path in made.items()}
+    return wheels.write(output, "satchel-stubs", version(), "any", files, papers())
+
+
 def program(target: wheels.Target, build: wheels.Build, folder: Path, sets: str | None) -> Path:
     """Builds a target's program in its folder. SystemExit where it does not compile or is too large."""
-    chosen = [f"SATCHEL_SETS={sets}"] if sets else []
-    wheels.configure(target, build, folder, "SATCHEL_EMBED=ON", *chosen)
+    if sets:
+        chosen = tuple(name for name in target.sets if name in sets.split(","))
+        if not chosen:
+            raise SystemExit(f"stubs: --sets: expected some of {', '.join(target.sets)}, got {sets}")
+        target = replace(target, sets=chosen)
+    wheels.configure(target, build, folder, "SATCHEL_EMBED=ON")
     command = ["cmake", "--build", str(folder), "--target", "satchel_program"]
     wheels.run([*command, "--parallel", str(build.jobs)], build.tree)
     made = next(p for p in (folder / "embed").glob(f"{PROGRAM}*") if p.suffix in ("", ".exe"))

@@ -81,7 +81,7 @@ def _packaged(target: str) -> Path:
             if (path := Path(place) / target / f"{PROGRAM}{suffix}").is_file():
                 return path
     raise RequestError(
-        f"--target {target}: its program is not installed: pip install satchel-stubs, or name the "
+        f"--target {target}: its program is not installed: pip install 'satchel[bundle]', or name the "
         f"{PROGRAM} of an installed libsatchel by --stub"
     )
 

@@ -32,6 +32,8 @@ def write_bundle(
     if stub.system == "windows":
         _check_windows(stub, size)
         output = output if output.suffix.lower() == ".exe" else output.with_name(f"{output.name}.exe")
+    if output.exists() and output.samefile(model):
+        raise RequestError(f"{output}: is the model: expected another name for the program")
     flags = SERVE if serve else 0
     replace_files([(output, lambda file: append_model(file, stub.data, model, flags, progress))])
     output.chmod(0o755)

@@ -12,6 +12,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ import installed
 import pytest
 from embedded import ROOT
 from installed import ran, tool
+from once import made_once
+from tiny_file import write_model
 from waiting import SECONDS, until
 
 from satchel import Model
@@ -29,6 +32,8 @@ from satchel.cli.bundles.stubs import MARK, find_stub, target_of
 from satchel.cli.bundles.write import write_bundle
 from satchel.cli.main import main
 from satchel.errors import RequestError
+from satchel.formats.gguf import open_gguf
+from satchel.runtime.aot.build import build
 from satchel.runtime.aot.records import HAL_HASH
 
 MESSAGES = [{"role": "user", "content": "Hello! Who are you?"}]
@@ -153,6 +158,127 @@ def test_an_app_folder_has_the_model_in_its_resources(tmp_path: Path) -> None:
         assert (run.read_bytes(), run.stat().st_mode & 0o777) == (mach, 0o755)
         assert (app / "Contents" / "Resources" / "model.gguf").read_bytes() == model.read_bytes()
         assert (app / "Contents" / "Resources" / "serve").exists() == serve
+
+
+# --- unusual files and places
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model without a chat template, built. Its path has spaces, quotes and other letters."""
+
+    def make(folder: Path) -> None:
+        source = write_model(folder / "m.gguf", seed=5, qwen3__context_length=512)
+        with open_gguf(source) as gguf:
+            build(gguf, folder / PLAIN)
+
+    return made_once(tmp_path_factory, "bundle plain Größe", make) / PLAIN
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+PLAIN = "mein Modell 模型 'n\" $HOME.app.gguf"
+
+
+@pytest.fixture(scope="module")
+def plain_chat(stub: Path, plain: Path) -> Path:
+    target = plain.with_name("ein Gespräch 会话")
+    assert main(["bundle", str(plain), "-o", str(target), "--stub", str(stub)]) == 0
+    return target
+
+
+def test_names_with_spaces_and_other_letters_and_a_file_without_a_template(
+    plain: Path, plain_chat: Path
+) -> None:
+    """The engine and the program answer alike, as ChatML has it."""
+    with Model.load(plain, context=512, device="cpu") as model:
+        answer = model.chat(MESSAGES, temperature=0, max_tokens=400).read()
+    greedy = ["--greedy", "--prompt", MESSAGES[0]["content"]]
+    said = [
+        ran([plain_chat, *greedy], {"PATH": ""}),
+        ran([plain_chat, "--model", plain, *greedy], {"PATH": ""}),
+    ]
+    assert len(answer) > 100  # and an end token ends it
+    assert said == [answer + "\n"] * 2
+
+
+def test_a_program_in_a_folder_that_nobody_may_write_to(plain_chat: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "no writing"
+    folder.mkdir()
+    moved = Path(shutil.copy(plain_chat, folder / "chat"))
+    moved.chmod(0o555)
+    folder.chmod(0o555)
+    try:
+        done = subprocess.run([moved, "--greedy", "--prompt", "x"], cwd=folder, **TEXT)
+        assert (done.returncode, done.stderr, len(done.stdout) > 5) == (0, "", True)
+        assert names_in(folder) == ["chat"]
+    finally:
+        folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.5, 0.9])
+def test_a_program_that_was_cut_holds_no_model(kept: float, plain_chat: Path, stub: Path) -> None:
+    data = plain_chat.read_bytes()
+    program = stub.stat().st_size
+    cut = plain_chat.with_name(f"cut {kept}")
+    cut.write_bytes(data[: program + int(kept * (len(data) - program))])
+    cut.chmod(0o755)
+    done = subprocess.run([cut, "--prompt", "x"], **TEXT)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "this program holds no model: `satchel bundle` adds one" in done.stderr
+
+
+def test_a_model_that_was_cut_before_it_was_bundled_is_refused(
+    plain: Path, stub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(plain.read_bytes()[:-1000])
+    assert main(["bundle", str(cut), "-o", str(tmp_path / "chat"), "--stub", str(stub)]) == 1
+    assert "cut.gguf" in capsys.readouterr().err
+    assert not (tmp_path / "chat").exists()
+
+
+def test_an_output_that_exists_is_replaced_unless_it_is_no_file_or_the_model(
+    plain: Path, stub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bundled(source: Path, output: Path) -> str:
+        code = main(["bundle", str(source), "-o", str(output), "--stub", str(stub)])
+        told = capsys.readouterr()
+        assert bool(told.err) == bool(code), told
+        return told.err or told.out
+
+    target = tmp_path / "chat"
+    target.write_bytes(b"what was there")
+    assert bundled(plain, target).startswith(f"{target}: for ")
+    assert (target.stat().st_mode & 0o777, target.read_bytes()[:4]) == (0o755, b"\x7fELF")
+    source = Path(shutil.copy(plain, tmp_path / "app.gguf"))
+    (tmp_path / "link").symlink_to(source)
+    for same in (source, tmp_path / "link"):
+        assert "is the model: expected another name for the program" in bundled(source, same)
+    assert source.read_bytes() == plain.read_bytes()
+    (tmp_path / "folder").mkdir()
+    assert "expected a regular file or none" in bundled(plain, tmp_path / "folder")
+    assert "can't be written: No such file or directory" in bundled(plain, tmp_path / "none" / "chat")
+    assert names_in(tmp_path) == ["app.gguf", "chat", "folder", "link"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_a_disk_without_room_leaves_the_old_program(plain: Path, stub: Path, tmp_path: Path) -> None:
+    """A limit on the size of files fails the same write that a full disk does."""
+    target = tmp_path / "chat"
+    target.write_bytes(b"what was there")
+    room = plain.stat().st_size // 2 + stub.stat().st_size
+    code = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+        "from satchel.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "bundle", str(plain), "-o", str(target), "--stub", str(stub)]
+    done = subprocess.run(command, **TEXT)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{target}: can't be written: File too large; check the path and the disk" in done.stderr
+    assert (names_in(tmp_path), target.read_bytes()) == (["chat"], b"what was there")
 
 
 # --- Windows

@@ -65,10 +65,6 @@ CHAINS: dict[str, dict[str, Any]] = {
 }
 
 
-def ids_of(count: int, seed: int = 0) -> list[int]:
-    return [int(i) for i in np.random.default_rng(seed).integers(0, 256, count)]
-
-
 def written(options: Mapping[str, Any]) -> dict[str, str]:
     """Sampling's options as the driver reads them."""
     found = {}

@@ -47,16 +47,25 @@ def compiler() -> str:
     return found
 
 
-def compile_program(target: Path, sources: Sequence[Path], *options: str, parts: Sequence[str] = ()) -> Path:
-    """A program of these sources and the C library, or of these parts of it alone."""
-    backend = Path(find_backend("cpu").path)
+def compile_program(
+    target: Path,
+    sources: Sequence[Path],
+    *options: str,
+    parts: Sequence[str] = (),
+    compiled_by: str = "",
+    backend: Path | None = None,
+) -> Path:
+    """A program of these sources and the C library, or of these parts of it alone. compiled_by, backend: a
+    compiler and the CPU backend of another processor.
+    """
+    backend = backend or Path(find_backend("cpu").path)
     library = [
         *([EMBED / f"{part}.c" for part in parts] or sorted(EMBED.glob("*.c"))),
         *(ROOT / "cext" / "host" / f"{n}.c" for n in ("error", "block_format")),
     ]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", *WARNINGS, *INCLUDES, *options]
     link = [str(backend), f"-Wl,-rpath,{backend.parent}", "-lpthread", "-lm"]
-    made = [compiler(), *flags, *map(str, (*sources, *library)), "-o", str(target), *link]
+    made = [compiled_by or compiler(), *flags, *map(str, (*sources, *library)), "-o", str(target), *link]
     done = subprocess.run(made, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return target

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import installed
 import pytest
+from built_families import DECODERS, FAMILIES, family
 from embedded import ROOT
 from installed import PROMPT, TOKENS, ran
 from waiting import SECONDS
@@ -48,17 +50,21 @@ def app(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wanted(bundled_model: Path) -> tuple[str, str]:
-    """The engine's greedy answers to PROMPT and MESSAGES, by its scalar kernels: WebAssembly's have as many
-    lanes, and no fused multiply-add either.
-    """
+def scalar() -> Iterator[None]:
+    """The engine takes its scalar kernels: WebAssembly's have as many lanes and no fused multiply-add."""
     if "scalar" not in kernel_sets(Path(find_backend("cpu").path)):
         pytest.skip("the engine has no scalar kernels here: SATCHEL_SETS=runnable")
-    options: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SATCHEL_CPU", "scalar")
-        with Model.load(bundled_model, context=512, device="cpu") as model:
-            return model.generate(PROMPT, **options).read(), model.chat(MESSAGES, **options).read()
+        yield
+
+
+@pytest.fixture(scope="module")
+def wanted(bundled_model: Path, scalar: None) -> tuple[str, str]:
+    """The engine's greedy answers to PROMPT and MESSAGES."""
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS}
+    with Model.load(bundled_model, context=512, device="cpu") as model:
+        return model.generate(PROMPT, **options).read(), model.chat(MESSAGES, **options).read()
 
 
 def node(script: str, *words: str | Path, flags: tuple[str, ...] = ()) -> str:
@@ -85,12 +91,19 @@ for (const piece of model.chat(messages, options)) process.stdout.write(piece);
 @pytest.mark.model
 @pytest.mark.parametrize("kernels", SETS)
 def test_node_answers_as_the_engine(kernels: str, built: Path, app: Path, wanted: tuple[str, str]) -> None:
-    flags = RELAXED if kernels == "relaxed" and not takes_relaxed(()) else ()
-    if kernels == "relaxed" and not takes_relaxed(flags):
-        pytest.skip("this node has no relaxed SIMD")
+    flags = flags_of(kernels)
     text, report, chat = node(LOAD + COMPLETE, built, kernels, app, PROMPT, flags=flags).split("\0")
     assert (text, chat) == wanted
     assert re.search(rf'"cached":0,"tokens":{TOKENS}', report)
+
+
+def flags_of(kernels: str) -> tuple[str, ...]:
+    """The flags with which this Node takes the module; skips where it takes it with none."""
+    if kernels == "simd128" or takes_relaxed(()):
+        return ()
+    if not takes_relaxed(RELAXED):
+        pytest.skip("this node has no relaxed SIMD")
+    return RELAXED
 
 
 def takes_relaxed(flags: tuple[str, ...]) -> bool:
@@ -115,6 +128,57 @@ await told(async () => [...model.chat([{ role: "nobody", content: "x" }])]);
     assert "expected a GGUF file" in lines[1]
     assert lines[2].startswith("prompt: expected at most 64 tokens, the context, got")
     assert "expected a role of system, user or assistant" in lines[3]
+
+
+EACH = """
+const found = {};
+for (const [file, answers] of Object.entries(JSON.parse(text))) {
+  const model = await Model.open(module, await readFile(file), { context: 96 });
+  found[file] = answers.map(([prompt, options]) => {
+    const said = [...model.complete(prompt, options)].join("");
+    return [said, model.report().tokens];
+  });
+}
+process.stdout.write(JSON.stringify(found));
+"""
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("x", {"max_tokens": 12, "seed": 1}),
+    ("A sentence of some forty letters, and more", {"max_tokens": 12, "seed": 2}),
+    ("again", {"max_tokens": 12, "temperature": 0}),
+]
+
+
+def answers_of_families(
+    kernels: str, built: Path, factory: pytest.TempPathFactory, names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What one process of Node and the engine answer, by file: texts and numbers of tokens."""
+    flags = flags_of(kernels)
+    files = [family(factory, name) for name in names]
+    told = json.dumps({str(path): ASKED for path in files})
+    found = json.loads(node(LOAD + EACH, built, kernels, "-", told, flags=flags))
+    right = {}
+    for path in files:
+        with Model.load(path, context=96, slots=1, device="cpu", threads=1, deterministic=True) as model:
+            replies = [model.generate(prompt, **options) for prompt, options in ASKED]
+            right[str(path)] = [[reply.read(), len(reply.ids)] for reply in replies]
+    return found, right
+
+
+@pytest.mark.parametrize("kernels", SETS)
+def test_families_answer_as_the_engine(
+    kernels: str, built: Path, tmp_path_factory: pytest.TempPathFactory, scalar: None
+) -> None:
+    found, right = answers_of_families(kernels, built, tmp_path_factory, FAMILIES)
+    assert found == right
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kernels", SETS)
+def test_every_family_answers_as_the_engine(
+    kernels: str, built: Path, tmp_path_factory: pytest.TempPathFactory, scalar: None
+) -> None:
+    found, right = answers_of_families(kernels, built, tmp_path_factory, DECODERS)
+    assert found == right
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):

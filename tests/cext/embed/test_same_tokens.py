@@ -5,13 +5,14 @@ kernel sets.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import embedded
 import pytest
-from embed_cases import SAMPLINGS, ids_of
+from built_families import DECODERS, FAMILIES, answer, built, family, ids_of, wanted
+from embed_cases import SAMPLINGS
 from embedded import Driver
 from once import made_once
 from tiny_file import write_model
@@ -21,15 +22,9 @@ from satchel.errors import DeviceError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.aot.build import build
 from satchel.runtime.device.libraries import find_backend, kernel_sets
-from satchel.runtime.engine.batch_entry import BatchEntry
-from satchel.runtime.engine.engine import Engine
-from satchel.runtime.layers.arch import architectures, find_arch
 from satchel.runtime.sampling import Sampling
 
-# Architectures whose ops differ: plain, experts, LayerNorm with GELU, windows with soft caps, recurrent
-# states, these beside attention.
-FAMILIES = ("qwen3", "qwen3moe", "gpt2", "gemma2", "mamba2", "qwen3next")
-OTHERS = [name for name in architectures() if find_arch(name).causal and name not in FAMILIES]
+OTHERS = [name for name in DECODERS if name not in FAMILIES]
 LETTERS = {"t": "temperature", "m": "min_p", "p": "top_p", "k": "top_k"}
 
 
@@ -52,20 +47,6 @@ def skip_without_kernels() -> None:
         pytest.skip(str(error))
 
 
-def built(path: Path) -> Path:
-    target = path.with_suffix(".app.gguf")
-    with open_gguf(path) as gguf:
-        build(gguf, target)
-    return target
-
-
-def family(factory: pytest.TempPathFactory, arch: str) -> Path:
-    """A random model of the architecture, built."""
-    keys: dict[str, Any] = {"gemma2__attention__sliding_window": 20} if arch == "gemma2" else {}
-    folder = made_once(factory, f"embed-{arch}", lambda at: built(write_model(at / "m.gguf", arch, **keys)))
-    return folder / "m.app.gguf"
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return family(tmp_path_factory, "qwen3")
@@ -74,36 +55,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sampling_of(options: dict[str, Any], seed: int) -> Sampling:
     named = {k: [LETTERS[c] for c in v] if k == "samplers" else v for k, v in options.items()}
     return Sampling(**named, seed=seed)
-
-
-def wanted(
-    engine: Engine,
-    ids: Sequence[int],
-    count: int,
-    sampling: Sampling,
-    cuts: Sequence[int] = (),
-    slot: int = 0,
-) -> list[int]:
-    """What the engine samples after a prompt, cut at these places."""
-    engine.rewind(slot, 0)
-    parts = [ids[a:b] for a, b in zip((0, *cuts), (*cuts, len(ids)), strict=True)]
-    for part in parts[:-1]:
-        engine.step([BatchEntry(slot, part)])
-    fed, found = parts[-1], []
-    while len(found) < count:
-        (token,) = engine.step([BatchEntry(slot, fed, sampling)])
-        assert isinstance(token, int)
-        found.append(token)
-        fed = [token]
-    return found
-
-
-def answer(driver: Driver, ids: Sequence[int], count: int, options: dict[str, Any], seed: int) -> list[int]:
-    driver.begin(0, ids, {**options, "seed": seed, "flags": 1, "max_tokens": count})
-    found, _, over = driver.next(0, count + 2)  # one more piece may hold a cut character
-    assert over
-    driver.end(0)
-    return found
 
 
 @pytest.mark.parametrize("arch", FAMILIES)

@@ -16,7 +16,8 @@ from typing import Any
 
 import embedded
 import pytest
-from embed_cases import CHAINS, REPEATED, SAMPLINGS, ids_of, written
+from built_families import ids_of
+from embed_cases import CHAINS, REPEATED, SAMPLINGS, written
 from embedded import EITHER, WORKER, Driver, DriverError
 from once import made_once
 from tiny_file import write_model
