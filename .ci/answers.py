@@ -1,5 +1,6 @@
 """Asks an installed Satchel through its commands: `python answers.py [COMMAND ...]`, with the Python that has
-it, on a system where nothing else of this project is. Commands after it: these alone. The bundled model is that of the package satchel-model-40m.
+it, on a system where nothing else of this project is. Commands after it: these alone. The bundled model is
+that of the package satchel-model-40m.
 
 Every command is asked at least once; a new one without a question is an error. Each has to end with its exit
 code and print what belongs to it; a line says so. Where the packages of the extra `server` are there, the
