@@ -66,6 +66,8 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     yield ("rerank", ASKED, "-f", "lines.txt", "--embeddings", "-c", "64"), 0, r"-?\d\.\d+"
     yield ("imatrix", "-f", "text.txt", "-o", "importance.gguf", "-c", "64", "--chunks", "1"), 0, r"1 windows"
     yield ("build", joined, "-o", "app.gguf"), 0, r"plan for the kernels"
+    # The programs of bundles are in a package of their own, which is not installed.
+    yield ("bundle", "app.gguf", "-o", "program"), 1, r"pip install satchel-stubs"
     yield ("cp", joined, "mine"), 0, r"mine is"
     yield ("create", "made", "-f", "Modelfile"), 0, r"made\.gguf"
     yield ("rm", "made"), 0, r"removed made"
@@ -78,6 +80,8 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     yield ("doctor-api", "http://127.0.0.1:9", "--list"), 0, r"chat\."
     yield ("ps",), 1, r"is `satchel serve` running"
     yield ("stop", "absent"), 1, r"is `satchel serve` running"
+    yield ("device", "--make-key", "fleet.key"), 0, r"a new key"
+    yield ("engine",), 2, r"--key-file"
     # Without its extra, which needs more wheels, the server says what is missing.
     yield SERVE
 
