@@ -1,31 +1,40 @@
-"""Asks an installed Satchel through its commands: `python answers.py`, with the Python that has it, on a
-system where nothing else of this project is. The bundled model is that of the package satchel-model-40m.
+"""Asks an installed Satchel through its commands: `python answers.py [COMMAND ...]`, with the Python that has
+it, on a system where nothing else of this project is. Commands after it: these alone. The bundled model is
+that of the package satchel-model-40m.
 
 Every command is asked at least once; a new one without a question is an error. Each has to end with its exit
-code and print what belongs to it; a line says so. The last line has the words that the model gives where
-nothing is drawn by chance: they are the same on every system.
+code and print what belongs to it; a line says so. Where the packages of the extra `server` are there, the
+server is started as a program of its own and asked over loopback. The last line has the words that the model
+gives where nothing is drawn by chance: they are the same on every system, and the server's are these too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import platform
 import re
+import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 ASKED = "Hello! Who are you?"
 TEXT = "The ferry to the island leaves at nine and takes an hour. It does not run in winter. " * 8
+SERVER = find_spec("uvicorn") is not None  # the extra `server` is installed
 SERVE = (
     (("serve", "--help"), 0, r"--port")
-    if find_spec("uvicorn")
+    if SERVER
     else (("serve", "--port", "0"), 1, r"pip install 'satchel\[server\]'")
 )
+PATIENCE = 600  # seconds for one answer of the server; an emulator takes minutes to start it
 GREEDY = ("run", ASKED, "-n", "24", "--temp", "0", "-c", "256")
 
 
@@ -57,6 +66,8 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     yield ("rerank", ASKED, "-f", "lines.txt", "--embeddings", "-c", "64"), 0, r"-?\d\.\d+"
     yield ("imatrix", "-f", "text.txt", "-o", "importance.gguf", "-c", "64", "--chunks", "1"), 0, r"1 windows"
     yield ("build", joined, "-o", "app.gguf"), 0, r"plan for the kernels"
+    # The programs of bundles are in a package of their own, which is not installed.
+    yield ("bundle", "app.gguf", "-o", "program"), 1, r"pip install satchel-stubs"
     yield ("cp", joined, "mine"), 0, r"mine is"
     yield ("create", "made", "-f", "Modelfile"), 0, r"made\.gguf"
     yield ("rm", "made"), 0, r"removed made"
@@ -69,6 +80,8 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     yield ("doctor-api", "http://127.0.0.1:9", "--list"), 0, r"chat\."
     yield ("ps",), 1, r"is `satchel serve` running"
     yield ("stop", "absent"), 1, r"is `satchel serve` running"
+    yield ("device", "--make-key", "fleet.key"), 0, r"a new key"
+    yield ("engine",), 2, r"--key-file"
     # Without its extra, which needs more wheels, the server says what is missing.
     yield SERVE
 
@@ -94,6 +107,44 @@ def asked(words: tuple[str, ...]) -> tuple[int, str]:
     return code, said.buffer.getvalue().decode()
 
 
+def served() -> tuple[str, str]:
+    """What a server of the bundled model says of its health, and what it answers to ASKED."""
+    words = [sys.executable, "-m", "satchel", "serve", "--host", "127.0.0.1", "--port", "0", "-c", "256"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, encoding="utf-8") as server:
+        try:
+            assert server.stderr is not None
+            told = next((line for line in server.stderr if "http://" in line), "")
+            address = re.search(r"http://127\.0\.0\.1:\d+", told)
+            if address is None:
+                return f"it did not listen: {told}", ""
+            health = ready(f"{address[0]}/health")
+            body = {"messages": [{"role": "user", "content": ASKED}], "max_tokens": 24, "temperature": 0}
+            answer = json.loads(fetched(f"{address[0]}/v1/chat/completions", body))
+            return health, str(answer["choices"][0]["message"]["content"])
+        finally:
+            server.terminate()
+
+
+def ready(url: str) -> str:
+    """What the server says of its health, once it has loaded the model; its last refusal if it never does."""
+    said = ""
+    for _ in range(PATIENCE):
+        try:
+            return fetched(url)
+        except urllib.error.HTTPError as error:
+            said = f"{error.code}: {error.read().decode()}"
+        time.sleep(1)
+    return said
+
+
+def fetched(url: str, body: object = None) -> str:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(request, timeout=PATIENCE) as response:
+        return str(response.read().decode())
+
+
 def unasked() -> set[str]:
     """The commands that no question asks."""
     from satchel.cli.main import commands
@@ -101,12 +152,14 @@ def unasked() -> set[str]:
     return set(commands()) - {words[0] for words, _, _ in questions()}
 
 
-def judge() -> int:
-    """The number of commands that did something else."""
+def judge(chosen: list[str]) -> int:
+    """The number of commands that did something else. chosen: the commands that are asked; empty: all."""
     wrong = len(unasked())
     if wrong:
         print("WRONG no question for", *sorted(unasked()))
     for words, wanted, pattern in questions():
+        if chosen and words[0] not in chosen:
+            continue
         code, said = asked(words)
         fine = code == wanted and re.search(pattern, said)
         wrong += not fine
@@ -115,7 +168,13 @@ def judge() -> int:
             print(f"exit code {code}, expected {wanted}; it printed\n{said}", flush=True)
     code, said = asked(GREEDY)
     wrong += code != 0
-    print(f"{platform.system()} {platform.machine()}: {said.split(chr(10))[0].strip()!r}")
+    first = said.split("\n")[0].strip()
+    if SERVER:
+        health, answer = served()
+        fine = '"status":"ok"' in health.replace(" ", "") and answer.startswith(first)
+        wrong += not fine
+        print("ok   " if fine else "WRONG", "a server says", health, "and answers", repr(answer), flush=True)
+    print(f"{platform.system()} {platform.machine()}: {first!r}")
     return wrong
 
 
@@ -133,7 +192,7 @@ def main() -> int:
         Path("Modelfile").write_text("FROM ./joined.gguf\n", encoding="utf-8")
         os.environ["SATCHEL_HOST"] = "127.0.0.1:9"
         try:
-            return int(judge() > 0)
+            return int(judge(sys.argv[1:]) > 0)
         finally:
             os.chdir(before)
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
@@ -17,9 +17,11 @@ from pathlib import Path
 
 import doc_blocks
 import extra_files
+import page_checkpoints
 import pytest
 import toy_checkpoint
 from doc_blocks import PAGES, ROOT, Block, Runner, blocks, same, server, unclear
+from hub_server import hub_server
 from packages import PACKAGES
 from tiny_file import write_model
 
@@ -77,6 +79,16 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], tup
         yield cache(lambda: servers.enter_context(server(folder, doc_blocks.environment(folder))))
 
 
+@contextmanager
+def hub(model: Path) -> Iterator[str]:
+    """The URL of a server in the hub's place, with the repositories of docs/store.md."""
+    content = model.read_bytes()
+    with hub_server() as running:
+        running.put_repo("satchel/tiny", {"tiny-Q4_K_M.gguf": content})
+        running.put_repo("satchel/pair", {"pair-Q6_K.gguf": content, "pair-Q8_0.gguf": content})
+        yield running.url
+
+
 def skip_without(page: Path) -> None:
     """Skips a page whose blocks take a program or a package that this machine lacks."""
     text = "".join(block.text for block in blocks(page) if block.mark != "not run")
@@ -96,8 +108,14 @@ def test_a_page_runs(
     page: Path, folder: Path, reach: Callable[[], tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_without(page)
+    if page.name == "converting.md":
+        page_checkpoints.write(folder)
     monkeypatch.chdir(folder)
-    Runner(folder, doc_blocks.environment(folder), reach).run(blocks(page))
+    environment = doc_blocks.environment(folder)
+    with ExitStack() as servers:
+        if page.name == "store.md":
+            environment["HF_ENDPOINT"] = servers.enter_context(hub(folder / "bundled.gguf"))
+        Runner(folder, environment, reach).run(blocks(page))
 
 
 def test_a_page_is_skipped_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +278,21 @@ def test_named_files_exist_and_have_the_functions_named_in_them(page: Path) -> N
         if one not in (ROOT / file).read_text(encoding="utf-8")
     ]
     assert lacking == []
+
+
+HANDBOOK = [page for page in PAGES if page.parent.name == "handbook" and page.name != "README.md"]
+
+
+@pytest.mark.parametrize("page", HANDBOOK, ids=name)
+def test_a_page_of_the_handbook_has_what_its_contents_promise(page: Path) -> None:
+    """Formulas, the files that compute them, Python that runs, figures with what measured them, and peers."""
+    text = page.read_text(encoding="utf-8")
+    assert text.count("\n$$\n") >= 2 and len(set(FILE.findall(text))) >= 3
+    assert any(block.is_python and block.mark != "not run" for block in blocks(page))
+    figures = [part for part in text.split("\n\n") if "**Our figure" in part]
+    assert figures and [part for part in figures if "`" not in part and "](" not in part] == []
+    peers = text.partition("\n## What other engines do\n")[2]
+    assert [one for one in ("llama.cpp", "vLLM", "SGLang", "TensorRT-LLM") if f"| {one} |" not in peers] == []
 
 
 def unlike(text: str) -> list[str]:

@@ -55,7 +55,8 @@ def groups(x: F32, importance: F32 | None, block: int, group: int) -> tuple[tupl
         return blocks.shape[:-1], values, np.ones(shape)
     row = floored(np.asarray(importance, np.float64).reshape(-1, *shape[1:]))  # every row's
     every = np.broadcast_to(row, (len(values) // len(row), *row.shape))
-    return blocks.shape[:-1], values, every.reshape(shape)
+    # A copy of its own: where a row is one block, the reshaped array would repeat that block's memory.
+    return blocks.shape[:-1], values, np.ascontiguousarray(every.reshape(shape))
 
 
 def half(x: F64) -> F64:

@@ -139,6 +139,11 @@ def test_the_model_has_a_version_of_its_own() -> None:
     assert set(table["project"]["license-files"]) == {"SOURCES.md"}, "what its licence wants passed on"
 
 
+def test_every_command_is_asked_of_installed_wheels() -> None:
+    unasked = runpy.run_path(str(ROOT / ".ci" / "answers.py"))["unasked"]
+    assert unasked() == set(), "a command without a question in .ci/answers.py"
+
+
 def test_an_unknown_target_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         wheels.main(["amiga"])

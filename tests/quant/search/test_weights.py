@@ -76,6 +76,15 @@ def test_importance_moves_error_away_from_what_counts(name: str) -> None:
     assert weighted == plain if name == "q8_0" else weighted < plain * 0.97
 
 
+@pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.encode])
+def test_rows_of_one_block_are_weighted_as_those_of_two(name: str) -> None:
+    size = FORMATS[name].block
+    x = np.random.default_rng(5).standard_normal((6, size)).astype(np.float32)
+    w = np.random.default_rng(6).lognormal(0, 2, size).astype(np.float32)
+    one, two = encode(name, x, w), encode(name, np.hstack([x, x]), np.tile(w, 2))
+    assert np.hstack([one.reshape(6, -1)] * 2).tobytes() == two.tobytes()
+
+
 def constant(value: float) -> F32:
     return np.full((1, 256), value, np.float32)
 
