@@ -26,7 +26,7 @@ from typing import Any
 from satchel import Model
 from satchel.errors import SatchelError
 from satchel.runtime.fleet.fleet import Fleet
-from satchel.runtime.fleet.router import LeastTime, Policy, RoundRobin
+from satchel.runtime.fleet.router import LeastTime, RoundRobin, RoutingPolicy
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
 
@@ -197,7 +197,7 @@ def prefixes(path: Path, options: dict[str, Any], args: argparse.Namespace) -> N
         )
 
 
-def converse(model: Model, policy: Policy, args: argparse.Namespace) -> list[tuple[float, int, int]]:
+def converse(model: Model, policy: RoutingPolicy, args: argparse.Namespace) -> list[tuple[float, int, int]]:
     """Seconds to the first token, cached and all prompt tokens of each turn after the first."""
     fleet_of(model).policy = policy
     rng = random.Random(7)

@@ -24,12 +24,12 @@ from simulated_engine import EngineSpec
 from simulated_fleet import Arriving, Happening, Outcome, SimulatedFleet
 
 from satchel.runtime.fleet.autoscale import Decision, Limits, wanted
-from satchel.runtime.fleet.pools import Link, PrefillPools
-from satchel.runtime.fleet.router import Ask, LeastTime, Policy, RoundRobin, View, wait
+from satchel.runtime.fleet.pools import KVLink, PrefillPools
+from satchel.runtime.fleet.router import Ask, LeastTime, RoundRobin, RoutingPolicy, View, wait
 
 SPEC = EngineSpec()
 KV_BYTES = 131_072  # of a token: 8B, 32 layers, 8 heads of 128, f16 keys and values
-POLICIES: dict[str, Callable[[SimulatedFleet], Policy]] = {
+POLICIES: dict[str, Callable[[SimulatedFleet], RoutingPolicy]] = {
     "oracle": lambda fleet: Oracle(fleet),
     "router": lambda fleet: LeastTime(holders=fleet.holding),
     "round robin": lambda fleet: RoundRobin(),
@@ -68,7 +68,7 @@ def figures(outcome: Outcome, cpu: float) -> Figures:
 
 def simulate(
     specs: Mapping[str, EngineSpec],
-    policy: Callable[[SimulatedFleet], Policy],
+    policy: Callable[[SimulatedFleet], RoutingPolicy],
     traffic: Arriving,
     every: float = 0.0,
     happenings: Sequence[Happening] = (),
@@ -297,10 +297,10 @@ def pools(requests: int, seed: int) -> None:
     """Eight engines as one pool, as members that do both and may move, and as four and four."""
     head("traffic", "fleet", "finish s", "first p50 ms", "p99 ms", "moved")
     split = {f"m{i}": "prefill" if i < 4 else "decode" for i in range(8)}
-    links = {"50 GB/s": Link(KV_BYTES, 50e9), "1.2 GB/s": Link(KV_BYTES, 1.2e9)}
+    links = {"50 GB/s": KVLink(KV_BYTES, 50e9), "1.2 GB/s": KVLink(KV_BYTES, 1.2e9)}
     for name in ("conversation", "hot prefixes", "agents"):
         traffic = kinds(8, requests, seed)[name]
-        cases: list[tuple[str, Callable[[SimulatedFleet], Policy], Link]] = [
+        cases: list[tuple[str, Callable[[SimulatedFleet], RoutingPolicy], KVLink]] = [
             ("8 both, never moved", POLICIES["router"], links["50 GB/s"])
         ]
         for speed, link in links.items():

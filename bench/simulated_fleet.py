@@ -17,7 +17,7 @@ from typing import Protocol
 
 from simulated_engine import BlockCache, EngineSpec, Report, SimulatedEngine, Work
 
-from satchel.runtime.fleet.router import Ask, Policy, Route, View
+from satchel.runtime.fleet.router import Ask, Route, RoutingPolicy, View
 from satchel.runtime.scheduler.lengths import RATE, START
 
 
@@ -107,7 +107,7 @@ class SimulatedFleet:
     def __init__(
         self,
         specs: Mapping[str, EngineSpec],
-        policy: Callable[[SimulatedFleet], Policy],
+        policy: Callable[[SimulatedFleet], RoutingPolicy],
         traffic: Arriving,
         every: float = 0.0,
         happenings: Sequence[Happening] = (),

@@ -5,13 +5,18 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from satchel.cli.commands.device import LOOPBACK, log_sessions, stored
 from satchel.cli.console import note
 from satchel.cli.groups import wrong
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from satchel.runtime.api.options import LoadKwargs
 
 
 def engine(
@@ -56,6 +61,18 @@ def engine(
         satchel engine --listen 192.168.0.2 --key-file fleet.key
         satchel engine --listen 192.168.0.2:9000 --key-file fleet.key -dev cuda:0 --models /models
     """
+    if key_file is None:
+        raise wrong("--key-file", "it is required: `satchel device --make-key FILE` writes a key")
+    for folder in models or []:
+        if not folder.is_dir():
+            raise wrong("--models", f"{folder} is no folder")
+    serve(listen, key_file, models or [], engines, device=devices, threads=threads, sandbox=sandbox)
+
+
+def serve(
+    listen: str, key_file: Path, models: Sequence[Path], engines: int, **options: Unpack[LoadKwargs]
+) -> None:
+    """Serves engines with these load options until a signal ends it."""
     from satchel.runtime.api.options import Options
     from satchel.runtime.net.address import read_address
     from satchel.runtime.net.engine_server import EngineServer, Offered
@@ -63,19 +80,12 @@ def engine(
     from satchel.runtime.net.remote_process import PORT
     from satchel.runtime.net.server import Lent
 
-    if key_file is None:
-        raise wrong("--key-file", "it is required: `satchel device --make-key FILE` writes a key")
-    key = read_key(key_file)
-    for folder in models or []:
-        if not folder.is_dir():
-            raise wrong("--models", f"{folder} is no folder")
-    options = Options(device=devices, threads=threads, sandbox=sandbox)
-    over = threading.Event()
+    key, address, over = read_key(key_file), read_address(listen, 0, PORT), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     log_sessions()
-    offered = Offered(Lent((), tuple(models or ()), stored), options, engines)
-    with EngineServer(read_address(listen, 0, PORT), key, offered) as server:
-        note(f"{read_address(listen, 0, PORT).host} port {server.port}: lends engines")
+    offered = Offered(Lent((), tuple(models), stored), Options(**options), engines)
+    with EngineServer(address, key, offered) as server:
+        note(f"{address.host} port {server.port}: lends engines")
         over.wait()
     note("ended")

@@ -32,7 +32,7 @@ from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, ticking
 from satchel.runtime.fleet.line import Line
 from satchel.runtime.fleet.member import FAILED, Member, MemberFacts
-from satchel.runtime.fleet.router import Ask, LeastTime, Policy
+from satchel.runtime.fleet.router import Ask, LeastTime, RoutingPolicy
 from satchel.runtime.fleet.share import share_of
 from satchel.runtime.fleet.suspects import Suspects
 from satchel.runtime.kv.digests import SHORT, BlockDigests
@@ -67,7 +67,7 @@ class Fleet:
         size: int,
         files: abc.Sequence[Path] = (),
         stamps: abc.Sequence[abc.Sequence[int]] = (),
-        policy: Policy | None = None,
+        policy: RoutingPolicy | None = None,
         engines: abc.Sequence[RemoteEngine] = (),
     ) -> None:
         self.path, self.options, self.size, self.limits = path, options, size, options.limits

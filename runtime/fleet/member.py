@@ -134,8 +134,6 @@ class Member:
         read = sum(len(live.handle.seq.ids) for live in decoding)
         cache = self.service.cache
         free = cache.capacity - read if self.load.free < 0 else self.load.free
-        if len(decoding) + len(waiting) >= self.slots:
-            free = 0  # without a free slot too, a request waits until another ends
         left = sum(_remaining(live, lengths) for live in decoding) / len(decoding) if decoding else 0.0
         return View(
             waiting=len(waiting),
@@ -148,6 +146,7 @@ class Member:
             chunk=self.load.batch,
             step=self.load.step if self.load.steps >= LEARNED else usual,
             cached=self.known.cached,
+            slots=self.slots,
         )
 
     def facts(self, lengths: Lengths) -> MemberFacts:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from satchel.runtime.fleet.router import Ask, LeastTime, Policy, Route, View, predict
+from satchel.runtime.fleet.router import Ask, LeastTime, Route, RoutingPolicy, View, predict
 
 Role = Literal["prefill", "decode", "both"]
 GAIN = 0.1  # share of the cost that moving must save: predictions are no better than that
 
 
-class Link(NamedTuple):
+class KVLink(NamedTuple):
     """How keys and values go from one member to another."""
 
     token: float  # bytes of keys and values of a token
@@ -38,9 +38,9 @@ class PrefillPools:
     members that may do a thing.
     """
 
-    def __init__(self, roles: Mapping[str, Role], link: Link, inner: Policy | None = None) -> None:
+    def __init__(self, roles: Mapping[str, Role], link: KVLink, inner: RoutingPolicy | None = None) -> None:
         self._roles, self._link = roles, link
-        self._inner: Policy = inner if inner is not None else LeastTime()
+        self._inner: RoutingPolicy = inner if inner is not None else LeastTime()
 
     def choose(self, ask: Ask, views: Mapping[str, View]) -> Route:
         """A route whose `prefill` names the member that computes the prompt, where that is another."""

@@ -62,7 +62,7 @@ class Roster:
     _left: list[str] = field(default_factory=list)
     _lost: list[str] = field(default_factory=list)
 
-    def join(self, hello: Hello, now: float) -> MemberLease:
+    def admit(self, hello: Hello, now: float) -> MemberLease:
         """A member comes. Raises RequestError if its version differs or its name is taken."""
         self._expire(now)
         if hello.version != self.version:

@@ -39,9 +39,8 @@ class View(NamedTuple):
     block: int  # tokens in a block of KV cache
     chunk: int  # prompt tokens that a step computes at most
     step: tuple[float, float, float, float]  # a, b, c, d: seconds of a step, see above
-    cached: Callable[
-        [Sequence[bytes]], int
-    ]  # leading blocks of a prompt, given their digests, that are in its cache
+    # Leading blocks of a prompt, given their digests, that are in its cache.
+    cached: Callable[[Sequence[bytes]], int]
     slots: int = 0  # requests that may run at once; 0: as many as there is room for
 
 
@@ -70,9 +69,6 @@ class RoutingPolicy(Protocol):
     """How members are chosen. `views` is not empty."""
 
     def choose(self, ask: Ask, views: Mapping[str, View]) -> Route: ...
-
-
-Policy = RoutingPolicy
 
 
 def predict(name: str, ask: Ask, view: View) -> Route:

@@ -18,7 +18,7 @@ from simulated_engine import BlockCache, EngineSpec, SimulatedEngine, Work
 from simulated_fleet import Happening, SimulatedFleet
 
 from satchel.runtime.fleet.autoscale import Limits
-from satchel.runtime.fleet.pools import Link, PrefillPools
+from satchel.runtime.fleet.pools import KVLink, PrefillPools
 from satchel.runtime.fleet.router import Ask, LeastTime, RoundRobin, Route
 
 SPEC = EngineSpec()
@@ -232,7 +232,7 @@ def test_a_fleet_grows_with_the_load_and_shrinks_after_it() -> None:
 def test_prompts_move_where_the_link_is_fast_and_not_where_it_is_slow() -> None:
     moved = {}
     for rate in (50e9, 1e5):
-        link = Link(KV_BYTES, rate)
+        link = KVLink(KV_BYTES, rate)
         simulated = SimulatedFleet(
             fleet(3),
             lambda fleet, link=link: PrefillPools({"m0": "prefill", "m1": "decode", "m2": "decode"}, link),

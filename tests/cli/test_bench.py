@@ -269,9 +269,9 @@ def test_a_block_to_paste_names_no_folder_and_no_secret(
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["bench", "-m", "/home/ann/my models/x.gguf"], "satchel bench -m x.gguf"),
+        (["bench", "-m", "/Users/ann/my models/x.gguf"], "satchel bench -m x.gguf"),
         (["bench", "-m", "C:\\Users\\ann\\x.gguf"], "satchel bench -m x.gguf"),
-        (["bench", "--lora=/home/ann/a.gguf", "-p", "1,2"], "satchel bench --lora=a.gguf -p 1,2"),
+        (["bench", "--lora=/Users/ann/a.gguf", "-p", "1,2"], "satchel bench --lora=a.gguf -p 1,2"),
         (["bench", "--hub-token", "hf_abcdefghijkl"], "satchel bench --hub-token (redacted)"),
         (["bench", "-m", "a`b.gguf"], "satchel bench -m 'a'b.gguf'"),
     ],

@@ -21,6 +21,7 @@ from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.refusals import QueueFull
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.member import Member
 from satchel.runtime.fleet.router import Ask, LeastTime, RoundRobin, Route, View
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import SchedulerLimits
@@ -89,16 +90,41 @@ def read(replies: list[Reply]) -> list[list[int]]:
     return [list(reply.ids) for reply in replies]
 
 
-def computing(fleet: Fleet, count: int = 1) -> list[str]:
-    """Names of the members, once so many have requests whose tokens come."""
+def stopped_at_work(model: Model, asked: list[list[int]], most: int) -> tuple[list[Reply], str]:
+    """Requests under way, and the member whose process was stopped (SIGSTOP) with some of them begun and not
+    done. They are begun again where all were done before one could be stopped.
+    """
+    fleet = fleet_of(model)
 
-    def busy() -> list[str]:
+    def begun_at(member: Member) -> bool:
         with fleet._lock:
-            members = fleet.members.values()
-            found = [m.name for m in members if any(live.decodes for live in m.service.requests)]
-        return found if len(found) >= count else []
+            return any(live.decodes for live in member.service.requests)
 
-    return until(busy, f"{count} members compute")
+    def stopped(replies: list[Reply]) -> str | None:
+        for member in list(fleet.members.values()):
+            pid, process = member.service.pid, member.service._process
+            if not begun_at(member) or process is None:
+                continue
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda process=process: not process.unread, "what it sent is read")  # type: ignore[misc]
+            if begun_at(member):
+                return member.name
+            os.kill(pid, signal.SIGCONT)
+        return "" if all(reply.handle and reply.handle.seq.finish for reply in replies) else None
+
+    while True:
+        replies = begun(model, asked, most)
+        found: list[str] = []
+
+        def look(replies: list[Reply] = replies, found: list[str] = found) -> bool:
+            name = stopped(replies)
+            found += [] if name is None else [name]
+            return bool(found)
+
+        until(look, "a member is stopped at work, or all is done")
+        if found[0]:
+            return replies, found[0]
+        read(replies)
 
 
 def kill(fleet: Fleet, name: str) -> int:
@@ -111,14 +137,14 @@ def test_kill_9_of_a_member_under_64_clients_loses_no_token(here: Model, three: 
     """Its answers go on at the others at once, and it joins again."""
     fleet, asked = fleet_of(three), prompts(CLIENTS)
     wanted = read(begun(here, asked, 40))
-    before, replies = fleet.restarts, begun(three, asked, 40)
-    names = computing(fleet, 3)
-    killed = kill(fleet, names[0])
+    before, moved = fleet.restarts, fleet.moved
+    replies, name = stopped_at_work(three, asked, 40)
+    killed = kill(fleet, name)
     assert read(replies) == wanted
-    assert fleet.restarts == before + 1 and fleet.moved > 0
+    assert fleet.restarts == before + 1 and fleet.moved > moved
     assert sum(reply.report.restarted for reply in replies) > 0
-    until(lambda: fleet.members[names[0]].usable, "the member joins again")
-    assert fleet.members[names[0]].service.pid != killed
+    until(lambda: fleet.members[name].usable, "the member joins again")
+    assert fleet.members[name].service.pid != killed
     assert read(begun(three, asked[:6], 40)) == wanted[:6]
     stats = three.stats()
     assert stats.worker_restarts == fleet.restarts and not stats.running and not stats.waiting
@@ -127,8 +153,8 @@ def test_kill_9_of_a_member_under_64_clients_loses_no_token(here: Model, three: 
 def test_all_members_killed_at_once_lose_no_token(here: Model, three: Model) -> None:
     fleet, asked = fleet_of(three), prompts(24)
     wanted = read(begun(here, asked, 60))
-    replies = begun(three, asked, 60)
-    for name in computing(fleet, 3):
+    replies, _ = stopped_at_work(three, asked, 60)
+    for name in list(fleet.members):
         kill(fleet, name)
     assert read(replies) == wanted
     until(lambda: all(m.usable for m in fleet.members.values()), "all are there again")
@@ -140,7 +166,6 @@ def test_a_request_that_ends_two_members_is_refused_by_name_and_the_others_go_on
     fleet, asked = fleet_of(fragile), prompts(CLIENTS)
     wanted = read(begun(here, asked, 40))
     replies = begun(fragile, asked, 40)
-    computing(fleet, 3)
     bad = fragile.generate([1, POISON, POISON, 2], max_tokens=5, sampling=GREEDY, user="mallory")
     with pytest.raises(DeviceError, match=r"request \d+ of user 'mallory' .*member \d .*SIGSEGV .*refused"):
         bad.read()
@@ -157,10 +182,10 @@ def test_a_stalled_member_is_left_out_then_ended_and_its_answers_go_on(
     wanted = read(begun(here, asked, 60))
     with Model.load(path, slots=2, threads=1, replicas=2, worker_timeout=0) as model:
         fleet = fleet_of(model)
-        replies = begun(model, asked, 60)
-        stalled, other = (fleet.members[name] for name in computing(fleet, 2))
+        replies, name = stopped_at_work(model, asked, 60)
+        stalled = fleet.members[name]
+        (other,) = (member for member in fleet.members.values() if member is not stalled)
         pid = stalled.service.pid
-        os.kill(pid, signal.SIGSTOP)
         until(lambda: not stalled.usable, "the trouble is seen")
         assert "no sign of life" in stalled.service.trouble and not model.trouble
         more = begun(model, asked[:2], 60)
@@ -206,8 +231,7 @@ def test_limits_are_those_of_the_fleet(path: Path) -> None:
 def test_verbs_go_to_the_member_with_the_least_to_do(here: Model, three: Model) -> None:
     fleet, ids = fleet_of(three), prompts(1)[0]
     np.testing.assert_array_equal(three.logits(ids), here.logits(ids))
-    (reply,) = begun(three, prompts(1), 100)
-    (busy,) = computing(fleet)
+    replies, busy = stopped_at_work(three, prompts(1), 70)
     asked: list[str] = []
     for member in fleet.members.values():
         adopt = member.service.adopt_call
@@ -219,7 +243,8 @@ def test_verbs_go_to_the_member_with_the_least_to_do(here: Model, three: Model) 
 
         member.service.adopt_call = seen  # type: ignore[method-assign]
     three.logits(ids)
-    read([reply])
+    os.kill(fleet.members[busy].service.pid, signal.SIGCONT)
+    read(replies)
     assert len(asked) == 1 and asked != [busy]
 
 
@@ -255,7 +280,6 @@ def test_members_join_drain_and_leave_while_requests_run(here: Model, path: Path
     with Model.load(path, slots=4, threads=1, replicas=2) as model:
         fleet = fleet_of(model)
         replies = begun(model, asked, 80)
-        computing(fleet, 2)
         added = fleet.add()
         until(lambda: added.usable, "a third joins")
         fleet.drain("0")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from fleet_cases import BUSY, DIGESTS, IDLE, LONG, asks, everything, views
 from hypothesis import given, settings
 
-from satchel.runtime.fleet.pools import Link, PrefillPools
+from satchel.runtime.fleet.pools import KVLink, PrefillPools
 from satchel.runtime.fleet.router import Ask, LeastTime, View
 
-FAST = Link(token=131_072, rate=50e9)
-SLOW = Link(token=131_072, rate=0.01e9)
+FAST = KVLink(token=131_072, rate=50e9)
+SLOW = KVLink(token=131_072, rate=0.01e9)
 CROWDED = BUSY._replace(running=60, read=60 * 2000, remaining=200.0)
 ROLES = {"p": "prefill", "d": "decode", "e": "decode"}
 

@@ -268,8 +268,8 @@ def test_what_a_client_sends_wrongly_is_told(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"adapters": ("/tmp/x.gguf",)},
-        {"control_vectors": ("/tmp/x.gguf",)},
+        {"adapters": ("/srv/x.gguf",)},
+        {"control_vectors": ("/srv/x.gguf",)},
     ],
 )
 def test_no_path_of_the_options_is_opened(path: Path, key: Path, server: EngineServer, changes: Any) -> None:
