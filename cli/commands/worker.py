@@ -26,7 +26,7 @@ def worker(
         satchel worker --device cpu
     """
     from satchel.errors import RequestError
-    from satchel.runtime.app_worker.calls import Session
+    from satchel.runtime.app_worker.calls import AppSession
     from satchel.runtime.app_worker.wire import read_request, write_answer
 
     if sys.stdin.isatty():
@@ -35,7 +35,7 @@ def worker(
     calls = os.fdopen(os.dup(STANDARD_IN), "rb")
     answers = os.fdopen(os.dup(STANDARD_OUT), "wb")
     os.dup2(STANDARD_ERROR, STANDARD_OUT)
-    session = Session(device)
+    session = AppSession(device)
     try:
         while (request := read_request(calls)) is not None:
             write_answer(answers, *session.answer(*request))

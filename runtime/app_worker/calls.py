@@ -60,7 +60,7 @@ WHOLE = {"top_k", "repeat_last_n", "mirostat", "dry_allowed_length", "dry_last_n
 USUAL = -1  # number of DRY's breakers: the default ones
 
 
-class Session:
+class AppSession:
     """A program's model and its answers, by number. device: that of the model."""
 
     def __init__(self, device: str = "cpu") -> None:
@@ -197,14 +197,14 @@ class Session:
         return wire.data(text) + wire.data(ids.tobytes()) + wire.number(thinks)
 
 
-CALLS: dict[int, Callable[[Session, Reader], bytes]] = {
-    1: Session.open,
-    2: Session.generate,
-    3: Session.next,
-    4: Session.end,
-    5: Session.embed,
-    6: Session.grammar,
-    7: Session.render,
+CALLS: dict[int, Callable[[AppSession, Reader], bytes]] = {
+    1: AppSession.open,
+    2: AppSession.generate,
+    3: AppSession.next,
+    4: AppSession.end,
+    5: AppSession.embed,
+    6: AppSession.grammar,
+    7: AppSession.render,
 }
 
 

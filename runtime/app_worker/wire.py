@@ -8,7 +8,7 @@ RequestError.
 from __future__ import annotations
 
 import struct
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Reader:
         except UnicodeDecodeError as error:
             raise RequestError(f"a call of the program: expected a text in UTF-8: {error}") from None
 
-    def rows(self, dtype: np.dtype) -> Array:  # type: ignore[type-arg]
+    def rows(self, dtype: np.dtype[Any]) -> Array:
         """An array of records."""
         raw = self.data()
         if len(raw) % dtype.itemsize:

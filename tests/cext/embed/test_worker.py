@@ -25,7 +25,7 @@ from tiny_file import write_model
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.aot.build import build
 from satchel.runtime.app_worker import wire
-from satchel.runtime.app_worker.calls import NUMBERS, Session
+from satchel.runtime.app_worker.calls import NUMBERS, AppSession
 from satchel.runtime.children import interpreter
 
 E_ARGUMENT, E_FILE, E_UNBUILT, E_FULL, E_LONG, E_WORKER, E_LACKS = -1, -2, -3, -6, -7, -8, -9
@@ -300,7 +300,7 @@ def test_a_file_that_is_refused(driver: Driver, program: Path, folder: Path, tmp
 
 def recorded(folder: Path) -> list[bytes]:
     """The answers of a worker to the calls of `spoken`, each with its head."""
-    session, answers = Session(), []
+    session, answers = AppSession(), []
     path, ids = wire.data(str(folder / "m.gguf").encode()), wire.data(bytes(4))
     usual = {"repeat_penalty": 1, "typical_p": 1, "top_p": 1, "top_n_sigma": -1}
     numbers = b"".join(wire.REAL.pack(usual.get(name, 0)) for name in NUMBERS)

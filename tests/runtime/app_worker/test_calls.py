@@ -13,7 +13,7 @@ from tiny_file import write_model
 
 from satchel.errors import RequestError
 from satchel.runtime.app_worker import calls, wire
-from satchel.runtime.app_worker.calls import CALLS, Session
+from satchel.runtime.app_worker.calls import CALLS, AppSession
 
 OPEN, GENERATE, NEXT, END, EMBED, GRAMMAR, RENDER = sorted(CALLS)
 EXTREME = (0, 1, -1, 7, 255, 1 << 20, 1 << 31, (1 << 63) - 1, -(1 << 63))
@@ -35,15 +35,15 @@ def generation(kind: int = 0, text: bytes = b"") -> bytes:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    made = Session()
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppSession]:
+    made = AppSession()
     path = write_model(tmp_path_factory.mktemp("worker") / "m.gguf")
     assert made.answer(OPEN, opening(path))[0] == 0
     yield made
     made.close()
 
 
-def test_an_answer_and_its_end(session: Session) -> None:
+def test_an_answer_and_its_end(session: AppSession) -> None:
     code, values = session.answer(GENERATE, generation())
     assert code == 0
     tokens = []
@@ -60,7 +60,7 @@ def test_an_answer_and_its_end(session: Session) -> None:
     assert (code, b"there is none of this number" in text) == (-1, True)
 
 
-def refused(session: Session, call: int, values: bytes) -> bool:
+def refused(session: AppSession, call: int, values: bytes) -> bool:
     """Whether a call was refused; an answer that it began is ended."""
     code, told = session.answer(call, values)
     if code:
@@ -92,7 +92,7 @@ def mutated(rng: random.Random, values: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("call", [GENERATE, NEXT, END, EMBED, GRAMMAR, RENDER])
-def test_mutated_calls(call: int, session: Session) -> None:
+def test_mutated_calls(call: int, session: AppSession) -> None:
     request = b'{"messages": [{"role": "user", "content": "hi"}], "tools": []}'
     values = {
         GENERATE: generation(8, b'root ::= "a" | "b"'),
@@ -108,8 +108,8 @@ def test_mutated_calls(call: int, session: Session) -> None:
     assert refused(session, call, values) == (call in (NEXT, END))
 
 
-def test_calls_before_a_model_and_unknown_ones(session: Session) -> None:
-    fresh = Session()
+def test_calls_before_a_model_and_unknown_ones(session: AppSession) -> None:
+    fresh = AppSession()
     for call in (*sorted(CALLS)[1:], 0, -1, 99):
         assert refused(fresh, call, generation() if call == GENERATE else b"")
     assert refused(fresh, OPEN, b"")
