@@ -206,17 +206,25 @@ def as_json(value: object) -> bytes:
 
 
 def shared_library(phone: Phone, build: wheels.Build, folder: Path) -> bytes:
-    # Atomic operations in place: those of a library are not there.
-    atomics = " -mcpu=generic-outline_atomics" if phone.target.processor == "aarch64" else ""
-    wheels.configure(phone.target, build, folder, *ALONE, f"CMAKE_C_FLAGS=-isystem {HEADERS}{atomics}")
+    wheels.configure(phone.target, build, folder, *ALONE, f"CMAKE_C_FLAGS=-isystem {HEADERS}")
     made(folder, build, "satchel_embed_static")
     # `zig cc` wants a C library of its own, so the linker is called.
     output, exports = folder / "libsatchel.so", ROOT / "cext" / "embed" / "exports.map"
     command = ["-shared", "-o", str(output), "-soname", "libsatchel.so", f"--version-script={exports}"]
     command += ["-z", f"max-page-size={PAGE}", "--no-undefined", "--strip-all", "--hash-style=both"]
     command += ["--whole-archive", str(folder / "embed" / "libsatchel.a"), "--no-whole-archive"]
-    wheels.run([str(zig_folder() / "zig"), "ld.lld", *command, *stand_ins(folder)], build.tree)
+    beside = [str(compiler_library(phone, folder)), *stand_ins(folder)]
+    wheels.run([str(zig_folder() / "zig"), "ld.lld", *command, *beside], build.tree)
     return output.read_bytes()
+
+
+def compiler_library(phone: Phone, folder: Path) -> Path:
+    """zig's library of functions that compilers call, such as those of atomic operations on Arm."""
+    source = folder / "empty.c"
+    source.write_text("extern int nothing;\n", encoding="utf-8")
+    options = ["-target", phone.target.zig, "-fcompiler-rt", "-OReleaseSmall", "-fPIC", "--name", "rt"]
+    wheels.run([str(zig_folder() / "zig"), "build-lib", str(source), *options], folder)
+    return folder / "librt.a"
 
 
 def stand_ins(folder: Path) -> list[str]:
@@ -239,7 +247,7 @@ def functions_of_android() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"libc.so": {"__tls_get_addr"}, "libm.so": set(), "libdl.so": set()}
     places = {"math.h": "libm.so", "dlfcn.h": "libdl.so"}
     for header in sorted(HEADERS.rglob("*.h")):
-        names = re.findall(r"^[a-z][\w ]*?[ *(]+(\w+)\(", header.read_text(encoding="utf-8"), re.M)
+        names = re.findall(r"^[A-Za-z][\w ]*?[ *(]+(\w+)\(", header.read_text(encoding="utf-8"), re.M)
         found[places.get(header.name, "libc.so")] |= set(names)
     return found
 
