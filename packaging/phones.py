@@ -206,26 +206,31 @@ def as_json(value: object) -> bytes:
 
 
 def shared_library(phone: Phone, build: wheels.Build, folder: Path) -> bytes:
-    # The toolchain comes first, because the stand-ins are linked by it.
-    folder.mkdir(parents=True, exist_ok=True)
-    wheels.toolchain(phone.target, build.tree, folder)
-    libraries = stand_ins(folder)
-    link = f"-nostdlib -L{libraries} -Wl,-z,max-page-size={PAGE}"
-    atomics = " -mno-outline-atomics" if phone.target.processor == "aarch64" else ""
-    more = (
-        f"CMAKE_C_FLAGS=-isystem {HEADERS}{atomics}",
-        f"CMAKE_SHARED_LINKER_FLAGS={link}",
-        "CMAKE_C_STANDARD_LIBRARIES=-lc -ldl",
-        "CMAKE_PLATFORM_NO_VERSIONED_SONAME=ON",  # Android installs lib*.so alone
-    )
-    wheels.configure(phone.target, build, folder, *ALONE, *more)
-    made(folder, build, "satchel_embed_shared")
-    return (folder / "embed" / "libsatchel.so").read_bytes()
+    wheels.configure(phone.target, build, folder, *ALONE, f"CMAKE_C_FLAGS=-isystem {HEADERS}")
+    made(folder, build, "satchel_embed_static")
+    # `zig cc` wants a C library of its own, so the linker is called.
+    output, exports = folder / "libsatchel.so", ROOT / "cext" / "embed" / "exports.map"
+    command = ["-shared", "-o", str(output), "-soname", "libsatchel.so", f"--version-script={exports}"]
+    command += ["-z", f"max-page-size={PAGE}", "--no-undefined", "--strip-all", "--hash-style=both"]
+    command += ["--whole-archive", str(folder / "embed" / "libsatchel.a"), "--no-whole-archive"]
+    beside = [str(compiler_library(phone, folder)), *stand_ins(folder)]
+    wheels.run([str(zig_folder() / "zig"), "ld.lld", *command, *beside], build.tree)
+    return output.read_bytes()
 
 
-def stand_ins(folder: Path) -> Path:
-    """Writes libc.so, libm.so and libdl.so, which hold the names of functions and no code."""
+def compiler_library(phone: Phone, folder: Path) -> Path:
+    """zig's library of functions that compilers call, such as those of atomic operations on Arm."""
+    source = folder / "empty.c"
+    source.write_text("extern int nothing;\n", encoding="utf-8")
+    options = ["-target", phone.target.zig, "-fcompiler-rt", "-OReleaseSmall", "-fPIC", "--name", "rt"]
+    wheels.run([str(zig_folder() / "zig"), "build-lib", str(source), *options], folder)
+    return folder / "librt.a"
+
+
+def stand_ins(folder: Path) -> list[str]:
+    """Writes libc.so, libm.so and libdl.so, which hold names of functions and no code; gives their paths."""
     place = folder / "stand-ins"
+    paths = []
     place.mkdir(exist_ok=True)
     for name, functions in functions_of_android().items():
         source = place / f"{name}.S"
@@ -233,7 +238,8 @@ def stand_ins(folder: Path) -> Path:
         source.write_text(f".text\n{lines}", encoding="utf-8")
         command = ["-shared", "-nostdlib", f"-Wl,-soname,{name}", "-o", str(place / name), str(source)]
         wheels.run([str(folder / "cc"), *command], ROOT)
-    return place
+        paths.append(str(place / name))
+    return paths
 
 
 def functions_of_android() -> dict[str, set[str]]:
@@ -241,7 +247,7 @@ def functions_of_android() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"libc.so": {"__tls_get_addr"}, "libm.so": set(), "libdl.so": set()}
     places = {"math.h": "libm.so", "dlfcn.h": "libdl.so"}
     for header in sorted(HEADERS.rglob("*.h")):
-        names = re.findall(r"^[a-z][\w ]*?[ *(]+(\w+)\(", header.read_text(encoding="utf-8"), re.M)
+        names = re.findall(r"^[A-Za-z][\w ]*?[ *(]+(\w+)\(", header.read_text(encoding="utf-8"), re.M)
         found[places.get(header.name, "libc.so")] |= set(names)
     return found
 

@@ -7,6 +7,7 @@ there the program stays as it is, and the model lies in the app's Resources.
 from __future__ import annotations
 
 import plistlib
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -55,7 +56,8 @@ def _write_app(stub: Stub, model: Path, output: Path, serve: bool, progress: Cal
     name, contents = app.stem, app / "Contents"
     facts = {
         "CFBundleExecutable": name,
-        "CFBundleIdentifier": f"satchel.bundle.{name}",
+        # Letters of ASCII, digits, - and . alone.
+        "CFBundleIdentifier": f"satchel.bundle.{re.sub(r'[^A-Za-z0-9.-]', '-', name)}",
         "CFBundleName": name,
         "CFBundlePackageType": "APPL",
         "CFBundleInfoDictionaryVersion": "6.0",

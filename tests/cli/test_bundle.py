@@ -151,9 +151,11 @@ def test_an_app_folder_has_the_model_in_its_resources(tmp_path: Path) -> None:
     program.write_bytes(mach)
     model.write_bytes(b"GGUF" + bytes(1000))
     for serve in (True, False):
-        app = write_bundle(find_stub("", program), model, tmp_path / "Chat", serve)
-        assert app == tmp_path / "Chat.app"
+        app = write_bundle(find_stub("", program), model, tmp_path / "Mein Gespräch", serve)
+        assert app == tmp_path / "Mein Gespräch.app"
         facts = plistlib.loads((app / "Contents" / "Info.plist").read_bytes())
+        assert facts["CFBundleExecutable"] == facts["CFBundleName"] == "Mein Gespräch"
+        assert facts["CFBundleIdentifier"] == "satchel.bundle.Mein-Gespr-ch"
         run = app / "Contents" / "MacOS" / facts["CFBundleExecutable"]
         assert (run.read_bytes(), run.stat().st_mode & 0o777) == (mach, 0o755)
         assert (app / "Contents" / "Resources" / "model.gguf").read_bytes() == model.read_bytes()
