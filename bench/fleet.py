@@ -156,7 +156,7 @@ def stop(fleet: Fleet, model: Model) -> None:
 
 
 def poison(token: int) -> Callable[[Fleet, Model], None]:
-    """A request with the token twice in a row, which ends the processes of tests/support/crashing_child.py."""
+    """A request with the token twice in a row, which ends a process of tests/support/crashing_child.py."""
     kept = []  # a reply that nobody holds is cancelled
 
     def act(fleet: Fleet, model: Model) -> None:
