@@ -31,7 +31,6 @@ from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
-POISON = 19  # a token that ends the process which gets it twice in a row, in the run that tries that
 STEP = 0.002  # seconds between two looks
 
 
@@ -156,9 +155,16 @@ def stop(fleet: Fleet, model: Model) -> None:
     os.kill(busiest(fleet).service.pid, signal.SIGSTOP)
 
 
-def poison(fleet: Fleet, model: Model) -> None:
-    reply = model.generate([1, POISON, POISON, 2], max_tokens=4, sampling=GREEDY)
-    reply.start()
+def poison(token: int) -> Callable[[Fleet, Model], None]:
+    """A request with the token twice in a row, which ends a process of tests/support/crashing_child.py."""
+    kept = []  # a reply that nobody holds is cancelled
+
+    def act(fleet: Fleet, model: Model) -> None:
+        reply = model.generate([1, token, token, 2], max_tokens=4, sampling=GREEDY)
+        kept.append(reply)
+        reply.start()
+
+    return act
 
 
 def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
@@ -176,10 +182,11 @@ def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> N
     with Model.load(path, **how, worker_timeout=args.silent) as model:
         driven(model, crowd(args.clients, args.prompt, 4))
         Failure(f"a process stopped, --worker-timeout {args.silent:g}", stop).run(model, wanted, args)
-    os.environ["SATCHEL_TEST_POISON"], process.MODULE = str(POISON), "crashing_child"
+    token = min({*range(3, 100)} - {token for answer in wanted for token in answer})
+    os.environ["SATCHEL_TEST_POISON"], process.MODULE = str(token), "crashing_child"
     with Model.load(path, **how) as model:
         driven(model, crowd(args.clients, args.prompt, 4))
-        Failure("a request that ends its process", poison).run(model, wanted, args)
+        Failure("a request that ends its process", poison(token)).run(model, wanted, args)
 
 
 def prefixes(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
