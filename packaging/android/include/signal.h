@@ -5,7 +5,7 @@
 #define SA_ONSTACK 0x08000000
 #define SIG_DFL ((void (*)(int))0)
 #define SIG_IGN ((void (*)(int))1)
-#define SIG_ERR ((void (*)(int))-1)
+#define SIG_ERR ((void (*)(int)) - 1)
 typedef struct {
     unsigned long bits;
 } sigset_t;
