@@ -30,6 +30,7 @@ NOT_NEEDED = """
     etc/ca-certificates etc/kernel etc/hostname etc/resolv.conf boot media mnt srv home
     usr/lib/*/libdb-* usr/lib/python3.*/lib-dynload/_dbm* usr/lib/*/engines-* usr/lib/python3.*/unittest
     usr/share/gcc usr/share/gdb usr/share/polkit-1 usr/lib/python3.*/turtle*
+    usr/lib/*/libsqlite3.so* usr/lib/python3.*/sqlite3 usr/lib/python3.*/lib-dynload/_sqlite3*
 """
 PROGRAMS = r"python3(\.\d+)?"  # the programs of usr/bin that stay
 # Compiles what a server imports, and no other module: the rest would be 40 MB. Unchecked hashes: the time of
