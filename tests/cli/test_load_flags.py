@@ -20,7 +20,7 @@ from satchel.cli.options import ModelOptions, loading
 from satchel.cli.usage import UsageError
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
-from satchel.runtime.option import PARALLEL, SERVER, WORKER, option_field, options_of, with_values
+from satchel.runtime.option import PARALLEL, REPLICAS, SERVER, WORKER, option_field, options_of, with_values
 from satchel.runtime.scheduler import SchedulerLimits
 
 FIELDS = options_of(Options)
@@ -51,7 +51,7 @@ class ExtendedGroup:
 
 def made(given: dict[str, Any], taking: Taking | None = None) -> Options:
     """The options of what the flags were given; the others have their defaults."""
-    return group_made(ModelOptions, given, taking or Taking(groups=(PARALLEL, WORKER, SERVER)))
+    return group_made(ModelOptions, given, taking or Taking(groups=(PARALLEL, WORKER, SERVER, REPLICAS)))
 
 
 def group_made(kind: type, given: dict[str, Any], taking: Taking | None = None) -> Any:

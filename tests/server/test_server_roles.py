@@ -226,7 +226,7 @@ def test_a_key_s_share_is_the_weight_of_its_requests(tmp_path: Path) -> None:
         caller = guard._caller({"type": "http"}, Headers({"authorization": f"Bearer {key}"}), USER)
         assert caller.share == share
         model: Any = SimpleNamespace(
-            cache=SimpleNamespace(slots=1),
+            slots=1,
             tokenizer=SimpleNamespace(vocab_size=9),
             request_defaults=RequestDefaults(),
         )
