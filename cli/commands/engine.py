@@ -57,9 +57,8 @@ def engine(
     which are never sent. Whoever has the key can use the engines. What is sent is signed, not encrypted.
 
     Examples:
-        satchel device --make-key fleet.key
         satchel engine --listen 192.168.0.2 --key-file fleet.key
-        satchel engine --listen 192.168.0.2:9000 --key-file fleet.key -dev cuda:0 --models /models
+        satchel engine --listen 192.168.0.2:9000 --key-file fleet.key -dev cuda:0
     """
     if key_file is None:
         raise wrong("--key-file", "it is required: `satchel device --make-key FILE` writes a key")

@@ -195,7 +195,9 @@ def test_a_view_counts_what_was_routed_and_what_came() -> None:
     seen = member.view(lengths)
     assert (seen.free, seen.chunk, seen.step) == (96, 256, (0.5, 0.25, 0.125, 0.0))
     service.adopt(live())
-    assert member.view(lengths).free == 0, "both slots are taken: a third waits until one ends"
+    seen = member.view(lengths)
+    assert (seen.slots, seen.running + seen.waiting) == (2, 2), "a third waits until one ends"
+    assert seen.free == 93, "what the second will take is no longer free"
     member.lost()
     assert member.load.step == (0.5, 0.25, 0.125, 0.0) and member.load.free == -1
 
