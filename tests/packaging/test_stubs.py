@@ -70,11 +70,11 @@ def test_inspection_finds_what_is_wrong(wheel: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(check, "program", lambda content, target: iter(()))  # stand-ins have heads alone
     assert list(check.inside(check.opened(wheel))) == []
     paths = {t: stand_in(tmp_path / "other" / t, t) for t in list(stubs.TARGETS)[1:]}
-    paths["aarch64-linux"].write_bytes(b"\0/elsewhere/main.c\0")
+    paths["aarch64-linux"].write_bytes(b"\0/there/main.c\0")
     found = "\n".join(check.inside(check.opened(stubs.wheel(tmp_path, paths))))
     assert "no program for x86_64-linux" in found
     assert "one that `satchel bundle` does not know" in found
-    assert "aarch64-linux/satchel-program: has a path of the machine that built it: /elsewhere/main.c" in found
+    assert "aarch64-linux/satchel-program: has a path of the machine that built it: /there/main.c" in found
 
 
 @pytest.fixture(scope="module")
