@@ -249,23 +249,34 @@ def _check(tables: PlanTables, model: CompiledModel) -> None:
     """ModelError unless the tables, relocated to this model's cache, are those of its plans."""
     for entry in tables.entries:
         plan = model.plans[entry.kind]
-        got, wanted = tables.relocate(entry, model.cache), plain(model, tables, entry, plan)
-        segment = _only_segment(plan)
-        equal = (
-            got.fields == wanted.fields
-            and got[2:] == wanted[2:]
-            and np.array_equal(got.views, wanted.views)
-            and np.array_equal(segment.step_table, entry.segment.step_table)
-            and segment.args == entry.segment.args
-            and plan.consts == entry.plan.consts
-            and plan.outputs == entry.plan.outputs
-            and _sizes_of(segment) == _sizes_of(entry.segment)
-        )
-        if not equal:
+        if not (_same_steps(plan, entry) and _same_places(tables, model, entry, plan)):
             raise ModelError(
                 f"the plan for {plan.bucket.tokens} tokens at a context of {model.cache.context} and "
                 f"{model.cache.slots} slots is not the relocated one"
             )
+
+
+def _same_steps(plan: Plan, entry: Entry) -> bool:
+    """Whether a plan has the steps of the tables' one, with the same arguments and constants."""
+    segment = _only_segment(plan)
+    return (
+        np.array_equal(segment.step_table, entry.segment.step_table)
+        and len(segment.view_table) == len(entry.views)
+        and segment.args == entry.segment.args
+        and plan.consts == entry.plan.consts
+        and plan.outputs == entry.plan.outputs
+        and _sizes_of(segment) == _sizes_of(entry.segment)
+    )
+
+
+def _same_places(tables: PlanTables, model: CompiledModel, entry: Entry, plan: Plan) -> bool:
+    """Whether the tables, relocated, have the shapes and places of a plan with the same steps."""
+    got, wanted = tables.relocate(entry, model.cache), plain(model, tables, entry, plan)
+    return (
+        got.fields == wanted.fields
+        and got[2:] == wanted[2:]
+        and bool(np.array_equal(got.views, wanted.views))
+    )
 
 
 def _is(tables: PlanTables, model: CompiledModel) -> bool:

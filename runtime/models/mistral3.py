@@ -57,7 +57,8 @@ class Mistral3(Arch):
         if not slope:
             return q, k
         step = self.hp.uint("rope.scaling.original_context_length", self.context, high=1 << 30)
-        part = np.arange(self.cache.context) // step
+        # One table for every context up to the trained one, so that a built file's plan holds for them all.
+        part = np.arange(max(self.context, self.cache.context)) // step
         table = np.asarray(1 + slope * np.log1p(part), np.float32).reshape(-1, 1)
         share = ops.get_rows(self.graph.const(table, "f32", "sharpness"), self.pos)
         return ops.mul(q, ops.reshape(share, shape=(1, 1))), k
