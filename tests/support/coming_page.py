@@ -100,9 +100,19 @@ VLLM = (
     Row(
         "--tensor-parallel-size",
         "-sm",
-        "`tensor`, among the devices of `-dev`; [no GPU has it yet](parallel.md#what-runs-today)",
+        "`tensor`, among the devices of `-dev` ([what runs today](parallel.md#what-runs-today))",
     ),
-    Row("--pipeline-parallel-size", "-dev", "`-dev cuda,cuda:1`; `-ts` gives the shares"),
+    Row(
+        "--pipeline-parallel-size",
+        "-dev",
+        "`-dev cuda,cuda:1`, also of another host, `host2/cuda` ([pipelines](pipelines.md)); `-ts` gives the "
+        "shares",
+    ),
+    Row(
+        "--data-parallel-size",
+        "--replicas",
+        "engines that share the requests; of several hosts `--engine-host` ([fleets](fleet.md))",
+    ),
     Row("--dtype", "", "the file has its formats; `satchel convert` has `--outtype`"),
     Row("--quantization", "", "the file has its formats; `satchel quantize` writes others"),
     Row("--load-format", "", "GGUF alone; `satchel convert` reads checkpoints"),
