@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,40 +9,31 @@ import typer
 
 from satchel.cli.console import note
 from satchel.cli.groups import wrong
+from satchel.cli.lending import (
+    LOOPBACK,
+    KeyFile,
+    Listen,
+    ModelFolders,
+    check_folders,
+    required,
+    serve_until_signal,
+    stored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from satchel.runtime.net.address import Address
 
-LOOPBACK = "127.0.0.1"
-
 
 def device(
-    listen: Annotated[
-        str,
-        typer.Option(
-            "--listen",
-            metavar="HOST[:PORT]",
-            help="Address of this host on which to listen; 127.0.0.1 is for programs of this host alone.",
-        ),
-    ] = LOOPBACK,
-    key_file: Annotated[
-        Path | None,
-        typer.Option("--key-file", metavar="FILE", help="The key that clients have too; required."),
-    ] = None,
+    listen: Listen = LOOPBACK,
+    key_file: KeyFile = None,
     devices: Annotated[
         str,
         typer.Option("-dev", "--device", metavar="NAMES", help="Devices to lend; default: all of this host."),
     ] = "auto",
-    models: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--models",
-            metavar="DIR",
-            help="Folder of model files, repeatable; default: where the client's file lies, and the store.",
-        ),
-    ] = None,
+    models: ModelFolders = None,
     make_key: Annotated[
         Path | None, typer.Option("--make-key", metavar="FILE", help="Write a new key to a file, and end.")
     ] = None,
@@ -66,9 +55,7 @@ def device(
         write_key(make_key)
         note(f"{make_key}: a new key; copy it to each host, readable by its user alone")
         return
-    if key_file is None:
-        raise wrong("--key-file", "it is required: `satchel device --make-key FILE` writes a key")
-    _serve(read_address(listen, 0), key_file, devices, models or [])
+    _serve(read_address(listen, 0), required(key_file), devices, models or [])
 
 
 def _serve(address: Address, key_file: Path, devices: str, models: Sequence[Path]) -> None:
@@ -76,26 +63,12 @@ def _serve(address: Address, key_file: Path, devices: str, models: Sequence[Path
     from satchel.runtime.net.server import DeviceServer, Lent
 
     key = read_key(key_file)
-    for folder in models:
-        if not folder.is_dir():
-            raise wrong("--models", f"{folder} is no folder")
+    check_folders(models)
     names = _names(devices)
-    over = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
-    log_sessions()
-    with DeviceServer(address, key, Lent(names, tuple(models), stored)) as server:
-        shown = address._replace(port=server.port)
-        note(f"{shown.host} port {shown.port}: lends {', '.join(names)}")
-        over.wait()
-    note("ended")
-
-
-def stored(name: str) -> list[Path]:
-    """Files of that name in the store."""
-    from satchel.store import Store
-
-    return [entry.path for entry in Store().list() if entry.path.name == name]
+    serve_until_signal(
+        lambda: DeviceServer(address, key, Lent(names, tuple(models), stored)),
+        lambda server: f"{address.host} port {server.port}: lends {', '.join(names)}",
+    )
 
 
 def _names(devices: str) -> tuple[str, ...]:
@@ -112,15 +85,3 @@ def _names(devices: str) -> tuple[str, ...]:
             note(line)
         found = tuple(device.name for device in opened.devices)
     return wanted.devices or found
-
-
-def log_sessions() -> None:
-    """Shows what the server logs: who comes and goes."""
-    import logging
-
-    from satchel.runtime.log import LOG
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    LOG.addHandler(handler)
-    LOG.setLevel(logging.INFO)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from satchel.cli.commands.device import LOOPBACK, log_sessions, stored
-from satchel.cli.console import note
-from satchel.cli.groups import wrong
+from satchel.cli.lending import (
+    LOOPBACK,
+    KeyFile,
+    Listen,
+    ModelFolders,
+    check_folders,
+    required,
+    serve_until_signal,
+    stored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,18 +25,8 @@ if TYPE_CHECKING:
 
 
 def engine(
-    listen: Annotated[
-        str,
-        typer.Option(
-            "--listen",
-            metavar="HOST[:PORT]",
-            help="Address of this host on which to listen; 127.0.0.1 is for programs of this host alone.",
-        ),
-    ] = LOOPBACK,
-    key_file: Annotated[
-        Path | None,
-        typer.Option("--key-file", metavar="FILE", help="The key that clients have too; required."),
-    ] = None,
+    listen: Listen = LOOPBACK,
+    key_file: KeyFile = None,
     devices: Annotated[
         str, typer.Option("-dev", "--device", metavar="NAMES", help="Devices of the engines.")
     ] = "auto",
@@ -39,14 +34,7 @@ def engine(
     engines: Annotated[
         int, typer.Option("--engines", min=1, help="Programs that may have an engine at the same time.")
     ] = 1,
-    models: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--models",
-            metavar="DIR",
-            help="Folder of model files, repeatable; default: where the client's file lies, and the store.",
-        ),
-    ] = None,
+    models: ModelFolders = None,
     sandbox: Annotated[
         bool, typer.Option("--sandbox/--no-sandbox", help="Keep the engines in a sandbox.")
     ] = True,
@@ -60,12 +48,8 @@ def engine(
         satchel engine --listen 192.168.0.2 --key-file fleet.key
         satchel engine --listen 192.168.0.2:9000 --key-file fleet.key -dev cuda:0
     """
-    if key_file is None:
-        raise wrong("--key-file", "it is required: `satchel device --make-key FILE` writes a key")
-    for folder in models or []:
-        if not folder.is_dir():
-            raise wrong("--models", f"{folder} is no folder")
-    serve(listen, key_file, models or [], engines, device=devices, threads=threads, sandbox=sandbox)
+    check_folders(models or [])
+    serve(listen, required(key_file), models or [], engines, device=devices, threads=threads, sandbox=sandbox)
 
 
 def serve(
@@ -79,12 +63,9 @@ def serve(
     from satchel.runtime.net.remote_process import PORT
     from satchel.runtime.net.server import Lent
 
-    key, address, over = read_key(key_file), read_address(listen, 0, PORT), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
-    log_sessions()
+    key, address = read_key(key_file), read_address(listen, 0, PORT)
     offered = Offered(Lent((), tuple(models), stored), Options(**options), engines)
-    with EngineServer(address, key, offered) as server:
-        note(f"{address.host} port {server.port}: lends engines")
-        over.wait()
-    note("ended")
+    serve_until_signal(
+        lambda: EngineServer(address, key, offered),
+        lambda server: f"{address.host} port {server.port}: lends engines",
+    )

@@ -369,11 +369,7 @@ class Fleet:
 
     def close(self) -> None:
         """Cancels everything in flight and ends all processes."""
-        with self._lock:
-            self._closed = True
-            self._end_line(End("cancelled"))
-            services = list(self._of)
-        self._over.set()
+        services = self._end_all()
         for service in services:
             service.tell_to_close()
         for service in services:
@@ -381,13 +377,18 @@ class Fleet:
 
     def kill(self) -> None:
         """Ends all processes at once, and begins no other."""
+        services = self._end_all()
+        for service in services:
+            service.kill()
+
+    def _end_all(self) -> list[WorkerService]:
+        """Takes no more requests and ends those in the line; gives the services that are to end."""
         with self._lock:
             self._closed = True
             self._end_line(End("cancelled"))
             services = list(self._of)
         self._over.set()
-        for service in services:
-            service.kill()
+        return services
 
     def _check_open(self) -> None:
         if self._closed:
