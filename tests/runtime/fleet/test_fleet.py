@@ -216,14 +216,20 @@ def test_a_member_of_another_version_may_not_join(
 def test_limits_are_those_of_the_fleet(path: Path) -> None:
     limits = SchedulerLimits(queue=3)
     with Model.load(path, slots=1, threads=1, replicas=2, limits=limits) as model:
-        replies = begun(model, prompts(5), 2000)  # two run, three wait
+        fleet = fleet_of(model)
+        pids = [member.service.pid for member in fleet.members.values()]
+        for pid in pids:  # none of the requests can end by itself
+            os.kill(pid, signal.SIGSTOP)
+        replies = begun(model, prompts(5), 2000)  # two have slots, three wait
         with pytest.raises(QueueFull):
             begun(model, prompts(1), 4)
         replies.pop().close()
-        until(lambda: model.stats().waiting == 2, "one has left")
+        until(lambda: len(fleet._at) + fleet.waiting == 4, "one has left")
         replies += begun(model, prompts(1), 4)
         for reply in replies:
             reply.close()
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
         until(lambda: not (model.stats().running or model.stats().waiting), "all have left")
         assert model.stats().requests == {"cancelled": 6}
 
