@@ -1,4 +1,7 @@
 /* bench.cuh: what the benches of kernels share: the end at an error of CUDA, and random numbers. */
+#include <cuda_bf16.h> /* the kernels' own headers include none of the toolkit's */
+#include <cuda_fp16.h>
+
 #include <cstdio>
 #include <cstdlib>
 

@@ -18,16 +18,27 @@ static inline int sample_groups(const gpu_call *c) {
     return c->v[0].shape[0] < SAMPLE_GROUPS ? c->v[0].shape[0] : SAMPLE_GROUPS;
 }
 
-/* Scratch: each group's candidate sets, then for each row the largest logit of each BEST_CHUNK and its index. */
+/* Scratch: each group's candidate sets, then for each row the largest logit of each stretch and its index. */
 static inline uint64_t scratch_sample(const gpu_call *c, const gpu_traits *t) {
-    uint64_t n = (uint64_t)c->v[1].shape[1], stretches = (n + BEST_CHUNK - 1) / BEST_CHUNK;
+    uint64_t n = (uint64_t)c->v[1].shape[1], stretches = parts((int64_t)n, BEST_CHUNK);
     (void)t;
     return (uint64_t)sample_groups(c) * ((n + 1) / 2 * 2) * SAMPLE_BYTES + (uint64_t)c->v[0].shape[0] * stretches * 8;
 }
 
+/* Behind that for each row the sums of each REPORT_CHUNK, two of 64 bits. */
+static inline uint64_t scratch_logprobs(const gpu_call *c, const gpu_traits *t) {
+    return scratch_sample(c, t) + (uint64_t)c->v[0].shape[0] * parts(c->v[1].shape[1], REPORT_CHUNK) * 16;
+}
+
+/* A wave for each stretch. */
 static inline void grid_best(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    uint32_t n = (uint32_t)c->v[1].shape[1], stretch = n < BEST_CHUNK ? n : BEST_CHUNK;
-    *g = grid_of(parts(n, BEST_CHUNK), c->v[0].shape[0], 1, threads_for(t, stretch / 8, THREADS), 8 * THREADS / 8);
+    uint32_t stretches = parts(c->v[1].shape[1], BEST_CHUNK), threads = threads_for(t, BEST_THREADS, BEST_THREADS);
+    *g = grid_of(parts(stretches, threads / (uint32_t)t->wave), c->v[0].shape[0], 1, threads, 0);
+}
+
+static inline void grid_report(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    *g = grid_of(parts(c->v[1].shape[1], REPORT_CHUNK), c->v[0].shape[0], 1, threads_for(t, THREADS, THREADS),
+                 SAMPLE_LOCAL);
 }
 
 static inline void grid_sample(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {

@@ -39,7 +39,11 @@ enum {
     SAMPLE_GROUPS = 64,    /* groups; each loops over rows and has scratch of its own */
     SAMPLE_BYTES = 20,     /* bytes of scratch per token of the vocabulary and group */
     SAMPLE_LOCAL = 8192,   /* bytes of a group's local memory */
-    BEST_CHUNK = 1024      /* logits per group of sample_best, which finds the largest */
+    BEST_CHUNK = 256,      /* logits of a stretch, of which a wave finds the largest */
+    BEST_THREADS = 128,    /* of a group of such waves */
+    BEST_MOST = 4096,      /* stretches of a row, up to which candidates are gathered */
+    GATHER_MOST = 1024,    /* candidates, up to which they are */
+    REPORT_CHUNK = 4096    /* logits per group of logprobs_parts */
 };
 enum { SAMPLE_TOKEN, SAMPLE_MASKED };
 

@@ -18,7 +18,7 @@ typedef struct {
     uint64_t weights[DIGITS];
     uint32_t counts[DIGITS];
     uint64_t lanes[8]; /* bits of doubles */
-    float floats[SAMPLE_THREADS / 8];
+    float floats[SAMPLE_THREADS / 8], reach;
     int32_t at;
 } sample_room;
 

@@ -188,6 +188,11 @@ const gpu_kernel gpu_portable_kernels[] = {
      SAMPLE_MASKED,
      0,
      {{"sample_best", grid_best, 0}, {"sample", grid_sample, 0}}},
-    {"logprobs", check_rows, scratch_sample, 0, 0, {{"logprobs", grid_sample, 0}}},
+    {"logprobs",
+     check_rows,
+     scratch_logprobs,
+     0,
+     0,
+     {{"logprobs_best", grid_best, 0}, {"logprobs_parts", grid_report, 0}, {"logprobs", grid_sample, 0}}},
     {0},
 };

@@ -47,6 +47,14 @@ CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
     (("penalties",), {"repeat_penalty": 1.2, "frequency_penalty": 0.1, "repeat_last_n": -1}),
     (("top_k", "top_p"), {"top_k": 2**24, "top_p": 0.7}),
 ]  # fmt: skip
+# Chains whose first stage bounds where its candidates lie, so the kernels need not look at all logits.
+NEAR_CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
+    (("top_k", "top_p", "min_p", "temperature"), {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}),
+    (("top_k", "typical", "temperature"), {"temperature": 0.9, "dynatemp_range": 0.5, "top_k": 20, "typical_p": 0.7}),
+    (("min_p", "temperature", "top_p"), {"temperature": 1.4, "min_p": 0.02, "top_p": 0.9}),
+    (("temperature",), {"temperature": 0.0}),
+]  # fmt: skip
+NEAR_VOCABULARY = 12001
 FAR_CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
     ((), {}),
     (("top_p",), {"top_p": 0.95}),
@@ -154,8 +162,23 @@ def sample_cases(rng: np.random.Generator) -> Iterator[Case]:
             (params(rng, chain, **options), "i8"),
         )
         yield Case(f"far-{i}-{'-'.join(chain)}", inputs, (ROWS,), "i32", bound=0)
+    for i, (chain, options) in enumerate(NEAR_CHAINS):
+        for kind, x in (("usual", logits(rng, NEAR_VOCABULARY)), ("far", far(rng, NEAR_VOCABULARY))):
+            records = params(rng, chain, **options)
+            inputs = ((x, "f32"), *places(rng, NEAR_VOCABULARY), (records, "i8"))
+            yield Case(f"near-{i}-{kind}", inputs, (ROWS,), "i32", bound=0)
     for name in SAMPLERS:
         yield any_case(rng, name)
+
+
+def few_tokens(rng: np.random.Generator, vocabulary: int) -> Array:
+    """Token bitmasks as a grammar makes them: of one token, of some, of all that stand together, of none."""
+    allowed = np.zeros((ROWS, -(-vocabulary // 32) * 32), np.uint8)
+    for row, count in zip(allowed, (1, 3, 30, 60, 1, 300, 2, 9), strict=True):
+        row[rng.choice(vocabulary, count, replace=False)] = 1
+    allowed[5, 700:1900] = 1
+    allowed[7] = 0
+    return np.packbits(allowed, axis=-1, bitorder="little").view(np.int32)
 
 
 def masked_cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -183,10 +206,20 @@ def masked_cases(rng: np.random.Generator) -> Iterator[Case]:
                 (edits, "i32"),
             )
             yield Case(f"{i}-{'-'.join(chain)}-{name}", inputs, (ROWS, 2), "i32", bound=0)
+    for i, (chain, options) in enumerate(NEAR_CHAINS):
+        for kind, x in (("usual", logits(rng, NEAR_VOCABULARY)), ("far", far(rng, NEAR_VOCABULARY))):
+            inputs = (
+                (x, "f32"),
+                *places(rng, NEAR_VOCABULARY),
+                (params(rng, chain, **options, masked=1), "i8"),
+                (few_tokens(rng, NEAR_VOCABULARY), "i32"),
+                (np.zeros((ROWS, 6, 2), np.int32), "i32"),
+            )
+            yield Case(f"near-{i}-{kind}-masked", inputs, (ROWS, 2), "i32", bound=0)
 
 
 def report_cases(rng: np.random.Generator) -> Iterator[Case]:
-    for vocabulary, k in ((300, 20), (4099, 1), (64, 64)):
+    for vocabulary, k in ((300, 20), (4099, 1), (64, 64), (NEAR_VOCABULARY, 20)):
         ids = rng.integers(0, vocabulary, ROWS).astype(np.int32)
         given = params(rng, (), report=1)
         given[2::3] = params(rng, (), report=0)[2::3]
