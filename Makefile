@@ -18,6 +18,8 @@ RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder 
 
 .PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed coverage faults fuzz nightly-fuzz soak endurance bench doctor docs wheels wheels-run clean
 .DELETE_ON_ERROR:
+# Where it is set, each of the many processes that tests start compiles all modules anew, which takes it twice the time.
+unexport PYTHONDONTWRITEBYTECODE
 
 chat: .venv/ready
 	@$(BIN)/satchel chat
