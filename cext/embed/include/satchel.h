@@ -42,7 +42,7 @@ enum {
     SATCHEL_E_DEVICE = -5, /* the kernels refuse the plan, or a step failed */
     SATCHEL_E_FULL = -6,   /* every slot has a reply */
     SATCHEL_E_LONG = -7,   /* the prompt is longer than the context */
-    SATCHEL_E_WORKER = -8, /* the worker process cannot be started, has ended, or broke its rules */
+    SATCHEL_E_WORKER = -8, /* the worker process cannot be started, has ended, is silent, or broke its rules */
     SATCHEL_E_LACKS = -9   /* the engine in use does not do this; the other one may */
 };
 
