@@ -53,7 +53,7 @@ static void render(int escaped, long long seconds, const char *hex) {
 
 /* Runs a command whose first word was read by strtok(); 0: it is none of these. */
 int template_command(const char *word) {
-    char *rest = strtok(NULL, " ");
+    char *rest = strcmp(word, "end_section") ? strtok(NULL, " ") : NULL;
     if (!strcmp(word, "read_section")) {
         load(rest);
     } else if (!strcmp(word, "render")) {
