@@ -38,9 +38,6 @@ int tpl_fail(tpl_heap *h, int code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(h->reason, sizeof h->reason, format, args);
     va_end(args);
-    for (char *c = h->reason; *c; c++) /* a template's names and texts may have line ends and escapes of terminals */
-        if ((unsigned char)*c < ' ' || *c == 127)
-            *c = ' ';
     return h->code = code;
 }
 
