@@ -21,7 +21,7 @@ SIGNS = 20  # of life, at least, in the time after which a program gives up
 STUCK = 600.0  # seconds of one step or compilation after which it counts as endless
 
 
-class Line:
+class ProgramPipe:
     """The way to the program. Any thread may write, one message at a time. timeout: seconds; 0: none."""
 
     def __init__(self, file: BinaryIO, timeout: float) -> None:
@@ -53,8 +53,8 @@ class Vitals:
     process ends, because its thread cannot be.
     """
 
-    def __init__(self, session: AppSession, line: Line, seconds: float) -> None:
-        self._line, self._dog = line, Watchdog(0, STUCK, seconds)
+    def __init__(self, session: AppSession, pipe: ProgramPipe, seconds: float) -> None:
+        self._pipe, self._dog = pipe, Watchdog(0, STUCK, seconds)
         self._beats = Beats(lambda: session.pulse, seconds)
 
     def look(self) -> None:
@@ -62,20 +62,20 @@ class Vitals:
         self._dog.heard(self._beats.look())
         with suppress(OSError):  # the program has ended, and reading its calls will end this process
             if not self._dog.hopeless:
-                self._line.sign()
+                self._pipe.sign()
                 return
-            self._line.answer(E_DEVICE, wire.data(f"the engine {self._dog.hopeless}".encode()))
+            self._pipe.answer(E_DEVICE, wire.data(f"the engine {self._dog.hopeless}".encode()))
         os._exit(1)
 
 
 def serve(session: AppSession, calls: BinaryIO, answers: BinaryIO, timeout: float) -> None:
     """Answers calls until the program closes the pipe. BrokenPipeError where it ends before an answer."""
-    line, over = Line(answers, timeout), threading.Event()
+    pipe, over = ProgramPipe(answers, timeout), threading.Event()
     seconds = min(BEAT, timeout / SIGNS) if timeout else BEAT
-    ticking(Vitals(session, line, seconds).look, over, "satchel-alive", seconds)
+    ticking(Vitals(session, pipe, seconds).look, over, "satchel-alive", seconds)
     try:
         while (request := wire.read_request(calls)) is not None:
-            line.begin()
-            line.answer(*session.answer(*request))
+            pipe.begin()
+            pipe.answer(*session.answer(*request))
     finally:
         over.set()

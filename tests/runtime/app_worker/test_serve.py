@@ -15,7 +15,7 @@ from waiting import joined
 from satchel.errors.threads import begin
 from satchel.runtime.app_worker import serve, wire
 from satchel.runtime.app_worker.calls import E_DEVICE
-from satchel.runtime.app_worker.serve import STUCK, Line, Vitals
+from satchel.runtime.app_worker.serve import STUCK, ProgramPipe, Vitals
 from satchel.runtime.engine.watchdog import Pulse
 
 
@@ -63,13 +63,13 @@ def test_signs_of_life_come_while_a_call_is_answered() -> None:
 
 def test_nothing_is_written_between_calls() -> None:
     file = io.BytesIO()
-    line = Line(file, 60.0)
-    line.sign()
+    pipe = ProgramPipe(file, 60.0)
+    pipe.sign()
     assert file.getvalue() == b""
     for _ in range(2):
-        line.begin()
-        line.answer(0, b"")
-        line.sign()
+        pipe.begin()
+        pipe.answer(0, b"")
+        pipe.sign()
     file.seek(0)
     assert [message(file)[0] for _ in range(3)] == [wire.ALIVE, 0, 0]  # the first call tells the timeout
     assert file.read() == b""
@@ -82,9 +82,9 @@ def test_an_engine_that_is_stuck_is_an_error_and_the_end(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "_exit", leave)
     session: Any = Session()
     file = io.BytesIO()
-    line = Line(file, 0.0)
-    vitals = Vitals(session, line, STUCK / 4)
-    line.begin()
+    pipe = ProgramPipe(file, 0.0)
+    vitals = Vitals(session, pipe, STUCK / 4)
+    pipe.begin()
     for _ in range(50):  # steps that end
         session.pulse.begin("step")
         vitals.look()
