@@ -48,8 +48,7 @@ enum {
 
 SATCHEL_API uint32_t satchel_level(void);      /* SATCHEL_LEVEL of the library */
 SATCHEL_API const char *satchel_version(void); /* the library's version, such as "1.2.0" */
-SATCHEL_API const char *
-satchel_error(void); /* of this thread's last call that failed, in a line; valid until the next one */
+SATCHEL_API const char *satchel_error(void);   /* one line, of this thread's last failed call, until the next one */
 
 /* --- models */
 

@@ -143,8 +143,8 @@ def test_a_template_that_raises_says_its_line(driver: Driver, tmp_path: Path) ->
 
 
 def test_an_error_is_one_line_without_control_characters(driver: Driver, tmp_path: Path) -> None:
-    load(driver, section_of("{{ raise_exception('no\\n\\x1b[31m\\tmore') }}"), tmp_path)
-    with pytest.raises(DriverError, match=r"conversation: no  \[31m more$"):
+    load(driver, section_of("{{ messages[0]['no\\n\\x1b[31m\\tmore'].x }}"), tmp_path)
+    with pytest.raises(DriverError, match=r"^chat template line 1: 'no  \[31m more' is undefined$"):
         render(driver, HELLO)
 
 
