@@ -96,6 +96,14 @@ def speeds(library: Library, model: Model, ids: list[int], count: int) -> tuple[
     return ours, timed(engine)
 
 
+def driver(folder: Path, library: Path) -> Path:
+    """The test driver, linked with the library as programs are."""
+    source, include = ROOT / "tests" / "cext" / "embed" / "driver.c", ROOT / "cext" / "embed" / "include"
+    made = ["cc", "-O2", "-DPUBLIC_FUNCTIONS", f"-I{include}", source, "-o", folder / "driver"]
+    subprocess.run([*made, f"-L{library}", "-lsatchel", f"-Wl,-rpath,{library}"], check=True)
+    return folder / "driver"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("app", type=Path)
@@ -104,12 +112,7 @@ def main() -> None:
     parser.add_argument("-t", "--threads", type=int, default=2)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "driver"
-        source, include = ROOT / "tests" / "cext" / "embed" / "driver.c", ROOT / "cext" / "embed" / "include"
-        where = given.library.resolve()
-        made = ["cc", "-O2", f"-I{include}", source, "-o", program, f"-L{where}", "-lsatchel"]
-        subprocess.run([*made, f"-Wl,-rpath,{where}"], check=True)
-        report(program, given)
+        report(driver(Path(folder), given.library.resolve()), given)
 
 
 def report(program: Path, given: argparse.Namespace) -> None:

@@ -49,7 +49,7 @@ GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"
 MUSL = {"libc.so"}
 MACOS = {"/usr/lib/libSystem.B.dylib"}
 WINDOWS = re.compile(r"(?:kernel32|ntdll|advapi32|api-ms-win-crt-[\w-]+)\.dll", re.I)
-SOCKETS = "ws2_32.dll"  # of programs that serve
+PROGRAMS = {"ws2_32.dll", "shell32.dll"}  # of programs: sockets, and the words of the command line
 # How LIEF names a processor, and how tags do.
 X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
 PROCESSORS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}
@@ -367,7 +367,7 @@ def program(content: bytes, target: str) -> Iterator[str]:
     elif isinstance(binary, lief.PE.Binary):
         kind, machine = "windows", binary.header.machine
         foreign = {one.name for one in binary.imports if not WINDOWS.fullmatch(one.name)}
-        foreign = {name for name in foreign if name.lower() != SOCKETS}
+        foreign = {name for name in foreign if name.lower() not in PROGRAMS}
     else:
         yield "neither ELF nor Mach-O nor PE"
         return

@@ -88,6 +88,8 @@ def papers() -> wheels.Files:
         "Metadata-Version: 2.4\nName: satchel-stubs\n"
         f"Version: {version()}\nSummary: Programs without a model, for satchel bundle\n"
         "License-Expression: MIT\nLicense-File: LICENSE\nRequires-Python: >=3.11\n"
+        "Description-Content-Type: text/plain\n\n"
+        "What `satchel bundle` puts a model behind: static programs that chat or serve, one a target.\n"
     )
     return {"METADATA": metadata.encode(), "licenses/LICENSE": (wheels.ROOT / "LICENSE").read_bytes()}
 

@@ -14,23 +14,41 @@ package satchel
 static char *reason(int64_t code) {
 	return code < 0 ? strdup(satchel_error()) : NULL;
 }
-static int32_t open_model(const char *path, int32_t context, int32_t slots, satchel_model **model, char **error) {
+static int32_t open_model(const char *path, int32_t context, int32_t slots, int32_t threads, int32_t engine, const char *worker,
+                          satchel_model **model, char **error) {
 	satchel_model_options options;
 	satchel_model_options_init(&options, sizeof options);
 	options.context = context;
 	options.slots = slots;
+	options.threads = threads;
+	options.engine = engine;
+	options.worker = *worker ? worker : NULL;
 	int32_t code = satchel_open(path, &options, model);
 	*error = reason(code);
 	return code;
 }
-static int32_t begin(satchel_model *model, const char *text, int64_t length, float temperature, int64_t max_tokens, int64_t seed,
-                     satchel_reply **reply, char **error) {
+static int32_t begin_chat(satchel_model *model, const char *request, int64_t length, const satchel_generate_options *options,
+                          satchel_reply **reply) {
+	satchel_chat_prompt *prompt = NULL;
+	int64_t count;
+	int32_t code = satchel_chat_render(model, request, length, &prompt);
+	if (code >= 0) {
+		const int32_t *ids = satchel_chat_prompt_ids(prompt, &count);
+		code = satchel_generate(model, ids, count, options, reply);
+	}
+	satchel_chat_prompt_free(prompt);
+	return code;
+}
+// An answer to a text, or to a conversation as JSON.
+static int32_t begin(satchel_model *model, const char *text, int64_t length, int chat, float temperature, int64_t max_tokens,
+                     int64_t seed, satchel_reply **reply, char **error) {
 	satchel_generate_options options;
 	satchel_generate_options_init(&options, sizeof options);
 	options.temperature = temperature;
 	options.max_tokens = max_tokens;
 	options.seed = seed;
-	int32_t code = satchel_generate_text(model, text, length, 0, &options, reply);
+	int32_t code = chat ? begin_chat(model, text, length, &options, reply)
+	                    : satchel_generate_text(model, text, length, 0, &options, reply);
 	*error = reason(code);
 	return code;
 }
@@ -46,6 +64,9 @@ static int32_t next(satchel_reply *reply, const char **text, int64_t *length, ch
 import "C"
 
 import (
+	"encoding/json"
+	"io"
+	"strings"
 	"sync"
 	"unsafe"
 )
@@ -66,6 +87,31 @@ func failed(code C.int32_t, text *C.char) error {
 	return &Error{int(code), C.GoString(text)}
 }
 
+// Engine is what computes.
+type Engine int
+
+// The library, a worker process, or that for files without a plan.
+const (
+	Library Engine = iota
+	Worker
+	Either
+)
+
+// ModelOptions are options of a model; 0 and "": as the file or the machine says.
+type ModelOptions struct {
+	Context int // tokens of a prompt and its answer
+	Slots   int // replies at a time
+	Threads int
+	Engine  Engine
+	Worker  string // the worker's program, a path or a name in PATH
+}
+
+// Message is a part of a conversation. Its role is system, user or assistant.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
 // Options of an answer.
 type Options struct {
 	Temperature float32 // 0: the likeliest token
@@ -80,13 +126,15 @@ type Model struct {
 	replies map[*Reply]bool
 }
 
-// Open opens a model for a context of tokens and a number of replies at a time; 0: as the file says.
-func Open(path string, context, slots int) (*Model, error) {
-	name := C.CString(path)
+// Open opens a model.
+func Open(path string, options ModelOptions) (*Model, error) {
+	name, worker := C.CString(path), C.CString(options.Worker)
 	defer C.free(unsafe.Pointer(name))
+	defer C.free(unsafe.Pointer(worker))
 	model := &Model{replies: map[*Reply]bool{}}
 	var text *C.char
-	code := C.open_model(name, C.int32_t(context), C.int32_t(slots), &model.handle, &text)
+	code := C.open_model(name, C.int32_t(options.Context), C.int32_t(options.Slots), C.int32_t(options.Threads),
+		C.int32_t(options.Engine), worker, &model.handle, &text)
 	if err := failed(code, text); err != nil {
 		return nil, err
 	}
@@ -108,11 +156,24 @@ func (m *Model) Close() {
 
 // Generate begins an answer to a text.
 func (m *Model) Generate(text string, options Options) (*Reply, error) {
+	return m.begin(text, 0, options)
+}
+
+// Chat begins the answer to a conversation.
+func (m *Model) Chat(messages []Message, options Options) (*Reply, error) {
+	request, err := json.Marshal(map[string][]Message{"messages": messages})
+	if err != nil {
+		return nil, err
+	}
+	return m.begin(string(request), 1, options)
+}
+
+func (m *Model) begin(text string, chat C.int, options Options) (*Reply, error) {
 	raw := C.CString(text)
 	defer C.free(unsafe.Pointer(raw))
 	reply := &Reply{model: m}
 	var reason *C.char
-	code := C.begin(m.handle, raw, C.int64_t(len(text)), C.float(options.Temperature), C.int64_t(options.MaxTokens),
+	code := C.begin(m.handle, raw, C.int64_t(len(text)), chat, C.float(options.Temperature), C.int64_t(options.MaxTokens),
 		C.int64_t(options.Seed), &reply.handle, &reason)
 	if err := failed(code, reason); err != nil {
 		return nil, err
@@ -154,6 +215,19 @@ func (r *Reply) Text() string { return r.text }
 
 // Err is the error that ended the answer, or nil.
 func (r *Reply) Err() error { return r.err }
+
+// Print writes the rest of the answer as it is computed, closes the reply, and gives the text.
+func (r *Reply) Print(to io.Writer) (string, error) {
+	defer r.Close()
+	var all strings.Builder
+	for r.Next() {
+		all.WriteString(r.Text())
+		if _, err := io.WriteString(to, r.Text()); err != nil {
+			return all.String(), err
+		}
+	}
+	return all.String(), r.Err()
+}
 
 // Close ends the answer and frees its slot.
 func (r *Reply) Close() {

@@ -14,20 +14,27 @@ static void fail(JNIEnv *env, int32_t code, const char *text) {
         (*env)->Throw(env, made);
 }
 
-JNIEXPORT jlong JNICALL Java_satchel_Model_open(JNIEnv *env, jclass self, jbyteArray path, jint context, jint slots) {
+JNIEXPORT jlong JNICALL Java_satchel_Model_open(JNIEnv *env, jclass self, jbyteArray path, jint context, jint slots,
+                                                jint threads, jint engine, jbyteArray worker) {
     satchel_model_options options;
     satchel_model *model = NULL;
     jbyte *name = (*env)->GetByteArrayElements(env, path, NULL);
+    jbyte *program = name ? (*env)->GetByteArrayElements(env, worker, NULL) : NULL;
     int32_t code;
     (void)self;
-    if (!name)
-        return 0;
-    satchel_model_options_init(&options, sizeof options);
-    options.context = context;
-    options.slots = slots;
-    if ((code = satchel_open((const char *)name, &options, &model)) < 0)
-        fail(env, code, satchel_error());
-    (*env)->ReleaseByteArrayElements(env, path, name, JNI_ABORT);
+    if (program) {
+        satchel_model_options_init(&options, sizeof options);
+        options.context = context;
+        options.slots = slots;
+        options.threads = threads;
+        options.engine = engine;
+        options.worker = (const char *)program;
+        if ((code = satchel_open((const char *)name, &options, &model)) < 0)
+            fail(env, code, satchel_error());
+        (*env)->ReleaseByteArrayElements(env, worker, program, JNI_ABORT);
+    }
+    if (name)
+        (*env)->ReleaseByteArrayElements(env, path, name, JNI_ABORT);
     return (jlong)(intptr_t)model;
 }
 
@@ -36,8 +43,24 @@ JNIEXPORT void JNICALL Java_satchel_Model_close(JNIEnv *env, jclass self, jlong 
     satchel_close((satchel_model *)(intptr_t)model);
 }
 
-JNIEXPORT jlong JNICALL Java_satchel_Model_begin(JNIEnv *env, jclass self, jlong model, jbyteArray text,
+/* Begins an answer to a conversation as JSON. */
+static int32_t begin_chat(satchel_model *model, const char *request, int64_t length, const satchel_generate_options *o,
+                          satchel_reply **reply) {
+    satchel_chat_prompt *prompt = NULL;
+    int64_t count;
+    int32_t code = satchel_chat_render(model, request, length, &prompt);
+    if (code >= 0) {
+        const int32_t *ids = satchel_chat_prompt_ids(prompt, &count);
+        code = satchel_generate(model, ids, count, o, reply);
+    }
+    satchel_chat_prompt_free(prompt);
+    return code;
+}
+
+/* Of a text, or of a conversation as JSON. */
+JNIEXPORT jlong JNICALL Java_satchel_Model_begin(JNIEnv *env, jclass self, jlong handle, jbyteArray text, jboolean chat,
                                                  jfloat temperature, jlong max_tokens, jlong seed) {
+    satchel_model *model = (satchel_model *)(intptr_t)handle;
     satchel_generate_options options;
     satchel_reply *reply = NULL;
     jbyte *raw = (*env)->GetByteArrayElements(env, text, NULL);
@@ -49,8 +72,9 @@ JNIEXPORT jlong JNICALL Java_satchel_Model_begin(JNIEnv *env, jclass self, jlong
     options.temperature = temperature;
     options.max_tokens = max_tokens;
     options.seed = seed;
-    code = satchel_generate_text((satchel_model *)(intptr_t)model, (const char *)raw, (*env)->GetArrayLength(env, text),
-                                 0, &options, &reply);
+    code =
+        chat ? begin_chat(model, (const char *)raw, (*env)->GetArrayLength(env, text), &options, &reply)
+             : satchel_generate_text(model, (const char *)raw, (*env)->GetArrayLength(env, text), 0, &options, &reply);
     if (code < 0)
         fail(env, code, satchel_error());
     (*env)->ReleaseByteArrayElements(env, text, raw, JNI_ABORT);

@@ -1,4 +1,4 @@
-/* satchel_node.c: libsatchel as a Node-API addon: open, generate, next, free. Tokens are computed in Node's pool of threads, so
+/* satchel_node.c: libsatchel as a Node-API addon: open, generate, chat, next, free. Tokens are computed in Node's pool of threads, so
  * the event loop never waits. satchel.mjs makes classes of these functions.
  *
  * A model is counted: by its handle in JavaScript, and by each reply. So it is closed after its replies, in whatever order the
@@ -91,13 +91,24 @@ static void *handle_of(napi_env env, napi_value value) {
     return found;
 }
 
-/* open(path, {context, slots, threads}) */
+/* A property that is a string, for free(); NULL where the object has none. */
+static char *property_text(napi_env env, napi_value object, const char *name) {
+    napi_value value;
+    napi_valuetype kind;
+    size_t length;
+    if (napi_typeof(env, object, &kind) != napi_ok || kind != napi_object ||
+        napi_get_named_property(env, object, name, &value) != napi_ok)
+        return NULL;
+    return text_of(env, value, &length);
+}
+
+/* open(path, {context, slots, threads, engine, worker}) */
 static napi_value open_model(napi_env env, napi_callback_info info) {
     napi_value args[2], made;
     size_t n = 2, length;
     satchel_model_options options;
     model_box *box = calloc(1, sizeof *box);
-    char *path;
+    char *path, *worker;
     int32_t code;
     napi_get_cb_info(env, info, &n, args, NULL, NULL);
     path = box ? text_of(env, args[0], &length) : NULL;
@@ -109,8 +120,11 @@ static napi_value open_model(napi_env env, napi_callback_info info) {
     options.context = (int32_t)number_of(env, args[1], "context", 0);
     options.slots = (int32_t)number_of(env, args[1], "slots", 0);
     options.threads = (int32_t)number_of(env, args[1], "threads", 0);
+    options.engine = (int32_t)number_of(env, args[1], "engine", SATCHEL_ENGINE_LIBRARY);
+    options.worker = worker = property_text(env, args[1], "worker");
     code = satchel_open(path, &options, &box->model);
     free(path);
+    free(worker);
     if (code < 0) {
         free(box);
         return fail(env, satchel_error());
@@ -120,8 +134,22 @@ static napi_value open_model(napi_env env, napi_callback_info info) {
     return made;
 }
 
-/* generate(model, text, {temperature, max_tokens, seed, top_k, top_p, min_p}) */
-static napi_value generate(napi_env env, napi_callback_info info) {
+/* Begins an answer to a conversation, whose request satchel_chat_render() takes. */
+static int32_t begin_chat(satchel_model *model, const char *request, size_t length, const satchel_generate_options *o,
+                          satchel_reply **reply) {
+    satchel_chat_prompt *prompt = NULL;
+    int64_t count;
+    int32_t code = satchel_chat_render(model, request, (int64_t)length, &prompt);
+    if (code >= 0) {
+        const int32_t *ids = satchel_chat_prompt_ids(prompt, &count);
+        code = satchel_generate(model, ids, count, o, reply);
+    }
+    satchel_chat_prompt_free(prompt);
+    return code;
+}
+
+/* An answer to a text, or to a conversation as JSON. */
+static napi_value begin(napi_env env, napi_callback_info info, int chat) {
     napi_value args[3], made;
     size_t n = 3, length;
     satchel_generate_options o;
@@ -131,7 +159,7 @@ static napi_value generate(napi_env env, napi_callback_info info) {
     int32_t code;
     napi_get_cb_info(env, info, &n, args, NULL, NULL);
     if (!(owner = handle_of(env, args[0])) || !(text = text_of(env, args[1], &length)))
-        return fail(env, "generate: expected a model and a text");
+        return fail(env, chat ? "chat: expected a model and a request" : "generate: expected a model and a text");
     if (!(box = calloc(1, sizeof *box))) {
         free(text);
         return fail(env, "no memory for a reply");
@@ -143,7 +171,8 @@ static napi_value generate(napi_env env, napi_callback_info info) {
     o.top_k = (int32_t)number_of(env, args[2], "top_k", o.top_k);
     o.top_p = (float)number_of(env, args[2], "top_p", o.top_p);
     o.min_p = (float)number_of(env, args[2], "min_p", o.min_p);
-    code = satchel_generate_text(owner->model, text, (int64_t)length, 0, &o, &box->reply);
+    code = chat ? begin_chat(owner->model, text, length, &o, &box->reply)
+                : satchel_generate_text(owner->model, text, (int64_t)length, 0, &o, &box->reply);
     free(text);
     if (code < 0) {
         free(box);
@@ -153,6 +182,16 @@ static napi_value generate(napi_env env, napi_callback_info info) {
     owner->count++;
     napi_create_external(env, box, reply_gone, NULL, &made);
     return made;
+}
+
+/* generate(model, text, {temperature, max_tokens, seed, top_k, top_p, min_p}) */
+static napi_value generate(napi_env env, napi_callback_info info) {
+    return begin(env, info, 0);
+}
+
+/* chat(model, request, the same options) */
+static napi_value chat(napi_env env, napi_callback_info info) {
+    return begin(env, info, 1);
 }
 
 /* In a thread of the pool. The text of an error belongs to this thread, so it is copied here. */
@@ -235,7 +274,8 @@ NAPI_MODULE_INIT() {
     static const struct {
         const char *name;
         napi_callback call;
-    } functions[] = {{"open", open_model}, {"generate", generate}, {"next", next}, {"free", free_reply}};
+    } functions[] = {
+        {"open", open_model}, {"generate", generate}, {"chat", chat}, {"next", next}, {"free", free_reply}};
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         napi_value made;
         napi_create_function(env, functions[i].name, NAPI_AUTO_LENGTH, functions[i].call, NULL, &made);

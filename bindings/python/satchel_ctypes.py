@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int32, c_int64, c_uint32, c_void_p
 from typing import Any
+
+# SATCHEL_ENGINE_: this library, a worker process, or that for files without a plan.
+LIBRARY, WORKER, EITHER = 0, 1, 2
 
 
 class ModelOptions(ctypes.Structure):
@@ -22,6 +26,8 @@ class ModelOptions(ctypes.Structure):
         ("slots", c_int32),
         ("threads", c_int32),
         ("threads_decode", c_int32),
+        ("engine", c_int32),
+        ("worker", c_char_p),
     )
 
 
@@ -85,11 +91,16 @@ def _load() -> ctypes.CDLL:
         POINTER(GenerateOptions),
         handle,
     )
+    library.satchel_chat_render.argtypes = (c_void_p, c_char_p, c_int64, handle)
+    library.satchel_chat_prompt_ids.argtypes = (c_void_p, POINTER(c_int64))
+    library.satchel_chat_prompt_ids.restype = c_void_p
+    library.satchel_chat_prompt_free.argtypes = (c_void_p,)
+    library.satchel_generate.argtypes = (c_void_p, c_void_p, c_int64, POINTER(GenerateOptions), handle)
     library.satchel_reply_next.argtypes = (c_void_p, POINTER(Piece))
     library.satchel_reply_free.argtypes = (c_void_p,)
     for name in ("satchel_model_options_init", "satchel_generate_options_init", "satchel_close"):
         getattr(library, name).restype = None
-    library.satchel_reply_free.restype = None
+    library.satchel_reply_free.restype = library.satchel_chat_prompt_free.restype = None
     return library
 
 
@@ -102,15 +113,23 @@ def _checked(code: int) -> int:
     return code
 
 
+def _options(options: dict[str, Any]) -> GenerateOptions:
+    given = GenerateOptions()
+    _library.satchel_generate_options_init(byref(given), ctypes.sizeof(given))
+    for name, value in options.items():
+        setattr(given, name, value)
+    return given
+
+
 class Model:
     """An open model; `with` closes it. Options are the fields of ModelOptions."""
 
-    def __init__(self, path: str | os.PathLike[str], **options: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self._handle, self._replies = c_void_p(), set[Reply]()
         given = ModelOptions()
         _library.satchel_model_options_init(byref(given), ctypes.sizeof(given))
         for name, value in options.items():
-            setattr(given, name, value)
+            setattr(given, name, os.fsencode(value) if name == "worker" and value is not None else value)
         _checked(_library.satchel_open(os.fsencode(path), byref(given), byref(self._handle)))
 
     def __enter__(self) -> Model:
@@ -128,14 +147,21 @@ class Model:
 
     def generate(self, text: str, **options: Any) -> Reply:
         """Begins an answer. Options are the fields of GenerateOptions."""
-        given, handle, raw = GenerateOptions(), c_void_p(), text.encode()
-        _library.satchel_generate_options_init(byref(given), ctypes.sizeof(given))
-        for name, value in options.items():
-            setattr(given, name, value)
+        given, handle, raw = _options(options), c_void_p(), text.encode()
         _checked(_library.satchel_generate_text(self._handle, raw, len(raw), 0, byref(given), byref(handle)))
-        reply = Reply(handle, self._replies)
-        self._replies.add(reply)
-        return reply
+        return Reply(handle, self._replies)
+
+    def chat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Reply:
+        """Begins the answer to a conversation, whose messages are as in OpenAI's API."""
+        raw = json.dumps({"messages": list(messages)}).encode()
+        given, prompt, handle, count = _options(options), c_void_p(), c_void_p(), c_int64()
+        _checked(_library.satchel_chat_render(self._handle, raw, len(raw), byref(prompt)))
+        try:
+            ids = _library.satchel_chat_prompt_ids(prompt, byref(count))
+            _checked(_library.satchel_generate(self._handle, ids, count, byref(given), byref(handle)))
+        finally:
+            _library.satchel_chat_prompt_free(prompt)
+        return Reply(handle, self._replies)
 
 
 class Reply:
@@ -143,6 +169,7 @@ class Reply:
 
     def __init__(self, handle: c_void_p, among: set[Reply]) -> None:
         self._handle, self._among = handle, among
+        among.add(self)
 
     def __iter__(self) -> Iterator[str]:
         return self

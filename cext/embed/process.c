@@ -14,18 +14,18 @@ int process_start(const char *program, process *out) {
     return hal_fail(SATCHEL_E_LACKS, "%.60s: this library starts no worker process on this system", program);
 }
 
-int process_send(const process *p, const void *bytes, size_t size) {
-    (void)p, (void)bytes, (void)size;
-    return 0;
+int process_send(const process *p, const void *bytes, size_t size, int patience) {
+    (void)p, (void)bytes, (void)size, (void)patience;
+    return PROCESS_GONE;
 }
 
-int process_receive(const process *p, void *bytes, size_t size) {
-    (void)p, (void)bytes, (void)size;
-    return 0;
+int process_receive(const process *p, void *bytes, size_t size, int patience) {
+    (void)p, (void)bytes, (void)size, (void)patience;
+    return PROCESS_GONE;
 }
 
-void process_end(process *p, char *how, size_t room) {
-    (void)p;
+void process_end(process *p, int at_once, char *how, size_t room) {
+    (void)p, (void)at_once;
     if (room)
         *how = 0;
 }
@@ -39,6 +39,7 @@ int process_is_ours(const process *p) {
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -59,7 +60,8 @@ extern char **environ;
 #define MSG_NOSIGNAL 0
 #endif
 
-enum { PATIENCE_MS = 5000, STEP_MS = 5 };
+enum { PATIENCE_MS = 5000, STEP_MS = 5 }; /* of an end */
+enum { SLICES = 20 };                     /* of a wait for a silent process */
 
 /* Two connected sockets that no other program inherits and that raise no SIGPIPE; the first one is ours. */
 static int connect_two(int ends[2]) {
@@ -135,32 +137,71 @@ int process_start(const char *program, process *out) {
     return 0;
 }
 
-int process_send(const process *p, const void *bytes, size_t size) {
+static int64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Whether the socket is ready, or broken, within so many milliseconds; -1: for ever. Signals do not make it longer. */
+static int ready(int socket, short event, int ms) {
+    struct pollfd one = {socket, event, 0};
+    int64_t until = now_ms() + ms;
+    for (;;) {
+        int64_t left = ms < 0 ? -1 : until - now_ms();
+        int found = poll(&one, 1, left < 0 && ms >= 0 ? 0 : (int)left);
+        if (found >= 0 || errno != EINTR)
+            return found != 0;
+    }
+}
+
+/* Waits in slices, each of which counts once: a program that was stopped for an hour has lost one of them. */
+static int waited(const process *p, short event, int patience) {
+    int slice = patience / SLICES + 1;
+    if (!patience)
+        return ready(p->socket, event, -1);
+    for (int i = 0; i < SLICES; i++)
+        if (ready(p->socket, event, slice))
+            return 1;
+    return 0;
+}
+
+int process_send(const process *p, const void *bytes, size_t size, int patience) {
     const char *at = bytes;
     while (size) {
-        ssize_t went = send(p->socket, at, size, MSG_NOSIGNAL);
+        ssize_t went = send(p->socket, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (went < 0 && errno == EINTR)
             continue;
+        if (went < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            if (!waited(p, POLLOUT, patience))
+                return PROCESS_SILENT;
+            continue;
+        }
         if (went <= 0)
-            return 0;
+            return PROCESS_GONE;
         at += went;
         size -= (size_t)went;
     }
-    return 1;
+    return PROCESS_DONE;
 }
 
-int process_receive(const process *p, void *bytes, size_t size) {
+int process_receive(const process *p, void *bytes, size_t size, int patience) {
     char *at = bytes;
     while (size) {
-        ssize_t came = recv(p->socket, at, size, 0);
+        ssize_t came = recv(p->socket, at, size, MSG_DONTWAIT);
         if (came < 0 && errno == EINTR)
             continue;
+        if (came < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            if (!waited(p, POLLIN, patience))
+                return PROCESS_SILENT;
+            continue;
+        }
         if (came <= 0)
-            return 0;
+            return PROCESS_GONE;
         at += came;
         size -= (size_t)came;
     }
-    return 1;
+    return PROCESS_DONE;
 }
 
 int process_is_ours(const process *p) {
@@ -181,7 +222,7 @@ static pid_t await(pid_t id, int *status, int most_ms) {
     }
 }
 
-void process_end(process *p, char *how, size_t room) {
+void process_end(process *p, int at_once, char *how, size_t room) {
     int status = 0;
     pid_t id = (pid_t)p->id, ended;
     if (p->socket < 0)
@@ -192,7 +233,7 @@ void process_end(process *p, char *how, size_t room) {
         return;
     }
     *p = (process){-1, 0, 0};
-    if (!(ended = await(id, &status, PATIENCE_MS))) {
+    if (at_once || !(ended = await(id, &status, PATIENCE_MS))) {
         kill(id, SIGKILL);
         ended = await(id, &status, -1);
     }

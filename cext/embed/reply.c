@@ -256,11 +256,11 @@ int reply_take(satchel_reply *r, int32_t *token) {
     if (!r->has_queued)
         return 0;
     r->has_queued = 0;
-    *token = r->queued;
-    if (!r->ignore_end && words_is_end(&m->words, *token)) {
+    if (!r->ignore_end && words_is_end(&m->words, r->queued)) {
         r->reason = SATCHEL_ENDED;
         return 0;
     }
+    *token = r->queued;
     r->made++;
     if (r->made == r->most || is_full(r))
         r->reason = SATCHEL_LENGTH;

@@ -28,7 +28,7 @@ struct satchel_reply {
 int reply_begin(satchel_reply *, const satchel_generate_options *);
 /* Runs steps until the reply has a token queued, or is over. The lock is held. */
 int reply_advance(satchel_reply *);
-/* Whether the token ends the answer; notes why the answer ends after it. */
+/* Takes the queued token, and notes why the answer ends with it; 0: there is none, or it is an end token, which no caller gets. */
 int reply_take(satchel_reply *, int32_t *token);
 /* Frees its slot. The lock is held. */
 void reply_end(satchel_reply *);

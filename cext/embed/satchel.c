@@ -22,8 +22,14 @@ const char *satchel_version(void) {
     return SATCHEL_VERSION;
 }
 
+/* Names and texts of a file may have line ends and escapes of terminals, and get into an error. */
 const char *satchel_error(void) {
-    return hal_last_error();
+    static _Thread_local char line[512];
+    snprintf(line, sizeof line, "%s", hal_last_error());
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = ' ';
+    return line;
 }
 
 static int argument(const char *what) {

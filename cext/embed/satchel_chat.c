@@ -118,9 +118,19 @@ static int render_in_worker(const satchel_model *m, const char *request, uint64_
     return code;
 }
 
-int32_t satchel_chat_render(const satchel_model *m, const char *request, int64_t length, satchel_chat_prompt **prompt) {
+static struct tm local_now(void) {
     time_t seconds = time(NULL);
     struct tm now = {0};
+#if defined(_WIN32)
+    localtime_s(&now, &seconds);
+#else
+    localtime_r(&seconds, &now);
+#endif
+    return now;
+}
+
+int32_t satchel_chat_render(const satchel_model *m, const char *request, int64_t length, satchel_chat_prompt **prompt) {
+    struct tm now = local_now();
     tpl_heap heap;
     uint64_t size;
     int code;
@@ -129,7 +139,6 @@ int32_t satchel_chat_render(const satchel_model *m, const char *request, int64_t
     if (!m->chat.head)
         return hal_fail(SATCHEL_E_UNBUILT,
                         "the file was built without a chat template: build it again with `satchel build`");
-    localtime_r(&seconds, &now);
     size = length < 0 ? strlen(request) : (uint64_t)length;
     if (size > UINT32_MAX / 4)
         return argument("satchel_chat_render: expected a request of at most 1 GB");

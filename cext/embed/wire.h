@@ -7,8 +7,11 @@
 
 #include "gguf.h"
 
-enum { WIRE_REQUEST = 0x31515753, WIRE_ANSWER = 0x31415753 }; /* "SWQ1" and "SWA1": the direction, and the version */
-#define WIRE_MOST ((uint64_t)1 << 28)                         /* most bytes of a message's values */
+enum { WIRE_REQUEST = 0x32515753, WIRE_ANSWER = 0x32415753 }; /* "SWQ2" and "SWA2": the direction, and the version */
+/* Kind of an answer that is none yet: the worker is alive and works. Its value: after how many milliseconds of silence it is not
+ * (0: it may be silent for ever). */
+enum { WIRE_ALIVE = 1 };
+#define WIRE_MOST ((uint64_t)1 << 28) /* most bytes of a message's values */
 
 typedef struct {
     uint32_t magic;

@@ -12,10 +12,13 @@
 /* The calls; runtime/app_worker/calls.py has the same. */
 enum { CALL_OPEN = 1, CALL_GENERATE, CALL_NEXT, CALL_END, CALL_EMBED, CALL_GRAMMAR, CALL_RENDER };
 enum { PART = 1 << 20, REASON = 320, MOST_REASON = 1 << 16, MOST_CONTEXT = 1 << 28 };
+/* Milliseconds that a worker may need until it is heard first, which a slow disk may take to start it; the most that it may ask for. */
+enum { START_MS = 600000, MOST_MS = 1 << 30 };
 
 struct worker {
     process process;
     int32_t vocabulary, context;
+    int patience;        /* milliseconds of silence after which it is given up; 0: never */
     uint8_t *answer;     /* bytes of the last one */
     char reason[REASON]; /* why it is gone; empty: it is there */
 };
@@ -23,7 +26,7 @@ struct worker {
 /* Gives the worker up. */
 static int lose(worker *w, const char *what) {
     char how[64] = "";
-    process_end(&w->process, how, sizeof how);
+    process_end(&w->process, 0, how, sizeof how);
     snprintf(w->reason, sizeof w->reason, "the worker process %s%s%s: open the model again", what,
              how[0] ? "; it ended with " : "", how);
     return hal_fail(SATCHEL_E_WORKER, "%s", w->reason);
@@ -33,9 +36,21 @@ static int lied(worker *w) {
     return lose(w, "sent what is no answer to the call");
 }
 
+/* What becomes of a worker whose transfer ended so. */
+static int broken(worker *w, int how) {
+    char ended[64] = "";
+    if (how != PROCESS_SILENT)
+        return lose(w, "is gone");
+    process_end(&w->process, 1, ended, sizeof ended);
+    snprintf(w->reason, sizeof w->reason,
+             "the worker process gave no sign of life for %g s and was ended: open the model again", w->patience / 1e3);
+    return hal_fail(SATCHEL_E_WORKER, "%s", w->reason);
+}
+
 /* Receives the values of an answer into memory that grows as they come. */
 static int receive(worker *w, uint64_t size) {
     uint8_t *all = NULL;
+    int how;
     for (uint64_t have = 0; have < size || !all;) {
         uint64_t part = size - have < PART ? size - have : PART;
         uint8_t *grown = realloc(all, (size_t)(have + part + 1));
@@ -44,9 +59,9 @@ static int receive(worker *w, uint64_t size) {
             return lose(w, "sent more than there is memory for");
         }
         all = grown;
-        if (!process_receive(&w->process, all + have, (size_t)part)) {
+        if ((how = process_receive(&w->process, all + have, (size_t)part, w->patience))) {
             free(all);
-            return lose(w, "is gone");
+            return broken(w, how);
         }
         have += part;
     }
@@ -63,10 +78,28 @@ static int told(worker *w, int32_t code, wire_reader *in) {
     return hal_fail(code, "%.*s", (int)text.size, (const char *)text.data);
 }
 
+/* Receives the head of an answer, past all signs of life before it. */
+static int receive_head(worker *w, wire_head *head) {
+    int64_t patience;
+    int how;
+    while (!(how = process_receive(&w->process, head, sizeof *head, w->patience))) {
+        if (head->magic != WIRE_ANSWER || head->kind != WIRE_ALIVE)
+            return head->magic != WIRE_ANSWER || head->size > WIRE_MOST || head->kind > 0 ? lied(w) : 0;
+        if (head->size != sizeof patience)
+            return lied(w);
+        if ((how = process_receive(&w->process, &patience, sizeof patience, w->patience)))
+            break;
+        if (patience < 0 || patience > MOST_MS)
+            return lied(w);
+        w->patience = (int)patience;
+    }
+    return broken(w, how);
+}
+
 /* Sends a call and its values, which it frees, and waits for the answer's. */
 static int call(worker *w, int32_t kind, wire_writer *out, wire_reader *in) {
     wire_head head = {WIRE_REQUEST, kind, out->n - sizeof head};
-    int code = 0, failed = out->failed;
+    int code = 0, failed = out->failed, how;
     free(w->answer);
     w->answer = NULL;
     if (!failed)
@@ -77,14 +110,10 @@ static int call(worker *w, int32_t kind, wire_writer *out, wire_reader *in) {
         code = hal_fail(SATCHEL_E_WORKER, "%s", w->reason);
     else if (!process_is_ours(&w->process))
         code = hal_fail(SATCHEL_E_WORKER, "the worker process belongs to the process that this one is a copy of");
-    else if (!process_send(&w->process, out->data, (size_t)out->n) || !process_receive(&w->process, &head, sizeof head))
-        code = lose(w, "is gone");
+    else if ((how = process_send(&w->process, out->data, (size_t)out->n, w->patience)))
+        code = broken(w, how);
     wire_free(out);
-    if (code)
-        return code;
-    if (head.magic != WIRE_ANSWER || head.size > WIRE_MOST || head.kind > 0)
-        return lied(w);
-    if ((code = receive(w, head.size)))
+    if (code || (code = receive_head(w, &head)) || (code = receive(w, head.size)))
         return code;
     *in = (wire_reader){w->answer, w->answer + head.size, 0};
     return head.kind ? told(w, head.kind, in) : 0;
@@ -130,6 +159,7 @@ int worker_open(const satchel_model_options *o, const char *path, worker **out, 
         free(made);
         return code;
     }
+    made->patience = START_MS;
     if ((code = open_model(made, o, path, facts))) {
         worker_close(made);
         return code;
@@ -142,7 +172,7 @@ void worker_close(worker *w) {
     char how[64];
     if (!w)
         return;
-    process_end(&w->process, how, sizeof how);
+    process_end(&w->process, 0, how, sizeof how);
     free(w->answer);
     free(w);
 }

@@ -2,7 +2,8 @@
  * made on this side, by the tables that it sends when a model is opened, so that text, stop strings and thinking are the same.
  *
  * The model's lock is held in every call. What comes is not trusted: sizes, token ids and numbers are checked, and a worker that
- * breaks a rule is given up. Once it is gone, every call fails with what is known of its end. */
+ * breaks a rule is given up, and so is one that gives no sign of life for as long as it has told. Once it is gone, every call fails
+ * with what is known of its end. */
 #ifndef SATCHEL_EMBED_WORKER_H
 #define SATCHEL_EMBED_WORKER_H
 

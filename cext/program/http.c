@@ -195,9 +195,8 @@ int http_reply(net_socket s, int status, const char *type, const char *body) {
 }
 
 int http_error(net_socket s, int status, const char *text) {
-    char words[6 * 512 + 1], body[sizeof words + 128];
-    size_t size = strlen(text);
-    words[json_escape(text, size < 512 ? size : 512, words)] = 0;
+    char words[1024], body[sizeof words + 128];
+    json_escape_within(text, strlen(text), words, sizeof words);
     snprintf(body, sizeof body, "{\"error\": {\"message\": \"%s\", \"type\": \"%s\", \"code\": %d}}\n", words,
              status < 500 ? "invalid_request_error" : "server_error", status);
     return http_reply(s, status, "application/json", body);

@@ -25,7 +25,7 @@ int http_send(net_socket, const char *data, size_t size);
 /* Sends a status line and headers. type: of the content; size: of its bytes, -1: until the connection ends. */
 int http_head(net_socket, int status, const char *type, long long size);
 int http_reply(net_socket, int status, const char *type, const char *body);
-/* An error in OpenAI's form, with the first 512 bytes of the text. */
+/* An error in OpenAI's form, with as much of the text as 1 KiB holds. */
 int http_error(net_socket, int status, const char *text);
 
 /* Closes a connection after its response. What the client still sends is read, within limits: a system that closes with bytes unread

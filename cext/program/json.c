@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "json.h"
+#include "utf8.h"
 
 static char peek(json *j) {
     while (j->at < j->end && strchr(" \t\r\n", *j->at) && *j->at)
@@ -215,5 +216,31 @@ size_t json_escape(const char *text, size_t size, char *out) {
         } else
             out[n++] = (char)c;
     }
+    return n;
+}
+
+/* Bytes of the character that a text begins with; 0: it begins with none. */
+static size_t first_size(const char *text, size_t size) {
+    for (size_t n = 1; n <= size && n <= 4; n++)
+        if (utf8_points(text, (int64_t)n, NULL) >= 0)
+            return n;
+    return 0;
+}
+
+size_t json_escape_within(const char *text, size_t size, char *out, size_t room) {
+    char one[6];
+    size_t n = 0;
+    while (size) {
+        size_t taken = first_size(text, size);
+        size_t made = taken ? json_escape(text, taken, one) : json_escape("\xEF\xBF\xBD", 3, one);
+        if (n + made >= room)
+            break;
+        memcpy(out + n, one, made);
+        n += made;
+        taken = taken ? taken : 1;
+        text += taken;
+        size -= taken;
+    }
+    out[n] = 0;
     return n;
 }

@@ -32,5 +32,8 @@ void json_skip(json *);
 int json_over(json *);
 /* Writes a text as the inside of a JSON string: at most 6 * size bytes; returns their number. */
 size_t json_escape(const char *text, size_t size, char *out);
+/* The same of as many whole characters as `room` bytes have place for, and a zero byte behind them. A byte that is no UTF-8 becomes
+ * U+FFFD, so the result is JSON whatever the text is. */
+size_t json_escape_within(const char *text, size_t size, char *out, size_t room);
 
 #endif

@@ -6,6 +6,8 @@
 #include <string.h>
 #if defined(_WIN32)
 #include <windows.h>
+/* It needs the types of windows.h. */
+#include <shellapi.h>
 #endif
 
 #include "backend.h"
@@ -19,7 +21,7 @@ static const struct {
     uint64_t hal;
 } identity = {"SATCHEL PROGRAM", HAL_ABI_HASH};
 
-enum { LINE = 16 << 10, TURNS = 512, PORT = 8080, SERVE_SLOTS = 4 };
+enum { LINE = 16 << 10, TURNS = 512, NAME = 1024, PORT = 8080, SERVE_SLOTS = 4 };
 
 typedef struct {
     const char *model, *prompt; /* NULL: the model of the own file; a conversation */
@@ -160,27 +162,29 @@ static int chat(satchel_model *m, const options *given) {
     return 0;
 }
 
-/* The file's name without its folder and ending. */
+#if defined(_WIN32)
+static const char separators[] = "/\\";
+#else
+static const char separators[] = "/";
+#endif
+
+/* The file's name without its folder and ending. No system has names of NAME bytes. */
 static void name_of(const char *path, char *to, size_t room) {
     const char *at = path;
     for (const char *c = path; *c; c++)
-        if (*c == '/' || *c == '\\')
+        if (strchr(separators, *c))
             at = c + 1;
     snprintf(to, room, "%.*s", (int)(strrchr(at, '.') > at ? strrchr(at, '.') - at : (long)strlen(at)), at);
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     static bundle found;
     options o = {.port = PORT, .seed = -1};
     satchel_model_options how;
     satchel_model *model;
-    char name[64];
+    char name[NAME];
     int code, bundled = bundle_find(&found);
     o.serves = !bundled && found.flags & BUNDLE_SERVE;
-#if defined(_WIN32)
-    SetConsoleOutputCP(CP_UTF8);
-    SetConsoleCP(CP_UTF8);
-#endif
     if (!is_sound() || !read_words(argc, argv, &o))
         return 2;
     satchel_model_options_init(&how, sizeof how);
@@ -197,3 +201,35 @@ int main(int argc, char **argv) {
     satchel_close(model);
     return code;
 }
+
+#if defined(_WIN32)
+/* A word of the command line as UTF-8, which stays until the process ends. */
+static char *utf8_of(const wchar_t *word) {
+    int size = WideCharToMultiByte(CP_UTF8, 0, word, -1, NULL, 0, NULL, NULL);
+    char *text = size > 0 ? malloc((size_t)size) : NULL;
+    if (text)
+        WideCharToMultiByte(CP_UTF8, 0, word, -1, text, size, NULL, NULL);
+    return text;
+}
+
+/* The words that main() gets are in the system's code page, which lacks most characters: those of the command line are UTF-16. */
+int main(void) {
+    int count = 0;
+    wchar_t **words = CommandLineToArgvW(GetCommandLineW(), &count);
+    char **texts = words ? calloc((size_t)count + 1, sizeof *texts) : NULL;
+    for (int i = 0; texts && i < count; i++)
+        if (!(texts[i] = utf8_of(words[i])))
+            texts = NULL;
+    if (!texts) {
+        fprintf(stderr, "no memory for the command line\n");
+        return 1;
+    }
+    SetConsoleOutputCP(CP_UTF8);
+    SetConsoleCP(CP_UTF8);
+    return run(count, texts);
+}
+#else
+int main(int argc, char **argv) {
+    return run(argc, argv);
+}
+#endif

@@ -383,9 +383,7 @@ int serve_model(satchel_model *model, const char *name, int port) {
     server s = {.model = model};
     net_socket listening;
     pthread_attr_t detached;
-    char cut[NAME / 6];
-    snprintf(cut, sizeof cut, "%s", name);
-    s.name[json_escape(cut, strlen(cut), s.name)] = 0;
+    json_escape_within(name, strlen(name), s.name, sizeof s.name);
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (net_start() || (listening = socket(AF_INET, SOCK_STREAM, 0)) == NET_NONE ||
         bind(listening, (struct sockaddr *)&at, sizeof at) || listen(listening, 64) ||

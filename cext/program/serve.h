@@ -5,7 +5,7 @@
 #include "satchel.h"
 
 /* Serves until the process ends; returns where no connection can be accepted. port 0: a free one, which is told on stdout.
- * name: of the model, at /v1/models. */
+ * name: of the model, at /v1/models, as much of it as 127 bytes hold. */
 int serve_model(satchel_model *, const char *name, int port);
 
 #endif

@@ -9,12 +9,23 @@ from typing import Annotated
 import typer
 
 STANDARD_IN, STANDARD_OUT, STANDARD_ERROR = 0, 1, 2
+MOST_TIMEOUT = 1_000_000  # seconds
 
 
 def worker(
     device: Annotated[
         str, typer.Option("-dev", "--device", metavar="DEVICE", help="Device that computes.")
     ] = "cpu",
+    worker_timeout: Annotated[
+        float,
+        typer.Option(
+            "--worker-timeout",
+            metavar="SECONDS",
+            min=0,
+            max=MOST_TIMEOUT,
+            help="Silence within a call after which the program ends this process; 0: never.",
+        ),
+    ] = 60.0,
 ) -> None:
     """Answer the calls of a program that has libsatchel, which starts this by itself.
 
@@ -27,7 +38,7 @@ def worker(
     """
     from satchel.errors import RequestError
     from satchel.runtime.app_worker.calls import AppSession
-    from satchel.runtime.app_worker.wire import read_request, write_answer
+    from satchel.runtime.app_worker.serve import serve
 
     if sys.stdin.isatty():
         raise RequestError("satchel worker: expected calls of libsatchel, got a terminal: see docs/apps.md")
@@ -37,8 +48,7 @@ def worker(
     os.dup2(STANDARD_ERROR, STANDARD_OUT)
     session = AppSession(device)
     try:
-        while (request := read_request(calls)) is not None:
-            write_answer(answers, *session.answer(*request))
+        serve(session, calls, answers, worker_timeout)
     except BrokenPipeError:
         pass  # the program has ended
     finally:

@@ -27,11 +27,13 @@ from satchel.runtime.app_worker import wire
 from satchel.runtime.app_worker.wire import Reader
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
+from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.grammar import AnyJson, JsonSchema, compile_grammar
 from satchel.runtime.grammar.spec import Spec, spec_of
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.options import LETTERS
 
+E_DEVICE = -5
 # Codes of satchel.h; the first that fits an error.
 CODES: tuple[tuple[type[Exception], int], ...] = (
     (PromptTooLong, -7),
@@ -40,7 +42,7 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
     (RequestError, -1),
     (ModelError, -2),
     (OSError, -2),
-    (DeviceError, -5),
+    (DeviceError, E_DEVICE),
     (MemoryError, -4),
 )
 TEXT = 1 << 15  # most characters of an error
@@ -84,6 +86,11 @@ class AppSession:
                 handle.cancel()
         if self._model is not None:
             self._model.close()
+
+    @property
+    def pulse(self) -> Pulse | None:
+        """Activity of the model's engine; None before there is one."""
+        return None if self._model is None else self._model.pulse
 
     @property
     def _opened(self) -> Model:

@@ -16,7 +16,8 @@ from satchel.errors import RequestError
 from satchel.runtime.graph import Array
 
 HEAD = struct.Struct("<IiQ")  # magic, kind, bytes of the values
-REQUEST, ANSWER = 0x31515753, 0x31415753  # "SWQ1", "SWA1": the direction, and the version
+REQUEST, ANSWER = 0x32515753, 0x32415753  # "SWQ2", "SWA2": the direction, and the version
+ALIVE = 1  # kind of an answer that is none yet; its value: milliseconds of silence that mean the worker's end
 MOST = 1 << 28  # most bytes of the values
 NUMBER, REAL = struct.Struct("<q"), struct.Struct("<d")
 
@@ -94,6 +95,6 @@ def read_request(file: BinaryIO) -> tuple[int, bytes] | None:
 
 
 def write_answer(file: BinaryIO, kind: int, values: bytes) -> None:
-    """Writes an answer. kind: 0, or a negative code, whose text is the only value."""
+    """Writes an answer. kind: 0, ALIVE, or a negative code, whose text is the only value."""
     file.write(HEAD.pack(ANSWER, kind, len(values)) + values)
     file.flush()

@@ -1,5 +1,6 @@
-"""Bindings: each example continues a text with the bundled model and prints the Python engine's greedy
-answer; an error has the library's words; the structs that bindings write out are those of satchel.h.
+"""Bindings: each language's examples continue a text and chat with the bundled model and print the Python
+engine's greedy answers; an error has the library's words; the structs that bindings write out are those of
+satchel.h.
 
 Each is skipped where its language's tools are missing.
 """
@@ -8,22 +9,31 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import embedded
 import installed
 import pytest
 from installed import PROMPT, ran, tool
+from waiting import SECONDS
 
+from satchel import Model
+from satchel.runtime.children import interpreter
+
+NAMES = ("complete", "chat")
+LINES = ("Hello! Who are you?", 'Say "no" \\ \t and <|im_end|>.')  # of a conversation
 BINDINGS = embedded.ROOT / "bindings"
 EXAMPLES = embedded.ROOT / "examples" / "embed"
 STRICT = ("-Wall", "-Wextra", "-Werror")
 
 Command = list[str | Path]
+Commands = dict[str, Command]  # by the example's name
 Env = dict[str, str]
 
 
@@ -33,36 +43,40 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed.prefix(tmp_path_factory)
 
 
-def cplusplus(prefix: Path, env: Env, folder: Path) -> Command:
+def cplusplus(prefix: Path, env: Env, folder: Path) -> Commands:
     compiler = tool("g++", "g++")
     flags = ["-std=c++17", "-pedantic", *STRICT, *installed.library_flags(prefix)]
-    ran([compiler, EXAMPLES / "complete.cpp", *flags, "-o", folder / "complete"], env)
-    return [folder / "complete"]
+    for name in NAMES:
+        ran([compiler, EXAMPLES / f"{name}.cpp", *flags, "-o", folder / name], env)
+    return {name: [folder / name] for name in NAMES}
 
 
-def rust(prefix: Path, env: Env, folder: Path) -> Command:
+def rust(prefix: Path, env: Env, folder: Path) -> Commands:
     cargo = tool("cargo", "cargo")
     shutil.copytree(BINDINGS / "rust", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("target"))
     env["RUSTFLAGS"] = "-D warnings"
-    ran([cargo, "build", "--offline", "--quiet", "--example", "complete"], env, folder)
-    return [folder / "target" / "debug" / "examples" / "complete"]
+    ran([cargo, "build", "--offline", "--quiet", "--examples"], env, folder)
+    return {name: [folder / "target" / "debug" / "examples" / name] for name in NAMES}
 
 
-def go(prefix: Path, env: Env, folder: Path) -> Command:
+def go(prefix: Path, env: Env, folder: Path) -> Commands:
     compiler = tool("go", "golang-go")
     env |= {"GOCACHE": str(folder / "cache"), "GOPATH": str(folder / "path"), "GOTOOLCHAIN": "local"}
-    ran([compiler, "build", "-o", folder / "complete", "./complete"], env, BINDINGS / "go")
-    return [folder / "complete"]
+    ran([compiler, "build", "-o", folder, *(f"./{name}" for name in NAMES)], env, BINDINGS / "go")
+    return {name: [folder / name] for name in NAMES}
 
 
-def csharp(prefix: Path, env: Env, folder: Path) -> Command:
+def csharp(prefix: Path, env: Env, folder: Path) -> Commands:
     compiler, runtime = tool("mcs", "mono-mcs"), tool("mono", "mono-runtime")
-    sources = sorted((BINDINGS / "csharp").glob("*.cs"))
-    ran([compiler, "-warnaserror", f"-out:{folder / 'Complete.exe'}", *sources], env)
-    return [runtime, folder / "Complete.exe"]
+    made: Commands = {}
+    for name in NAMES:
+        made[name] = [runtime, folder / f"{name}.exe"]
+        sources = [BINDINGS / "csharp" / f"{stem}.cs" for stem in (name.title(), "Satchel")]
+        ran([compiler, "-warnaserror", f"-out:{made[name][1]}", *sources], env)
+    return made
 
 
-def java(prefix: Path, env: Env, folder: Path) -> Command:
+def java(prefix: Path, env: Env, folder: Path) -> Commands:
     compiler, runtime = tool("javac", "default-jdk-headless"), tool("java", "default-jdk-headless")
     home = Path(compiler).resolve().parents[1] / "include"
     if not (home / "jni.h").exists():
@@ -72,14 +86,13 @@ def java(prefix: Path, env: Env, folder: Path) -> Command:
     native += [str(BINDINGS / "java" / "satchel_jni.c"), *installed.library_flags(prefix)]
     ran([*native, "-o", folder / "libsatchel_jni.so"], env)
     source = BINDINGS / "java"
-    ran(
-        [compiler, "-Xlint:all", "-Werror", "-d", folder, "-sourcepath", source, source / "Complete.java"],
-        env,
-    )
-    return [runtime, "-cp", folder, f"-Djava.library.path={folder}", "Complete"]
+    programs = [source / f"{name.title()}.java" for name in NAMES]
+    ran([compiler, "-Xlint:all", "-Werror", "-d", folder, "-sourcepath", source, *programs], env)
+    command: Command = [runtime, "-cp", folder, f"-Djava.library.path={folder}"]
+    return {name: [*command, name.title()] for name in NAMES}
 
 
-def node(prefix: Path, env: Env, folder: Path) -> Command:
+def node(prefix: Path, env: Env, folder: Path) -> Commands:
     runtime = tool("node", "nodejs")
     headers = Path(runtime).resolve().parents[1] / "include" / "node"
     if not (headers / "node_api.h").exists():
@@ -88,43 +101,67 @@ def node(prefix: Path, env: Env, folder: Path) -> Command:
     target = folder / "satchel.node"
     ran([embedded.compiler(), BINDINGS / "node" / "satchel_node.c", *flags, "-o", target], env)
     env["SATCHEL_NODE"] = str(target)
-    return [runtime, BINDINGS / "node" / "complete.mjs"]
+    return {name: [runtime, BINDINGS / "node" / f"{name}.mjs"] for name in NAMES}
 
 
-def python(prefix: Path, env: Env, folder: Path) -> Command:
+def python(prefix: Path, env: Env, folder: Path) -> Commands:
     env |= {"SATCHEL_LIBRARY": env["LD_LIBRARY_PATH"] + "/libsatchel.so", "PYTHONDONTWRITEBYTECODE": "1"}
-    return [sys.executable, "-I", "-c", RUN, BINDINGS / "python"]
+    return {name: [sys.executable, "-I", "-c", RUN, BINDINGS / "python" / f"{name}.py"] for name in NAMES}
 
 
 # An isolated interpreter, so that nothing but the standard library is there.
 RUN = (
-    "import runpy, sys; sys.path = [p for p in sys.path if 'site-packages' not in p] + [sys.argv[1]]; "
-    "del sys.argv[1]; runpy.run_path(sys.path[-1] + '/complete.py')"
+    "import os, runpy, sys; del sys.argv[0]; folder = os.path.dirname(sys.argv[0]); "
+    "sys.path = [p for p in sys.path if 'site-packages' not in p] + [folder]; runpy.run_path(sys.argv[0])"
 )
 BUILDS = (cplusplus, rust, go, csharp, java, node, python)
-SOURCES = {
-    "cplusplus": EXAMPLES / "complete.cpp",
-    "rust": BINDINGS / "rust" / "examples" / "complete.rs",
-    "go": BINDINGS / "go" / "complete" / "main.go",
-    "csharp": BINDINGS / "csharp" / "Complete.cs",
-    "java": BINDINGS / "java" / "Complete.java",
-    "node": BINDINGS / "node" / "complete.mjs",
-    "python": BINDINGS / "python" / "complete.py",
-    "swift": BINDINGS / "swift" / "Complete.swift",
-}
+SOURCES = (
+    *(EXAMPLES / f"{name}.cpp" for name in NAMES),
+    *(BINDINGS / "rust" / "examples" / f"{name}.rs" for name in NAMES),
+    *(BINDINGS / "go" / name / "main.go" for name in NAMES),
+    *(BINDINGS / "csharp" / f"{name.title()}.cs" for name in NAMES),
+    *(BINDINGS / "java" / f"{name.title()}.java" for name in NAMES),
+    *(BINDINGS / "node" / f"{name}.mjs" for name in NAMES),
+    *(BINDINGS / "python" / f"{name}.py" for name in NAMES),
+    *(BINDINGS / "swift" / f"{name.title()}.swift" for name in NAMES),
+)
+
+
+@pytest.fixture(scope="module", params=BUILDS, ids=lambda make: make.__name__)
+def built(
+    request: pytest.FixtureRequest, prefix: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Commands, Env]:
+    """A language's examples, and the environment in which they run."""
+    env = installed.environment(prefix)
+    make: Callable[[Path, Env, Path], Commands] = request.param
+    return make(prefix, env, tmp_path_factory.mktemp("built")), env
+
+
+@pytest.fixture(scope="module")
+def conversation(bundled_model: Path) -> str:
+    """The engine's greedy answers to LINES, each with a line's end."""
+    messages: list[Any] = []
+    with Model.load(bundled_model, context=512, device="cpu") as model:
+        for line in LINES:
+            messages.append({"role": "user", "content": line})
+            answer = model.chat(messages, temperature=0, max_tokens=installed.TOKENS).read()
+            messages.append({"role": "assistant", "content": answer})
+    return "".join(message["content"] + "\n" for message in messages[1::2])
+
+
+def told(command: Command, env: Env) -> subprocess.CompletedProcess[str]:
+    """What a chat says to LINES."""
+    words = [str(word) for word in command]
+    lines = "".join(f"{line}\n" for line in LINES)
+    return subprocess.run(words, env=env, input=lines, capture_output=True, text=True, timeout=SECONDS)
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("make", BUILDS)
 def test_an_example_answers_as_the_engine(
-    make: Callable[[Path, Env, Path], Command],
-    prefix: Path,
-    bundled_model: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    tmp_path: Path,
+    built: tuple[Commands, Env], bundled_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    env = installed.environment(prefix)
-    command = make(prefix, env, tmp_path)
+    commands, env = built
+    command = commands["complete"]
     app, answer = installed.bundled_app(tmp_path_factory, bundled_model)
     assert len(answer) > 100
     assert ran([*command, app, PROMPT], env) == answer
@@ -133,10 +170,41 @@ def test_an_example_answers_as_the_engine(
     assert "holds no plan: run `satchel build" in failed.stderr
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_an_example_is_short(name: str) -> None:
+@pytest.mark.model
+def test_a_chat_answers_as_the_engine(
+    built: tuple[Commands, Env],
+    conversation: str,
+    bundled_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    commands, env = built
+    app, _ = installed.bundled_app(tmp_path_factory, bundled_model)
+    done = told([*commands["chat"], app], env)
+    assert (done.returncode, done.stdout) == (0, conversation), done.stderr
+    # The options reach the library: it would start this program for a file without a plan.
+    failed = told([*commands["chat"], bundled_model, "/nothing/there"], env)
+    assert failed.returncode != 0
+    assert "/nothing/there: the worker process can't be started" in failed.stderr
+
+
+@pytest.mark.model
+@pytest.mark.skipif(sys.platform == "win32", reason="the library starts no worker process here")
+def test_a_chat_by_a_worker_process(
+    conversation: str, prefix: Path, bundled_model: Path, tmp_path: Path
+) -> None:
+    env = installed.environment(prefix)
+    worker = tmp_path / "worker"
+    run = shlex.join([*interpreter(), "-m", "satchel"])
+    worker.write_text(f'#!/bin/sh\nexec {run} "$@"\n')
+    worker.chmod(0o755)
+    done = told([*python(prefix, env, tmp_path)["chat"], bundled_model, worker], env)
+    assert (done.returncode, done.stdout) == (0, conversation), done.stderr
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_an_example_is_short(source: Path) -> None:
     """Twenty lines of an app's own code: without empty ones, comments and lines of brackets alone."""
-    lines = [line.strip() for line in SOURCES[name].read_text(encoding="utf-8").splitlines()]
+    lines = [line.strip() for line in source.read_text(encoding="utf-8").splitlines()]
     code = [
         line for line in lines if re.search(r"\w", line) and not line.startswith(("//", "/*", "*", '"""'))
     ]
@@ -172,7 +240,7 @@ def fields(text: str, struct: str) -> list[str]:
 
 
 RUST = {"*const c_char": "ptr"}
-CSHARP = {"uint": "u32", "int": "i32", "long": "i64", "float": "f32", "IntPtr": "ptr"}
+CSHARP = {"Engine": "i32", "uint": "u32", "int": "i32", "long": "i64", "float": "f32", "IntPtr": "ptr"}
 CTYPES = {"c_uint32": "u32", "c_int32": "i32", "c_int64": "i64", "c_float": "f32", "c_char_p": "ptr"}
 
 

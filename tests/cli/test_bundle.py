@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import plistlib
+import re
 import shutil
 import socket
 import struct
@@ -310,11 +311,34 @@ def test_a_program_of_windows_chats_also_when_it_is_signed(
     assert (len(data) % 8, struct.unpack_from("<II", data, certificates)) == (0, (0, 0))
     struct.pack_into("<II", data, certificates, len(data), 16)
     path.write_bytes(bytes(data) + struct.pack("<IHH", 16, 0x200, 2) + bytes(8))
-    # Into a file: services of wine outlive the program, and would keep a pipe open.
-    with (tmp_path / "said").open("wb") as said:
-        command = ["wine", str(path), "--greedy", "--prompt", MESSAGES[0]["content"]]
-        subprocess.run(command, env=env, stdout=said, stderr=subprocess.DEVNULL, timeout=SECONDS, check=True)
-    assert (tmp_path / "said").read_text(encoding="utf-8").strip() == wanted
+    words = ["--greedy", "--prompt", MESSAGES[0]["content"]]
+    assert said_in_wine([path, *words], env, tmp_path) == wanted
+
+
+def said_in_wine(command: list[str | Path], env: dict[str, str], folder: Path, status: int = 0) -> str:
+    """What a program of Windows prints, or where it fails, says beside wine's own words. Into files, for
+    services of wine outlive it and keep a pipe open.
+    """
+    with (folder / "said").open("wb") as said, (folder / "told").open("wb") as told:
+        words = ["wine", *map(str, command)]
+        done = subprocess.run(words, env=env, stdout=said, stderr=told, timeout=SECONDS)
+    assert done.returncode == status
+    return (folder / ("told" if status else "said")).read_text(encoding="utf-8").strip()
+
+
+def test_a_program_of_windows_takes_words_of_any_letters(
+    wine: tuple[Path, dict[str, str]], plain: Path, tmp_path: Path
+) -> None:
+    """The system's code page has not all of these; as UTF-16 they come whole."""
+    program, env = wine
+    env |= {"LC_ALL": "C.UTF-8"}
+    word = 'Größe 会话 🙂 "x" \\'
+    assert f"{word}: expected: [--serve" in said_in_wine([program, word], env, tmp_path, 2)
+    model = shutil.copy(plain, tmp_path / "mein größtes 模型 'n.gguf")  # no name of Windows has quotes
+    answer = said_in_wine([program, "--greedy", "--model", model, "--prompt", word], env, tmp_path)
+    assert len(answer) > 5
+    told = said_in_wine([program, "--model", f"{model} 🙂"], env, tmp_path, 1)
+    assert f"{model} 🙂: can't be read" in told
 
 
 # --- the server
@@ -373,6 +397,24 @@ def test_it_serves_openais_api(port: int, wanted: str) -> None:
     found = json.loads(text)["choices"][0]
     assert wanted.startswith(found["message"]["content"])
     assert found["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["é" * 100, "a" + "会" * 80, "ab" + "🙂" * 50, '\x01"\\' * 40, "b.c", "\udcff x\udce9"],
+    ids=["two bytes", "three bytes", "four bytes", "escapes", "ending", "no UTF-8"],
+)
+def test_the_name_of_a_model_is_cut_between_characters(
+    name: str, stub: Path, plain: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{name}.gguf"
+    path.symlink_to(plain)
+    with serving(stub, "--serve", "--model", str(path)) as port:
+        status, text = ask(port, "GET", "/v1/models")
+    found = json.loads(text)["data"][0]["id"]
+    whole = re.sub("[\udc80-\udcff]", "\ufffd", name)
+    room = 127 - len(json.dumps(found, ensure_ascii=False).encode()[1:-1])
+    assert (status, whole.startswith(found), found == whole or 0 <= room < 6) == (200, True, True)
 
 
 @pytest.mark.model

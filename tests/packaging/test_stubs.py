@@ -1,17 +1,21 @@
 """The wheel of programs for `satchel bundle`: the command finds each program in it, and inspection finds
-faults. Where it was built, each target is bundled, and this machine's chats.
+faults. Where it was built, each target is bundled; this machine's chats, and so do those that qemu and wine
+run, where they are installed.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import struct
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import installed
 import pytest
+from waiting import SECONDS
 
 from satchel import Model
 from satchel.cli.bundles import stubs as command
@@ -24,6 +28,7 @@ import check  # noqa: E402
 import stubs  # noqa: E402
 
 BUILT = Path(os.environ.get("SATCHEL_STUBS") or ROOT / "dist")
+RUNNERS = {"aarch64-linux": "qemu-aarch64-static", "x86_64-windows": "wine"}  # what runs others' programs
 MACHINES = {
     "linux": (command.MACHINES, lambda n: b"\x7fELF\x02\x01" + bytes(12) + struct.pack("<H", n) + bytes(60)),
     "macos": (command.MACHO_MACHINES, lambda n: b"\xcf\xfa\xed\xfe" + struct.pack("<I", n) + bytes(40)),
@@ -107,5 +112,17 @@ def test_a_program_of_the_wheel_answers_as_the_engine(
     messages = [{"role": "user", "content": "Hello! Who are you?"}]
     with Model.load(bundled_model, context=512, device="cpu") as model:
         wanted = model.chat(messages, temperature=0, max_tokens=64).read()
-    program = tmp_path / command.here()
-    assert installed.ran([program, "--greedy", "--prompt", messages[0]["content"]], {}).rstrip("\n") == wanted
+    words = ["--greedy", "--prompt", messages[0]["content"]]
+    assert installed.ran([tmp_path / command.here(), *words], {}).rstrip("\n") == wanted
+    for target, runner in RUNNERS.items():
+        if target != command.here() and shutil.which(runner):
+            program = next(tmp_path.glob(f"{target}*"))
+            assert said_by([runner, str(program), *words], tmp_path) == wanted, target
+
+
+def said_by(command: list[str], folder: Path) -> str:
+    """What a program says. Into a file, for services of wine outlive it and keep a pipe open."""
+    env = os.environ | {"WINEDEBUG": "-all", "WINEPREFIX": str(folder / "wine")}
+    with (folder / "said").open("wb") as out:
+        subprocess.run(command, env=env, stdout=out, stderr=subprocess.DEVNULL, timeout=SECONDS, check=True)
+    return (folder / "said").read_text(encoding="utf-8").rstrip("\n")

@@ -9,7 +9,7 @@ import (
 )
 
 func main() {
-	model, err := satchel.Open(os.Args[1], 0, 0)
+	model, err := satchel.Open(os.Args[1], satchel.ModelOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -14,20 +14,32 @@ public final class Model implements AutoCloseable {
     private long handle;
 
     public Model(String path) {
-        this(path, 0, 0);
+        this(path, new ModelOptions());
     }
 
-    /** context: tokens; slots: replies at a time. 0: as the file says. */
-    public Model(String path, int context, int slots) {
-        handle = open((path + '\0').getBytes(StandardCharsets.UTF_8), context, slots);
+    public Model(String path, ModelOptions o) {
+        handle = open(zeroEnded(path), o.context, o.slots, o.threads, o.engine.ordinal(), zeroEnded(o.worker));
+    }
+
+    private static byte[] zeroEnded(String text) {
+        return (text + '\0').getBytes(StandardCharsets.UTF_8);
     }
 
     /** Begins an answer to a text. */
-    public synchronized Reply generate(String text, Options options) {
+    public Reply generate(String text, Options options) {
+        return begin(text, false, options);
+    }
+
+    /** Begins the answer to a conversation. */
+    public Reply chat(Iterable<Message> messages, Options options) {
+        return begin(Message.request(messages), true, options);
+    }
+
+    private synchronized Reply begin(String text, boolean chat, Options options) {
         if (handle == 0)
             throw new IllegalStateException("the model is closed");
         byte[] raw = text.getBytes(StandardCharsets.UTF_8);
-        Reply reply = new Reply(this, begin(handle, raw, options.temperature, options.maxTokens, options.seed));
+        Reply reply = new Reply(this, begin(handle, raw, chat, options.temperature, options.maxTokens, options.seed));
         replies.add(reply);
         return reply;
     }
@@ -50,11 +62,13 @@ public final class Model implements AutoCloseable {
         }
     }
 
-    private static native long open(byte[] path, int context, int slots) throws SatchelException;
+    private static native long open(byte[] path, int context, int slots, int threads, int engine, byte[] worker)
+        throws SatchelException;
 
     private static native void close(long model);
 
-    private static native long begin(long model, byte[] text, float temperature, long maxTokens, long seed) throws SatchelException;
+    private static native long begin(long model, byte[] text, boolean chat, float temperature, long maxTokens, long seed)
+        throws SatchelException;
 
     static native byte[] next(long reply) throws SatchelException;
 

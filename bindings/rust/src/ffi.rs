@@ -13,12 +13,19 @@ pub struct Reply {
 }
 
 #[repr(C)]
+pub struct ChatPrompt {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
 pub struct ModelOptions {
     pub size: u32,
     pub context: i32,
     pub slots: i32,
     pub threads: i32,
     pub threads_decode: i32,
+    pub engine: i32,
+    pub worker: *const c_char,
 }
 
 #[repr(C)]
@@ -83,6 +90,21 @@ extern "C" {
         text: *const c_char,
         length: i64,
         flags: u32,
+        options: *const GenerateOptions,
+        reply: *mut *mut Reply,
+    ) -> c_int;
+    pub fn satchel_chat_render(
+        model: *const Model,
+        request: *const c_char,
+        length: i64,
+        prompt: *mut *mut ChatPrompt,
+    ) -> c_int;
+    pub fn satchel_chat_prompt_ids(prompt: *const ChatPrompt, count: *mut i64) -> *const i32;
+    pub fn satchel_chat_prompt_free(prompt: *mut ChatPrompt);
+    pub fn satchel_generate(
+        model: *mut Model,
+        ids: *const i32,
+        count: i64,
         options: *const GenerateOptions,
         reply: *mut *mut Reply,
     ) -> c_int;

@@ -68,6 +68,54 @@ impl Options {
     }
 }
 
+/// What computes: the library, a worker process, or that for files without a plan.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Engine {
+    #[default]
+    Library = 0,
+    Worker = 1,
+    Either = 2,
+}
+
+/// Options of a model; 0 and None: as the file or the machine says.
+#[derive(Debug, Clone, Default)]
+pub struct ModelOptions {
+    /// Tokens of a prompt and its answer.
+    pub context: i32,
+    /// Replies at a time.
+    pub slots: i32,
+    pub threads: i32,
+    pub engine: Engine,
+    /// The worker's program, a path or a name in PATH.
+    pub worker: Option<String>,
+}
+
+/// A part of a conversation. role: system, user or assistant.
+pub struct Message {
+    pub role: &'static str,
+    pub content: String,
+}
+
+/// A conversation as JSON.
+fn request_of(messages: &[Message]) -> String {
+    let quoted = |text: &str| {
+        let escaped = text.chars().map(|c| match c {
+            '"' | '\\' => format!("\\{c}"),
+            c if c < ' ' => format!("\\u{:04x}", c as u32),
+            c => c.to_string(),
+        });
+        format!("\"{}\"", escaped.collect::<String>())
+    };
+    let parts = messages
+        .iter()
+        .map(|m| format!("{{\"role\": {}, \"content\": {}}}", quoted(m.role), quoted(&m.content)));
+    format!("{{\"messages\": [{}]}}", parts.collect::<Vec<_>>().join(", "))
+}
+
+fn zero_ended(what: &str, text: &str) -> Result<CString, Error> {
+    CString::new(text).map_err(|_| Error { code: -1, text: format!("{what}: expected no zero byte, got one") })
+}
+
 /// An open model.
 pub struct Model(*mut ffi::Model);
 
@@ -77,21 +125,23 @@ unsafe impl Sync for Model {}
 
 impl Model {
     pub fn open(path: &str) -> Result<Model, Error> {
-        Model::open_with(path, 0, 0)
+        Model::open_with(path, &ModelOptions::default())
     }
 
-    /// context: tokens; slots: replies at a time. 0: as the file says.
-    pub fn open_with(path: &str, context: i32, slots: i32) -> Result<Model, Error> {
-        let path = CString::new(path)
-            .map_err(|_| Error { code: -1, text: "path: expected no zero byte, got one".into() })?;
+    pub fn open_with(path: &str, options: &ModelOptions) -> Result<Model, Error> {
+        let path = zero_ended("path", path)?;
+        let worker = options.worker.as_deref().map(|text| zero_ended("worker", text)).transpose()?;
         let mut model = ptr::null_mut();
-        let size = size_of::<ffi::ModelOptions>() as u32;
-        let mut options = ffi::ModelOptions { size, context: 0, slots: 0, threads: 0, threads_decode: 0 };
+        let mut raw = MaybeUninit::<ffi::ModelOptions>::zeroed();
         unsafe {
-            ffi::satchel_model_options_init(&mut options, size);
-            options.context = context;
-            options.slots = slots;
-            checked(ffi::satchel_open(path.as_ptr(), &options, &mut model).into())?;
+            ffi::satchel_model_options_init(raw.as_mut_ptr(), size_of::<ffi::ModelOptions>() as u32);
+            let mut raw = raw.assume_init();
+            raw.context = options.context;
+            raw.slots = options.slots;
+            raw.threads = options.threads;
+            raw.engine = options.engine as i32;
+            raw.worker = worker.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+            checked(ffi::satchel_open(path.as_ptr(), &raw, &mut model).into())?;
         }
         Ok(Model(model))
     }
@@ -109,6 +159,21 @@ impl Model {
         let mut reply = ptr::null_mut();
         let (at, length) = (text.as_ptr().cast(), text.len() as i64);
         checked(unsafe { ffi::satchel_generate_text(self.0, at, length, 0, &options.raw, &mut reply) }.into())?;
+        Ok(Reply { handle: reply, over: false, model: PhantomData })
+    }
+
+    /// Begins the answer to a conversation.
+    pub fn chat(&self, messages: &[Message], options: &Options) -> Result<Reply<'_>, Error> {
+        let request = request_of(messages);
+        let (mut prompt, mut reply, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);
+        let (at, length) = (request.as_ptr().cast(), request.len() as i64);
+        unsafe {
+            checked(ffi::satchel_chat_render(self.0, at, length, &mut prompt).into())?;
+            let ids = ffi::satchel_chat_prompt_ids(prompt, &mut count);
+            let begun = checked(ffi::satchel_generate(self.0, ids, count, &options.raw, &mut reply).into());
+            ffi::satchel_chat_prompt_free(prompt);
+            begun?;
+        }
         Ok(Reply { handle: reply, over: false, model: PhantomData })
     }
 }

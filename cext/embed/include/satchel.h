@@ -42,13 +42,13 @@ enum {
     SATCHEL_E_DEVICE = -5, /* the kernels refuse the plan, or a step failed */
     SATCHEL_E_FULL = -6,   /* every slot has a reply */
     SATCHEL_E_LONG = -7,   /* the prompt is longer than the context */
-    SATCHEL_E_WORKER = -8, /* the worker process cannot be started, has ended, or broke its rules */
+    SATCHEL_E_WORKER = -8, /* the worker process cannot be started, has ended, is silent, or broke its rules */
     SATCHEL_E_LACKS = -9   /* the engine in use does not do this; the other one may */
 };
 
 SATCHEL_API uint32_t satchel_level(void);      /* SATCHEL_LEVEL of the library */
 SATCHEL_API const char *satchel_version(void); /* the library's version, such as "1.2.0" */
-SATCHEL_API const char *satchel_error(void);   /* of this thread's last call that failed; valid until the next one */
+SATCHEL_API const char *satchel_error(void);   /* one line, of this thread's last failed call, until the next one */
 
 /* --- models */
 

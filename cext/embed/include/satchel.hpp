@@ -139,6 +139,33 @@ class Reply {
     std::unique_ptr<satchel_reply, Free> handle_;
 };
 
+/* A part of a conversation. role: system, user or assistant. */
+struct Message {
+    std::string role, content;
+};
+
+namespace detail {
+/* Appends a text as a JSON string. */
+inline void quote(const std::string &text, std::string &to) {
+    static const char hex[] = "0123456789abcdef";
+    to += '"';
+    for (const char c : text) {
+        if (c == '"' || c == '\\')
+            to += {'\\', c};
+        else if (static_cast<unsigned char>(c) < 0x20)
+            to += {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+        else
+            to += c;
+    }
+    to += '"';
+}
+struct FreePrompt {
+    void operator()(satchel_chat_prompt *prompt) const noexcept {
+        satchel_chat_prompt_free(prompt);
+    }
+};
+} // namespace detail
+
 /* An open model. */
 class Model {
   public:
@@ -182,6 +209,27 @@ class Model {
         satchel_reply *reply = nullptr;
         const auto length = static_cast<std::int64_t>(text.size());
         detail::checked(satchel_generate_text(handle_.get(), begin_of(text), length, flags, &options, &reply));
+        return Reply(reply);
+    }
+    /* The answer to a conversation, written by the file's chat template. */
+    Reply chat(const std::vector<Message> &messages, const GenerateOptions &options = GenerateOptions()) {
+        std::string request = "{\"messages\": [";
+        for (const Message &message : messages) {
+            request += &message == messages.data() ? "{\"role\": " : ", {\"role\": ";
+            detail::quote(message.role, request);
+            request += ", \"content\": ";
+            detail::quote(message.content, request);
+            request += '}';
+        }
+        request += "]}";
+        satchel_chat_prompt *made = nullptr;
+        const auto length = static_cast<std::int64_t>(request.size());
+        detail::checked(satchel_chat_render(handle_.get(), request.c_str(), length, &made));
+        const std::unique_ptr<satchel_chat_prompt, detail::FreePrompt> prompt(made);
+        satchel_reply *reply = nullptr;
+        std::int64_t count = 0;
+        const std::int32_t *ids = satchel_chat_prompt_ids(made, &count);
+        detail::checked(satchel_generate(handle_.get(), ids, count, &options, &reply));
         return Reply(reply);
     }
     satchel_model *handle() const noexcept {

@@ -347,7 +347,14 @@ static void format(void) {
     print_word(f.thinking_switches, strlen(f.thinking_switches));
 }
 
+#if defined(PUBLIC_FUNCTIONS) /* linked with the library as programs are, which hides what templates.c calls */
+static int template_command(const char *word) {
+    (void)word;
+    return 0;
+}
+#else
 int template_command(const char *word);
+#endif
 
 int main(void) {
     static char line[1 << 21];

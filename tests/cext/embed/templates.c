@@ -10,6 +10,7 @@
 #include "chat.h"
 #include "error.h"
 #include "hex.h"
+#include "satchel.h"
 
 int template_command(const char *word);
 
@@ -24,7 +25,7 @@ static void load(const char *path) {
     memcpy(own, data, size);
     template_section_free(&loaded);
     code = template_section_read((gguf_bytes){own, size}, &loaded);
-    printf(code ? "error %d %s" : "ok", code, hal_last_error());
+    printf(code ? "error %d %s" : "ok", code, satchel_error());
     free(own);
     if (file)
         fclose(file);
@@ -43,17 +44,19 @@ static void render(int escaped, long long seconds, const char *hex) {
     made = chat_render(&heap, &loaded, text, size, escaped, &fields);
     if (!heap.code)
         tpl_put_unescaped(&heap, escaped ? &loaded.escape : &(tpl_escape){0}, &plain, made.text->data, made.text->size);
-    if (heap.code)
-        printf("error %d %s", heap.code, heap.reason);
-    else
+    if (heap.code) {
+        hal_fail(heap.code, "%s", heap.reason);
+        printf("error %d %s", heap.code, satchel_error());
+    } else {
         print_hex(plain.data, plain.size);
+    }
     tpl_end(&heap);
     free(text);
 }
 
 /* Runs a command whose first word was read by strtok(); 0: it is none of these. */
 int template_command(const char *word) {
-    char *rest = strtok(NULL, " ");
+    char *rest = strcmp(word, "end_section") ? strtok(NULL, " ") : NULL;
     if (!strcmp(word, "read_section")) {
         load(rest);
     } else if (!strcmp(word, "render")) {

@@ -10,7 +10,8 @@ from typing import Any
 
 import embedded
 import pytest
-from embed_cases import CHAINS, REPEATED, written
+from built_families import FAMILIES, family
+from embed_cases import CHAINS, END, REPEATED, written
 from embedded import Driver, DriverError
 from once import made_once
 from tiny_file import write_model
@@ -62,6 +63,23 @@ def test_the_tokens_are_those_of_the_engine(name: str, driver: Driver, app: Path
             assert len(wanted) > 2
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", [arch for arch in FAMILIES if arch != "qwen3"])
+def test_choices_of_other_families(
+    arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path, tokens = family(tmp_path_factory, arch), 0
+    driver.open(path, 96, 1)
+    with Model.load(path, context=96, slots=1, device="cpu", threads=1) as model:
+        for name, options in CHAINS.items():
+            reply = model.generate(REPEATED, seed=3, max_tokens=40, **keywords(options))
+            reply.read()
+            wanted = [i for i in reply.ids if i not in model.tokenizer.eog]
+            assert answer(driver, 0, REPEATED, 40, {**options, "seed": 3}) == wanted, name
+            tokens += len(wanted)
+    assert tokens > 10 * len(CHAINS)
+
+
 def test_each_choice_changes_the_answer(driver: Driver, app: Path) -> None:
     """So none of the comparisons above holds without the choice."""
     driver.open(app, 96, 1)
@@ -71,6 +89,19 @@ def test_each_choice_changes_the_answer(driver: Driver, app: Path) -> None:
         without = {} if without == options else without
         first = answer(driver, 0, REPEATED, 40, {**options, "seed": 1})
         assert first != answer(driver, 0, REPEATED, 40, {**without, "seed": 1}), name
+
+
+def test_what_is_held_back_at_the_end_comes_without_a_token(driver: Driver, app: Path) -> None:
+    """A byte that begins a character, and then the end: its text is a piece of its own, with no end token."""
+    driver.open(app, 96, 1)
+    held = 0
+    for first in range(128, 256, 3):
+        driver.begin(0, REPEATED, {"allowed": f"{first},{END}", "max_tokens": 9, "seed": first})
+        ids, pieces, _ = driver.pieces(0, 20)
+        driver.end(0)
+        assert END not in ids, first
+        held += len(pieces) > len(ids)
+    assert held > 5
 
 
 def test_replies_with_and_without_choices_share_steps(driver: Driver, app: Path) -> None:

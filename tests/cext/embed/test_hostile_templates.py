@@ -142,6 +142,12 @@ def test_a_template_that_raises_says_its_line(driver: Driver, tmp_path: Path) ->
         render(driver, HELLO)
 
 
+def test_an_error_is_one_line_without_control_characters(driver: Driver, tmp_path: Path) -> None:
+    load(driver, section_of("{{ messages[0]['no\\n\\x1b[31m\\tmore'].x }}"), tmp_path)
+    with pytest.raises(DriverError, match=r"^chat template line 1: 'no  \[31m more' is undefined$"):
+        render(driver, HELLO)
+
+
 def mutated(rng: random.Random, raw: bytes) -> bytes:
     """A section with a few numbers changed, most of them of its code, and a right checksum."""
     data = bytearray(raw)

@@ -96,6 +96,21 @@ def test_samplers(name: str, driver: Driver, plain: Path) -> None:
         assert answer(driver, ids, 40, options, 7) == wanted(model.engine, ids, 40, sampling_of(options, 7))
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", [arch for arch in FAMILIES if arch != "qwen3"])
+def test_samplers_of_other_families(
+    arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every chain after each kind of layer; answers of one slot follow each other."""
+    path = family(tmp_path_factory, arch)
+    driver.open(path, 96, 1)
+    with Model.load(path, context=96, slots=1, device="cpu", threads=1) as model:
+        for seed, (name, options) in enumerate(SAMPLINGS.items()):
+            ids = ids_of(20, seed)
+            found = answer(driver, ids, 40, options, seed)
+            assert found == wanted(model.engine, ids, 40, sampling_of(options, seed)), name
+
+
 @pytest.mark.parametrize("arch", ["gemma2", "qwen3next"])
 def test_replies_beside_each_other(
     arch: str, driver: Driver, tmp_path_factory: pytest.TempPathFactory

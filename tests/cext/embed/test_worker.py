@@ -9,7 +9,9 @@ import os
 import random
 import shlex
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from embed_cases import CHAINS, REPEATED, SAMPLINGS, written
 from embedded import EITHER, WORKER, Driver, DriverError
 from once import made_once
 from tiny_file import write_model
+from waiting import joined, until
 
+from satchel.errors.threads import begin
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.aot.build import build
 from satchel.runtime.app_worker import wire
@@ -37,6 +41,13 @@ both.sendall(open(sys.argv[1], "rb").read())
 both.shutdown(socket.SHUT_WR)
 while both.recv(1 << 16):
     pass
+"""
+# One that says so much and then stops.
+STOPS = """
+import os, signal, socket, sys
+open(sys.argv[2], "w").write(str(os.getpid()))
+socket.socket(fileno=0).sendall(open(sys.argv[1], "rb").read())
+os.kill(os.getpid(), signal.SIGSTOP)
 """
 NO_MACHINE = "{% for m in messages recursive %}{{ m.role }}: {{ m.content }}\n{% endfor %}>"
 
@@ -268,6 +279,71 @@ def test_a_worker_that_is_killed(at: str, driver: Driver, program: Path, folder:
     driver.open(folder / "m.gguf", 96, 2, 1, WORKER, program)
     driver.begin(0, ids_of(20), {"seed": 1, "flags": 1})
     assert len(driver.next(0, 2)[0]) == 2
+
+
+@pytest.mark.parametrize("at", ["open", "begin", "next", "a message"])
+def test_a_worker_that_falls_silent(at: str, driver: Driver, folder: Path, tmp_path: Path) -> None:
+    """It is given up after the time that it has told itself, and ended; so no caller waits for ever."""
+    alive = wire.HEAD.pack(wire.ANSWER, wire.ALIVE, 8) + wire.number(20)
+    opened, begun, *rest = recorded(folder)
+    before = {"open": [], "begin": [opened], "next": [opened, begun], "a message": [opened, begun]}
+    said = [*before[at], alive, rest[0][:20] if at == "a message" else b""]
+    (tmp_path / "told").write_bytes(b"".join(said))
+    run = shlex.join([sys.executable, "-I", "-S", "-c", STOPS, str(tmp_path / "told"), str(tmp_path / "pid")])
+    program = script(tmp_path / "worker", f"exec {run}")
+    told = "the worker process gave no sign of life for 0.02 s and was ended: open the model again"
+    if at != "open":
+        driver.open(folder / "m.gguf", 96, 1, 1, WORKER, program)
+    if at not in ("open", "begin"):
+        driver.begin(0, [0], {"flags": 1})
+    for _ in range(1 if at == "open" else 2):  # now, and from then on
+        with pytest.raises(DriverError) as silent:
+            if at == "open":
+                driver.open(folder / "m.gguf", 96, 1, 1, WORKER, program)
+            elif at == "begin":
+                driver.begin(0, [0], {"flags": 1})
+            else:
+                driver.next(0, 3)
+        assert (silent.value.code, silent.value.text) == (E_WORKER, told)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_worker_that_was_stopped_for_a_while(
+    two: tuple[Driver, Driver], driver: Driver, program: Path, folder: Path
+) -> None:
+    """The call waits, and gives what it would have given."""
+    options = {"seed": 5, "flags": 1}
+    driver.open(folder / "m.gguf", 96, 1, 1, WORKER, program)
+    worker = int((program.parent / "pid").read_text())
+    driver.begin(0, ids_of(20), options)
+    os.kill(worker, signal.SIGSTOP)
+    until(lambda: state_of(worker) == "T", "the worker is stopped")
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(driver.next(0, 30)))
+    begin(thread)
+    os.kill(worker, signal.SIGCONT)
+    joined(thread, "the call")
+    own = two[0]
+    own.begin(0, ids_of(20), options)
+    assert found == [own.next(0, 30)]
+    own.end(0)
+
+
+def state_of(process: int) -> str:
+    """A letter, such as T for one that is stopped."""
+    done = subprocess.run(["ps", "-o", "state=", "-p", str(process)], capture_output=True, text=True)
+    return done.stdout.strip()[:1]
+
+
+@pytest.mark.nightly
+def test_a_worker_that_is_stopped_for_ever(driver: Driver, program: Path, folder: Path) -> None:
+    driver.open(folder / "m.gguf", 96, 1, 1, WORKER, program)
+    driver.begin(0, ids_of(20), {"seed": 5, "flags": 1})
+    os.kill(int((program.parent / "pid").read_text()), signal.SIGSTOP)
+    with pytest.raises(DriverError, match="gave no sign of life for 60 s and was ended") as silent:
+        driver.next(0, 90)
+    assert silent.value.code == E_WORKER
 
 
 def test_a_program_that_is_no_worker(driver: Driver, folder: Path, tmp_path: Path) -> None:
