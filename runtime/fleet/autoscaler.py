@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from satchel.errors import SatchelError
+from satchel.errors import DeviceError, SatchelError
 from satchel.runtime.engine.watchdog import ticking
 from satchel.runtime.fleet.autoscale import Limits
 from satchel.runtime.fleet.fleet import Fleet
@@ -84,6 +84,8 @@ class Autoscaler:
 
     def look(self) -> None:
         """One look, and what follows of it."""
+        if self._fleet.closed:
+            return
         before = self._scaler.last.replicas
         steps = self._scaler.step([*self._members(), *self._source.pending()], self._clock())
         now, path = self._scaler.last.replicas, self._fleet.path.name
@@ -92,6 +94,8 @@ class Autoscaler:
                      path, now, before, self._scaler.wait)  # fmt: skip
         for name in steps.drop:
             LOG.error("%s: member %s is given up", path, name)
+            if (member := self._fleet.members.get(name)) and member.error:
+                self._fleet.give_up(DeviceError(member.error))  # if none has loaded the model yet
             self._fleet.dismiss(name)
             self._source.end(name)
         for name in steps.drain:

@@ -433,8 +433,13 @@ class Fleet:
             return found
 
     def attach(self, close: abc.Callable[[], object]) -> None:
-        """close: called when the fleet ends, before its processes do."""
+        """close: called when the fleet has ended, and its processes with it."""
         self._closers.append(close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests and no more members."""
+        return self._closed
 
     @property
     def waiting(self) -> int:
@@ -448,12 +453,14 @@ class Fleet:
             service.tell_to_close()
         for service in services:
             service.close()
+        self._end_others()
 
     def kill(self) -> None:
         """Ends all processes at once, and begins no other."""
         services = self._end_all()
         for service in services:
             service.kill()
+        self._end_others()
 
     def _end_all(self) -> list[WorkerService]:
         """Takes no more requests and ends those in the line; gives the services that are to end."""
@@ -463,9 +470,12 @@ class Fleet:
             services = list(self._of)
         self._over.set()
         self._first.set()
+        return services
+
+    def _end_others(self) -> None:
+        """Ends what the fleet was given: the last first."""
         while self._closers:
             self._closers.pop()()
-        return services
 
     def _check_open(self) -> None:
         if self._closed:

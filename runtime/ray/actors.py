@@ -11,6 +11,7 @@ so that a fleet that is gone holds nothing.
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import threading
 import time
@@ -36,11 +37,12 @@ class StageActor:
         wanted = EngineOrder(**order)
         names = tuple(wanted.devices.split("+"))
         lent = Lent(names)
-        self._server, self._names = DeviceServer(Address(here(), 0), wanted.key.encode(), lent), names
+        self._host, self._names = towards(wanted.at), names
+        self._server = DeviceServer(Address(self._host, 0), wanted.key.encode(), lent)
 
     def devices(self) -> str:
         """Names by which another host has the devices."""
-        address = Address(here(), self._server.port)
+        address = Address(self._host, self._server.port)
         return ",".join(f"{address}{SLASH}{name}" for name in self._names)
 
     def health(self) -> str:
@@ -60,8 +62,10 @@ class EngineActor:
             sandbox=wanted.sandbox,
         )
         key, offered = wanted.key.encode(), Offered(Lent(()), options)
-        self._server = EngineServer(Address(here(), 0), key, offered)
-        self._member = RosterClient(self._server, Joining(read_address(wanted.at), key, wanted.name, here()))
+        self._host = towards(wanted.at)
+        self._server = EngineServer(Address(self._host, 0), key, offered)
+        joining = Joining(read_address(wanted.at), key, wanted.name, self._host)
+        self._member = RosterClient(self._server, joining)
         self._stalled_since = 0.0
         begin(threading.Thread(target=self._watch, name="satchel-orphan", daemon=True))
 
@@ -74,7 +78,7 @@ class EngineActor:
     def where(self) -> dict[str, Any]:
         """What people are told of it."""
         told = "" if self._member.joined else self._member.trouble
-        return {"host": here(), "port": self._server.port, "pid": os.getpid(), "trouble": told}
+        return {"host": self._host, "port": self._server.port, "pid": os.getpid(), "trouble": told}
 
     def drain(self) -> bool:
         """Leaves the fleet once its requests are done, at most `drain` seconds from now."""
@@ -103,18 +107,20 @@ def key_file(key: str) -> str:
     return path
 
 
-def here() -> str:
-    """The address of this node, as the cluster knows it."""
-    import ray.util
-
-    return str(ray.util.get_node_ip_address())
+def towards(address: str) -> str:
+    """The address of this host from which it reaches another, HOST:PORT."""
+    host, port = read_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))  # sends nothing: the system chooses the way
+        return str(probe.getsockname()[0])
 
 
 def free_place() -> None:
     """Gives back what this actor reserved, its stages with it."""
-    from ray.util import placement_group as groups
+    from ray import util
 
     with suppress(Exception):  # the cluster may be gone as well
-        found = groups.get_current_placement_group()
+        found = util.get_current_placement_group()
         if found is not None:
-            groups.remove_placement_group(found)
+            util.remove_placement_group(found)

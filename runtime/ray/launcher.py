@@ -23,12 +23,15 @@ from typing import Any
 
 from satchel.errors import DeviceError, SatchelError
 from satchel.errors.threads import begin
+from satchel.runtime.ray.actors import EngineActor, StageActor, towards
 from satchel.runtime.ray.orders import AUTO, LOCAL, MISSING, NAMESPACE, EngineOrder
 
 LOOK = 0.5  # seconds between two looks at the engines
 HEALTH = 4  # looks between two questions for an engine's health
 PATIENCE = 10.0  # seconds that an actor has to answer
 MISSED = 3  # questions in a row without an answer after which it is ended
+# A cluster that is begun here is this host's alone. Ray puts an address of the network in place of 127.0.0.1.
+LOOPBACK = "127.0.0.2" if sys.platform == "linux" else None
 PENDING, STARTING, RUNNING, GONE = "pending", "starting", "running", "gone"
 
 
@@ -39,7 +42,7 @@ class Engine:
 
     def __init__(self, fleet: str, order: EngineOrder, begun: bool = False) -> None:
         import ray
-        from ray.util import placement_group as groups
+        from ray import util as groups
 
         self.order, self.state, self.why = order, PENDING, ""
         self._ray, self._groups = ray, groups
@@ -91,8 +94,6 @@ class Engine:
         if not self._done(self._placed):
             return
         self._ray.get(self._placed)
-        from satchel.runtime.ray.actors import StageActor
-
         self._stages = [
             self._actor_of(StageActor, index, f"stage{index}").remote(self.order.as_json())
             for index in range(1, self.order.stages)
@@ -102,8 +103,6 @@ class Engine:
 
     def _start(self) -> None:
         if self._actor is None:
-            from satchel.runtime.ray.actors import EngineActor
-
             if self._devices and not self._done(*self._devices):
                 return
             stages = self._ray.get(self._devices)
@@ -167,8 +166,8 @@ class Launcher:
 
     def do(self, message: dict[str, Any]) -> None:
         """Does what the server says."""
-        if "begin" in message or "watch" in message:
-            order = EngineOrder(**(message.get("begin") or message["watch"]))
+        if given := message.get("begin") or message.get("watch"):
+            order = EngineOrder(**given)
             self.engines[order.name] = Engine(self.fleet, order, begun="watch" in message)
             return
         if engine := self.engines.get(str(message.get("end"))):
@@ -198,7 +197,7 @@ def connect(address: str) -> Any:
     quiet = {"log_to_driver": False, "namespace": NAMESPACE, "logging_level": "ERROR"}
     try:
         if address == LOCAL:
-            ray.init(include_dashboard=False, **quiet)
+            ray.init(include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
         else:
             ray.init(address=address, **quiet)
     except Exception as error:  # of many kinds
@@ -222,7 +221,7 @@ def main() -> None:
     except SatchelError as error:
         tell({"error": str(error)})
         return
-    tell({"ready": ray.cluster_resources(), "host": ray.util.get_node_ip_address()})
+    tell({"ready": ray.cluster_resources(), "host": towards(ray.get_runtime_context().gcs_address)})
     inbox: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
 
     def read() -> None:
