@@ -5,12 +5,13 @@ those of one engine, whatever happens to the cluster.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray_clusters as clusters
 from tiny_file import write_model
 from waiting import until
 
@@ -23,8 +24,7 @@ from satchel.runtime.sampling import Sampling
 pytest.importorskip("ray", reason="ray is not installed: pip install 'satchel[ray]'")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a cluster of several nodes on one host")
 WARM = Sampling(temperature=1.5, top_k=0, seed=11)
-LENGTH, TRIES = 60, 5
-LOOPBACK = "127.0.0.2"  # Ray puts this host's other address in place of 127.0.0.1
+LENGTH = 60
 
 
 @pytest.fixture(scope="module")
@@ -34,30 +34,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head without processors, and two nodes with one each."""
-    from ray.cluster_utils import Cluster
-
-    found = Cluster()
-    begun(lambda: found.add_node(num_cpus=0, include_dashboard=False, node_ip_address=LOOPBACK))
-    for _ in range(2):
-        add_node(found)
-    yield found
-    found.shutdown()
-
-
-def begun(begin: Callable[[], Any]) -> Any:
-    """Begins a node. Ray gives up after 30 seconds, which a busy machine may take: then it is tried again."""
-    for _ in range(TRIES - 1):
-        try:
-            return begin()
-        except Exception as error:
-            if "timed out during startup" not in str(error):
-                raise
-    return begin()
-
-
-def add_node(cluster: Any) -> Any:
-    return begun(lambda: cluster.add_node(num_cpus=1, node_ip_address=LOOPBACK))
+    with clusters.cluster(nodes=2, cpus=1) as found:
+        yield found
 
 
 def asked(number: int) -> list[int]:
@@ -119,12 +97,12 @@ def test_nodes_are_lost_and_come_and_the_fleet_follows(
         scaling = fleet.scaling
         assert scaling is not None
         until(lambda: len(scaling().pending) == 1, "another is begun, and waits for a node")
-        add_node(cluster)
+        clusters.add_node(cluster)
         until(lambda: len(ready(fleet)) == 2, "it has joined on the new node")
         assert set(ready(fleet)) & set(before) and set(ready(fleet)) != set(before)
         assert answers(model, 16) == wanted
         # Scaled up and down. The limits stand in for the load, which the simulated clock's tests judge.
-        add_node(cluster)
+        clusters.add_node(cluster)
         scaler = scaler_of(fleet)
         limits = scaler._scaler.limits
         scaler._scaler.limits = limits._replace(least=3)
