@@ -71,14 +71,14 @@ def engine(
         satchel engine --listen 192.168.0.2 --key-file fleet.key --join 192.168.0.1
     """
     check_folders(models or [])
-    membership = Membership(join or "", name or "", drain)
+    membership = RosterEntry(join or "", name or "", drain)
     serve(
         listen, required(key_file), models or [], engines, membership,
         device=devices, threads=threads, sandbox=sandbox,
     )  # fmt: skip
 
 
-class Membership(NamedTuple):
+class RosterEntry(NamedTuple):
     """at: the roster to join; "": none. name: "" for the usual one. drain: seconds."""
 
     at: str
@@ -91,7 +91,7 @@ def serve(
     key_file: Path,
     models: Sequence[Path],
     engines: int,
-    membership: Membership,
+    membership: RosterEntry,
     **options: Unpack[LoadKwargs],
 ) -> None:
     """Serves engines with these load options until a signal ends it."""
@@ -111,7 +111,9 @@ def serve(
 
 
 @contextmanager
-def lending(address: Address, key: bytes, offered: Offered, membership: Membership) -> Iterator[EngineServer]:
+def lending(
+    address: Address, key: bytes, offered: Offered, membership: RosterEntry
+) -> Iterator[EngineServer]:
     """The server, and its membership of a fleet, which it leaves at the end once its requests are done."""
     from satchel.runtime.net.address import read_address
     from satchel.runtime.net.engine_server import EngineServer

@@ -28,7 +28,7 @@ from typing import Any
 from satchel.cli.deploying.plan import UpgradeTable, config_text
 from satchel.errors import DeviceError, SatchelError
 from satchel.errors.threads import begin
-from satchel.runtime.children import interpreter, start
+from satchel.runtime.children import Child, interpreter, start
 
 LINES = 200  # of the server's log that are kept
 PAUSE = 0.5  # seconds between two questions
@@ -42,7 +42,7 @@ class FrontActor:
     def __init__(self, host: str) -> None:
         self._host, self._folder = host, TemporaryDirectory(prefix="satchel-front-")
         self._config = Path(self._folder.name) / "config.toml"
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server: Child | None = None
         self._lines: deque[str] = deque(maxlen=LINES)
         self._listening = threading.Event()
         self._address, self._key = "", ""
@@ -140,7 +140,7 @@ class FrontActor:
             raise DeviceError(f"the server did not start: {' '.join(list(self._lines)[-3:])}")
         self._events.append(f"the server listens on {self._address}")
 
-    def _read(self, server: subprocess.Popen[bytes]) -> None:
+    def _read(self, server: Child) -> None:
         assert server.stderr is not None
         for line in server.stderr:
             text = line.decode(errors="replace").rstrip()

@@ -35,7 +35,7 @@ LOOPBACK = "127.0.0.2" if sys.platform == "linux" else None
 PENDING, STARTING, RUNNING, GONE = "pending", "starting", "running", "gone"
 
 
-class Engine:
+class ClusterEngine:
     """An engine on the cluster. It has a placement group, then actors for its further stages, then its own.
     begun: another launcher has begun it.
     """
@@ -161,14 +161,14 @@ class Launcher:
     """The engines of one fleet."""
 
     def __init__(self, fleet: str) -> None:
-        self.fleet, self.engines = fleet, dict[str, Engine]()
+        self.fleet, self.engines = fleet, dict[str, ClusterEngine]()
         self._told: dict[str, tuple[str, str]] = {}
 
     def do(self, message: dict[str, Any]) -> None:
         """Does what the server says."""
         if given := message.get("begin") or message.get("watch"):
             order = EngineOrder(**given)
-            self.engines[order.name] = Engine(self.fleet, order, begun="watch" in message)
+            self.engines[order.name] = ClusterEngine(self.fleet, order, begun="watch" in message)
             return
         if engine := self.engines.get(str(message.get("end"))):
             engine.end("was ended")

@@ -20,7 +20,7 @@ from satchel.errors import DeviceError
 from satchel.errors.threads import begin
 from satchel.formats.resource import Resource
 from satchel.runtime.api.options import Options
-from satchel.runtime.children import interpreter, module_path, start
+from satchel.runtime.children import Child, interpreter, module_path, start
 from satchel.runtime.engine.watchdog import ticking
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.fleet.scaler import Seen
@@ -37,7 +37,7 @@ AGAIN = 5.0  # seconds before a launcher that ended is begun anew
 STATES = {"pending": "pending", "starting": "joining", "running": "joining"}  # as scaling calls them
 
 
-class Launched:
+class BegunEngine:
     """An engine on the cluster."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class RaySource(Resource):
         self._fleet, self._options, self._key = fleet, options, key
         check_order(order_of(options, "0", "", key))
         self._id, self._at = secrets.token_hex(4), ""
-        self._engines: dict[str, Launched] = {}
+        self._engines: dict[str, BegunEngine] = {}
         self._lock, self._over, self._numbers = threading.Lock(), threading.Event(), count()
         self.host, self.trouble = "", ""
         self._process = self._launcher()
@@ -71,7 +71,7 @@ class RaySource(Resource):
     def begin(self) -> None:
         with self._lock:
             name = f"ray-{self._id}-{next(self._numbers)}"
-            self._engines[name] = Launched()
+            self._engines[name] = BegunEngine()
             self._send({"begin": self._order(name)})
 
     def end(self, name: str) -> None:
@@ -97,7 +97,7 @@ class RaySource(Resource):
                     self._process.stdin.close()
         self._process.wait()
 
-    def _launcher(self) -> subprocess.Popen[bytes]:
+    def _launcher(self) -> Child:
         """A launcher that is connected to the cluster."""
         given = {"path": module_path(), "address": self._options.ray, "fleet": f"satchel-{self._id}"}
         pipe = subprocess.PIPE

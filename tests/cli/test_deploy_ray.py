@@ -1,5 +1,5 @@
-"""`satchel deploy` on a real Ray cluster of one machine: a fleet that answers, a new version that replaces the
-old one while requests go on, one that is taken back, and the end.
+"""`satchel deploy` on a real Ray cluster of one machine: a fleet that answers, a new version that replaces
+the old one while requests go on, one that is taken back, and the end.
 """
 
 from __future__ import annotations
