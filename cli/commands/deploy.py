@@ -26,7 +26,7 @@ def deploy(
     status: Annotated[bool, typer.Option("--status", help="Print what is deployed, as JSON.")] = False,
     down: Annotated[bool, typer.Option("--down", help="End the fleet once its requests are done.")] = False,
     host: Annotated[
-        str, typer.Option("--host", help="Address on which the server listens, on its node.")
+        str, typer.Option("--host", help="Address on which the server listens, on this node.")
     ] = "127.0.0.1",
 ) -> None:
     """Deploy a fleet on a Ray cluster: a server, and engines for its models.
@@ -107,15 +107,18 @@ class Front:
 
     def deploy(self, host: str) -> list[str]:
         """Deploys the plan, beginning the front where there is none. Returns what was done."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         from satchel.cli.deploying.front import FrontActor
         from satchel.runtime.ray.orders import NAMESPACE
 
-        plan = self._plan
+        plan, node = self._plan, self._ray.get_runtime_context().get_node_id()
         actor = (
             self._ray.remote(FrontActor)
             .options(
                 name=self._name, namespace=NAMESPACE, lifetime="detached", get_if_exists=True,
                 num_cpus=0, max_concurrency=8, max_restarts=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
             )
             .remote(host)
         )  # fmt: skip
