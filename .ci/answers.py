@@ -82,6 +82,7 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     yield ("stop", "absent"), 1, r"is `satchel serve` running"
     yield ("device", "--make-key", "fleet.key"), 0, r"a new key"
     yield ("engine",), 2, r"--key-file"
+    yield ("deploy", "absent.toml", "--dry-run"), 1, r"absent\.toml|satchel\[server,ray\]"
     yield ("worker", "--help"), 0, r"libsatchel"  # it takes this process's standard input and output
     # Without its extra, which needs more wheels, the server says what is missing.
     yield SERVE

@@ -20,7 +20,7 @@ class CommandGroup:
 TASKS = (
     CommandGroup("Ask a model", ("chat", "run"), ("complete", "embed", "rerank", "tokenize")),
     CommandGroup("Get models", ("pull", "search", "list"), ("show", "cp", "rm", "create")),
-    CommandGroup("Serve models", ("serve", "ps"), ("stop", "device", "engine", "worker")),
+    CommandGroup("Serve models", ("serve", "ps"), ("stop", "device", "engine", "deploy", "worker")),
     CommandGroup(
         "Make files", ("quantize", "convert"), ("build", "bundle", "imatrix", "edit", "split", "merge")
     ),

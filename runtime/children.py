@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from satchel.errors import DeviceError
 
@@ -67,6 +67,7 @@ NEEDED = (
     "jinja2",
 )
 
+Child: TypeAlias = "subprocess.Popen[bytes]"  # a program that start() began
 
 # First argument of a frozen program that is to run code as `python -c` does.
 AS_PYTHON = "--as-python"

@@ -51,6 +51,11 @@ MEMBERS = {  # of replicas: a field of MemberFacts, and its help text
     "kv_tokens_free": "Tokens of KV cache that a replica has free or can evict",
     "known_blocks": "Cached blocks that a replica told of",
     "token_seconds": "Seconds of a replica's step with one decoded row, as measured",
+    "start_seconds": "Seconds of a replica's cold start, from its beginning until it had loaded the model",
+}
+SCALING = {  # of fleets that are scaled: a field of ScalingFacts, and its help text
+    "wanted": "Replicas that the load asks for",
+    "wait_seconds": "Seconds that a new prompt would wait, predicted, mean over the replicas",
 }
 LLAMA = {  # llama-server's metric names, so that its dashboards work
     "llamacpp:prompt_tokens_total": "prompt_tokens",
@@ -84,6 +89,7 @@ class Counts(Collector):
         found = list((fleets or {}).items())[:MOST_MODELS]
         self.members = [(model, one) for model, fleet in found for one in fleet.facts()]
         self.moved = [(model, fleet.moved) for model, fleet in found]
+        self.scaling = [(model, fleet.scaling()) for model, fleet in found if fleet.scaling]
         self.requests, self.active = dict(traffic.requests), traffic.active
         self.times = {
             name: {route: histogram.value() for route, histogram in by_route.items()}
@@ -159,6 +165,11 @@ class Counts(Collector):
         for model, count in self.moved:
             moved.add_metric([model], count)
         yield moved
+        for key, text in SCALING.items():
+            gauge = GaugeMetricFamily(f"satchel_replicas_{key}", text, labels=["model"])
+            for model, facts in self.scaling:
+                gauge.add_metric([model], getattr(facts, key))
+            yield gauge
 
     def _http(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

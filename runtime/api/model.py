@@ -56,6 +56,7 @@ from satchel.runtime.engine.scoring import score
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.stats import EngineStats
 from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.joining import joined_fleet, scaled
 from satchel.runtime.fleet.share import replicas_of
 from satchel.runtime.grammar import only_check
 from satchel.runtime.graph import Array
@@ -67,6 +68,7 @@ from satchel.runtime.log import LOG
 from satchel.runtime.net.remote_process import remote_engines
 from satchel.runtime.option import check_list
 from satchel.runtime.placement.devices import used_of
+from satchel.runtime.placement.options import is_range, replica_range
 from satchel.runtime.placement.sizing import check_room, size
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.split_mode import open_split
@@ -693,6 +695,10 @@ class WorkerModel(Model):
 
     def _open(self) -> None:
         files = [p.path for p in self.gguf.parts]
+        if self.options.ray or self.options.engine_listen:
+            self.worker = joined_fleet(self.path, self.options, files, self.gguf)
+            self._begin_worker()
+            return
         found = replicas_of(self.options, sum(part.size for part in self.gguf.parts))
         engines = remote_engines(self.options.engine_host, self.options.device_key, self.gguf)
         if max(found.count, len(engines)) == 1:
@@ -701,9 +707,19 @@ class WorkerModel(Model):
                 self.path, found.options, files=files, stamps=self.gguf.stamps, engine=engine
             )
         else:
-            count = len(engines) or found.count
-            self.worker = Fleet(self.path, found.options, count, files, self.gguf.stamps, engines=engines)
+            count, start = len(engines) or found.count, None
+            if is_range(self.options.replicas):
+                start = replica_range(self.options.replicas)[0]
+            self.worker = Fleet(
+                self.path, found.options, count, files, self.gguf.stamps, engines=engines, start=start
+            )
         self.notes += [found.note] if found.note else []
+        self._begin_worker()
+        if isinstance(self.worker, Fleet) and is_range(self.options.replicas):
+            scaled(self.worker, self.options).begin()
+
+    def _begin_worker(self) -> None:
+        """Loads the model in the worker process, or in those of the fleet."""
         self.worker.begin(self._progress)
         self.cache = self.worker.cache
         self.notes += [note for note in self.worker.notes if note not in self.notes]

@@ -284,11 +284,55 @@ class Options:
     replicas: str | int = option_field(
         "1",
         "Engines that share the requests, each a worker process with its part of the devices, threads and"
-        " memory; auto: one for each GPU that holds the model, one on a CPU for each NUMA node that does.",
+        " memory; auto: one for each GPU that holds the model, one on a CPU for each NUMA node that does;"
+        " 1..4: as many of these as the load asks for.",
         "--replicas",
-        help="Engines that share the requests; auto: one for each GPU or NUMA node that holds the model.",
-        metavar="N|auto",
+        help="Engines that share the requests; auto: one for each GPU or NUMA node; 1..4: by the load.",
+        metavar="N|auto|N..M",
         check_value=read_replicas,
+        group=REPLICAS,
+    )
+    replica_wait: float = option_field(
+        0.5,
+        "Seconds that a new prompt may wait, as predicted, before a replica is added; below a quarter of"
+        " them one is taken away.",
+        "--replica-wait",
+        above=0,
+        group=REPLICAS,
+    )
+    engine_listen: str = option_field(
+        "",
+        "Address of this host, HOST or HOST:PORT, at which engines of other hosts join the fleet"
+        " (`satchel engine --join`). It needs --device-key-file.",
+        "--engine-listen",
+        help="Address at which engines join (`satchel engine --join`); with --device-key-file.",
+        metavar="HOST[:PORT]",
+        group=REPLICAS,
+    )
+    ray: str = option_field(
+        "",
+        "Ray cluster that starts the engines: its address, auto for that of this host, local for one that"
+        " is begun here.",
+        "--ray",
+        metavar="ADDRESS",
+        group=REPLICAS,
+    )
+    ray_cpus: float = option_field(
+        1.0, "CPUs that each engine reserves of the Ray cluster.", "--ray-cpus", low=0, group=REPLICAS
+    )
+    ray_gpus: float = option_field(
+        0.0,
+        "GPUs that each engine, or each of its stages, has of the Ray cluster; several are a group of"
+        " devices.",
+        "--ray-gpus",
+        low=0,
+        group=REPLICAS,
+    )
+    ray_stages: int = option_field(
+        1,
+        "Nodes of the Ray cluster among which each engine divides the layers of its model.",
+        "--ray-stages",
+        low=1,
         group=REPLICAS,
     )
     sharers: int = option_field(
@@ -351,8 +395,28 @@ class Options:
             raise RequestError(
                 "replicas: not supported with engine_host, where each host has one engine: name more hosts"
             )
+        self._check_joining()
         if self.split_mode == "tensor" or any(GROUP in name for name in devices):
             self._check_group()
+
+    def _check_joining(self) -> None:
+        """Raises RequestError for engines that would come in two ways."""
+        if self.engine_host and (self.engine_listen or self.ray):
+            raise RequestError(
+                "engine_host: not supported with engine_listen or ray, where engines join by themselves: "
+                "give one of them"
+            )
+        if self.engine_listen and not self.ray:
+            if read_replicas(self.replicas) != 1:
+                told = "as many as there are: leave it out, or let Ray begin them (ray)"
+                raise RequestError(f"replicas: not supported with engine_listen, where engines join, {told}")
+            if not self.device_key:
+                raise RequestError(
+                    f"engine_listen {self.engine_listen}: no key: give the file of the key that the engines "
+                    "have, --device-key-file FILE"
+                )
+        if self.ray and read_replicas(self.replicas) is None:
+            raise RequestError("replicas is 'auto': with ray, give a number, or two such as 1..4")
 
     @property
     def _devices(self) -> tuple[str, ...]:
@@ -398,7 +462,8 @@ class Options:
     @property
     def in_process(self) -> bool:
         """Whether the engine runs in the caller's process. Replicas and engines of other hosts never do."""
-        return self.worker == "thread" and read_replicas(self.replicas) == 1 and not self.engine_host
+        apart = self.engine_host or self.engine_listen or self.ray or read_replicas(self.replicas) != 1
+        return self.worker == "thread" and not apart
 
     @property
     def placement_options(self) -> PlacementOptions:
@@ -467,6 +532,12 @@ class LoadKwargs(TypedDict, total=False):
     worker: str
     engine_host: str
     replicas: str | int
+    replica_wait: float
+    engine_listen: str
+    ray: str
+    ray_cpus: float
+    ray_gpus: float
+    ray_stages: int
     sharers: int
     sandbox: bool
     worker_timeout: float

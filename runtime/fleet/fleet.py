@@ -31,8 +31,9 @@ from satchel.runtime.engine.stats import EngineStats, StatsCollector, summed
 from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, ticking
 from satchel.runtime.fleet.line import Line
-from satchel.runtime.fleet.member import FAILED, Member, MemberFacts
+from satchel.runtime.fleet.member import FAILED, JOINING, READY, LoadReport, Member, MemberFacts, MemberLoad
 from satchel.runtime.fleet.router import Ask, LeastTime, RoutingPolicy
+from satchel.runtime.fleet.scaler import ScalingFacts
 from satchel.runtime.fleet.share import share_of
 from satchel.runtime.fleet.suspects import Suspects
 from satchel.runtime.kv.digests import SHORT, BlockDigests
@@ -58,6 +59,7 @@ class Fleet:
     files, stamps: as WorkerService takes them.
     policy: how a member is chosen for each request.
     engines: hosts of the members, in turn; (): they run here and share this machine.
+    start: members that begin() starts; None: `size`, 0: it waits for the first that enter() brings.
     """
 
     def __init__(
@@ -69,12 +71,16 @@ class Fleet:
         stamps: abc.Sequence[abc.Sequence[int]] = (),
         policy: RoutingPolicy | None = None,
         engines: abc.Sequence[RemoteEngine] = (),
+        start: int | None = None,
     ) -> None:
         self.path, self.options, self.size, self.limits = path, options, size, options.limits
         self.cache, self.widths = Cache(context=0), (0, 0)
         self.notes: list[str] = []
         self.members: dict[str, Member] = {}
         self._files, self._stamps, self._engines = files, stamps, engines
+        self._start, self._first = size if start is None else start, threading.Event()
+        self._closers: list[abc.Callable[[], object]] = []
+        self.scaling: abc.Callable[[], ScalingFacts] | None = None  # how it is scaled; None: it is not
         self._lock, self._names = threading.RLock(), count()
         self._shared = Membership(self, self._lock, count(1), secrets.token_bytes(32))
         self.policy, self.lengths = policy or LeastTime(), Lengths()
@@ -105,7 +111,7 @@ class Fleet:
                 done[member.name] = part, total
                 parts = list(done.values())
                 if progress:
-                    progress(sum(p for p, _ in parts), self.size * total)
+                    progress(sum(p for p, _ in parts), self._start * total)
 
             self._prepare(member, self.size)
             member.service.begin(tell)
@@ -113,7 +119,10 @@ class Fleet:
 
         ticking(self._tick, self._over, "satchel-fleet", BEAT)
         try:
-            first, *others = [self._new(index) for index in range(self.size)]
+            if not self._start:
+                self._await_first()
+                return
+            first, *others = [self._new(index) for index in range(self._start)]
             load(first)
             apart = bool(self._engines) or share_of(self.options, 0, self.size).sharers == 1
             with ThreadPoolExecutor(max(1, len(others)) if apart else 1, "satchel-load") as pool:
@@ -122,14 +131,34 @@ class Fleet:
             self.kill()
             raise
 
-    def _new(self, index: int, device: str = "") -> Member:
-        """A member with that share of the machine, which has not begun. device: in place of its share's."""
-        engine = self._engines[index % len(self._engines)] if self._engines else None
+    def _await_first(self) -> None:
+        """Waits for a member that has loaded the model. Raises the error of what can bring none."""
+        self._first.wait()
+        with self._lock:
+            self._check_open()
+
+    def give_up(self, error: SatchelError) -> None:
+        """Ends everything, where begin() waits for a first member and none can come."""
+        with self._lock:
+            if self.cache.context:
+                return
+            self._broken = error
+            self._end_line(End("error", error))
+        self._first.set()
+
+    def _new(
+        self, index: int, device: str = "", engine: RemoteEngine | None = None, name: str = ""
+    ) -> Member:
+        """A member that has not begun, at that engine or with that share of the machine. device: in place of
+        its share's. name: "" for a number.
+        """
+        if engine is None and self._engines:
+            engine = self._engines[index % len(self._engines)]
         if engine is None:
             options = share_of(self.options, index % self.size, self.size)
             options = replace(options, device=device or options.device)
         else:  # devices and threads are the host's choice
-            options = replace(self.options, worker="process")
+            options = replace(self.options, worker="process", replicas=1, engine_listen="", ray="")
         options = replace(options, limits=replace(options.limits, queue=NO_LIMIT))
         service = WorkerService(
             self.path, options, files=self._files, stamps=self._stamps, engine=engine, member=self._shared
@@ -138,7 +167,7 @@ class Fleet:
         with self._lock:
             if self._closed:
                 raise RequestError(f"{self.path}: the model was closed: load it again")
-            name = str(next(self._names))
+            name = name or str(next(self._names))
             member = self.members[name] = self._of[service] = Member(name, index, service)
         return member
 
@@ -154,12 +183,13 @@ class Fleet:
 
     def _joined(self, member: Member) -> None:
         with self._lock:
-            member.joined = True
+            member.joined, member.start_seconds = True, time.monotonic() - member.began
             # Its later processes find the memory of the others taken.
             member.service.options = replace(member.service.options, sharers=1)
             if not self.cache.context:
                 self.cache, self.notes = member.service.cache, list(member.service.notes)
                 self._hashes = BlockDigests(self.cache.block, self._shared.key)
+                self._first.set()
             self._dispatch()
 
     def add(self, device: str = "") -> Member:
@@ -170,11 +200,17 @@ class Fleet:
         with self._lock:
             taken = {m.index for m in self.members.values()}
             index = next(i for i in range(len(taken) + 1) if i not in taken)
-        member = self._new(index, device)
+        return self._join(self._new(index, device))
 
+    def enter(self, name: str, engine: RemoteEngine) -> Member:
+        """Begins a member at an engine that has come, as add() does."""
+        self._check_open()
+        return self._join(self._new(0, engine=engine, name=name))
+
+    def _join(self, member: Member) -> Member:
         def join() -> None:
             try:
-                self._prepare(member, 1)
+                self._prepare(member, self.size)
                 member.service.begin(None)
             except SatchelError as error:
                 LOG.error("%s: member %s cannot join: %s", self.path.name, member.name, error)
@@ -206,12 +242,27 @@ class Fleet:
         """Takes a member out at once: its requests go on at others. Raises RequestError for the last."""
         with self._lock:
             member = self._may_leave(name)
+            self.dismiss(name)
+        return member
+
+    def dismiss(self, name: str) -> None:
+        """remove() for a member that is lost: also the last one, where others may come."""
+        with self._lock:
+            member = self.members.get(name)
+            if member is None:
+                return
             member.draining = True
             requests, calls = member.service.release()
             self._take_back(member, requests, calls)
             self._leave_if_idle(member)
             self._dispatch()
-        return member
+
+    def retire(self, name: str) -> None:
+        """drain() for a member that is to go in any case: also the last one, where others may come."""
+        with self._lock:
+            if member := self.members.get(name):
+                member.draining = True
+                self._leave_if_idle(member)
 
     def _may_leave(self, name: str) -> Member:
         member = self.member(name)
@@ -362,6 +413,34 @@ class Fleet:
         with self._lock:
             return [member.facts(self.lengths) for member in self.members.values()]
 
+    def loads(self) -> list[MemberLoad]:
+        """The members as scaling sees them; each has an equal part of the line in its view."""
+        with self._lock:
+            members = list(self.members.values())
+            usable = sum(member.usable for member in members)
+            parts = max(1, usable)
+            requests = -(-len(self._line) // parts)
+            tokens = -(-sum(live.queued for live in self._line) // parts)
+            usual = max((m.load for m in members), key=lambda load: load.steps, default=LoadReport()).step
+            found = []
+            for one in members:
+                view = one.view(self.lengths, usual)
+                view = view._replace(waiting=view.waiting + requests, queued=view.queued + tokens)
+                # One that stands still serves nobody now; whether it goes is its watchdog's decision.
+                state = JOINING if one.state == READY and not one.usable else one.state
+                work, known = one.service.work, len(one.known)
+                found.append(MemberLoad(one.name, state, view, work, known, one.start_seconds))
+            return found
+
+    def attach(self, close: abc.Callable[[], object]) -> None:
+        """close: called when the fleet has ended, and its processes with it."""
+        self._closers.append(close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests and no more members."""
+        return self._closed
+
     @property
     def waiting(self) -> int:
         """Requests in the line, which no member has yet."""
@@ -374,12 +453,14 @@ class Fleet:
             service.tell_to_close()
         for service in services:
             service.close()
+        self._end_others()
 
     def kill(self) -> None:
         """Ends all processes at once, and begins no other."""
         services = self._end_all()
         for service in services:
             service.kill()
+        self._end_others()
 
     def _end_all(self) -> list[WorkerService]:
         """Takes no more requests and ends those in the line; gives the services that are to end."""
@@ -388,7 +469,13 @@ class Fleet:
             self._end_line(End("cancelled"))
             services = list(self._of)
         self._over.set()
+        self._first.set()
         return services
+
+    def _end_others(self) -> None:
+        """Ends what the fleet was given: the last first."""
+        while self._closers:
+            self._closers.pop()()
 
     def _check_open(self) -> None:
         if self._closed:

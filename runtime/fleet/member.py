@@ -8,8 +8,9 @@ is free.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from satchel.errors import DeviceError
 from satchel.runtime.fleet.known import Known
@@ -80,6 +81,18 @@ class MemberFacts:
     processes_lost: int
     token_seconds: float  # of a step with one decoded row, as measured
     prompt_token_seconds: float
+    start_seconds: float  # from its beginning until it had loaded the model; 0: it has not yet
+
+
+class MemberLoad(NamedTuple):
+    """A member, as scaling sees it."""
+
+    name: str
+    state: str
+    view: View  # its part of the requests that no member has is in it
+    work: int  # requests and calls that it has
+    known: int  # cached blocks that it told of
+    start: float  # seconds, see MemberFacts
 
 
 class Member:
@@ -91,6 +104,7 @@ class Member:
         self.error = ""  # why it could not join
         self.known, self.load = Known(), LoadReport()
         self.begun_anew = 0  # processes that it lost
+        self.began, self.start_seconds = time.monotonic(), 0.0
 
     @property
     def state(self) -> str:
@@ -169,6 +183,7 @@ class Member:
             processes_lost=self.service.restarts,
             token_seconds=self.load.step[0] + self.load.step[1],
             prompt_token_seconds=self.load.step[2],
+            start_seconds=self.start_seconds,
         )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.errors.threads import begin
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.options import Options
+from satchel.runtime.engine.watchdog import Beat, Watchdog
 from satchel.runtime.kv.identity import weights_identity
 from satchel.runtime.log import LOG
 from satchel.runtime.net.address import Address
@@ -34,6 +36,7 @@ ENGINES = 1  # clients that may have an engine at the same time, unless the serv
 MOST_MESSAGE = 64 << 20  # most bytes of a client's message
 # Options that are this host's: what computes, and what protects the host.
 HERE = ("device", "threads", "threads_batch", "gpu_memory", "sandbox", "worker")
+PAUSE = 0.1  # seconds between two looks whether all clients are gone
 OTHER_VERSION = "another version of Satchel runs here: install the same one on both hosts"
 
 
@@ -53,10 +56,41 @@ class EngineServer(KeyServer):
         self, address: Address, key: bytes, offered: Offered, deadlines: LinkDeadlines = CLIENT
     ) -> None:
         self._offered, self._free = offered, threading.Semaphore(offered.engines)
+        self._over = threading.Event()
         super().__init__(address, key, deadlines)
 
     def session(self, link: Link, peer: str) -> EngineSession:
         return EngineSession(link, peer, self._offered, self._deadlines, self._free)
+
+    def _engines(self) -> list[EngineSession]:
+        """Sessions that have an engine."""
+        with self._lock:
+            return [one for one in self.sessions if isinstance(one, EngineSession) and one.has_engine]
+
+    @property
+    def trouble(self) -> str:
+        """Why an engine stands still; "" if none does."""
+        return next((told for session in self._engines() if (told := session.trouble)), "")
+
+    def report(self) -> Message:
+        """What a fleet's roster is told of this host."""
+        return {"engines": self._offered.engines, "busy": len(self._engines()), "trouble": self.trouble}
+
+    def end_sessions(self) -> None:
+        """Ends all sessions; their engines are free for others."""
+        with self._lock:
+            sessions = list(self.sessions)
+        for session in sessions:
+            session.end()
+
+    def await_idle(self, seconds: float) -> bool:
+        """Waits until no client has an engine, at most so many seconds."""
+        end = time.monotonic() + seconds
+        while self._engines():
+            if time.monotonic() > end:
+                return False
+            self._over.wait(PAUSE)
+        return True
 
 
 class EngineSession:
@@ -70,6 +104,17 @@ class EngineSession:
         self._process: Process | None = None
         self._stamps: list[list[int]] = []
         self._has_engine, self.over = False, threading.Event()
+        self._dog = Watchdog(0, 0, deadlines.beat)
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether its client has one of the engines."""
+        return self._has_engine and not self.over.is_set()
+
+    @property
+    def trouble(self) -> str:
+        """Why its engine makes no progress; "" if it does, or is not begun yet."""
+        return self._dog.trouble if self._process else ""
 
     def serve(self) -> None:
         begin(threading.Thread(target=self._beat, name="satchel-beat", daemon=True))
@@ -144,7 +189,8 @@ class EngineSession:
             raise RequestError(f"{wrong}: {told}")
         mine = {name: getattr(self._offered.options, name) for name in HERE}
         # Chats are rendered by the client, and a template may be the path of a file.
-        mine |= {"engine_host": "", "device_key": "", "digests": (), "chat_template": "", "defaults": None}
+        mine |= {"engine_host": "", "engine_listen": "", "ray": "", "replicas": 1, "digests": ()}
+        mine |= {"device_key": self._offered.options.device_key, "chat_template": "", "defaults": None}
         options = replace(options, **mine)
         seen: list[str] = []
         for path in self._offered.lent.find(asked):
@@ -193,6 +239,7 @@ class EngineSession:
         """To the client, until the process ends."""
         while (got := process.read()) is not None:
             message, data = got
+            self._dog.heard(Beat(*message["beat"]) if "beat" in message else None)
             if "stamps" in message:  # of this host's file; the client compares with its own
                 message = {**message, "stamps": self._stamps}
             self._tell(message, data)
@@ -208,4 +255,6 @@ class EngineSession:
 
     def _beat(self) -> None:
         while not self.over.wait(self._deadlines.beat):
+            if (process := self._process) is not None:
+                self._dog.tick(process.unread)
             self._tell({"alive": 1})

@@ -144,13 +144,25 @@ def _count_or_size(word: str) -> tuple[int | None, int | None]:
 
 
 def read_replicas(text: str | int) -> int | None:
-    """Parses a number of replicas; None for auto."""
+    """Parses a number of replicas, or of LEAST..MOST the most; None for auto."""
     word = str(text).strip().lower()
-    if word == AUTO:
-        return None
-    if not (word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_REPLICAS):
-        raise RequestError(f"replicas is {text!r}: expected auto, or a number from 1 to {MOST_REPLICAS}")
-    return int(word)
+    return None if word == AUTO else replica_range(word)[1]
+
+
+def replica_range(text: str | int) -> tuple[int, int]:
+    """Parses LEAST..MOST, the replicas between which a fleet is scaled; of a number both are that."""
+    first, dots, last = str(text).strip().partition("..")
+    numbers = [int(n) for n in (first, last if dots else first) if n.isascii() and n.isdigit() and len(n) < 9]
+    if len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1] <= MOST_REPLICAS:
+        raise RequestError(
+            f"replicas is {text!r}: expected auto, or a number from 1 to {MOST_REPLICAS}, or two such as 1..4"
+        )
+    return numbers[0], numbers[1]
+
+
+def is_range(text: str | int) -> bool:
+    """Whether a fleet is scaled between two numbers of replicas."""
+    return ".." in str(text)
 
 
 def read_split(text: str) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ import site
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,9 @@ def _ours() -> Iterator[str]:
     for name, module in list(sys.modules.items()):
         if name.startswith("satchel.") and name.count(".") == 1:
             yield from map(os.path.realpath, getattr(module, "__path__", ()))
+    # The child resolves names of models; a program that serves engines need not have imported this.
+    if (found := find_spec("satchel.store")) is not None:
+        yield from map(os.path.realpath, found.submodule_search_locations or ())
 
 
 def _linked(folder: str) -> Iterator[str]:

@@ -46,6 +46,7 @@ async def fleet(request: Request, model: ModelName = "") -> JsonObject:
             "model": lease.name,
             "waiting": found.waiting,
             "requests_moved": found.moved,
+            "scaling": asdict(found.scaling()) if found.scaling else None,
             "members": [_told(member, found) for member in list(found.members.values())],
         }
 

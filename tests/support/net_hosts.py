@@ -77,11 +77,14 @@ class HostProcess:
 
 
 class EngineHost:
-    """`satchel engine` in a process of its own, on a free port; `with` ends it."""
+    """`satchel engine` in a process of its own, on a free port; `with` ends it. join: a roster, where
+    it has that name.
+    """
 
-    def __init__(self, key: Path) -> None:
+    def __init__(self, key: Path, join: str = "", name: str = "") -> None:
         command = [*interpreter(), "-m", "satchel", "engine", "--listen", f"{LOOPBACK}:0"]
         command += ["--key-file", str(key), "-dev", "cpu", "-t", "1"]
+        command += ["--join", join, "--name", name] if join else []
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1)
         assert self.process.stderr is not None
         self.name = f"{LOOPBACK}:{self.process.stderr.readline().split()[2].rstrip(':')}"
