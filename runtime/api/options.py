@@ -27,6 +27,7 @@ from satchel.runtime.placement.options import (
     read_expert_cache,
     read_kv_budget,
     read_layers,
+    read_pools,
     read_replicas,
     read_rules,
     read_size,
@@ -291,6 +292,16 @@ class Options:
         check_value=read_replicas,
         group=REPLICAS,
     )
+    pools: str = option_field(
+        "off",
+        "How many replicas compute prompts and how many answer, P+A; the keys and values of a prompt are"
+        " moved where that is predicted to pay. auto: each does both, and prompts are moved likewise.",
+        "--pools",
+        help="Replicas that compute prompts and replicas that answer, such as 1+3; auto: all do both.",
+        metavar="off|auto|P+A",
+        check_value=read_pools,
+        group=REPLICAS,
+    )
     sharers: int = option_field(
         1,
         "Engines that divide the free memory of the devices: what replicas are given.",
@@ -351,6 +362,8 @@ class Options:
             raise RequestError(
                 "replicas: not supported with engine_host, where each host has one engine: name more hosts"
             )
+        if read_pools(self.pools) is not None and read_replicas(self.replicas) == 1 and not self.engine_host:
+            raise RequestError("pools: they divide the work of several engines: give replicas too")
         if self.split_mode == "tensor" or any(GROUP in name for name in devices):
             self._check_group()
 
@@ -467,6 +480,7 @@ class LoadKwargs(TypedDict, total=False):
     worker: str
     engine_host: str
     replicas: str | int
+    pools: str
     sharers: int
     sandbox: bool
     worker_timeout: float

@@ -3,8 +3,9 @@ the same mapped file, and requests are divided among them.
 
 Invariants:
 
-- A request is in the line or at one member. Where a member's process is lost, its requests go to others at
-  once with the tokens that they have, so that answers go on as they would have.
+- A request is in the line, at one member, or waits for its keys and values to be moved from one to another
+  (move.py). Where a member's process is lost, its requests go to others at once with the tokens that they
+  have, so that answers go on as they would have.
 - Limits and fairness are the fleet's: how many requests wait, what each client gets for its weight.
 - One lock guards the fleet and its members, so that no two wait for each other. No thread waits for a process
   while it holds it.
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from satchel.errors import DeviceError, RequestError, SatchelError
+from satchel.errors.threads import begin
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import End, RequestHandle
@@ -32,13 +34,16 @@ from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, ticking
 from satchel.runtime.fleet.line import Line
 from satchel.runtime.fleet.member import FAILED, Member, MemberFacts
-from satchel.runtime.fleet.router import Ask, LeastTime, RoutingPolicy
+from satchel.runtime.fleet.move import Move, MoveMeter
+from satchel.runtime.fleet.pools import PrefillPools, Role
+from satchel.runtime.fleet.router import Ask, LeastTime, Route, RoutingPolicy
 from satchel.runtime.fleet.share import share_of
 from satchel.runtime.fleet.suspects import Suspects
 from satchel.runtime.kv.digests import SHORT, BlockDigests
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.log import LOG
 from satchel.runtime.net.remote_process import RemoteEngine
+from satchel.runtime.placement.options import OFF, read_pools
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.scheduler import check
@@ -77,7 +82,12 @@ class Fleet:
         self._files, self._stamps, self._engines = files, stamps, engines
         self._lock, self._names = threading.RLock(), count()
         self._shared = Membership(self, self._lock, count(1), secrets.token_bytes(32))
-        self.policy, self.lengths = policy or LeastTime(), Lengths()
+        self._pools = read_pools(options.pools)
+        self._check_pools()
+        self._roles: dict[str, Role] = {}
+        self.meter = MoveMeter()
+        self.policy, self.lengths = policy or self._policy(), Lengths()
+        self._moves: dict[RequestHandle, Move] = {}
         self._line = Line(self.limits, self.lengths)
         self._calls: list[PendingCall] = []  # that no member has yet
         self._of: dict[WorkerService, Member] = {}
@@ -90,6 +100,23 @@ class Fleet:
         self.moved = 0  # requests that went on at another member
         self._broken: SatchelError | None = None
         self._closed, self._over = False, threading.Event()
+
+    def _check_pools(self) -> None:
+        """Raises RequestError where the pools are not the replicas."""
+        if self._pools and any(self._pools) and sum(self._pools) != self.size:
+            raise RequestError(
+                f"pools is {self.options.pools}: expected as many as there are replicas, {self.size}, got"
+                f" {sum(self._pools)}"
+            )
+
+    def _policy(self) -> RoutingPolicy:
+        routing = LeastTime()
+        return routing if self._pools is None else PrefillPools(self._roles, self.meter.link(1.0), routing)
+
+    def _role(self, index: int) -> Role:
+        """The role of the member with that share of the machine."""
+        prompts, answers = self._pools or (0, 0)
+        return "both" if not answers else "prefill" if index < prompts else "decode"
 
     # Members
 
@@ -129,7 +156,7 @@ class Fleet:
             options = share_of(self.options, index % self.size, self.size)
             options = replace(options, device=device or options.device)
         else:  # devices and threads are the host's choice
-            options = replace(self.options, worker="process")
+            options = replace(self.options, worker="process", pools=OFF)
         options = replace(options, limits=replace(options.limits, queue=NO_LIMIT))
         service = WorkerService(
             self.path, options, files=self._files, stamps=self._stamps, engine=engine, member=self._shared
@@ -139,7 +166,8 @@ class Fleet:
             if self._closed:
                 raise RequestError(f"{self.path}: the model was closed: load it again")
             name = str(next(self._names))
-            member = self.members[name] = self._of[service] = Member(name, index, service)
+            member = self.members[name] = self._of[service] = Member(name, index, service, self._role(index))
+            self._roles[name] = member.role
         return member
 
     def _prepare(self, member: Member, most: int) -> None:
@@ -236,6 +264,7 @@ class Fleet:
             if counted is not None:
                 self._past = counted if self._past is None else summed([self._past, counted])
             self._of.pop(member.service, None)
+            self._roles.pop(member.name, None)
         member.service.close()
         LOG.info("%s: member %s has left", self.path.name, member.name)
 
@@ -283,8 +312,9 @@ class Fleet:
         digests = self.digests(request.ids, handle.seq.salt)
         with self._lock:
             self._check_open()
-            waiting = max(0, len(self._line) + len(self._at) - self.slots)
-            queued = (h.seq.client for h in (*self._at, *(live.handle for live in self._line)))
+            between = [handle for handle, move in self._moves.items() if move.handed]
+            waiting = max(0, len(self._line) + len(self._at) + len(between) - self.slots)
+            queued = (h.seq.client for h in (*self._at, *between, *(live.handle for live in self._line)))
             check(request, waiting, self.limits, self.cache.block, self.cache.pool, queued)
             self._digests[handle] = digests
             self._line.add(LiveRequest(handle))
@@ -301,7 +331,7 @@ class Fleet:
             member = self._at.get(handle)
             if member is not None:
                 member.service.cancel(handle)
-            elif live := self._line.remove(handle):
+            elif live := self._line.remove(handle) or self._drop_move(handle):
                 self._end(live, End("cancelled"))
 
     def ask(self, method: str, *args: Any, **how: Any) -> Any:
@@ -347,7 +377,9 @@ class Fleet:
             found = summed([past, *parts])
             requests = Counter(found.requests)
             requests.update(self._ended_here)
-            return replace(found, requests=dict(requests), waiting=found.waiting + len(self._line))
+            waiting = found.waiting + len(self._line)
+            running = found.running + sum(move.handed for move in self._moves.values())
+            return replace(found, requests=dict(+requests), waiting=waiting, running=running)
 
     def member_stats(self) -> dict[str, EngineStats]:
         """Those of each member, by name."""
@@ -414,6 +446,17 @@ class Fleet:
     def told(self, service: WorkerService, message: Message) -> None:
         self._of[service].told(message)
 
+    def passed_on(self, service: WorkerService, live: LiveRequest) -> None:
+        """The prompt is computed, and its first token has come: the answer goes on at another member."""
+        member, move = self._of[service], self._moves[live.handle]
+        self._leave_member(member, live)
+        self._ended_here["length"] -= 1  # of the member's count: the request has not ended
+        move.hand_on()
+        if move.done:
+            self._arrive(move)
+        self._leave_if_idle(member)
+        self._dispatch()
+
     def lost(self, service: WorkerService, work: LostWork) -> None:
         """A member's process ended: its requests go on at others."""
         member = self._of[service]
@@ -456,7 +499,11 @@ class Fleet:
                 live.begun = True  # the line's order: it has waited for its turn already
                 self._line.add(live)
                 self.moved += 1
-        self._calls += calls
+        for call in calls:
+            if call.tied:
+                call.fail(DeviceError(f"member {member.name} was lost or left"))
+            else:
+                self._calls.append(call)
 
     def _check_members(self) -> None:
         """Ends everything where no member can ever answer again."""
@@ -467,7 +514,11 @@ class Fleet:
         self._end_line(End("error", self._broken))
 
     def _left(self, member: Member, live: LiveRequest) -> None:
-        """A member has the request no longer."""
+        """A member has the request no longer, nor do its blocks go elsewhere."""
+        self._drop_move(live.handle)
+        self._leave_member(member, live)
+
+    def _leave_member(self, member: Member, live: LiveRequest) -> None:
         if self._at.pop(live.handle, None) is not None:
             self._line.leave(live)
             member.known.ended(self._digests.get(live.handle, ()))
@@ -480,6 +531,9 @@ class Fleet:
         live.end(end)
 
     def _end_line(self, end: End) -> None:
+        for handle in [handle for handle, move in self._moves.items() if move.handed]:
+            if live := self._drop_move(handle):
+                self._end(live, end)
         for live in self._line:
             self._line.remove(live.handle)
             self._end(live, end)
@@ -500,9 +554,26 @@ class Fleet:
                 if deadline is not None and now > deadline:
                     self._line.remove(live.handle)
                     self._end(live, End("deadline"))
+            self._end_late_moves(now)
             for member in list(self.members.values()):
                 self._leave_if_idle(member)
             self._dispatch()
+
+    def _end_late_moves(self, now: float) -> None:
+        """Lets answers go on that have waited long enough for their keys and values, and ends those beyond
+        their deadline.
+        """
+        if isinstance(self.policy, PrefillPools):
+            sizes = [m.service.block_bytes for m in self.members.values() if m.service.block_bytes]
+            if sizes:
+                self.policy.link = self.meter.link(sizes[0] / self.cache.block)
+        for move in [move for move in self._moves.values() if move.handed]:
+            handle = move.live.handle
+            deadline = handle.seq.request.deadline
+            if deadline is not None and now > deadline and self._drop_move(handle):
+                self._end(move.live, End("deadline"))
+            elif now > move.until or not move.target.usable:
+                self._arrive(move)
 
     def _dispatch(self) -> None:
         """Gives members what they have room for. The lock is held."""
@@ -514,11 +585,13 @@ class Fleet:
                 return
             while self._calls:
                 min(usable, key=_load).service.adopt_call(self._calls.pop(0))
+            answering = [m for m in usable if m.role != "prefill"] or usable
             roomy = [m for m in usable if m.has_room]
-            live = self._line.next(bool(roomy), sum(m.slots for m in usable), time.monotonic())
+            room = any(m.has_room for m in answering)
+            live = self._line.next(room, sum(m.slots for m in answering), time.monotonic())
             if live is None:
                 return
-            self._place(live, roomy or usable)
+            self._place(live, roomy if room else usable)
 
     def _place(self, live: LiveRequest, members: abc.Sequence[Member]) -> None:
         """Gives a request to one of these members."""
@@ -528,13 +601,74 @@ class Fleet:
         usual = max(self.members.values(), key=lambda m: m.load.steps).load.step
         route = self.policy.choose(ask, {m.name: m.view(self.lengths, usual) for m in members})
         member = self.members[route.member]
+        seconds = self._seconds(member, ask, route)
+        if route.prefill and not (live.begun or live.trial or seq.request.max_tokens < 2):
+            member = self._begin_move(live, self.members[route.prefill], member)
         live.cached = route.cached
-        a, b, c, _ = member.load.step
-        seconds = c * (ask.prompt - route.cached) + ask.answer * (b + a / (1 + len(member.service.requests)))
         self._line.place(live, seconds)
         self._at[live.handle] = member
         member.known.expect(digests)
         member.service.adopt(live)
+
+    @staticmethod
+    def _seconds(member: Member, ask: Ask, route: Route) -> float:
+        """Of a member's time, for what its client is charged."""
+        a, b, c, _ = member.load.step
+        return c * (ask.prompt - route.cached) + ask.answer * (b + a / (1 + len(member.service.requests)))
+
+    # Prompts that one member computes and another answers
+
+    def _begin_move(self, live: LiveRequest, source: Member, target: Member) -> Member:
+        """One member is to compute the prompt, and another to answer; gives the first. Without a thread for
+        the move, the other does both.
+        """
+        digests = self._digests[live.handle]
+        start = min(target.known.cached(digests), len(digests))
+        move = Move(live, source, target, start, self._lock, self.meter, self._moved)
+        try:
+            begin(threading.Thread(target=move.run, name="satchel-move", daemon=True))
+        except SatchelError as error:
+            LOG.error("%s: nothing is moved: %s", self.path.name, error)
+            return target
+        self._moves[live.handle] = move
+        target.awaited.add(live)
+        target.known.expect(digests)
+        live.onward = move.note
+        return source
+
+    def _moved(self, move: Move) -> None:
+        """Called in the move's thread: nothing more is moved."""
+        with self._lock:
+            move.done = True
+            if move.handed:
+                self._arrive(move)
+                self._dispatch()
+
+    def _arrive(self, move: Move) -> None:
+        """The answer goes on where its blocks are, or anywhere if that member is gone."""
+        live = self._drop_move(move.live.handle)
+        if live is None:
+            return
+        member, digests = move.target, self._digests[live.handle]
+        if not (member.usable and self.members.get(member.name) is member):
+            self._line.add(live)
+            return
+        live.cached = member.known.cached(digests) * self.cache.block
+        self._line.place(live, 0.0)
+        self._at[live.handle] = member
+        member.known.expect(digests)
+        member.service.adopt(live)
+
+    def _drop_move(self, handle: RequestHandle) -> LiveRequest | None:
+        """Nothing waits for the move of a request any more; gives the request, None where there is none."""
+        move = self._moves.pop(handle, None)
+        if move is None:
+            return None
+        move.stop()
+        move.live.onward = None
+        move.target.awaited.discard(move.live)
+        move.target.known.ended(self._digests.get(handle, ()))
+        return move.live
 
 
 def _load(member: Member) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from satchel.runtime.device.device import HOST_MEMORY, TEST_ONLY
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.device.processors import cores
 from satchel.runtime.placement.devices import open_one
-from satchel.runtime.placement.options import read_devices, read_kv_budget, read_replicas
+from satchel.runtime.placement.options import OFF, read_devices, read_kv_budget, read_replicas
 
 HOLDS = (
     1.2  # a device must have this many times the bytes of the file free: the cache and buffers lie there too
@@ -145,6 +145,7 @@ def share_of(options: Options, index: int, count: int) -> Options:
         options,
         worker="process",
         replicas=1,
+        pools=OFF,
         sharers=shared,
         device=",".join(own) or options.device,
         threads=threads,

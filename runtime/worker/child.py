@@ -142,8 +142,8 @@ class Worker:
         held, notes = close_sandbox(model), model.notes
         if held is not None and held.note:
             notes = [*notes, held.note]
-        told = held.text if held else NO_SANDBOX
-        ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told}
+        told, block_bytes = held.text if held else NO_SANDBOX, sum(model.engine.states.block_bytes)
+        ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told, "block_bytes": block_bytes}
         self.send({**ready, "stamps": model.gguf.stamps, "version": wire_version()})
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
         # The model stays: a full collection of garbage, which stops the engine, need not look at it.
