@@ -32,11 +32,12 @@ from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, StatsCollector, summed
 from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, ticking
+from satchel.runtime.fleet.known import Holders
 from satchel.runtime.fleet.line import Line
-from satchel.runtime.fleet.member import FAILED, Member, MemberFacts
+from satchel.runtime.fleet.member import FAILED, Member, MemberFacts, Weights
 from satchel.runtime.fleet.move import Move, MoveMeter
 from satchel.runtime.fleet.pools import PrefillPools, Role
-from satchel.runtime.fleet.router import Ask, LeastTime, Route, RoutingPolicy
+from satchel.runtime.fleet.router import Ask, LeastTime, Route, RoutingPolicy, View
 from satchel.runtime.fleet.share import share_of
 from satchel.runtime.fleet.suspects import Suspects
 from satchel.runtime.kv.digests import SHORT, BlockDigests
@@ -53,6 +54,27 @@ from satchel.runtime.worker.service import LostWork, Membership, WorkerService
 from satchel.runtime.worker.wire import Message, encode
 
 NO_LIMIT = 1 << 30  # requests in the line of a member: the fleet's line has the limit
+
+
+class Views(abc.Mapping[str, View]):
+    """What the router sees of members. A view is made when it is first read: of a large fleet few are."""
+
+    def __init__(self, members: abc.Iterable[Member], lengths: Lengths, usual: Weights) -> None:
+        self._members = {member.name: member for member in members}
+        self._lengths, self._usual = lengths, usual
+        self._made: dict[str, View] = {}
+
+    def __getitem__(self, name: str) -> View:
+        found = self._made.get(name)
+        if found is None:
+            found = self._made[name] = self._members[name].view(self._lengths, self._usual)
+        return found
+
+    def __iter__(self) -> abc.Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
 class Fleet:
@@ -85,7 +107,7 @@ class Fleet:
         self._pools = read_pools(options.pools)
         self._check_pools()
         self._roles: dict[str, Role] = {}
-        self.meter = MoveMeter()
+        self.meter, self.holders = MoveMeter(), Holders()
         self.policy, self.lengths = policy or self._policy(), Lengths()
         self._moves: dict[RequestHandle, Move] = {}
         self._line = Line(self.limits, self.lengths)
@@ -110,7 +132,7 @@ class Fleet:
             )
 
     def _policy(self) -> RoutingPolicy:
-        routing = LeastTime()
+        routing = LeastTime(holders=self.holders.of)
         return routing if self._pools is None else PrefillPools(self._roles, self.meter.link(1.0), routing)
 
     def _role(self, index: int) -> Role:
@@ -166,8 +188,8 @@ class Fleet:
             if self._closed:
                 raise RequestError(f"{self.path}: the model was closed: load it again")
             name = str(next(self._names))
-            member = self.members[name] = self._of[service] = Member(name, index, service, self._role(index))
-            self._roles[name] = member.role
+            role = self._roles[name] = self._role(index)
+            member = self.members[name] = self._of[service] = Member(name, index, service, role, self.holders)
         return member
 
     def _prepare(self, member: Member, most: int) -> None:
@@ -264,6 +286,7 @@ class Fleet:
             if counted is not None:
                 self._past = counted if self._past is None else summed([self._past, counted])
             self._of.pop(member.service, None)
+            member.known.clear()
             self._roles.pop(member.name, None)
         member.service.close()
         LOG.info("%s: member %s has left", self.path.name, member.name)
@@ -599,12 +622,14 @@ class Fleet:
         ask = Ask(len(seq.ids), max(1.0, self.lengths.answer(seq) - seq.generated), digests)
         # One that has hardly begun takes as long as the one that has learned most: they run one model.
         usual = max(self.members.values(), key=lambda m: m.load.steps).load.step
-        route = self.policy.choose(ask, {m.name: m.view(self.lengths, usual) for m in members})
+        route = self.policy.choose(ask, Views(members, self.lengths, usual))
         member = self.members[route.member]
         seconds = self._seconds(member, ask, route)
         if route.prefill and not (live.begun or live.trial or seq.request.max_tokens < 2):
             member = self._begin_move(live, self.members[route.prefill], member)
         live.cached = route.cached
+        if seq.placed < 0:
+            seq.placed = time.monotonic()
         self._line.place(live, seconds)
         self._at[live.handle] = member
         member.known.expect(digests)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from satchel.errors import DeviceError
-from satchel.runtime.fleet.known import Known
+from satchel.runtime.fleet.known import Holders, Known
 from satchel.runtime.fleet.pools import Role
 from satchel.runtime.fleet.router import View
 from satchel.runtime.scheduler.lengths import Lengths
@@ -85,14 +85,21 @@ class MemberFacts:
 
 class Member:
     """name: by which people and metrics know it. index: which share of the machine it has. role: whether it
-    computes prompts, answers, or both.
+    computes prompts, answers, or both. holders: the fleet's index of cached blocks.
     """
 
-    def __init__(self, name: str, index: int, service: WorkerService, role: Role = "both") -> None:
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        service: WorkerService,
+        role: Role = "both",
+        holders: Holders | None = None,
+    ) -> None:
         self.name, self.index, self.service, self.role = name, index, service, role
         self.draining, self.joined = False, False
         self.error = ""  # why it could not join
-        self.known, self.load = Known(), LoadReport()
+        self.known, self.load = Known(holders, name), LoadReport()
         self.begun_anew = 0  # processes that it lost
         self.awaited: set[LiveRequest] = set()  # that go on here once another has computed their prompts
 

@@ -223,6 +223,8 @@ def test_limits_are_those_of_the_fleet(path: Path) -> None:
         replies = begun(model, prompts(5), 2000)  # two have slots, three wait
         with pytest.raises(QueueFull):
             begun(model, prompts(1), 4)
+        placed = [reply.handle is not None and reply.handle.seq.placed >= 0 for reply in replies]
+        assert placed == [True] * 4 + [False], "the last is in the line: members have two a slot at most"
         replies.pop().close()
         until(lambda: len(fleet._at) + fleet.waiting == 4, "one has left")
         replies += begun(model, prompts(1), 4)
@@ -320,6 +322,7 @@ def test_prefixes_are_found_at_the_member_that_has_them(three: Model, tmp_path: 
         read([reply])
         assert reply.report.cached_tokens == 64, "it went to the one that has it"
         assert three.save_state(tmp_path / "state", ids) == 64
+        assert fleet.holders.of(digests) == (holder.name,)
         assert holder.known.cached(fleet.digests(ids, "other salt")) == 0
     assert three.restore_state(tmp_path / "state").tokens == 64
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
-from satchel.runtime.fleet.known import Known
+from satchel.runtime.fleet.known import Holders, Known
 from satchel.runtime.fleet.line import Line
 from satchel.runtime.fleet.member import LoadReport, Member
 from satchel.runtime.fleet.share import Gpu, numa_memory, replicas_of, share_of
@@ -145,6 +147,43 @@ def test_known_prefixes_are_those_that_were_told_and_those_under_way() -> None:
     known.ended(prompt[:3])
     known.clear()
     assert known.cached(prompt) == 0
+
+
+CHANGES = st.tuples(
+    st.sampled_from(("kept", "gone", "expect", "ended", "clear")),
+    st.integers(0, 3),
+    st.lists(st.integers(1, 6), max_size=4, unique=True),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(CHANGES, max_size=40), st.lists(st.integers(1, 6), max_size=6, unique=True))
+def test_the_index_of_holders_finds_whom_asking_all_finds(
+    changes: list[tuple[str, int, list[int]]], asked: list[int]
+) -> None:
+    holders = Holders()
+    members = [Known(holders, str(n)) for n in range(4)]
+    under_way: list[list[list[bytes]]] = [[] for _ in members]
+    for what, n, numbers in changes:
+        found = digests(*numbers)
+        if what == "expect":
+            members[n].expect(found)
+            under_way[n].append(found)
+        elif what == "ended":
+            if under_way[n]:
+                members[n].ended(under_way[n].pop())
+        elif what == "clear":
+            members[n].clear()
+        else:
+            members[n].told(news(**{what: found}))
+        lengths = [member.cached(digests(*asked)) for member in members]
+        wanted = {str(n) for n, length in enumerate(lengths) if length == max(lengths) > 0}
+        assert set(holders.of(digests(*asked))) == wanted
+    for n, member in enumerate(members):
+        member.clear()
+        while under_way[n]:
+            member.ended(under_way[n].pop())
+    assert not len(holders), "no block is left behind"
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,13 @@ def test_answers_are_those_of_one_engine_and_prompts_are_not_computed_twice(
     assert pools.stats().requests == {"length": 8}, "each is counted once"
 
 
+def test_the_report_says_how_long_a_request_was_in_the_line(here: Model, pools: Model) -> None:
+    replies = begun(pools, prompts(4, 70), 4)
+    read([*replies, *(alone := begun(here, prompts(1, 70), 4))])
+    assert all(0 < reply.report.line_seconds <= reply.report.queue_seconds for reply in replies)
+    assert alone[0].report.line_seconds == 0
+
+
 def test_what_a_conversation_has_there_is_not_moved_again(here: Model, pools: Model) -> None:
     """Each turn moves its new blocks alone."""
     fleet, (ids,) = fleet_of(pools), prompts(1, 2)
