@@ -63,8 +63,8 @@ class Verdict(NamedTuple):
 
 def divergence(served: Logprob, new: Logprob) -> float:
     """Kullback-Leibler divergence of the new version's next token from the served one's, in nats. All tokens
-    that are not among the served one's likeliest are one. Of these, one that the new version does not list has
-    the most that its list leaves.
+    that are not among the served one's likeliest are one. A likeliest one that the new version does not list
+    has the most that its list leaves.
     """
     other = {token: exp(q) for token, q in new.top}
     unlisted = max(0.0, min([*other.values(), 1 - sum(other.values())]))
