@@ -18,11 +18,11 @@ from typing import Any
 from satchel.runtime.fleet.comparison import (
     FAILED,
     PROMOTE,
-    Bounds,
     Comparison,
     Interval,
     Observation,
-    Verdict,
+    VersionLimits,
+    VersionVerdict,
 )
 from satchel.server.catalog import AliasTable
 from satchel.server.log import LOG
@@ -42,7 +42,7 @@ class Record:
     failed: int = 0
     seconds: float = 0.0  # sum over all requests
     comparison: Comparison | None = None  # of a shadow, until there is a verdict
-    verdict: Verdict | None = None
+    verdict: VersionVerdict | None = None
     compared: int = 0  # shadow requests
     shadow_seconds: float = 0.0  # sum over all shadow requests
     rolled_back: bool = False
@@ -74,7 +74,7 @@ class Alias:
         self.records = {v: Record(deque(maxlen=self.table.window)) for v in versions}
         if self.table.shadow:
             t = self.table
-            bounds = Bounds(t.most_divergence, t.least_agreement, t.least_compared, t.most_compared)
+            bounds = VersionLimits(t.most_divergence, t.least_agreement, t.least_compared, t.most_compared)
             self.records[t.shadow].comparison = Comparison(bounds)
 
     @property
@@ -191,7 +191,7 @@ class Alias:
         }
 
 
-def figures(verdict: Verdict) -> dict[str, Any]:
+def figures(verdict: VersionVerdict) -> dict[str, Any]:
     """A verdict as JSON."""
     return {
         "compared": verdict.requests,
@@ -200,7 +200,7 @@ def figures(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def told(verdict: Verdict) -> str:
+def told(verdict: VersionVerdict) -> str:
     """A verdict in words."""
     far, near = verdict.divergence, verdict.agreement
     return (

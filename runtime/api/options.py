@@ -308,6 +308,12 @@ class Options:
         low=1,
         in_table=False,
     )
+    cpus: Sequence[int] = option_field(
+        (),
+        "Processors that the engine's process is pinned to, which replicas of a machine with several NUMA"
+        " nodes are given; none: all.",
+        in_table=False,
+    )
     sandbox: bool = option_field(
         True,
         "A worker process gives up access to files, network and programs as far as the system allows.",
@@ -347,6 +353,7 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cpus", tuple(self.cpus))
         for name in ("override_tensor", "adapters", "control_vectors"):
             given = getattr(self, name)  # one may stand alone
             object.__setattr__(self, name, (given,) if isinstance(given, Loadable) else tuple(given))
@@ -482,6 +489,7 @@ class LoadKwargs(TypedDict, total=False):
     replicas: str | int
     pools: str
     sharers: int
+    cpus: Sequence[int]
     sandbox: bool
     worker_timeout: float
     step_timeout: float

@@ -45,7 +45,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Bounds(NamedTuple):
+class VersionLimits(NamedTuple):
     """What a new version must keep to."""
 
     most_divergence: float = 0.1  # nats a token
@@ -54,7 +54,7 @@ class Bounds(NamedTuple):
     most: int = 4096  # requests after which a version that has not been found good is taken back
 
 
-class Verdict(NamedTuple):
+class VersionVerdict(NamedTuple):
     decision: Literal["promote", "take back"]
     requests: int
     divergence: Interval
@@ -86,7 +86,7 @@ def observe(served: Sequence[Logprob], new: Sequence[Logprob]) -> Observation:
 class Comparison:
     """Observations of one new version, and what follows from them."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: VersionLimits) -> None:
         if not LEAST <= bounds.least <= bounds.most:
             raise RequestError(
                 f"expected {LEAST} requests before the first look and no more than {bounds.most}, got"
@@ -99,7 +99,7 @@ class Comparison:
     def requests(self) -> int:
         return len(self._seen)
 
-    def add(self, seen: Observation) -> Verdict | None:
+    def add(self, seen: Observation) -> VersionVerdict | None:
         """Counts a request; a verdict where there is one now."""
         self._seen.append(seen)
         count = len(self._seen)
@@ -109,9 +109,9 @@ class Comparison:
         self._next, self._error = 2 * self._next, self._error / 2
         bounds = self._bounds
         if far.high <= bounds.most_divergence and near.low >= bounds.least_agreement:
-            return Verdict("promote", count, far, near)
+            return VersionVerdict("promote", count, far, near)
         if far.low > bounds.most_divergence or near.high < bounds.least_agreement or count >= bounds.most:
-            return Verdict("take back", count, far, near)
+            return VersionVerdict("take back", count, far, near)
         return None
 
     def intervals(self, error: float = ERROR) -> tuple[Interval, Interval]:

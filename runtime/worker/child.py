@@ -40,6 +40,7 @@ from satchel.runtime.log import LOG
 from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.worker.outlet import Outlet
+from satchel.runtime.worker.pin import pin
 from satchel.runtime.worker.report import Reports
 from satchel.runtime.worker.rpc_methods import METHODS
 from satchel.runtime.worker.version import wire_version
@@ -131,6 +132,8 @@ class Worker:
             self.send({"progress": [done, total]})
 
         options = replace(decode(message["options"]), worker="thread")
+        if not pin(options.cpus):  # it is already, where the system allows it
+            LOG.warning("the process may not be pinned to processors %s: it uses all", options.cpus)
         model = self._opened(Path(message["open"]), options, progress, again=bool(message["again"]))
         model.leave = self._leave
         service = model.service

@@ -401,7 +401,9 @@ class WorkerService:
 
     def _begun(self) -> Process | RemoteProcess:
         """A new process, here or on the host of the engine."""
-        return self._engine.process() if self._engine else Process(self._folder, self._sandbox)
+        if self._engine:
+            return self._engine.process()
+        return Process(self._folder, self._sandbox, self.options.cpus)
 
     def _opening(self) -> Message:
         """The first message to a process."""

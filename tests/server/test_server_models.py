@@ -330,6 +330,7 @@ def test_a_table_takes_every_load_option_that_is_no_value_of_the_library(tmp_pat
         "control_vectors",
         "digests",
         "sharers",
+        "cpus",
     }
     assert {*ModelTable.model_fields} | lacking == {*options_of(Options), *options_of(Speculation)} | lacking
     asked = {"path": "m.gguf", "dense_attention": True, "cache_type": "q8_0", "gpu_layers": 3, "ageing": 2}

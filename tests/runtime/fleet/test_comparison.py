@@ -11,9 +11,9 @@ from satchel.errors import RequestError
 from satchel.runtime.fleet.comparison import (
     FAILED,
     WORST,
-    Bounds,
     Comparison,
     Observation,
+    VersionLimits,
     divergence,
     interval,
     observe,
@@ -67,7 +67,9 @@ def test_an_interval_has_the_true_mean_as_often_as_it_says() -> None:
     assert 920 <= hits <= 970, "skewed numbers cost little of 95 %"
 
 
-def run(bounds: Bounds, mean: float, agreement: float, seed: int, failing: float = 0.0) -> tuple[str, int]:
+def run(
+    bounds: VersionLimits, mean: float, agreement: float, seed: int, failing: float = 0.0
+) -> tuple[str, int]:
     """The decision, and after how many requests. Divergence is exponential, agreement that of 20 tokens."""
     rng, comparison = random.Random(seed), Comparison(bounds)
     while True:
@@ -80,7 +82,7 @@ def run(bounds: Bounds, mean: float, agreement: float, seed: int, failing: float
 
 
 def test_a_version_that_is_as_good_is_promoted_and_a_worse_one_taken_back() -> None:
-    bounds = Bounds(0.1, 0.9, 32, 4096)
+    bounds = VersionLimits(0.1, 0.9, 32, 4096)
     for seed in range(40):
         assert run(bounds, 0.01, 0.985, seed)[0] == "promote"
         assert run(bounds, 0.5, 0.985, seed)[0] == "take back", "far in its numbers"
@@ -89,7 +91,7 @@ def test_a_version_that_is_as_good_is_promoted_and_a_worse_one_taken_back() -> N
 
 
 def test_a_clear_case_takes_few_requests_and_a_close_one_many() -> None:
-    bounds = Bounds(0.1, 0.9, 32, 4096)
+    bounds = VersionLimits(0.1, 0.9, 32, 4096)
     assert run(bounds, 1.0, 0.98, 1)[1] == 32
     close = [run(bounds, 0.09, 0.98, seed)[1] for seed in range(10)]
     assert min(close) > 64 and all(count & (count - 1) == 0 for count in close), "looks double"
@@ -97,17 +99,17 @@ def test_a_clear_case_takes_few_requests_and_a_close_one_many() -> None:
 
 def test_at_the_limit_a_version_is_hardly_ever_promoted() -> None:
     """Its true divergence is a little above what is allowed: promoting it would be wrong."""
-    bounds = Bounds(0.1, 0.5, 32, 512)
+    bounds = VersionLimits(0.1, 0.5, 32, 512)
     wrong = sum(run(bounds, 0.101, 0.98, seed)[0] == "promote" for seed in range(300))
     assert wrong <= 15
 
 
 def test_what_is_not_found_good_in_time_is_taken_back() -> None:
-    decision, requests = run(Bounds(0.1, 0.5, 32, 100), 0.1, 0.98, 3)
+    decision, requests = run(VersionLimits(0.1, 0.5, 32, 100), 0.1, 0.98, 3)
     assert (decision, requests) == ("take back", 100)
 
 
 def test_too_few_requests_for_an_interval_are_refused() -> None:
     for least, most in ((4, 100), (64, 32)):
         with pytest.raises(RequestError, match="requests before the first look"):
-            Comparison(Bounds(least=least, most=most))
+            Comparison(VersionLimits(least=least, most=most))
