@@ -74,7 +74,8 @@ class Process:
         self._scratch = TemporaryDirectory(prefix="satchel-") if sandbox and sandbox["compiles"] else None
         if sandbox and self._scratch:
             sandbox = {**sandbox, "scratch": self._scratch.name}
-        given = {"path": module_path(), "sandbox": sandbox, "side": other.fileno() if other else -1}
+        side = other.fileno() if other else -1
+        given: dict[str, Any] = {"path": module_path(), "sandbox": sandbox, "side": side}
         given["cpus"] = list(cpus)
         pipe = subprocess.PIPE
         try:
