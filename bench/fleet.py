@@ -1,5 +1,6 @@
-"""Replicas beside one engine: tokens per second, time to recover from each failure, and what routing by known
-prefixes gains over taking members in turn. `python bench/fleet.py -m MODEL [--replicas N] [--clients N]`.
+"""Replicas beside one engine: tokens per second, time to recover from each failure, what routing by known
+prefixes gains over taking members in turn, and what long prompts cost others with and without prompts that
+one replica computes and another answers. `python bench/fleet.py -m MODEL [--replicas N] [--clients N]`.
 
 Each failure happens while all clients read. Pause: the longest time between two tokens of an answer, of those
 that lost their engine and of the others. Back: seconds until all members answer again. Every answer is
@@ -40,12 +41,14 @@ class Client:
 
     ids: list[int]
     tokens: int
+    began: float = 0.0
     came: list[float] = field(default_factory=list)  # times of its tokens
     got: list[int] = field(default_factory=list)
     moved: int = 0  # how often its engine was lost
     error: str = ""
 
     def read(self, model: Model) -> None:
+        self.began = time.perf_counter()
         reply = model.generate(self.ids, max_tokens=self.tokens, sampling=GREEDY, ignore_eos=True)
         try:
             for _ in reply:
@@ -56,12 +59,17 @@ class Client:
         self.got = list(reply.ids)
 
     @property
+    def between(self) -> list[float]:
+        """Seconds between its tokens."""
+        return [b - a for a, b in zip(self.came, self.came[1:], strict=False)]
+
+    @property
     def pause(self) -> float:
-        return max((b - a for a, b in zip(self.came, self.came[1:], strict=False)), default=0.0)
+        return max(self.between, default=0.0)
 
 
-def crowd(count: int, prompt: int, tokens: int) -> list[Client]:
-    rng = random.Random(3)
+def crowd(count: int, prompt: int, tokens: int, seed: int = 3) -> list[Client]:
+    rng = random.Random(seed)
     return [Client([rng.randrange(100, 250) for _ in range(prompt)], tokens) for _ in range(count)]
 
 
@@ -227,6 +235,39 @@ def converse(model: Model, policy: RoutingPolicy, args: argparse.Namespace) -> l
         return [one for talk_ in pool.map(talk, starts) for one in talk_]
 
 
+def pools(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
+    """Long prompts, one after another, while other clients read long answers."""
+    print("| pools | first token of a long prompt p50 | p99 | between tokens p50 | p99 | moved | equal |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    wanted: list[list[int]] = []
+    for how in ("off", "auto", f"1+{args.replicas - 1}"):
+        with Model.load(path, **options, replicas=args.replicas, pools=how) as model:
+            fleet = fleet_of(model)
+            driven(model, [*crowd(args.clients, args.prompt, 8), *crowd(2, args.prefix, 8, 5)])
+            moved, steady = fleet.meter.tokens, crowd(args.clients, args.prompt, args.tokens)
+            long = crowd(args.talks * args.turns, args.prefix, 8, 9)
+
+            def ask_all(model: Model = model, long: list[Client] = long) -> None:
+                for client in long:
+                    client.read(model)
+
+            driven(model, steady, ask_all)
+            moved = fleet.meter.tokens - moved
+        answers = [client.got for client in (*steady, *long)]
+        wanted = wanted or answers
+        firsts = sorted(1e3 * (client.came[0] - client.began) for client in long)
+        between = sorted(1e3 * gap for client in steady for gap in client.between)
+        cells = [f"{part(one, share):.1f} ms" for one in (firsts, between) for share in (0.5, 0.99)]
+        equal = sum(a == b for a, b in zip(answers, wanted, strict=True))
+        told = f"{moved / sum(len(client.ids) for client in long):.0%}"
+        print(f"| {how} | {' | '.join(cells)} | {told} | {equal} of {len(wanted)} |", flush=True)
+
+
+def part(ordered: list[float], share: float) -> float:
+    """The number below which this share of them lies."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-m", "--model", help="default: a tiny random model")
@@ -240,7 +281,7 @@ def main() -> None:
     parser.add_argument("--talks", type=int, default=8)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--prefix", type=int, default=256, help="tokens that a conversation begins with")
-    parser.add_argument("--only", choices=("throughput", "failures", "prefixes"))
+    parser.add_argument("--only", choices=("throughput", "failures", "prefixes", "pools"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(args.model) if args.model else _tiny(Path(folder))
@@ -251,6 +292,8 @@ def main() -> None:
             failures(path, options, args)
         if args.only in (None, "prefixes"):
             prefixes(path, options, args)
+        if args.only in (None, "pools"):
+            pools(path, options, args)
 
 
 def _tiny(folder: Path) -> Path:

@@ -295,7 +295,7 @@ def print_scaled(name: str, result: Figures, outcome: Outcome) -> None:
 
 def pools(requests: int, seed: int) -> None:
     """Eight engines as one pool, as members that do both and may move, and as four and four."""
-    head("traffic", "fleet", "finish s", "first p50 ms", "p99 ms", "moved")
+    head("traffic", "fleet", "finish s", "first p50 ms", "p99 ms", "per token p50 ms", "p99 ms", "moved")
     split = {f"m{i}": "prefill" if i < 4 else "decode" for i in range(8)}
     links = {"50 GB/s": KVLink(KV_BYTES, 50e9), "1.2 GB/s": KVLink(KV_BYTES, 1.2e9)}
     for name in ("conversation", "hot prefixes", "agents"):
@@ -313,7 +313,10 @@ def pools(requests: int, seed: int) -> None:
                 traffic(),
                 move=lambda tokens, since, link=link: link.late(tokens, SPEC.chunk, since),
             )
-            result = figures(simulated.run(), 0.0)
+            outcome = simulated.run()
+            result = figures(outcome, 0.0)
+            # Seconds between two tokens, the mean of each answer.
+            between = [(w.ended - w.first) / (w.answer - 1) for w in outcome.works if w.answer > 1]
             row(
                 [
                     name,
@@ -321,6 +324,8 @@ def pools(requests: int, seed: int) -> None:
                     f"{result.finish:.3f}",
                     f"{1e3 * result.p50:.1f}",
                     f"{1e3 * result.p99:.0f}",
+                    f"{1e3 * float(np.percentile(between, 50)):.2f}",
+                    f"{1e3 * float(np.percentile(between, 99)):.2f}",
                     f"{100 * simulated.moved / len(simulated.ended):.0f} %",
                 ]
             )

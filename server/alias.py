@@ -1,22 +1,36 @@
 """A model alias: one name for weighted versions of a model.
 
 The alias chooses a version for each request, keeps the versions' error rates and latencies, and rolls back a
-version that fails too often.
+version that fails too often. A shadow version gets copies of requests; it is promoted, or taken back, by what
+they show (runtime/fleet/comparison.py). Each change is logged, and told to a webhook.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from satchel.runtime.fleet.comparison import (
+    FAILED,
+    PROMOTE,
+    Comparison,
+    Interval,
+    Observation,
+    VersionLimits,
+    VersionVerdict,
+)
 from satchel.server.catalog import AliasTable
 from satchel.server.log import LOG
+from satchel.server.webhook import tell
 
 LEAST = 5  # requests before a version is judged
+CHANGES = 20  # that are remembered
+Event = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -27,8 +41,9 @@ class Record:
     requests: int = 0
     failed: int = 0
     seconds: float = 0.0  # sum over all requests
+    comparison: Comparison | None = None  # of a shadow, until there is a verdict
+    verdict: VersionVerdict | None = None
     compared: int = 0  # shadow requests
-    agreed: int = 0  # shadow answers whose text equals the primary version's
     shadow_seconds: float = 0.0  # sum over all shadow requests
     rolled_back: bool = False
 
@@ -41,19 +56,32 @@ class Record:
 class Alias:
     """Chooses versions in proportion to their weights. A version that fails too often is rolled back: it gets
     no more requests as long as another version is left.
+
+    promoted: the shadow once it was found as good: it gets all requests, unless it is rolled back.
+    tell: gets each change, for the webhook.
     """
 
     name: str
     table: AliasTable
     records: dict[str, Record] = field(default_factory=dict)
+    promoted: str = ""
+    comparable: dict[str, bool] = field(default_factory=dict)  # whether a version's tokens are the shadow's
+    changes: deque[Event] = field(default_factory=lambda: deque(maxlen=CHANGES))
+    tell: Callable[[str, Event], None] = tell
 
     def __post_init__(self) -> None:
         versions = dict.fromkeys((*self.table.versions, *([self.table.shadow] if self.table.shadow else ())))
         self.records = {v: Record(deque(maxlen=self.table.window)) for v in versions}
+        if self.table.shadow:
+            t = self.table
+            bounds = VersionLimits(t.most_divergence, t.least_agreement, t.least_compared, t.most_compared)
+            self.records[t.shadow].comparison = Comparison(bounds)
 
     @property
     def weights(self) -> Mapping[str, float]:
         """The weight of each version that gets requests."""
+        if self.promoted and not self.records[self.promoted].rolled_back:
+            return {self.promoted: 1.0}
         live = {v: w for v, w in self.table.versions.items() if w > 0 and not self.records[v].rolled_back}
         return live or self.table.versions
 
@@ -75,7 +103,13 @@ class Alias:
 
     def shadows(self) -> bool:
         """Whether this request goes to the shadow too."""
-        return bool(self.table.shadow) and random.random() < self.table.shadow_share
+        shadow = self.table.shadow
+        return (
+            bool(shadow)
+            and not self.promoted
+            and not self.records[shadow].rolled_back
+            and random.random() < self.table.shadow_share
+        )
 
     def record(self, version: str, failed: bool, seconds: float) -> None:
         """Counts a finished request, and rolls the version back where its error share is too high."""
@@ -86,20 +120,53 @@ class Alias:
         record.seconds += seconds
         if record.rolled_back or len(record.last) < min(LEAST, self.table.window):
             return
-        others = [v for v in self.weights if v != version]
+        promoted = version == self.promoted
+        others = [v for v in (self.table.versions if promoted else self.weights) if v != version]
         if record.error_share > self.table.rollback_errors and others and version in self.weights:
             record.rolled_back = True
             LOG.error(
                 "%s: %s failed %.0f %% of its last %d requests and gets no more; %s take over",
                 self.name, version, 100 * record.error_share, len(record.last), ", ".join(others),
             )  # fmt: skip
+            self._changed(
+                "rolled back", version, {"failed": record.error_share, "requests": len(record.last)}
+            )
 
-    def compare(self, same: bool, seconds: float) -> None:
-        """Counts a shadow request. same: whether its text equals the primary version's."""
+    def compare(self, seen: Observation | None, seconds: float) -> None:
+        """Counts a shadow request. seen: how its answer compares; None: it failed. Promotes the shadow or
+        takes it back where that is to be done and enough was seen.
+        """
         record = self.records[self.table.shadow]
         record.compared += 1
-        record.agreed += same
         record.shadow_seconds += seconds
+        if record.verdict is not None or record.comparison is None:
+            return
+        record.verdict = verdict = record.comparison.add(FAILED if seen is None else seen)
+        if verdict is None:
+            return
+        LOG.warning("%s: %s: %s", self.name, self.table.shadow, told(verdict))
+        if verdict.decision == PROMOTE and self.table.promote:
+            self.promoted = self.table.shadow
+            self._changed("promoted", self.table.shadow, figures(verdict))
+        elif self.table.promote:
+            record.rolled_back = True
+            self._changed("taken back", self.table.shadow, figures(verdict))
+        else:
+            self._changed(f"would {verdict.decision}", self.table.shadow, figures(verdict))
+
+    def cannot_compare(self, why: str) -> None:
+        """The shadow's tokens are others than those of the versions: it gets no more copies."""
+        record = self.records[self.table.shadow]
+        if not record.rolled_back:
+            record.rolled_back = True
+            LOG.error("%s: %s cannot be compared: %s", self.name, self.table.shadow, why)
+            self._changed("taken back", self.table.shadow, {"reason": why})
+
+    def _changed(self, change: str, version: str, facts: Mapping[str, Any]) -> None:
+        event = {"alias": self.name, "change": change, "model": version, "time": time.time(), **facts}
+        self.changes.append(event)
+        if self.table.webhook:
+            self.tell(self.table.webhook, event)
 
     def as_json(self) -> dict[str, Any]:
         """The alias as JSON."""
@@ -107,6 +174,8 @@ class Alias:
         return {
             "name": self.name,
             "shadow": self.table.shadow or None,
+            "promoted": self.promoted or None,
+            "changes": list(self.changes),
             "versions": [
                 {
                     "model": version,
@@ -122,11 +191,38 @@ class Alias:
         }
 
 
+def figures(verdict: VersionVerdict) -> dict[str, Any]:
+    """A verdict as JSON."""
+    return {
+        "compared": verdict.requests,
+        "divergence": _interval(verdict.divergence),
+        "agreement": _interval(verdict.agreement),
+    }
+
+
+def told(verdict: VersionVerdict) -> str:
+    """A verdict in words."""
+    far, near = verdict.divergence, verdict.agreement
+    return (
+        f"{verdict.decision}: over {verdict.requests} requests its next tokens diverge by {far.mean:.3g} nats"
+        f" ({far.low:.3g} to {far.high:.3g}), {near.mean:.1%} of the likeliest are the same"
+        f" ({near.low:.1%} to {near.high:.1%})"
+    )
+
+
+def _interval(found: Interval) -> list[float]:
+    return [found.mean, found.low, found.high]
+
+
 def _compared(record: Record) -> dict[str, Any]:
     n = record.compared
-    if not n:
+    if not n or record.comparison is None:
         return {}
-    return {"compared": n, "agreement": record.agreed / n, "shadow_mean_seconds": record.shadow_seconds / n}
+    verdict, (far, near) = record.verdict, record.comparison.intervals()
+    found: dict[str, Any] = {"compared": n, "shadow_mean_seconds": record.shadow_seconds / n}
+    if n > 1:  # [mean, low, high]
+        found |= {"divergence": _interval(far), "agreement": _interval(near)}
+    return {**found, "verdict": verdict.decision if verdict else None}
 
 
 def _share(text: str) -> float:

@@ -87,6 +87,14 @@ class AliasTable(BaseModel):
     rollback_errors: float = Field(default=0.5, gt=0, le=1)
     # Requests of a version over which its error share is measured.
     window: int = Field(default=20, ge=1, le=10_000)
+    # Whether the shadow gets all requests once it was found as good, and no more copies once it was not; see
+    # runtime/fleet/comparison.py.
+    promote: bool = False
+    most_divergence: float = Field(default=0.1, gt=0)  # nats a token
+    least_agreement: float = Field(default=0.9, gt=0, le=1)  # share of tokens
+    least_compared: int = Field(default=32, ge=8, le=100_000)  # requests before the first look
+    most_compared: int = Field(default=4096, ge=8, le=1_000_000)
+    webhook: str = ""  # a URL that gets each change of the versions as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +173,17 @@ def _check_alias(name: str, alias: AliasTable, models: Mapping[str, Served], whe
     for version in (*alias.versions, *([alias.shadow] if alias.shadow else ())):
         if version not in models:
             raise RequestError(f"{here}: expected models of {', '.join(models)}, got {version}")
+    if alias.promote and not alias.shadow:
+        raise RequestError(f"{here}: promote: expected a shadow, which is what may be promoted, got none")
+    if alias.least_compared > alias.most_compared:
+        raise RequestError(
+            f"{here}: least_compared: expected at most most_compared, {alias.most_compared}, got"
+            f" {alias.least_compared}"
+        )
+    if alias.webhook and not alias.webhook.startswith(("https://", "http://")):
+        raise RequestError(
+            f"{here}: webhook: expected a URL, https:// or http://, got {alias.webhook[:40]!a}"
+        )
     if min(alias.versions.values()) < 0 or not sum(alias.versions.values()) > 0:
         raise RequestError(
             f"{here}: expected weights of 0 or more, one of them above 0, got {alias.versions}"

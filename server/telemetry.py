@@ -90,3 +90,5 @@ class SpanRecorder:
             begin = end - round(getattr(report, f"{name}_seconds") * NS)
             self.tracer.start_span(name, start_time=begin).end(end)
             end = begin
+        if report.line_seconds:  # the first part of the queue, where there are replicas
+            self.tracer.start_span("line", start_time=end).end(end + round(report.line_seconds * NS))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar, Unpack, cast
 
@@ -51,7 +51,15 @@ from satchel.runtime.engine.beam import Beam, BeamOptions, beam_search
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle, Requests
-from satchel.runtime.engine.resume import Restored, numbers_of, restore, save, shape_of
+from satchel.runtime.engine.resume import (
+    Restored,
+    export_blocks,
+    import_blocks,
+    numbers_of,
+    restore,
+    save,
+    shape_of,
+)
 from satchel.runtime.engine.scoring import score
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.stats import EngineStats
@@ -612,8 +620,27 @@ class Model(Recovering, Readings, Resource):
         mine = salted(salt, self.adapter_scales())
         return restore(self._own_service(), self._shape(), path, mine)
 
+    def export_kv(
+        self, ids: Sequence[int], salt: str, start: int, file: OpenFile | None
+    ) -> tuple[int, Array]:
+        """Cached blocks of `ids` from block `start` on, for import_kv() of another engine of this model:
+        written into `file`, or without one given as bytes (uint8). Gives the tokens up to which they reach,
+        too. salt: a sequence's. Raises RequestError if none of them is cached.
+        """
+        return export_blocks(self._own_service(), self._shape(), ids, salt, start, file)
+
+    def import_kv(self, salt: str, given: OpenFile | str) -> int:
+        """Takes what export_kv() gave, in a file or as base64 text, into the cache; gives how many of its
+        tokens requests can find now. Raises ModelError for what is damaged or another model's.
+        """
+        return import_blocks(self._own_service(), self._shape(), salt, given)
+
     def _shape(self) -> SavedShape:
-        return shape_of(self.engine, identity(self.gguf), numbers_of(self.options, self.adapter_scales()))
+        return shape_of(self.engine, self._identity, numbers_of(self.options, self.adapter_scales()))
+
+    @cached_property
+    def _identity(self) -> str:
+        return identity(self.gguf)
 
     def stats(self) -> EngineStats:
         """Engine statistics since the model was loaded."""

@@ -27,6 +27,7 @@ from satchel.runtime.placement.options import (
     read_expert_cache,
     read_kv_budget,
     read_layers,
+    read_pools,
     read_replicas,
     read_rules,
     read_size,
@@ -335,10 +336,26 @@ class Options:
         low=1,
         group=REPLICAS,
     )
+    pools: str = option_field(
+        "off",
+        "How many replicas compute prompts and how many answer, P+A; the keys and values of a prompt are"
+        " moved where that is predicted to pay. auto: each does both, and prompts are moved likewise.",
+        "--pools",
+        help="Replicas that compute prompts and replicas that answer, such as 1+3; auto: all do both.",
+        metavar="off|auto|P+A",
+        check_value=read_pools,
+        group=REPLICAS,
+    )
     sharers: int = option_field(
         1,
         "Engines that divide the free memory of the devices: what replicas are given.",
         low=1,
+        in_table=False,
+    )
+    cpus: Sequence[int] = option_field(
+        (),
+        "Processors that the engine's process is pinned to, which replicas of a machine with several NUMA"
+        " nodes are given; none: all.",
         in_table=False,
     )
     sandbox: bool = option_field(
@@ -380,6 +397,7 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cpus", tuple(self.cpus))
         for name in ("override_tensor", "adapters", "control_vectors"):
             given = getattr(self, name)  # one may stand alone
             object.__setattr__(self, name, (given,) if isinstance(given, Loadable) else tuple(given))
@@ -396,6 +414,8 @@ class Options:
                 "replicas: not supported with engine_host, where each host has one engine: name more hosts"
             )
         self._check_joining()
+        if read_pools(self.pools) is not None and read_replicas(self.replicas) == 1 and not self.engine_host:
+            raise RequestError("pools: they divide the work of several engines: give replicas too")
         if self.split_mode == "tensor" or any(GROUP in name for name in devices):
             self._check_group()
 
@@ -538,7 +558,9 @@ class LoadKwargs(TypedDict, total=False):
     ray_cpus: float
     ray_gpus: float
     ray_stages: int
+    pools: str
     sharers: int
+    cpus: Sequence[int]
     sandbox: bool
     worker_timeout: float
     step_timeout: float

@@ -27,6 +27,7 @@ class UsageReport:
     drafted: int = 0  # draft tokens that were verified
     accepted: int = 0  # draft tokens that were accepted
     queue_seconds: float = 0.0  # until the prompt began
+    line_seconds: float = 0.0  # of these, until one of several replicas had room for it
     prefill_seconds: float = 0.0  # until the first token
     decode_seconds: float = 0.0  # after the first token
     steps: int = 0  # of the engine that had the request in them
@@ -57,6 +58,7 @@ class UsageReport:
             drafted=sum(u.drafted for u in used),
             accepted=sum(u.accepted for u in used),
             queue_seconds=max(0.0, first.started - first.arrived) if began else 0.0,
+            line_seconds=max(0.0, first.placed - first.arrived),
             prefill_seconds=max(0.0, first.first - first.started) if answered else 0.0,
             decode_seconds=max(0.0, used[-1].last - first.first) if answered else 0.0,
             steps=sum(u.steps for u in used),

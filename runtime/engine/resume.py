@@ -1,17 +1,19 @@
 """Saves a conversation's keys and values to a file and restores them, between the steps of other requests, so
-that they need not be recomputed after a restart.
+that they need not be recomputed after a restart, nor by another engine that goes on with them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from satchel.errors import RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import OpenFile, open_gguf
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.options import Options
@@ -19,9 +21,11 @@ from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
+from satchel.runtime.kv.memory_file import memory_file, read_all, write_all
 from satchel.runtime.kv.saved import Saved, SavedShape, open_saved, write_saved
 from satchel.runtime.layers.arch import AdapterScales
 
+MOVED = Path("moved blocks")  # names them in errors
 NO_TOKEN = 0  # appended to a lookup, because a prompt's last token never comes from the cache
 
 
@@ -73,17 +77,22 @@ def numbers_of(options: Options, adapter_scales: AdapterScales) -> str:
 
 
 def save(
-    service: Service, shape: SavedShape, path: str | Path | OpenFile, ids: Sequence[int], salt: str = ""
+    service: Service,
+    shape: SavedShape,
+    path: str | Path | OpenFile,
+    ids: Sequence[int],
+    salt: str = "",
+    start: int = 0,
 ) -> int:
     """Writes the cached prefix of `ids`, in whole blocks; gives its number of tokens. Waits for a slot.
-    Raises RequestError if nothing is cached.
+    start: blocks at the beginning that are left out. Raises RequestError if nothing after them is cached.
     """
     engine, file = service.engine, _file(path)
     (slot,) = service.acquire_slots(1)
     try:
         asked = list(ids[: engine.cache.table_width * shape.block])
         length = service.ask(lambda: engine.begin(slot, [*asked, NO_TOKEN], salt)[0])
-        if not length:
+        if length <= start * shape.block:
             name = file.path if isinstance(file, OpenFile) else file
             raise RequestError(
                 f"{name}: there is nothing to save: the cache holds none of these {len(ids)} tokens in whole "
@@ -93,7 +102,7 @@ def save(
         def read(group: int, place: int, count: int) -> Array:
             return service.ask(lambda: _read(engine, slot, group, place, count))
 
-        write_saved(file, shape, asked[:length], read)
+        write_saved(file, shape, asked[:length], read, start)
     finally:
         service.release_slots([slot])
     return length
@@ -116,6 +125,41 @@ def restore(service: Service, shape: SavedShape, path: str | Path | OpenFile, sa
         finally:
             service.release_slots([slot])
     return Restored(tokens, len(ids), ids)
+
+
+def export_blocks(
+    service: Service, shape: SavedShape, ids: Sequence[int], salt: str, start: int, file: OpenFile | None
+) -> tuple[int, Array]:
+    """The cached blocks of `ids` from block `start` on, for another engine of the same model: a saved state
+    in `file`, or without one its bytes (uint8). Gives the tokens up to which they reach, too.
+    """
+    if file is not None:
+        return save(service, shape, file, ids, salt, start), np.empty(0, np.uint8)
+    descriptor = memory_file()
+    try:
+        tokens = save(service, shape, OpenFile(MOVED, os.dup(descriptor)), ids, salt, start)
+        return tokens, read_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def import_blocks(service: Service, shape: SavedShape, salt: str, given: OpenFile | str) -> int:
+    """Takes what export_blocks() gave, in a file or as base64 text; gives how many of its tokens requests can
+    find now. Every block is checked before the cache changes. Raises ModelError for what is damaged or
+    another model's.
+    """
+    if isinstance(given, OpenFile):
+        return restore(service, shape, given, salt).tokens
+    try:
+        data = b64decode(given, validate=True)
+    except ValueError as error:
+        raise ModelError(f"{MOVED}: expected base64 text, got something else: {error}") from None
+    descriptor = memory_file()
+    try:
+        write_all(descriptor, data)
+        return restore(service, shape, OpenFile(MOVED, os.dup(descriptor)), salt).tokens
+    finally:
+        os.close(descriptor)
 
 
 def _bring(service: Service, saved: Saved, ids: Sequence[int], slot: int, salt: str) -> int:

@@ -3,8 +3,9 @@ the same mapped file, and requests are divided among them.
 
 Invariants:
 
-- A request is in the line or at one member. Where a member's process is lost, its requests go to others at
-  once with the tokens that they have, so that answers go on as they would have.
+- A request is in the line, at one member, or waits for its keys and values to be moved from one to another
+  (move.py). Where a member's process is lost, its requests go to others at once with the tokens that they
+  have, so that answers go on as they would have.
 - Limits and fairness are the fleet's: how many requests wait, what each client gets for its weight.
 - One lock guards the fleet and its members, so that no two wait for each other. No thread waits for a process
   while it holds it.
@@ -24,15 +25,28 @@ from pathlib import Path
 from typing import Any
 
 from satchel.errors import DeviceError, RequestError, SatchelError
+from satchel.errors.threads import begin
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, StatsCollector, summed
 from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, ticking
+from satchel.runtime.fleet.known import Holders
 from satchel.runtime.fleet.line import Line
-from satchel.runtime.fleet.member import FAILED, JOINING, READY, LoadReport, Member, MemberFacts, MemberLoad
-from satchel.runtime.fleet.router import Ask, LeastTime, RoutingPolicy
+from satchel.runtime.fleet.member import (
+    FAILED,
+    JOINING,
+    READY,
+    LoadReport,
+    Member,
+    MemberFacts,
+    MemberLoad,
+    Weights,
+)
+from satchel.runtime.fleet.move import Move, MoveMeter
+from satchel.runtime.fleet.pools import PrefillPools, Role
+from satchel.runtime.fleet.router import Ask, LeastTime, Route, RoutingPolicy, View
 from satchel.runtime.fleet.scaler import ScalingFacts
 from satchel.runtime.fleet.share import share_of
 from satchel.runtime.fleet.suspects import Suspects
@@ -40,6 +54,7 @@ from satchel.runtime.kv.digests import SHORT, BlockDigests
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.log import LOG
 from satchel.runtime.net.remote_process import RemoteEngine
+from satchel.runtime.placement.options import OFF, read_pools
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.scheduler import check
@@ -49,6 +64,27 @@ from satchel.runtime.worker.service import LostWork, Membership, WorkerService
 from satchel.runtime.worker.wire import Message, encode
 
 NO_LIMIT = 1 << 30  # requests in the line of a member: the fleet's line has the limit
+
+
+class Views(abc.Mapping[str, View]):
+    """What the router sees of members. A view is made when it is first read: of a large fleet few are."""
+
+    def __init__(self, members: abc.Iterable[Member], lengths: Lengths, usual: Weights) -> None:
+        self._members = {member.name: member for member in members}
+        self._lengths, self._usual = lengths, usual
+        self._made: dict[str, View] = {}
+
+    def __getitem__(self, name: str) -> View:
+        found = self._made.get(name)
+        if found is None:
+            found = self._made[name] = self._members[name].view(self._lengths, self._usual)
+        return found
+
+    def __iter__(self) -> abc.Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
 class Fleet:
@@ -83,7 +119,12 @@ class Fleet:
         self.scaling: abc.Callable[[], ScalingFacts] | None = None  # how it is scaled; None: it is not
         self._lock, self._names = threading.RLock(), count()
         self._shared = Membership(self, self._lock, count(1), secrets.token_bytes(32))
-        self.policy, self.lengths = policy or LeastTime(), Lengths()
+        self._pools = read_pools(options.pools)
+        self._check_pools()
+        self._roles: dict[str, Role] = {}
+        self.meter, self.holders = MoveMeter(), Holders()
+        self.policy, self.lengths = policy or self._policy(), Lengths()
+        self._moves: dict[RequestHandle, Move] = {}
         self._line = Line(self.limits, self.lengths)
         self._calls: list[PendingCall] = []  # that no member has yet
         self._of: dict[WorkerService, Member] = {}
@@ -96,6 +137,23 @@ class Fleet:
         self.moved = 0  # requests that went on at another member
         self._broken: SatchelError | None = None
         self._closed, self._over = False, threading.Event()
+
+    def _check_pools(self) -> None:
+        """Raises RequestError where the pools are not the replicas."""
+        if self._pools and any(self._pools) and sum(self._pools) != self.size:
+            raise RequestError(
+                f"pools is {self.options.pools}: expected as many as there are replicas, {self.size}, got"
+                f" {sum(self._pools)}"
+            )
+
+    def _policy(self) -> RoutingPolicy:
+        routing = LeastTime(holders=self.holders.of)
+        return routing if self._pools is None else PrefillPools(self._roles, self.meter.link(1.0), routing)
+
+    def _role(self, index: int) -> Role:
+        """The role of the member with that share of the machine."""
+        prompts, answers = self._pools or (0, 0)
+        return "both" if not answers else "prefill" if index < prompts else "decode"
 
     # Members
 
@@ -158,7 +216,9 @@ class Fleet:
             options = share_of(self.options, index % self.size, self.size)
             options = replace(options, device=device or options.device)
         else:  # devices and threads are the host's choice
-            options = replace(self.options, worker="process", replicas=1, engine_listen="", ray="")
+            options = replace(
+                self.options, worker="process", replicas=1, pools=OFF, engine_listen="", ray=""
+            )
         options = replace(options, limits=replace(options.limits, queue=NO_LIMIT))
         service = WorkerService(
             self.path, options, files=self._files, stamps=self._stamps, engine=engine, member=self._shared
@@ -168,7 +228,8 @@ class Fleet:
             if self._closed:
                 raise RequestError(f"{self.path}: the model was closed: load it again")
             name = name or str(next(self._names))
-            member = self.members[name] = self._of[service] = Member(name, index, service)
+            role = self._roles[name] = self._role(index)
+            member = self.members[name] = self._of[service] = Member(name, index, service, role, self.holders)
         return member
 
     def _prepare(self, member: Member, most: int) -> None:
@@ -287,6 +348,8 @@ class Fleet:
             if counted is not None:
                 self._past = counted if self._past is None else summed([self._past, counted])
             self._of.pop(member.service, None)
+            member.known.clear()
+            self._roles.pop(member.name, None)
         member.service.close()
         LOG.info("%s: member %s has left", self.path.name, member.name)
 
@@ -334,8 +397,9 @@ class Fleet:
         digests = self.digests(request.ids, handle.seq.salt)
         with self._lock:
             self._check_open()
-            waiting = max(0, len(self._line) + len(self._at) - self.slots)
-            queued = (h.seq.client for h in (*self._at, *(live.handle for live in self._line)))
+            between = [handle for handle, move in self._moves.items() if move.handed]
+            waiting = max(0, len(self._line) + len(self._at) + len(between) - self.slots)
+            queued = (h.seq.client for h in (*self._at, *between, *(live.handle for live in self._line)))
             check(request, waiting, self.limits, self.cache.block, self.cache.pool, queued)
             self._digests[handle] = digests
             self._line.add(LiveRequest(handle))
@@ -352,7 +416,7 @@ class Fleet:
             member = self._at.get(handle)
             if member is not None:
                 member.service.cancel(handle)
-            elif live := self._line.remove(handle):
+            elif live := self._line.remove(handle) or self._drop_move(handle):
                 self._end(live, End("cancelled"))
 
     def ask(self, method: str, *args: Any, **how: Any) -> Any:
@@ -398,7 +462,9 @@ class Fleet:
             found = summed([past, *parts])
             requests = Counter(found.requests)
             requests.update(self._ended_here)
-            return replace(found, requests=dict(requests), waiting=found.waiting + len(self._line))
+            waiting = found.waiting + len(self._line)
+            running = found.running + sum(move.handed for move in self._moves.values())
+            return replace(found, requests=dict(+requests), waiting=waiting, running=running)
 
     def member_stats(self) -> dict[str, EngineStats]:
         """Those of each member, by name."""
@@ -501,6 +567,17 @@ class Fleet:
     def told(self, service: WorkerService, message: Message) -> None:
         self._of[service].told(message)
 
+    def passed_on(self, service: WorkerService, live: LiveRequest) -> None:
+        """The prompt is computed, and its first token has come: the answer goes on at another member."""
+        member, move = self._of[service], self._moves[live.handle]
+        self._leave_member(member, live)
+        self._ended_here["length"] -= 1  # of the member's count: the request has not ended
+        move.hand_on()
+        if move.done:
+            self._arrive(move)
+        self._leave_if_idle(member)
+        self._dispatch()
+
     def lost(self, service: WorkerService, work: LostWork) -> None:
         """A member's process ended: its requests go on at others."""
         member = self._of[service]
@@ -543,7 +620,11 @@ class Fleet:
                 live.begun = True  # the line's order: it has waited for its turn already
                 self._line.add(live)
                 self.moved += 1
-        self._calls += calls
+        for call in calls:
+            if call.tied:
+                call.fail(DeviceError(f"member {member.name} was lost or left"))
+            else:
+                self._calls.append(call)
 
     def _check_members(self) -> None:
         """Ends everything where no member can ever answer again."""
@@ -554,7 +635,11 @@ class Fleet:
         self._end_line(End("error", self._broken))
 
     def _left(self, member: Member, live: LiveRequest) -> None:
-        """A member has the request no longer."""
+        """A member has the request no longer, nor do its blocks go elsewhere."""
+        self._drop_move(live.handle)
+        self._leave_member(member, live)
+
+    def _leave_member(self, member: Member, live: LiveRequest) -> None:
         if self._at.pop(live.handle, None) is not None:
             self._line.leave(live)
             member.known.ended(self._digests.get(live.handle, ()))
@@ -567,6 +652,9 @@ class Fleet:
         live.end(end)
 
     def _end_line(self, end: End) -> None:
+        for handle in [handle for handle, move in self._moves.items() if move.handed]:
+            if live := self._drop_move(handle):
+                self._end(live, end)
         for live in self._line:
             self._line.remove(live.handle)
             self._end(live, end)
@@ -587,9 +675,26 @@ class Fleet:
                 if deadline is not None and now > deadline:
                     self._line.remove(live.handle)
                     self._end(live, End("deadline"))
+            self._end_late_moves(now)
             for member in list(self.members.values()):
                 self._leave_if_idle(member)
             self._dispatch()
+
+    def _end_late_moves(self, now: float) -> None:
+        """Lets answers go on that have waited long enough for their keys and values, and ends those beyond
+        their deadline.
+        """
+        if isinstance(self.policy, PrefillPools):
+            sizes = [m.service.block_bytes for m in self.members.values() if m.service.block_bytes]
+            if sizes:
+                self.policy.link = self.meter.link(sizes[0] / self.cache.block)
+        for move in [move for move in self._moves.values() if move.handed]:
+            handle = move.live.handle
+            deadline = handle.seq.request.deadline
+            if deadline is not None and now > deadline and self._drop_move(handle):
+                self._end(move.live, End("deadline"))
+            elif now > move.until or not move.target.usable:
+                self._arrive(move)
 
     def _dispatch(self) -> None:
         """Gives members what they have room for. The lock is held."""
@@ -601,11 +706,13 @@ class Fleet:
                 return
             while self._calls:
                 min(usable, key=_load).service.adopt_call(self._calls.pop(0))
+            answering = [m for m in usable if m.role != "prefill"] or usable
             roomy = [m for m in usable if m.has_room]
-            live = self._line.next(bool(roomy), sum(m.slots for m in usable), time.monotonic())
+            room = any(m.has_room for m in answering)
+            live = self._line.next(room, sum(m.slots for m in answering), time.monotonic())
             if live is None:
                 return
-            self._place(live, roomy or usable)
+            self._place(live, roomy if room else usable)
 
     def _place(self, live: LiveRequest, members: abc.Sequence[Member]) -> None:
         """Gives a request to one of these members."""
@@ -613,15 +720,78 @@ class Fleet:
         ask = Ask(len(seq.ids), max(1.0, self.lengths.answer(seq) - seq.generated), digests)
         # One that has hardly begun takes as long as the one that has learned most: they run one model.
         usual = max(self.members.values(), key=lambda m: m.load.steps).load.step
-        route = self.policy.choose(ask, {m.name: m.view(self.lengths, usual) for m in members})
+        route = self.policy.choose(ask, Views(members, self.lengths, usual))
         member = self.members[route.member]
+        seconds = self._seconds(member, ask, route)
+        if route.prefill and not (live.begun or live.trial or seq.request.max_tokens < 2):
+            member = self._begin_move(live, self.members[route.prefill], member)
         live.cached = route.cached
-        a, b, c, _ = member.load.step
-        seconds = c * (ask.prompt - route.cached) + ask.answer * (b + a / (1 + len(member.service.requests)))
+        if seq.placed < 0:
+            seq.placed = time.monotonic()
         self._line.place(live, seconds)
         self._at[live.handle] = member
         member.known.expect(digests)
         member.service.adopt(live)
+
+    @staticmethod
+    def _seconds(member: Member, ask: Ask, route: Route) -> float:
+        """Of a member's time, for what its client is charged."""
+        a, b, c, _ = member.load.step
+        return c * (ask.prompt - route.cached) + ask.answer * (b + a / (1 + len(member.service.requests)))
+
+    # Prompts that one member computes and another answers
+
+    def _begin_move(self, live: LiveRequest, source: Member, target: Member) -> Member:
+        """One member is to compute the prompt, and another to answer; gives the first. Without a thread for
+        the move, the other does both.
+        """
+        digests = self._digests[live.handle]
+        start = min(target.known.cached(digests), len(digests))
+        move = Move(live, source, target, start, self._lock, self.meter, self._moved)
+        try:
+            begin(threading.Thread(target=move.run, name="satchel-move", daemon=True))
+        except SatchelError as error:
+            LOG.error("%s: nothing is moved: %s", self.path.name, error)
+            return target
+        self._moves[live.handle] = move
+        target.awaited.add(live)
+        target.known.expect(digests)
+        live.onward = move.note
+        return source
+
+    def _moved(self, move: Move) -> None:
+        """Called in the move's thread: nothing more is moved."""
+        with self._lock:
+            move.done = True
+            if move.handed:
+                self._arrive(move)
+                self._dispatch()
+
+    def _arrive(self, move: Move) -> None:
+        """The answer goes on where its blocks are, or anywhere if that member is gone."""
+        live = self._drop_move(move.live.handle)
+        if live is None:
+            return
+        member, digests = move.target, self._digests[live.handle]
+        if not (member.usable and self.members.get(member.name) is member):
+            self._line.add(live)
+            return
+        live.cached = member.known.cached(digests) * self.cache.block
+        self._line.place(live, 0.0)
+        self._at[live.handle] = member
+        member.known.expect(digests)
+        member.service.adopt(live)
+
+    def _drop_move(self, handle: RequestHandle) -> LiveRequest | None:
+        """Nothing waits for the move of a request any more; gives the request, None where there is none."""
+        move = self._moves.pop(handle, None)
+        if move is None:
+            return None
+        move.stop()
+        move.live.onward = None
+        move.target.awaited.discard(move.live)
+        move.target.known.ended(self._digests.get(handle, ()))
+        return move.live
 
 
 def _load(member: Member) -> tuple[int, int]:

@@ -19,12 +19,46 @@ from satchel.runtime.kv.news import MOST_TOLD
 MOST_KNOWN = 1 << 20  # blocks that a member may have: 32 million tokens
 
 
-class Known:
-    """The blocks of one member: those that it told of, and those that its requests are about to compute."""
+class Holders:
+    """Which members have each block, so that those with a prompt's prefix are found without asking all. Not
+    thread-safe.
+    """
 
     def __init__(self) -> None:
+        self._members: dict[bytes, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        """Blocks that any member has."""
+        return len(self._members)
+
+    def put(self, digest: bytes, member: str) -> None:
+        self._members.setdefault(digest, {})[member] = None
+
+    def drop(self, digest: bytes, member: str) -> None:
+        names = self._members.get(digest)
+        if names is not None:
+            names.pop(member, None)
+            if not names:
+                del self._members[digest]
+
+    def of(self, digests: Sequence[bytes]) -> Sequence[str]:
+        """The members with the longest prefix of a prompt that any has; () if none has a block of it."""
+        for digest in reversed(digests):
+            if names := self._members.get(digest):
+                return tuple(names)
+        return ()
+
+
+class Known:
+    """The blocks of one member: those that it told of, and those that its requests are about to compute.
+
+    holders: an index over all members, which this keeps up to date. member: the name in it.
+    """
+
+    def __init__(self, holders: Holders | None = None, member: str = "") -> None:
         self._blocks: set[bytes] = set()
         self._coming: Counter[bytes] = Counter()
+        self._holders, self._member = Holders() if holders is None else holders, member
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -40,15 +74,27 @@ class Known:
             raise DeviceError(f"the worker process told of blocks what cannot be read: {error}") from None
         self._blocks -= left
         self._blocks |= came
+        self._note(left | came)
         if len(self._blocks) > MOST_KNOWN:
             raise DeviceError(f"the worker process told of more than {MOST_KNOWN:,} blocks")
 
+    def _note(self, digests: Iterable[bytes]) -> None:
+        """Tells the index whether the member has these."""
+        for digest in digests:
+            if digest in self._blocks or digest in self._coming:
+                self._holders.put(digest, self._member)
+            else:
+                self._holders.drop(digest, self._member)
+
     def clear(self) -> None:
-        self._blocks.clear()
+        """The member's cache is gone."""
+        gone, self._blocks = self._blocks, set()
+        self._note(gone)
 
     def expect(self, digests: Iterable[bytes]) -> None:
         """A request with these blocks is on its way to the member."""
         self._coming.update(digests)
+        self._note(digests)
 
     def ended(self, digests: Iterable[bytes]) -> None:
         """The request has ended or left."""
@@ -56,6 +102,7 @@ class Known:
         for digest in digests:
             if self._coming[digest] <= 0:
                 del self._coming[digest]
+        self._note(digests)
 
     def cached(self, digests: Sequence[bytes]) -> int:
         """Leading blocks of a prompt that the member has, or computes now.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from satchel.errors import DeviceError
-from satchel.runtime.fleet.known import Known
+from satchel.runtime.fleet.known import Holders, Known
+from satchel.runtime.fleet.pools import Role
 from satchel.runtime.fleet.router import View
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.steptime import LEARNED, START
@@ -96,15 +97,25 @@ class MemberLoad(NamedTuple):
 
 
 class Member:
-    """name: by which people and metrics know it. index: which share of the machine it has."""
+    """name: by which people and metrics know it. index: which share of the machine it has. role: whether it
+    computes prompts, answers, or both. holders: the fleet's index of cached blocks.
+    """
 
-    def __init__(self, name: str, index: int, service: WorkerService) -> None:
-        self.name, self.index, self.service, self.role = name, index, service, "both"
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        service: WorkerService,
+        role: Role = "both",
+        holders: Holders | None = None,
+    ) -> None:
+        self.name, self.index, self.service, self.role = name, index, service, role
         self.draining, self.joined = False, False
         self.error = ""  # why it could not join
-        self.known, self.load = Known(), LoadReport()
+        self.known, self.load = Known(holders, name), LoadReport()
         self.begun_anew = 0  # processes that it lost
         self.began, self.start_seconds = time.monotonic(), 0.0
+        self.awaited: set[LiveRequest] = set()  # that go on here once another has computed their prompts
 
     @property
     def state(self) -> str:
@@ -125,7 +136,7 @@ class Member:
 
     @property
     def has_room(self) -> bool:
-        return len(self.service.requests) < AHEAD * self.slots
+        return len(self.service.requests) + len(self.awaited) < AHEAD * self.slots
 
     def told(self, message: Message) -> None:
         """A report came. Raises DeviceError for one that no engine makes."""
@@ -145,6 +156,7 @@ class Member:
         decoding = [live for live in self.service.requests if live.decodes]
         waiting = [live for live in self.service.requests if not live.decodes]
         queued = sum(live.queued for live in waiting)
+        decoding += self.awaited
         read = sum(len(live.handle.seq.ids) for live in decoding)
         cache = self.service.cache
         free = cache.capacity - read if self.load.free < 0 else self.load.free

@@ -34,12 +34,12 @@ class KVLink(NamedTuple):
 
 
 class PrefillPools:
-    """roles: of members by their names; a member that is not named does both. inner: chooses among the
-    members that may do a thing.
+    """roles: of members by their names; a member that is not named does both. link: may be set anew at any
+    time, as moves are measured. inner: chooses among the members that may do a thing.
     """
 
     def __init__(self, roles: Mapping[str, Role], link: KVLink, inner: RoutingPolicy | None = None) -> None:
-        self._roles, self._link = roles, link
+        self._roles, self.link = roles, link
         self._inner: RoutingPolicy = inner if inner is not None else LeastTime()
 
     def choose(self, ask: Ask, views: Mapping[str, View]) -> Route:
@@ -66,7 +66,7 @@ class PrefillPools:
             had = min(view.cached(ask.digests) * view.block, ask.prompt - 1)
             answer = predict(name, rest, view._replace(cached=_all_but_one(ask, view)))
             moved = ask.prompt - had
-            seconds = prompt.seconds + self._link.late(moved, chunk, prompt.first) + answer.seconds
+            seconds = prompt.seconds + self.link.late(moved, chunk, prompt.first) + answer.seconds
             route = Route(name, seconds, prompt.first, prompt.cached, prompt.member)
             if found is None or route.cost < found.cost:
                 found = route

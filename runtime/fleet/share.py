@@ -3,6 +3,9 @@
 Invariant: the members together take no more than one engine with the same options would. Options that say how
 much of something there is (`threads`, `device`, `host_cache`, a `kv_budget` of tokens or bytes, `gpu_memory`
 where a GPU is shared) are divided; `context` and `slots` are those of each member.
+
+Members on the processors of a machine with several NUMA nodes are pinned to a node each, where they divide
+evenly among the nodes: a member's threads then read weights, keys and values from the memory next to them.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import HOST_MEMORY, TEST_ONLY
 from satchel.runtime.device.libraries import find_backend, libraries
-from satchel.runtime.device.processors import cores
+from satchel.runtime.device.processors import cores, usable
 from satchel.runtime.placement.devices import open_one
-from satchel.runtime.placement.options import read_devices, read_kv_budget, read_replicas
+from satchel.runtime.placement.options import OFF, read_devices, read_kv_budget, read_replicas
 
 HOLDS = (
     1.2  # a device must have this many times the bytes of the file free: the cache and buffers lie there too
@@ -73,7 +76,7 @@ def _without_gpus(
         return Replicas(len(apart), options, f"{len(apart)} replicas: one for each device of -dev")
     memory = numa_memory(nodes)
     if len(memory) > 1 and min(memory) > HOLDS * size and not options.threads:
-        return Replicas(len(memory), options, f"{len(memory)} replicas: one for each NUMA node of the CPU")
+        return Replicas(len(memory), options, f"{len(memory)} replicas: one for each NUMA node, pinned to it")
     return Replicas(1, options, "1 replica: on one CPU, several engines share its memory bandwidth")
 
 
@@ -135,17 +138,56 @@ def numa_memory(nodes: Path = NODES) -> list[int]:
     return found
 
 
-def share_of(options: Options, index: int, count: int) -> Options:
+def numa_cpus(nodes: Path = NODES) -> list[tuple[int, ...]]:
+    """The processors of each NUMA node that this process may use; [] where the system does not say. A node of
+    which it may use none is left out.
+    """
+    mine, found = usable(), []
+    for node in sorted(nodes.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        try:
+            cpus = read_cpus((node / "cpulist").read_text())
+        except (OSError, ValueError):
+            return []
+        if own := tuple(cpu for cpu in cpus if cpu in mine):
+            found.append(own)
+    return found
+
+
+def read_cpus(text: str) -> list[int]:
+    """Parses the kernel's list of processors, such as 0-3,8-11. Raises ValueError for anything else."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, dash, last = part.partition("-")
+            found += range(int(first), int(last if dash else first) + 1)
+    return found
+
+
+def _pinned(devices: tuple[str, ...], index: int, count: int, nodes: Path) -> tuple[int, ...]:
+    """The processors of a member; () where it may use all."""
+    if devices and devices != ("cpu",):
+        return ()  # the work is a GPU's
+    memories = numa_cpus(nodes)
+    if len(memories) < 2 or count % len(memories):
+        return ()
+    return memories[index % len(memories)]
+
+
+def share_of(options: Options, index: int, count: int, nodes: Path = NODES) -> Options:
     """The options of member `index` of `count`. Raises RequestError where devices cannot be divided."""
     devices = read_devices(options.device)
     own, shared = _devices(devices, index, count)
-    threads = max(1, (options.threads or cores()) // count)
+    cpus = _pinned(devices, index, count, nodes)
+    each = len(cpus) // (count // len(numa_cpus(nodes))) if cpus and not options.threads else 0
+    threads = max(1, each or (options.threads or cores()) // count)
     batch = max(1, options.threads_batch // count) if options.threads_batch else 0
     return replace(
         options,
         worker="process",
         replicas=1,
+        pools=OFF,
         sharers=shared,
+        cpus=cpus,
         device=",".join(own) or options.device,
         threads=threads,
         threads_batch=batch,

@@ -48,9 +48,9 @@ class SavedShape:
     def block_bytes(self) -> tuple[int, ...]:
         return tuple(sum(size for _, size in group) for group in self.parts)
 
-    def first(self, group: int, length: int) -> int:
-        """First block that the token after `length` blocks needs."""
-        return first_needed(self.windows[group], length * self.block, self.block)
+    def first(self, group: int, length: int, start: int = 0) -> int:
+        """First block from `start` on that the token after `length` blocks needs."""
+        return max(start, first_needed(self.windows[group], length * self.block, self.block))
 
     def finite(self, group: int, blocks: Array) -> bool:
         """Whether blocks (n, block_bytes) uint8 hold no NaN and no infinity."""
@@ -68,10 +68,12 @@ class SavedShape:
         return max(1, AT_ONCE // max(1, self.block_bytes[group]))
 
 
-def write_saved(file: Path | OpenFile, shape: SavedShape, ids: Sequence[int], read: Read) -> None:
+def write_saved(
+    file: Path | OpenFile, shape: SavedShape, ids: Sequence[int], read: Read, start: int = 0
+) -> None:
     """Writes the blocks of `ids`, whose number is a multiple of the block size. read(group, place, count)
     gives (count, block_bytes) uint8. A path appears atomically, readable by its owner alone; an open file is
-    written from its start.
+    written from its start. start: blocks at the beginning that are left out, because the reader has them.
     """
     path = file.path if isinstance(file, OpenFile) else file
     length = len(ids) // shape.block
@@ -79,7 +81,7 @@ def write_saved(file: Path | OpenFile, shape: SavedShape, ids: Sequence[int], re
 
     def blocks(group: int) -> Iterator[Array]:
         step = shape.at_once(group)
-        for place in range(shape.first(group, length), length, step):
+        for place in range(shape.first(group, length, start), length, step):
             data = read(group, place, min(step, length - place))
             if not shape.finite(group, data):
                 raise RequestError(
@@ -90,20 +92,21 @@ def write_saved(file: Path | OpenFile, shape: SavedShape, ids: Sequence[int], re
             yield data
 
     def group_source(group: int) -> TensorSource:
-        count = length - shape.first(group, length)
+        count = length - shape.first(group, length, start)
         return TensorSource(_name(group), (count, shape.block_bytes[group]), "i8", lambda: blocks(group))
 
     groups = [group_source(g) for g in range(len(shape.windows))]
     total = 1 + sum(g.shape[0] for g in groups)
     last = TensorSource("sha256", (total, DIGEST), "i8", lambda: b"".join(digests))
     if isinstance(file, OpenFile):
-        fill_gguf(file.take(), path, _metadata(shape, ids), [*groups, last])
+        fill_gguf(file.take(), path, _metadata(shape, ids, start), [*groups, last])
     else:
-        write_layouts(lay_out(path, _metadata(shape, ids), [*groups, last]), mode=PRIVATE)
+        write_layouts(lay_out(path, _metadata(shape, ids, start), [*groups, last]), mode=PRIVATE)
 
 
-def _metadata(shape: SavedShape, ids: Sequence[int]) -> dict[str, Any]:
+def _metadata(shape: SavedShape, ids: Sequence[int], start: int) -> dict[str, Any]:
     return {
+        **({"satchel.state.start": start} if start else {}),
         "general.type": TYPE,
         "satchel.state.version": VERSION,
         "satchel.state.model": shape.model,
@@ -121,6 +124,7 @@ class Saved(Resource):
     bytes.
 
     ids: (length * block) int32.
+    start: blocks at the beginning that the file leaves out.
     """
 
     def __init__(self, gguf: GGUF, shape: SavedShape) -> None:
@@ -129,13 +133,14 @@ class Saved(Resource):
         _check_shape(gguf, shape)
         self.ids = _tokens(gguf, shape)
         self.length = len(self.ids) // shape.block
+        self.start = _start(gguf, self.length)
         self._digests, self._checked = self._check_tensors(), False
 
     def _check_tensors(self) -> Array:
         """The digests: (1 + blocks of all groups, DIGEST) uint8."""
         shape, total, wanted = self.shape, 1, dict[str, tuple[int, ...]]()
         for group, size in enumerate(shape.block_bytes):
-            count = self.length - shape.first(group, self.length)
+            count = self.length - self._first(group)
             wanted[_name(group)], total = (count, size), total + count
         wanted["sha256"] = (total, DIGEST)
         for name in (*wanted, *self.gguf.tensors):
@@ -157,9 +162,9 @@ class Saved(Resource):
         values are finite.
         """
         shape, path = self.shape, self.path
-        first = shape.first(group, self.length)
+        first = self._first(group)
         size, row = shape.block_bytes[group], 1 + place - first
-        row += sum(self.length - shape.first(g, self.length) for g in range(group))
+        row += sum(self.length - self._first(g) for g in range(group))
         info = self.gguf.info(_name(group))
         data = np.empty((count, size), np.uint8)
         offset = info.offset + (place - first) * size
@@ -179,13 +184,17 @@ class Saved(Resource):
         """Reads every block. Raises ModelError for the first that is wrong."""
         for group in range(len(self.shape.windows)):
             step = self.shape.at_once(group)
-            for place in range(self.shape.first(group, self.length), self.length, step):
+            for place in range(self._first(group), self.length, step):
                 self.blocks(group, place, min(step, self.length - place))
         self._checked = True
 
     def has(self, group: int, place: int) -> bool:
         """Whether the file has this block."""
-        return self.shape.first(group, self.length) <= place < self.length
+        return self._first(group) <= place < self.length
+
+    def _first(self, group: int) -> int:
+        """The group's first block in the file."""
+        return self.shape.first(group, self.length, self.start)
 
     def close(self) -> None:
         self.gguf.close()
@@ -253,6 +262,14 @@ def _tokens(gguf: GGUF, shape: SavedShape) -> Array:
             f"{path}: {key}: expected ids below {shape.vocabulary}, the vocabulary, got {wrong}; {AGAIN}"
         )
     return np.asarray(found, np.int32)
+
+
+def _start(gguf: GGUF, length: int) -> int:
+    key = "satchel.state.start"
+    found = gguf.metadata.get_uint(key, 0)
+    if found >= length:
+        raise ModelError(f"{gguf.path}: {key}: expected less than {length}, its blocks, got {found}; {AGAIN}")
+    return found
 
 
 def _digest_of(ids: Sequence[int] | Array) -> bytes:

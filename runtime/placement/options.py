@@ -165,6 +165,26 @@ def is_range(text: str | int) -> bool:
     return ".." in str(text)
 
 
+def read_pools(text: str) -> tuple[int, int] | None:
+    """Parses how replicas divide prompts and answers: None for off; (0, 0) for auto; the number that compute
+    prompts and the number that answer.
+    """
+    word = str(text).strip().lower()
+    if word in ("", OFF):
+        return None
+    if word == AUTO:
+        return 0, 0
+    prompts, plus, answers = word.partition("+")
+    if not (
+        plus and all(n.isascii() and n.isdigit() and 1 <= int(n) <= MOST_REPLICAS for n in (prompts, answers))
+    ):
+        raise RequestError(
+            f"pools is {text!r}: expected off, auto, or how many replicas compute prompts and how many"
+            " answer, such as 1+3"
+        )
+    return int(prompts), int(answers)
+
+
 def read_split(text: str) -> tuple[float, ...]:
     """Parses a comma-separated list of shares, of any sum; () if empty."""
     if not text:

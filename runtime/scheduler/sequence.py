@@ -34,6 +34,7 @@ class Sequence:
     num_replayed_tokens: int = 0
     cached: int = 0  # tokens of the prompt that the prefix cache had when it first began
     miss: Miss = Miss.COLD  # why it had no more
+    placed: float = -1.0  # when it left a fleet's line
     started: float = -1.0
     first: float = -1.0  # when the first token was sampled
     preempted: int = 0  # how often it gave its slot back

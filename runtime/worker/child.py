@@ -40,6 +40,7 @@ from satchel.runtime.log import LOG
 from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.worker.outlet import Outlet
+from satchel.runtime.worker.pin import pin
 from satchel.runtime.worker.report import Reports
 from satchel.runtime.worker.rpc_methods import METHODS
 from satchel.runtime.worker.version import wire_version
@@ -131,6 +132,8 @@ class Worker:
             self.send({"progress": [done, total]})
 
         options = replace(decode(message["options"]), worker="thread")
+        if not pin(options.cpus):  # it is already, where the system allows it
+            LOG.warning("the process may not be pinned to processors %s: it uses all", options.cpus)
         model = self._opened(Path(message["open"]), options, progress, again=bool(message["again"]))
         model.leave = self._leave
         service = model.service
@@ -142,8 +145,8 @@ class Worker:
         held, notes = close_sandbox(model), model.notes
         if held is not None and held.note:
             notes = [*notes, held.note]
-        told = held.text if held else NO_SANDBOX
-        ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told}
+        told, block_bytes = held.text if held else NO_SANDBOX, sum(model.engine.states.block_bytes)
+        ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told, "block_bytes": block_bytes}
         self.send({**ready, "stamps": model.gguf.stamps, "version": wire_version()})
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
         # The model stays: a full collection of garbage, which stops the engine, need not look at it.

@@ -29,6 +29,7 @@ class PendingCall:
     turns: engine steps that it took there.
     done: the answer is complete.
     most: upper bound on the answer's bytes.
+    tied: to its process; no other one can answer it.
     """
 
     def __init__(self, method: str, args: Sequence[Any], how: Mapping[str, Any], most: int) -> None:
@@ -38,6 +39,7 @@ class PendingCall:
         self.message = {"method": method, "args": encode(list(args)), "how": encode(how)}
         self.done = threading.Event()
         self.number, self.sent, self.turns, self.most = 0, False, 0, most
+        self.tied = False
         self._json, self._size = 0, -1  # bytes of the answer's JSON text, and of it all; -1: unknown
         self._data = bytearray()
         self._error: Exception | None = None

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,10 +23,11 @@ from satchel.runtime.children import interpreter, module_path, start
 from satchel.runtime.worker.wire import Message, read_message, write_message
 
 MODULE = "satchel.runtime.worker.child"
-# The child gets this process's module path, so it finds the same package, and enters its sandbox before
-# anything is imported that starts a thread.
+# The child gets this process's module path, so it finds the same package. It is pinned to its processors and
+# enters its sandbox before anything is imported that starts a thread.
 START = (
     "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given['path'];"
+    " from satchel.runtime.worker.pin import pin; pin(given['cpus']);"
     " from satchel.runtime.sandbox.enter import enter; enter(given['sandbox']); from {} import main; main()"
 )
 PASSES = hasattr(socket, "send_fds") and sys.platform != "win32"  # whether descriptors can be sent
@@ -56,10 +57,15 @@ class Process:
     reads.
 
     The thread that makes it must outlive it: Linux ends the process with the thread that started it. sandbox:
-    its policy (runtime/sandbox/policy.py); None: no sandbox.
+    its policy (runtime/sandbox/policy.py); None: no sandbox. cpus: processors that it keeps to; none: all.
     """
 
-    def __init__(self, folder: str | None = None, sandbox: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | None = None,
+        sandbox: Mapping[str, Any] | None = None,
+        cpus: Sequence[int] = (),
+    ) -> None:
         known = folder if folder and Path(folder).is_dir() else None
         ends: tuple[socket.socket | None, socket.socket | None] = (None, None)
         if PASSES:
@@ -68,7 +74,9 @@ class Process:
         self._scratch = TemporaryDirectory(prefix="satchel-") if sandbox and sandbox["compiles"] else None
         if sandbox and self._scratch:
             sandbox = {**sandbox, "scratch": self._scratch.name}
-        given = {"path": module_path(), "sandbox": sandbox, "side": other.fileno() if other else -1}
+        side = other.fileno() if other else -1
+        given: dict[str, Any] = {"path": module_path(), "sandbox": sandbox, "side": side}
+        given["cpus"] = list(cpus)
         pipe = subprocess.PIPE
         try:
             self._process = start(

@@ -34,6 +34,9 @@ class LiveRequest:
     trial: int = 0  # tokens of its answer that the next process computes in steps of its own
     known: int = 0  # tokens that the process got: prompt and answer so far
     cached: int = 0  # of these, those that it is expected to find in its cache
+    # Where set, its process computes the prompt and one token, and another the rest of the answer. Called
+    # with the number of tokens that are computed.
+    onward: abc.Callable[[int], object] | None = None
 
     def rest(self, until: int) -> GenerateRequest:
         """The request for a process: it goes on after the tokens that came, up to `until` of them."""
@@ -58,6 +61,8 @@ class LiveRequest:
         """A step with this request begins, which has computed so many of its tokens."""
         seq = self.handle.seq
         seq.num_computed_tokens = tokens
+        if self.onward is not None:
+            self.onward(tokens)
         if seq.started < 0:
             seq.cached, seq.started = cached, started
 
@@ -96,6 +101,11 @@ class LiveRequest:
         seq.used.restarted += self.sent
         seq.num_computed_tokens = 0
         self.sent, self.begun = False, seq.started >= 0
+
+    def pass_on(self) -> None:
+        """Its process has done its part, and another goes on."""
+        self.handle.seq.num_computed_tokens = 0
+        self.sent, self.begun, self.onward = False, True, None
 
     def complete(self, cache: Cache) -> str:
         """How the answer ended, where all its tokens came, or its caller left; "" if it goes on."""

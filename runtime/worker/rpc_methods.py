@@ -10,6 +10,8 @@ METHODS = BARE | {
     "beam_search",
     "embed",
     "embed_tokens",
+    "export_kv",
+    "import_kv",
     "logits",
     "prompt_logprobs",
     "rerank",

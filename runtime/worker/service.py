@@ -69,6 +69,11 @@ class Owner(Protocol):
     def told(self, service: WorkerService, message: Message) -> None:
         """The process reports its load or its cached blocks."""
 
+    def passed_on(self, service: WorkerService, live: LiveRequest) -> None:
+        """The service has computed the prompt and the first token of a request that goes on elsewhere, and
+        has it no longer.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:
@@ -104,6 +109,7 @@ class WorkerService:
     ) -> None:
         self.path, self.options, self.limits = path, options, limits or options.limits
         self.cache, self.widths = Cache(context=0), (0, 0)
+        self.block_bytes = 0  # of a block of KV cache in all layers, known with the cache
         self.notes: list[str] = []
         self.restarts = 0
         self._past: EngineStats | None = None  # what the lost processes have counted
@@ -395,7 +401,9 @@ class WorkerService:
 
     def _begun(self) -> Process | RemoteProcess:
         """A new process, here or on the host of the engine."""
-        return self._engine.process() if self._engine else Process(self._folder, self._sandbox)
+        if self._engine:
+            return self._engine.process()
+        return Process(self._folder, self._sandbox, self.options.cpus)
 
     def _opening(self) -> Message:
         """The first message to a process."""
@@ -473,7 +481,7 @@ class WorkerService:
         self._stamps, self._ready_at = message["stamps"], time.monotonic()
         self._dog.loaded = True
         self.cache, self.notes, self._ready = decode(message["ready"]), message["notes"], True
-        self.sandbox = message["sandbox"]
+        self.sandbox, self.block_bytes = message["sandbox"], int(message["block_bytes"])
         # Later processes get the same context, regardless of free memory.
         self.options = replace(self.options, context=self.cache.context)
         self._loading.put(None)
@@ -508,7 +516,12 @@ class WorkerService:
         if live is None:
             return
         live.note_facts(message["facts"], self.restarts > 0)
-        if finish == "length" and live.handle.seq.generated == live.until and not live.complete(self.cache):
+        part = finish == "length" and live.handle.seq.generated == live.until
+        if part and live.onward is not None and self._owner and not live.complete(self.cache):
+            del self._live[number], self._numbers[live.handle]
+            live.pass_on()
+            self._owner.passed_on(self, live)
+        elif part and not live.complete(self.cache):
             live.sent = False  # it has finished its trial alone
             self._blame.survived(number)
         else:
@@ -550,6 +563,8 @@ class WorkerService:
         until = seq.request.max_tokens
         if alone:
             until = min(until, seq.generated + self._blame.trial(number))
+        if live.onward is not None:
+            until = min(until, seq.generated + 1)
         return {"submit": number, "request": encode(live.rest(until))}
 
     def _useless(self) -> bool:

@@ -31,7 +31,7 @@ WRONG = {
     **{n: 0.0 for n, one in FIELDS.items() if one.above is not None},
     **{n: 3 if n == "activations" else "none such" for n, one in FIELDS.items() if one.choices},
     "gpu_layers": "many", "device": "a,a", "override_tensor": ("x",), "tensor_split": "0",
-    "expert_cache": "x", "kv_budget": "0", "replicas": "many",
+    "expert_cache": "x", "kv_budget": "0", "replicas": "many", "pools": "x",
 }  # fmt: skip
 
 

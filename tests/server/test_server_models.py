@@ -250,7 +250,9 @@ def test_a_shadow_is_compared_and_never_answers(files: dict[str, Path]) -> None:
         compared = models.aliases["chat"].records["b"]
         await until_async(lambda: compared.compared == 3, "three answers are compared")
         told = models.aliases["chat"].as_json()["versions"][1]
-        assert (told["compared"], told["agreement"], told["requests"]) == (3, 1.0, 0)
+        assert (told["compared"], told["verdict"], told["requests"]) == (3, None, 0)
+        assert told["divergence"][0] == 0 and told["agreement"][0] == 1, "it is a copy of the same file"
+        assert 0 <= told["agreement"][1] < 1, "three requests show little"
 
     run(work, catalog_of(files, table, SMALL, 0, None))
 
@@ -328,6 +330,7 @@ def test_a_table_takes_every_load_option_that_is_no_value_of_the_library(tmp_pat
         "control_vectors",
         "digests",
         "sharers",
+        "cpus",
     }
     assert {*ModelTable.model_fields} | lacking == {*options_of(Options), *options_of(Speculation)} | lacking
     asked = {"path": "m.gguf", "dense_attention": True, "cache_type": "q8_0", "gpu_layers": 3, "ageing": 2}

@@ -20,6 +20,7 @@ from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.refusals import QueueFull
 from satchel.runtime.api.reply import Reply
+from satchel.runtime.fleet import share
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.fleet.member import Member
 from satchel.runtime.fleet.router import Ask, LeastTime, RoundRobin, Route, View
@@ -223,6 +224,8 @@ def test_limits_are_those_of_the_fleet(path: Path) -> None:
         replies = begun(model, prompts(5), 2000)  # two have slots, three wait
         with pytest.raises(QueueFull):
             begun(model, prompts(1), 4)
+        placed = [reply.handle is not None and reply.handle.seq.placed >= 0 for reply in replies]
+        assert placed == [True] * 4 + [False], "the last is in the line: members have two a slot at most"
         replies.pop().close()
         until(lambda: len(fleet._at) + fleet.waiting == 4, "one has left")
         replies += begun(model, prompts(1), 4)
@@ -320,6 +323,7 @@ def test_prefixes_are_found_at_the_member_that_has_them(three: Model, tmp_path: 
         read([reply])
         assert reply.report.cached_tokens == 64, "it went to the one that has it"
         assert three.save_state(tmp_path / "state", ids) == 64
+        assert fleet.holders.of(digests) == (holder.name,)
         assert holder.known.cached(fleet.digests(ids, "other salt")) == 0
     assert three.restore_state(tmp_path / "state").tokens == 64
 
@@ -335,3 +339,23 @@ def test_what_a_member_gave_up_is_known_no_more(path: Path) -> None:
             read(begun(model, [ids], 4))
         until(lambda: all(m.known.cached(digests) < 2 for m in fleet.members.values()), "it was given up")
         assert all(len(m.known) <= model.cache.pool for m in fleet.members.values())
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no process can be pinned here")
+def test_a_member_stays_on_its_processors(path: Path, here: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its sandbox, and so does the process after it. Two nodes of one processor are made up."""
+    one = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(share, "numa_cpus", lambda nodes: [(one,), (one,)])
+    with Model.load(path, slots=2, replicas=2) as model:
+        fleet = fleet_of(model)
+
+        def pinned(pid: int) -> bool:
+            tasks = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+            return all(os.sched_getaffinity(task) == {one} for task in tasks)
+
+        assert all(pinned(member.service.pid) for member in fleet.members.values())
+        assert {member.threads for member in fleet.facts()} == {1}
+        kill(fleet, "1")
+        until(lambda: fleet.restarts == 1 and fleet.members["1"].usable, "it is there again")
+        assert pinned(fleet.members["1"].service.pid)
+        assert read(begun(model, prompts(2), 8)) == read(begun(here, prompts(2), 8))

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
-from satchel.runtime.fleet.known import Known
+from satchel.runtime.fleet import share
+from satchel.runtime.fleet.known import Holders, Known
 from satchel.runtime.fleet.line import Line
 from satchel.runtime.fleet.member import LoadReport, Member
-from satchel.runtime.fleet.share import Gpu, numa_memory, replicas_of, share_of
+from satchel.runtime.fleet.share import Gpu, numa_cpus, numa_memory, replicas_of, share_of
 from satchel.runtime.fleet.suspects import Suspects
 from satchel.runtime.kv.digests import SHORT, BlockDigests
 from satchel.runtime.kv.news import MOST_TOLD, BlockNews
@@ -145,6 +148,43 @@ def test_known_prefixes_are_those_that_were_told_and_those_under_way() -> None:
     known.ended(prompt[:3])
     known.clear()
     assert known.cached(prompt) == 0
+
+
+CHANGES = st.tuples(
+    st.sampled_from(("kept", "gone", "expect", "ended", "clear")),
+    st.integers(0, 3),
+    st.lists(st.integers(1, 6), max_size=4, unique=True),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(CHANGES, max_size=40), st.lists(st.integers(1, 6), max_size=6, unique=True))
+def test_the_index_of_holders_finds_whom_asking_all_finds(
+    changes: list[tuple[str, int, list[int]]], asked: list[int]
+) -> None:
+    holders = Holders()
+    members = [Known(holders, str(n)) for n in range(4)]
+    under_way: list[list[list[bytes]]] = [[] for _ in members]
+    for what, n, numbers in changes:
+        found = digests(*numbers)
+        if what == "expect":
+            members[n].expect(found)
+            under_way[n].append(found)
+        elif what == "ended":
+            if under_way[n]:
+                members[n].ended(under_way[n].pop())
+        elif what == "clear":
+            members[n].clear()
+        else:
+            members[n].told(news(**{what: found}))
+        lengths = [member.cached(digests(*asked)) for member in members]
+        wanted = {str(n) for n, length in enumerate(lengths) if length == max(lengths) > 0}
+        assert set(holders.of(digests(*asked))) == wanted
+    for n, member in enumerate(members):
+        member.clear()
+        while under_way[n]:
+            member.ended(under_way[n].pop())
+    assert not len(holders), "no block is left behind"
 
 
 @pytest.mark.parametrize(
@@ -311,3 +351,45 @@ def test_a_processor_has_one_replica_for_each_memory(tmp_path: Path) -> None:
     named = replicas_of(Options(replicas="auto", device="cuda:0,cuda:1"), 4 << 30)
     assert named.count == 2 and "one for each device" in named.note
     assert replicas_of(Options(replicas=3, device="cpu"), 4 << 30).count == 3
+
+
+def machine(root: Path, *cpulists: str) -> Path:
+    """A made-up /sys/devices/system/node."""
+    for i, cpus in enumerate(cpulists):
+        (root / f"node{i}").mkdir(parents=True)
+        (root / f"node{i}" / "cpulist").write_text(cpus)
+    return root
+
+
+def test_members_are_pinned_to_the_nodes_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eleven nodes have numbers that do not sort as text; one has memory only."""
+    monkeypatch.setattr(share, "usable", lambda: frozenset(range(64)))
+    monkeypatch.setattr(share, "cores", lambda: 20)
+    nodes = machine(tmp_path / "many", *(f"{2 * i}-{2 * i + 1}" for i in range(10)), "\n")
+    assert numa_cpus(nodes) == [(2 * i, 2 * i + 1) for i in range(10)]
+    two = machine(tmp_path / "two", "0-3,8-11\n", "4-7,12-15\n")
+    shares = [share_of(Options(), i, 2, two) for i in range(2)]
+    assert [(s.cpus, s.threads) for s in shares] == [
+        ((0, 1, 2, 3, 8, 9, 10, 11), 8), ((4, 5, 6, 7, 12, 13, 14, 15), 8),
+    ]  # fmt: skip
+    four = [share_of(Options(device="cpu"), i, 4, two) for i in range(4)]
+    assert [s.cpus[0] for s in four] == [0, 4, 0, 4] and {s.threads for s in four} == {4}
+    assert share_of(Options(threads=6), 0, 2, two).threads == 3, "the user says how many"
+    for count in (1, 3):
+        assert share_of(Options(), 0, count, two).cpus == (), "they do not divide evenly"
+    assert share_of(Options(device="cuda:0,cuda:1"), 0, 2, two).cpus == (), "a GPU does the work"
+    assert share_of(Options(), 0, 2, machine(tmp_path / "one", "0-15\n")).cpus == ()
+    assert share_of(Options(), 0, 2, machine(tmp_path / "bad", "0-3", "x")).cpus == ()
+    assert share_of(Options(), 0, 2, tmp_path / "none").cpus == ()
+
+
+def test_processors_that_this_process_may_not_use_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share, "usable", lambda: frozenset({1, 2, 5}))
+    two = machine(tmp_path / "two", "0-3\n", "4-7\n")
+    assert numa_cpus(two) == [(1, 2), (5,)]
+    monkeypatch.setattr(share, "usable", lambda: frozenset({1, 2}))
+    assert share_of(Options(), 0, 2, two).cpus == (), "it has one node"

@@ -1,0 +1,246 @@
+"""Prompts that one member computes and another answers: the same tokens, whatever becomes of the blocks on
+their way.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_file import write_model
+from waiting import until
+
+from satchel import Model
+from satchel.errors import RequestError
+from satchel.runtime.api.model import WorkerModel
+from satchel.runtime.api.reply import Reply
+from satchel.runtime.fleet import move as moving
+from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.member import Member
+from satchel.runtime.fleet.move import Move
+from satchel.runtime.fleet.pools import PrefillPools
+from satchel.runtime.fleet.router import Ask, LeastTime, Route, View
+from satchel.runtime.sampling import Sampling
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
+WARM = Sampling(temperature=1.5, top_k=0, seed=11)
+LENGTH = 150  # tokens of a prompt: four blocks, and a part of a fifth
+
+
+class Always(LeastTime):
+    """Member 0 computes every prompt, and the others answer."""
+
+    def choose(self, ask: Ask, views: Mapping[str, View]) -> Route:
+        others = {name: view for name, view in views.items() if name != "0"}
+        route = super().choose(ask, others or views)
+        return route._replace(prefill="0") if "0" in views and others else route
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("moves") / "tiny.gguf", qwen3__context_length=512)
+
+
+@pytest.fixture(scope="module")
+def here(path: Path) -> Iterator[Model]:
+    with Model.load(path, slots=8, threads=1, batch=64) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def pools(path: Path) -> Iterator[Model]:
+    with Model.load(path, slots=8, threads=1, batch=64, replicas=2, pools="1+1") as model:
+        fleet_of(model).policy = Always()
+        yield model
+
+
+def fleet_of(model: Model) -> Fleet:
+    assert isinstance(model, WorkerModel) and model.fleet is not None
+    return model.fleet
+
+
+def prompts(count: int, seed: int, length: int = LENGTH) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [[int(t) for t in rng.integers(100, 250, length)] for _ in range(count)]
+
+
+def begun(model: Model, asked: list[list[int]], most: int, **how: Any) -> list[Reply]:
+    replies = [model.generate(ids, max_tokens=most, sampling=WARM, ignore_eos=True, **how) for ids in asked]
+    for reply in replies:
+        reply.start()
+    return replies
+
+
+def read(replies: list[Reply]) -> list[list[int]]:
+    with ThreadPoolExecutor(len(replies)) as pool:
+        list(pool.map(Reply.read, replies))
+    return [list(reply.ids) for reply in replies]
+
+
+class Gate:
+    """Stops moves before the first call of a method, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        ask = Move._ask
+
+        def held(move: Move, member: Member, most: int, called: str, *args: Any) -> Any:
+            if called == method:
+                self.reached.set()
+                self.open.wait()
+            return ask(move, member, most, called, *args)
+
+        monkeypatch.setattr(Move, "_ask", held)
+
+
+def all_there(fleet: Fleet) -> None:
+    until(lambda: all(m.usable for m in fleet.members.values()), "all are there")
+
+
+def test_answers_are_those_of_one_engine_and_prompts_are_not_computed_twice(
+    here: Model, pools: Model
+) -> None:
+    fleet, asked = fleet_of(pools), prompts(8, 1)
+    wanted = read(begun(here, asked, 30))
+    assert read(begun(pools, asked, 30)) == wanted
+    until(lambda: fleet.meter.moves == 8, "all moves have ended")
+    assert fleet.meter.given_up == 0 and fleet.meter.tokens == 8 * 128
+    stats = fleet.member_stats()
+    assert stats["1"].cached_tokens == 8 * 128
+    assert stats["0"].requests == {"length": 8} and stats["1"].requests == {"length": 8}
+    assert pools.stats().requests == {"length": 8}, "each is counted once"
+
+
+def test_the_report_says_how_long_a_request_was_in_the_line(here: Model, pools: Model) -> None:
+    replies = begun(pools, prompts(4, 70), 4)
+    read([*replies, *(alone := begun(here, prompts(1, 70), 4))])
+    assert all(0 < reply.report.line_seconds <= reply.report.queue_seconds for reply in replies)
+    assert alone[0].report.line_seconds == 0
+
+
+def test_what_a_conversation_has_there_is_not_moved_again(here: Model, pools: Model) -> None:
+    """Each turn moves its new blocks alone."""
+    fleet, (ids,) = fleet_of(pools), prompts(1, 2)
+    (first,) = read(begun(pools, [ids], 20))
+    more = [*ids, *first, *prompts(1, 3, 70)[0]]
+    until(lambda: not fleet._moves, "the first has ended")
+    before = fleet.meter.tokens
+    assert read(begun(pools, [more], 20)) == read(begun(here, [more], 20))
+    until(lambda: not fleet._moves, "the second has ended")
+    assert fleet.meter.tokens - before == len(more) // 32 * 32 - (len(ids) + len(first) - 1) // 32 * 32
+
+
+@pytest.mark.parametrize("held", ["export_kv", "import_kv"])
+@pytest.mark.parametrize("lost", ["0", "1"])
+def test_kill_9_of_either_side_loses_no_token(
+    here: Model, pools: Model, monkeypatch: pytest.MonkeyPatch, held: str, lost: str
+) -> None:
+    """Of the one that computes prompts and of the one that answers, before and after blocks were sent."""
+    fleet, asked = fleet_of(pools), prompts(4, 10 + int(lost) + 2 * (held == "import_kv"))
+    all_there(fleet)
+    gate, restarts = Gate(monkeypatch, held), fleet.restarts
+    replies = begun(pools, asked, 30)
+    until(gate.reached.is_set, "a move is under way")
+    os.kill(fleet.members[lost].service.pid, signal.SIGKILL)
+    until(lambda: fleet.restarts > restarts, "it is lost")
+    gate.open.set()
+    assert read(replies) == read(begun(here, asked, 30))
+    until(lambda: not (fleet._moves or fleet.members["1"].awaited), "nothing is left")
+    all_there(fleet)
+
+
+def test_a_damaged_block_is_computed_again(
+    here: Model, pools: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, asked = fleet_of(pools), prompts(3, 20)
+    all_there(fleet)
+    ask, given_up = Move._ask, fleet.meter.given_up
+
+    def damaged(self: Move, member: Member, most: int, called: str, *args: Any) -> Any:
+        if called == "import_kv":
+            file = args[1].descriptor
+            at = os.fstat(file).st_size // 2
+            (byte,) = os.pread(file, 1, at)
+            os.pwrite(file, bytes([byte ^ 64]), at)
+        return ask(self, member, most, called, *args)
+
+    monkeypatch.setattr(Move, "_ask", damaged)
+    before = fleet.member_stats()["1"].cached_tokens
+    assert read(begun(pools, asked, 30)) == read(begun(here, asked, 30))
+    until(lambda: fleet.meter.given_up == given_up + 3, "all were refused")
+    assert fleet.member_stats()["1"].cached_tokens == before, "nothing of them is in its cache"
+
+
+def test_blocks_that_do_not_come_in_time_are_computed_again(
+    here: Model, pools: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, asked = fleet_of(pools), prompts(2, 30)
+    all_there(fleet)
+    monkeypatch.setattr(moving, "PATIENCE", 0.0)
+    gate = Gate(monkeypatch, "import_kv")
+    assert read(begun(pools, asked, 30)) == read(begun(here, asked, 30)), "before the gate opens"
+    gate.open.set()
+    until(lambda: not (fleet._moves or fleet.members["1"].awaited), "nothing is left")
+
+
+def test_a_request_may_end_while_its_blocks_are_moved(pools: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled, and beyond its deadline."""
+    fleet = fleet_of(pools)
+    all_there(fleet)
+    monkeypatch.setattr(moving, "PATIENCE", 1e6)
+    gate = Gate(monkeypatch, "import_kv")
+    (left,) = begun(pools, prompts(1, 40), 30)
+    (late,) = begun(pools, prompts(1, 41), 30, timeout=1e6)
+    until(lambda: sum(m.handed for m in fleet._moves.values()) == 2, "both have their first token")
+    assert len(fleet.members["1"].awaited) == 2 and pools.stats().running == 2
+    left.close()
+    (move,) = fleet._moves.values()
+    request = move.live.handle.seq.request
+    object.__setattr__(request, "deadline", 0.0)
+    assert len(late.read() and late.ids) == 1 and late.stats.finish == "deadline"
+    assert not fleet._moves and not fleet.members["1"].awaited
+    gate.open.set()
+    until(lambda: pools.stats().running == 0, "none runs")
+
+
+def test_the_policy_moves_a_prompt_only_where_that_pays(path: Path, here: Model) -> None:
+    """Two replicas without work: nothing is gained. The link is what was measured."""
+    with Model.load(path, slots=2, threads=1, replicas=2, pools="auto") as model:
+        fleet, asked = fleet_of(model), prompts(2, 50)
+        assert isinstance(fleet.policy, PrefillPools)
+        assert [fact.role for fact in fleet.facts()] == ["both", "both"]
+        assert read(begun(model, asked, 8)) == read(begun(here, asked, 8))
+        assert fleet.meter.moves == 0
+        fleet.meter.learn(1000, 10, 2.0)
+        until(lambda: fleet.policy.link.rate == 500.0, "the link is as measured")
+        assert fleet.policy.link.token == fleet.members["0"].service.block_bytes / 32
+
+
+def test_a_member_that_only_computes_prompts_answers_where_no_other_is_left(path: Path, here: Model) -> None:
+    with Model.load(path, slots=2, threads=1, replicas=2, pools="1+1") as model:
+        fleet, asked = fleet_of(model), prompts(2, 60)
+        assert [fact.role for fact in fleet.facts()] == ["prefill", "decode"]
+        fleet.remove("1")
+        assert read(begun(model, asked, 8)) == read(begun(here, asked, 8))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "pools", "told"),
+    [
+        (2, "1+2", "expected as many as there are replicas, 2, got 3"),
+        (1, "1+1", "pools: .*give replicas too"),
+        (2, "some", "expected off, auto, or how many replicas compute prompts"),
+        (2, "0+2", "expected off, auto, or how many replicas compute prompts"),
+    ],
+)
+def test_pools_that_cannot_be(path: Path, replicas: int, pools: str, told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        Model.load(path, replicas=replicas, pools=pools)
