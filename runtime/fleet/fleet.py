@@ -216,9 +216,7 @@ class Fleet:
             options = share_of(self.options, index % self.size, self.size)
             options = replace(options, device=device or options.device)
         else:  # devices and threads are the host's choice
-            options = replace(
-                self.options, worker="process", replicas=1, pools=OFF, engine_listen="", ray=""
-            )
+            options = replace(self.options, worker="process", replicas=1, pools=OFF, engine_listen="", ray="")
         options = replace(options, limits=replace(options.limits, queue=NO_LIMIT))
         service = WorkerService(
             self.path, options, files=self._files, stamps=self._stamps, engine=engine, member=self._shared

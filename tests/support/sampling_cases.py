@@ -49,8 +49,10 @@ CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
 ]  # fmt: skip
 # Chains whose first stage bounds where its candidates lie, so the kernels need not look at all logits.
 NEAR_CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
-    (("top_k", "top_p", "min_p", "temperature"), {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}),
-    (("top_k", "typical", "temperature"), {"temperature": 0.9, "dynatemp_range": 0.5, "top_k": 20, "typical_p": 0.7}),
+    (("top_k", "top_p", "min_p", "temperature"),
+     {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}),
+    (("top_k", "typical", "temperature"),
+     {"temperature": 0.9, "dynatemp_range": 0.5, "top_k": 20, "typical_p": 0.7}),
     (("min_p", "temperature", "top_p"), {"temperature": 1.4, "min_p": 0.02, "top_p": 0.9}),
     (("temperature",), {"temperature": 0.0}),
 ]  # fmt: skip
