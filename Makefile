@@ -74,8 +74,10 @@ backends: windows macos sycl
 barriers: .venv/ready-to-test
 	$(RUN_TESTS) -m "nightly or not nightly" tests/cext/test_barriers.py
 
-# Runs all tests, those marked nightly too, with many more examples of property tests.
+# Runs all tests, those marked nightly too, with many more examples of property tests. Converted models are compared with PyTorch's
+# answers, or with stored numbers where PyTorch cannot be installed.
 nightly: .venv/ready-to-test
+	-@$(MAKE) --no-print-directory .venv/with-reference
 	$(RUN_TESTS) -m "nightly or not nightly" --hypothesis-profile=nightly --timeout=7200 -o faulthandler_timeout=7300
 
 # Runs all tests three times in random order, once on one core, and once beside programs that keep all cores busy. WHAT selects
