@@ -7,10 +7,14 @@
 #include "geglu.cuh"
 #include "gemv.cuh"
 
+#ifndef GROUP_WAVES /* of a group */
+#define GROUP_WAVES GEMV_WAVES
+#endif
+
 enum {
-    WAYS = 8,
     TEAMS = 2,
-    WAVES = GEMV_WAVES,
+    WAVES = GROUP_WAVES,
+    WAYS = WAVES / TEAMS,
     ADD = PRODUCT_ADD,
     GATED = PRODUCT_GATED,
     NORM = PRODUCT_NORM,

@@ -1,5 +1,8 @@
 # Kernels by nvcc: for each file of sources.txt a fat binary, with code for every wanted architecture, from which the driver takes
 # what fits. `archive` becomes empty where none are wanted or can be made.
+#
+# SATCHEL_CUDA_LOWERED: older compute capabilities that this machine's GPU can pass for (SATCHEL_CUDA_CAPABILITY of vendor.c), as a
+# list such as 75;80: kernels that are compiled for them, as machine code of SATCHEL_CUDA_LOWERED_TO. Usually none.
 find_file(SATCHEL_CUDA_DRIVER NAMES libcuda.so.1 libcuda.so.1.1 nvcuda.dll PATHS /usr/lib/wsl/lib /usr/local/nvidia/lib64
           PATH_SUFFIXES lib lib64 lib/${CMAKE_LIBRARY_ARCHITECTURE} PATHS /usr /lib64 /usr/lib64)
 set(present OFF)
@@ -45,33 +48,14 @@ message(STATUS "CUDA kernels for compute capability ${architectures}")
 execute_process(COMMAND ${SATCHEL_NVCC} --version OUTPUT_VARIABLE driver)
 string(REGEX REPLACE ".*release ([0-9]+)\\..*" "\\1000" driver "${driver}")
 
+set(SATCHEL_CUDA_LOWERED "" CACHE STRING "older compute capabilities that a GPU of this machine can pass for, such as 80")
+set(SATCHEL_CUDA_LOWERED_TO "90" CACHE STRING "the compute capability of that GPU")
+
 set(fatbins)
 set(packed)
-file(STRINGS sources.txt lines REGEX "^[^#]")
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS sources.txt)
-foreach(line IN LISTS lines)
-  separate_arguments(words UNIX_COMMAND "${line}")
-  list(POP_FRONT words name least)
-  set(out ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
-  set(targets)
-  set(names)
-  foreach(arch IN LISTS architectures)
-    string(REGEX MATCH "[0-9]+" number ${arch})
-    # From 90 on a file has instructions of sm_90a.
-    if(number GREATER_EQUAL least AND (least LESS 90 OR arch STREQUAL "90a"))
-      list(APPEND targets -gencode=arch=compute_${arch},code=sm_${arch})
-      string(APPEND names "sm_${arch} ")
-    endif()
-  endforeach()
-  if(NOT targets)
-    continue()
-  endif()
-  if(ptx AND least LESS 90)
-    list(APPEND targets -gencode=arch=compute_${least},code=compute_${least})
-    string(APPEND names "PTX of compute_${least}")
-  endif()
-  string(STRIP "${names}" names)
-  set(flags -O3 -std=c++17 --threads=2 -Werror all-warnings ${words} ${targets} -I${CMAKE_CURRENT_SOURCE_DIR}/../kernels
+# Compiles ${name}.cu to the fat binary `out`, for the targets (options of nvcc), and packs it; names: what it is for.
+macro(satchel_fatbin out names)
+  set(flags -O3 -std=c++17 --threads=2 -Werror all-warnings ${words} ${ARGN} -I${CMAKE_CURRENT_SOURCE_DIR}/../kernels
       -I${CMAKE_CURRENT_SOURCE_DIR}/../include -I${CMAKE_CURRENT_SOURCE_DIR}/../quant -I${SATCHEL_GENERATED}
       -MD -MF ${out}.d -MT ${out} ${CMAKE_CURRENT_SOURCE_DIR}/${name}.cu)
   if(SATCHEL_CCACHE AND CMAKE_OBJCOPY AND NOT WIN32)
@@ -84,6 +68,46 @@ foreach(line IN LISTS lines)
   add_custom_command(OUTPUT ${out} COMMAND ${compile} DEPENDS ${name}.cu DEPFILE ${out}.d COMMENT "CUDA kernels of ${name}.cu" VERBATIM)
   list(APPEND fatbins ${out})
   list(APPEND packed "${name},${least},${names},${out}")
+endmacro()
+
+file(STRINGS sources.txt lines REGEX "^[^#]")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS sources.txt)
+foreach(line IN LISTS lines)
+  separate_arguments(words UNIX_COMMAND "${line}")
+  list(POP_FRONT words name least)
+  set(but 0)
+  if(least MATCHES "^([0-9]+)~([0-9]+)$") # from the first on, but not the second
+    set(least ${CMAKE_MATCH_1})
+    set(but ${CMAKE_MATCH_2})
+  endif()
+  set(targets)
+  set(names)
+  set(majors)
+  foreach(arch IN LISTS architectures)
+    string(REGEX MATCH "[0-9]+" number ${arch})
+    string(REGEX REPLACE ".$" "" major ${number})
+    # From 90 on a file has instructions of sm_90a. Machine code runs on later devices of its major.
+    if(number GREATER_EQUAL least AND NOT number EQUAL but AND (least LESS 90 OR arch STREQUAL "90a")
+       AND NOT major IN_LIST majors)
+      list(APPEND majors ${major})
+      list(APPEND targets -gencode=arch=compute_${arch},code=sm_${arch})
+      string(APPEND names "sm_${arch} ")
+    endif()
+  endforeach()
+  if(targets AND ptx AND least LESS 80)
+    list(APPEND targets -gencode=arch=compute_${least},code=compute_${least})
+    string(APPEND names "PTX of compute_${least}")
+  endif()
+  if(targets)
+    string(STRIP "${names}" names)
+    satchel_fatbin(${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin "${names}" ${targets})
+  endif()
+  foreach(lower IN LISTS SATCHEL_CUDA_LOWERED)
+    if(lower GREATER_EQUAL least AND least LESS 90)
+      satchel_fatbin(${CMAKE_CURRENT_BINARY_DIR}/${name}.${lower}.fatbin "sm_${SATCHEL_CUDA_LOWERED_TO} of compute_${lower}"
+                     -gencode=arch=compute_${lower},code=sm_${SATCHEL_CUDA_LOWERED_TO})
+    endif()
+  endforeach()
 endforeach()
 add_custom_command(
   OUTPUT ${archive}

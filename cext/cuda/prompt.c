@@ -9,7 +9,7 @@
 #include "tables.h"
 #include "tiles.h"
 
-enum { ARCH = 90, SPAN_NUMBERS = 1024 };
+enum { ARCH = HOPPER_ARCH, SPAN_NUMBERS = 1024 };
 enum {
     MANY = 64 /* tokens; up to these, packed weights use other kernels */,
     MANY_PLAIN = 4 /* likewise, other weights */
@@ -190,7 +190,9 @@ typedef struct {
     int exact, wide, split, group;
 } attention_kind;
 
-static const char *check_kind(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+/* many: attention_wide takes part. */
+static const char *check_kind(const gpu_call *c, const gpu_traits *t, const attention_kind *n, int many) {
+    int hopper = t->arch == HOPPER_ARCH;
     int32_t d = c->v[1].shape[2], group = c->v[1].shape[1] / c->v[2].shape[1];
     arg_attention a;
     memcpy(&a, c->arg, sizeof a);
@@ -200,12 +202,12 @@ static const char *check_kind(const gpu_call *c, const gpu_traits *t, const atte
         return "it is made for heads of up to 512 numbers, a multiple of 8";
     if (n->exact && n->group == 8 && n->exact < 256 && group > 8)
         return "a KV head may have 8 heads at most";
-    return split_shared(n->split, n->group) <= t->shared && wide_shared(n->wide) <= t->shared
+    return split_shared(n->split, n->group, hopper) <= t->shared && (!many || wide_shared(n->wide, hopper) <= t->shared)
                ? NULL
                : "the device has too little memory for a group";
 }
 
-static const char *check_heads(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+static const char *check_heads(const gpu_call *c, const gpu_traits *t, const attention_kind *n, int many) {
     const char *why = check_attention(c, t);
     const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
     int32_t block = k->shape[2];
@@ -215,13 +217,13 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, const att
     memcpy(&a, c->arg, sizeof a);
     if (a.value)
         return "it takes no values in keys";
-    if (t->arch != ARCH || k->format == F32 || k->format != v->format || k->shape[3] != v->shape[3])
-        return "it is made for sm_90, and keys and values of one format and size";
+    if (t->arch < LEAST_ARCH || k->format == F32 || k->format != v->format || k->shape[3] != v->shape[3])
+        return "it needs compute capability 8.0, and keys and values of one format and size";
     if (block < 16 || (block & (block - 1)) || !(a.scale > 0))
         return "a block may have 16, 32, 64 ... positions, and the scale must be positive";
     if (!words_aligned(q, 16) || !words_aligned(c->v, 8) || !words_aligned(k, 16) || !words_aligned(v, 16))
         return "rows must begin at whole words";
-    return c->v[6].stride % 4 ? "the table's rows must begin at whole words" : check_kind(c, t, n);
+    return c->v[6].stride % 4 ? "the table's rows must begin at whole words" : check_kind(c, t, n, many);
 }
 
 static uint64_t scratch_attention(const gpu_call *c, const gpu_traits *t) {
@@ -234,10 +236,10 @@ static int64_t walkers(const gpu_call *c) {
 }
 
 /* The query heads of a KV head are cut into parts of n->group. */
-static void grid_split(const gpu_call *c, gpu_grid *g, const attention_kind *n) {
+static void grid_split(const gpu_call *c, const gpu_traits *t, gpu_grid *g, const attention_kind *n) {
     int32_t kv = c->v[2].shape[1], group = c->v[1].shape[1] / kv;
     *g = grid_of(most_splits(c), (int64_t)kv * parts(group, n->group), walkers(c), 32 * WARPS,
-                 (uint64_t)split_shared(n->split, group < n->group ? group : n->group));
+                 (uint64_t)split_shared(n->split, group < n->group ? group : n->group, t->arch == HOPPER_ARCH));
 }
 
 static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -246,26 +248,24 @@ static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
         *g = grid_of(1, 1, 1, g->threads, 0); /* there is nothing to join */
 }
 
-static void grid_attention_wide(const gpu_call *c, gpu_grid *g, const attention_kind *n) {
+static void grid_attention_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g, const attention_kind *n) {
     int64_t tiles = (int64_t)tiles_of(c) * column_parts(n->wide);
-    *g = grid_of(tiles * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(n->wide));
+    *g = grid_of(tiles * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(n->wide, t->arch == HOPPER_ARCH));
 }
 
 #define HEADS(name, ...)                                                                                               \
     static const attention_kind kind_##name = {__VA_ARGS__};                                                           \
     static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
-        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_heads(c, t, &kind_##name);            \
+        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_heads(c, t, &kind_##name, 0);         \
     }                                                                                                                  \
     static const char *many_##name(const gpu_call *c, const gpu_traits *t) {                                           \
-        return check_heads(c, t, &kind_##name);                                                                        \
+        return check_heads(c, t, &kind_##name, 1);                                                                     \
     }                                                                                                                  \
     static void grid_split_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                               \
-        (void)t;                                                                                                       \
-        grid_split(c, g, &kind_##name);                                                                                \
+        grid_split(c, t, g, &kind_##name);                                                                             \
     }                                                                                                                  \
     static void grid_wide_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                                \
-        (void)t;                                                                                                       \
-        grid_attention_wide(c, g, &kind_##name);                                                                       \
+        grid_attention_wide(c, t, g, &kind_##name);                                                                    \
     }
 HEADS(64_8, 64, 64, 64, 8)
 HEADS(64_16, 64, 64, 64, 16)
@@ -280,7 +280,7 @@ HEADS(any_512, 0, 512, 512, 8)
 /* --- attention under PRODUCT_DETERMINISTIC: no check but FEW's asks for the tokens, and both entries give the same bits */
 
 static const char *check_fixed_heads(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
-    const char *why = check_heads(c, t, n);
+    const char *why = check_heads(c, t, n, 1);
     return why || c->v[1].shape[1] / c->v[2].shape[1] <= FIXED_ROWS ? why : "a KV head may have 64 heads at most";
 }
 

@@ -17,6 +17,7 @@ typedef struct {
     int units;      /* multiprocessors */
     int shared;     /* most bytes of shared memory per group */
     int wave;       /* lanes of a wave: 32 or 64 */
+    int lowered;    /* 1: arch and shared are below the device's own, as vendor.h's lower() was asked */
     uint32_t flags; /* of hal_options */
 } gpu_traits;
 

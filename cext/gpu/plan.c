@@ -13,6 +13,7 @@
 #include "step.h"
 #include "table.h"
 
+enum { EARLY_ARCH = 90 /* CUDA: has programmatic dependent launch */ };
 enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof((hal_op *)0)->name };
 
 static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, gpu_function found[GPU_LAUNCHES]) {
@@ -173,7 +174,7 @@ static int add_launches(hal_exec *e, const gpu_kernel *k, const gpu_function *fo
     for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel; i++) {
         gpu_launch *l = e->launches + e->n_launches++;
         *l = (gpu_launch){.function = found[i], .call = (uint32_t)call, .grid.groups = {1, 1, 1}};
-        l->early = k->launch[i].early || (d->waits && is_portable(k));
+        l->early = (k->launch[i].early && d->traits.arch >= EARLY_ARCH) || (d->waits && is_portable(k));
         k->launch[i].grid(e->calls + call, &d->traits, &l->grid);
         if ((code = allow_shared(d, l)))
             return code;
