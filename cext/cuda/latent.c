@@ -3,12 +3,13 @@
  */
 #include "check.h"
 #include "check_tokens.h"
+#include "family.h"
 #include "latent_shape.h"
 #include "latent_step.h"
 #include "packed.h"
 #include "tables.h"
 
-enum { MADE_FOR = 90 };
+enum { MADE_FOR = HOPPER_ARCH };
 enum { Q4_0 = 2, Q5_0 = 6, Q8_0 = 8, IQ4_NL = 20, MXFP4 = 39 }; /* as GGUF numbers them */
 
 static int aligned(const gpu_view *v, uint64_t bytes) {
@@ -87,8 +88,8 @@ static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 static const char *check_step(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *q = c->v + 1, *cache = c->v + 3, *w = c->v + 9;
-    if (t->arch < MADE_FOR)
-        return "needs compute capability 9.0";
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 8.0";
     if (!(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[2] > CHUNK || w->shape[2] % 4 ||
         w->shape[2] % 32)
         return "k_b must be packed (H, N, K), with K a multiple of 32, of 256 at most";
@@ -120,8 +121,8 @@ static uint64_t head_shared(const gpu_call *c) {
 
 static const char *check_head(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
-    if (t->arch < MADE_FOR)
-        return "needs compute capability 9.0";
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 8.0";
     if (!(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[2] % 4 || head_chunks(c) > HEAD_STEP_CHUNKS)
         return "weights must be packed (H, N, K), with K of 1,024 at most";
     if (x->format != F32 || y->format != F32 || y->shape[0] > LATENT_STEP_TOKENS || !aligned(x, 16))

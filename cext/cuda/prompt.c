@@ -5,11 +5,13 @@
 #include "check.h"
 #include "check_tokens.h"
 #include "columns.h"
+#include "family.h"
 #include "products.h"
 #include "tables.h"
 #include "tiles.h"
+#include "wide_warp.h"
 
-enum { ARCH = HOPPER_ARCH, SPAN_NUMBERS = 1024 };
+enum { SPAN_NUMBERS = 1024 };
 enum {
     MANY = 64 /* tokens; up to these, packed weights use other kernels */,
     MANY_PLAIN = 4 /* likewise, other weights */
@@ -37,8 +39,8 @@ static const char *check_weight(const gpu_view *w, int64_t k) {
 /* Checks common to all ops; `weights`: number of weights. */
 static const char *check_many(const gpu_call *c, const gpu_traits *t, int weights) {
     const gpu_view *y = c->v, *x = c->v + 1;
-    if (t->arch != ARCH)
-        return "it is made for sm_90";
+    if (t->arch < LEAST_ARCH)
+        return "it needs compute capability 8.0";
     if (x->format != F32 || y->format != F32 || x->shape[0] != y->shape[0])
         return "x and the output must be f32";
     if (!words_aligned(x, 16) || !words_aligned(y, 8) || width(y) % 2)
@@ -67,6 +69,10 @@ static const char *check_tokens(const gpu_call *c, int weights) {
     return c->v[1].shape[0] > (packed || exact ? MANY : MANY_PLAIN) ? NULL : "it is made for more tokens";
 }
 
+static const char *check_hopper(const gpu_traits *t) {
+    return t->arch == HOPPER_ARCH ? NULL : "it is made for sm_90";
+}
+
 static const char *check_wide(const gpu_call *c, const gpu_traits *t, int64_t columns) {
     return rounds(c, t, columns, 256) <= rounds(c, t, columns, 128) ? NULL
                                                                     : "narrower tiles keep more of the device busy";
@@ -86,7 +92,8 @@ static const char *narrow_linear(const gpu_call *c, const gpu_traits *t) {
 }
 
 static const char *wide_linear(const gpu_call *c, const gpu_traits *t) {
-    const char *why = narrow_linear(c, t);
+    const char *why = check_hopper(t);
+    why = why ? why : narrow_linear(c, t);
     return why ? why : check_wide(c, t, width(c->v));
 }
 
@@ -106,7 +113,8 @@ static const char *narrow_add(const gpu_call *c, const gpu_traits *t) {
 }
 
 static const char *wide_add(const gpu_call *c, const gpu_traits *t) {
-    const char *why = narrow_add(c, t);
+    const char *why = check_hopper(t);
+    why = why ? why : narrow_add(c, t);
     return why ? why : check_wide(c, t, width(c->v));
 }
 
@@ -125,15 +133,38 @@ static const char *narrow_swiglu(const gpu_call *c, const gpu_traits *t) {
 }
 
 static const char *wide_swiglu(const gpu_call *c, const gpu_traits *t) {
-    const char *why = narrow_swiglu(c, t);
+    const char *why = check_hopper(t);
+    why = why ? why : narrow_swiglu(c, t);
     return why ? why : check_wide(c, t, 2 * width(c->v));
 }
+
+/* Of each op: the check of wide.cu's kernel with narrow tiles, what its kernels can compute at any speed, and the check of
+ * wide_warp.cu's kernel. */
+#define WIDE_CHECKS(kind)                                                                                              \
+    static const char *hopper_##kind(const gpu_call *c, const gpu_traits *t) {                                         \
+        const char *why = check_hopper(t);                                                                             \
+        return why ? why : narrow_##kind(c, t);                                                                        \
+    }                                                                                                                  \
+    static const char *able_hopper_##kind(const gpu_call *c, const gpu_traits *t) {                                    \
+        const char *why = check_hopper(t);                                                                             \
+        return why ? why : able_##kind(c, t);                                                                          \
+    }                                                                                                                  \
+    static const char *warp_##kind(const gpu_call *c, const gpu_traits *t) {                                           \
+        if (t->arch == HOPPER_ARCH || t->shared < WIDE_WARP_SHARED)                                                    \
+            return "it is made for devices without wgmma, with 96 KB of shared memory for a group";                    \
+        return narrow_##kind(c, t);                                                                                    \
+    }
+WIDE_CHECKS(linear)
+WIDE_CHECKS(add)
+WIDE_CHECKS(swiglu)
 
 const char *cuda_fixed_fault(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     int dense = !(c->v[2].format & PACKED_FLAG);
     const char *why = c->n_in < 2 ? "it takes x and weights"
                       : dense     ? cuda_dense_fault(c, mode)
                                   : cuda_product_fault(c, mode);
+    if (!why)
+        why = check_hopper(t);
     if (!why)
         why = mode & PRODUCT_ADD ? able_add(c, t) : mode & PRODUCT_GATED ? able_swiglu(c, t) : able_linear(c, t);
     return why ? why : t->shared < COLUMNS_SHARED + 4096 ? "the device has too little memory for a group" : NULL;
@@ -180,6 +211,12 @@ static void grid_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 static void grid_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     grid_products(c, t, g, 128, tiles_shared(128));
+}
+
+static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(parts(c->v[1].shape[0], PANEL_ROWS), parts(tiles_columns(c), PANEL_ROWS), 1, WIDE_WARP_THREADS,
+                 WIDE_WARP_SHARED);
 }
 
 /* --- attention */
@@ -323,11 +360,26 @@ FIXED_HEADS(128)
 const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_ATTENTION(128), {0}};
 
 #define PRODUCT(op, mode, kind)                                                                                        \
-    {op,          wide_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}},     \
-     able_##kind, {0}},                                                                                                \
+    {op,                                                                                                               \
+     wide_##kind,                                                                                                      \
+     scratch_many,                                                                                                     \
+     mode,                                                                                                             \
+     0,                                                                                                                \
+     {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}},                                                      \
+     able_hopper_##kind,                                                                                               \
+     {0}},                                                                                                             \
+        {op,                                                                                                           \
+         hopper_##kind,                                                                                                \
+         scratch_many,                                                                                                 \
+         mode,                                                                                                         \
+         0,                                                                                                            \
+         {{"wide_tiles", grid_tiles, 0}, {op "_narrow", grid_narrow, 0}},                                              \
+         able_hopper_##kind,                                                                                           \
+         {0}},                                                                                                         \
     {                                                                                                                  \
-        op, narrow_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_narrow", grid_narrow, 0}},     \
-            able_##kind, {0}                                                                                           \
+        op, warp_##kind, scratch_many, mode, 0, {                                                                      \
+            {"wide_tiles", grid_tiles, 0}, {op "_warp", grid_warp, 0}                                                  \
+        }                                                                                                              \
     }
 
 #define SPLITS {1, 2, 4, 8, 16, 32}

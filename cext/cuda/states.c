@@ -1,9 +1,8 @@
 /* states.c: kernel tables of states.cu: layers with a recurrent state. */
 #include "check.h"
+#include "family.h"
 #include "states_shape.h"
 #include "tables.h"
-
-enum { MADE_FOR = 90 };
 
 static int rows_are_whole(const gpu_view *v) {
     return v->data % 16 == 0 && v->stride % 16 == 0;
@@ -18,8 +17,8 @@ static arg_gated_scan_write arguments(const gpu_call *c) {
 /* Checks common to all; keys: the most N. */
 static const char *check_states(const gpu_call *c, const gpu_traits *t, int32_t keys) {
     const gpu_view *state = c->v + 6;
-    if (t->arch != MADE_FOR || CHUNK_SHARED > t->shared)
-        return "it is made for sm_90";
+    if (t->arch < LEAST_ARCH || CHUNK_SHARED > t->shared)
+        return "it needs compute capability 8.0, and more shared memory for a group";
     if (state->shape[2] > keys || state->shape[3] % 4)
         return "heads must have up to 128 keys (256 in calls of few tokens), and values in whole groups of four "
                "numbers";
