@@ -8,6 +8,7 @@
  * matrices and N alone, not on the number of columns in use.
  */
 #include "columns_convert.cuh"
+#include "columns_fetch.cuh"
 #include "columns_sums.cuh"
 #include "wgmma_columns.h"
 

@@ -237,6 +237,8 @@ static const char *check_kind(const gpu_call *c, const gpu_traits *t, const atte
         return "it is made for heads of 64, 128 or 256 numbers without soft caps, ALiBi and sight of what follows";
     if (d > n->wide || d % 8)
         return "it is made for heads of up to 512 numbers, a multiple of 8";
+    if (many && !hopper && column_parts(n->wide) > 1)
+        return "heads of more than 256 numbers need wgmma";
     if (n->exact && n->group == 8 && n->exact < 256 && group > 8)
         return "a KV head may have 8 heads at most";
     return split_shared(n->split, n->group, hopper) <= t->shared && (!many || wide_shared(n->wide, hopper) <= t->shared)

@@ -3,11 +3,8 @@
  */
 #include "vendor.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "images.h"
+#include "lower.h"
 #include "tables.h"
 
 #include "cuda_images.inc"
@@ -23,36 +20,10 @@ static const char *driver(gpu_api *api) {
     return gpu_look_up(api, libraries, 0);
 }
 
-/* SATCHEL_CUDA_CAPABILITY=8.6 makes a newer device pass for one of that compute capability: its kernels, its shared memory per
- * group, no early launch. The library must have images for that (SATCHEL_CUDA_LOWERED of nvcc.cmake). */
-static const char *lower(gpu_traits *t) {
-    static const struct {
-        int arch, shared; /* most KB of a group */
-    } known[] = {{75, 64}, {80, 163}, {86, 99}, {87, 163}, {89, 99}};
-    static _Thread_local char wrong[200];
-    const char *asked = getenv("SATCHEL_CUDA_CAPABILITY");
-    if (!asked || !*asked)
-        return NULL;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        char name[8];
-        snprintf(name, sizeof name, "%d.%d", known[i].arch / 10, known[i].arch % 10);
-        if (strcmp(asked, name) != 0 || known[i].arch >= t->arch)
-            continue;
-        t->arch = known[i].arch;
-        t->shared = known[i].shared << 10 < t->shared ? known[i].shared << 10 : t->shared;
-        t->lowered = 1;
-        return NULL;
-    }
-    snprintf(wrong, sizeof wrong,
-             "SATCHEL_CUDA_CAPABILITY is '%.20s': expected 7.5, 8.0, 8.6, 8.7 or 8.9, below the device's own %d.%d",
-             asked, t->arch / 10, t->arch % 10);
-    return wrong;
-}
-
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor vendor = {.name = "cuda",
                                       .driver = driver,
-                                      .lower = lower,
+                                      .lower = cuda_lower,
                                       .archive = satchel_image_cuda,
                                       .kernels = cuda_tables,
                                       .deterministic = cuda_deterministic_tables,

@@ -122,8 +122,10 @@ static int no_image(const hal_device *d, const char *tried) {
     list_images(d, have, sizeof have);
     return hal_fail(
         HAL_E_UNSUPPORTED,
-        "no kernels were built for this device (compute capability %d.%d): the library has those for %s%s%s",
-        d->traits.arch / 10, d->traits.arch % 10, have, *tried ? "; " : "", tried);
+        "no kernels were built for this device (compute capability %d.%d%s): the library has those for %s%s%s",
+        d->traits.arch / 10, d->traits.arch % 10,
+        d->traits.lowered ? ", for which it passes; that needs a build with SATCHEL_CUDA_LOWERED" : "", have,
+        *tried ? "; " : "", tried);
 }
 
 /* --- loading */
