@@ -14,9 +14,9 @@ import pytest
 from attention_cases import Tokens
 from devices import opened
 from gpu_calls import FEW, PACKED, RUNS, SHORT, attention, product, weights_of
-from gpus import OLDER
 from kernel_cases import check
-from one_step import Case, define, generator, pack_inputs, plan_of, run
+from latent_cases import past_of
+from one_step import Case, define, f32, generator, pack_inputs, plan_of, run
 
 from satchel.runtime.device.device import Device
 
@@ -26,12 +26,6 @@ BOUND = 1e-3  # nmse: weights and activations meet as bfloat16, or in 16 bits
 
 @pytest.fixture(scope="module", params=CARDS)
 def dry_card(request: pytest.FixtureRequest) -> Iterator[Device]:
-    with opened(request.param) as device:
-        yield device
-
-
-@pytest.fixture(scope="module", params=OLDER)
-def card(request: pytest.FixtureRequest) -> Iterator[Device]:
     with opened(request.param) as device:
         yield device
 
@@ -92,6 +86,16 @@ def test_attention_has_kernels_where_their_room_suffices(
     many = f"attention_wide_{wide}_f16+{few}" if wide and (large(dry_card) or heads[2] < 256) else "attention"
     found = kernel_of(dry_card, "attention", attention("f16", heads, RUNS, **args), ())
     assert found == many if many != "attention" else "attention_wide" not in found
+
+
+def test_latent_attention_of_deepseeks_size_has_a_kernel(dry_card: Device) -> None:
+    for heads, tokens in ((16, FEW), (128, FEW), (16, RUNS)):
+        cache, place = past_of(generator("latent"), "f16", tokens, 576)
+        inputs = (f32(generator("q"), len(tokens), heads, 576), cache, cache, *place)
+        args = {"scale": 0.07, "window": 0, "cap": 0.0, "value": 512}
+        one = Case("latent", inputs, (len(tokens), heads * 512), args=args)
+        want = "attention_latent_warp_f16+attention_cut_join_f16"
+        assert kernel_of(dry_card, "attention", one, ()) == want
 
 
 # --- on a card
