@@ -49,22 +49,21 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     wait_before();
     int columns = rows_now(c, c.v[0]);
     float *squares = (float *)(shared + p.squares), *post_squares = squares + 4 * WAVES;
-    bool own = rows < 3 || together; /* a wave quantizes its own chunks, where that is no more work */
-    int from = own && !together ? way : wave, step = own && !together ? WAYS : WAVES;
-    bool count = together || !own || team == 0;
     if (c.mode & POST) {
         gemv_post_squares(c, p, post_squares, columns, wave, lane);
         __syncthreads();
-        gemv_post_activations(c, p, shared + p.acts, squares + wave * 4, post_squares, columns, most, from, step, count,
-                              lane);
+        gemv_post_activations(c, p, shared + p.acts, squares + wave * 4, post_squares, columns, most, wave, lane);
     } else {
-        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, from, step, count, lane);
+        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, wave, lane);
     }
-    if (own)
+    if (together) /* a wave has quantized the chunks that it multiplies */
         __syncwarp();
     else
         __syncthreads();
 
+#if !HOPPER
+    bool told = false;
+#endif
     int stage = 0, phase = 0, group = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
     int mine = most == 1 ? group : group / most,
         t = group - mine * most; /* the sum that this thread ends: tile of the batch, column */
@@ -90,6 +89,12 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
                 __syncwarp();
                 if (wave_asks() && ahead.tile < n_tiles)
                     fetch(stage);
+#if !HOPPER
+                else if (!told) { /* the wave's last chunks are on their way */
+                    told = true;
+                    bring_ahead(c, blockIdx.x, gridDim.x, threadIdx.x, WAVES * 32);
+                }
+#endif
                 if (++stage == p.stages)
                     stage = 0, phase ^= 1;
             }
