@@ -34,7 +34,7 @@ static __device__ __forceinline__ cut cut_of(const sight &s, int splits) {
 template <int FORMAT, int D, int N, bool ANY> struct split_shape {
     static constexpr int PARTS = split_parts(D, HOPPER), COLUMNS = D / PARTS;
     static constexpr int RESULTS = WARPS / PARTS /* of a group */, STEP = STRIDE / PARTS /* keys of a group's step */;
-    typedef lane_ring<FORMAT, COLUMNS, ANY> ring;
+    typedef lane_ring<FORMAT, COLUMNS, (ANY || PARTS > 1)> ring;
     typedef scoring<N, ANY, PARTS> scores;
     typedef warp_state<COLUMNS, N> state;
 

@@ -205,8 +205,10 @@ static const char *check_warp(const gpu_call *c, const gpu_traits *t, uint32_t m
         return fault;
     if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH)
         return "it is made for devices without wgmma, from compute capability 8.0 on";
-    if (c->v[0].shape[0] < LEAST || c->v[0].shape[0] > WARP_TOKENS)
-        return "it is made for 5 to 8,192 columns";
+    if (c->v[0].shape[0] < 2 || c->v[0].shape[0] > WARP_TOKENS)
+        return "it is made for 2 to 8,192 columns";
+    if (c->v[0].shape[0] < LEAST && cuda_gemv_takes(c, t, mode))
+        return "gemv is faster";
     best = warp_kind_of(&moded, t);
     return best.columns == kind.columns && best.tiles == kind.tiles ? 0 : "another of these kernels is faster, or fits";
 }
@@ -223,6 +225,22 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->groups[1] = (uint32_t)cut.parts;
     g->threads = WARP_THREADS;
     g->shared = (uint32_t)warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes;
+}
+
+/* The first chunks of all rows. Prompts are not bound by memory. */
+static void first_warp(const gpu_call *c, const gpu_traits *t, gpu_ahead *a) {
+    enum { MOST = 10 << 20 };
+    int gated = c->mode & PRODUCT_GATED ? 1 : 0, tiles = packed_tiles(c->v + 2);
+    int64_t chunk = packed_bytes(c->v[2].format), tile = chunk * packed_chunks(&c->v[1]), most = MOST >> gated, each;
+    (void)t;
+    if (c->v[0].shape[0] > WARP_COLUMNS)
+        return;
+    tiles = tiles < most / chunk ? tiles : (int)(most / chunk);
+    each = most / tiles / chunk * chunk;
+    *a = (gpu_ahead){.at = {c->v[2].data, gated && c->v[3].format == c->v[2].format ? c->v[3].data : 0},
+                     .apart = (uint32_t)tile,
+                     .bytes = (uint32_t)(each < tile ? each : tile),
+                     .tiles = (uint32_t)tiles};
 }
 
 #define WARP_CHECK(name, mode, columns, tiles)                                                                         \
@@ -247,7 +265,9 @@ WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
      .scratch = scratch_warp,                                                                                          \
      .mode = mode_,                                                                                                    \
      .launch = {{"columns_convert", grid_convert, 1}, {"columns_warp_" #kind, grid_warp, 1}},                          \
-     .counters = 4 * WARP_COUNTERS}
+     .counters = 4 * WARP_COUNTERS,                                                                                    \
+     .first = first_warp,                                                                                              \
+     .ahead = 1}
 #define WARP_ENTRIES(op, name, mode)                                                                                   \
     WARP_ENTRY(op, name, mode, 8_1), WARP_ENTRY(op, name, mode, 16_1), WARP_ENTRY(op, name, mode, 32_1),               \
         WARP_ENTRY(op, name, mode, 64_1), WARP_ENTRY(op, name, mode, 64_2)

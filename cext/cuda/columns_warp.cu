@@ -182,6 +182,7 @@ template <int N, int TILES> static __device__ __forceinline__ void columns_warp(
             TILE_FORMATS(STEP_OF)
         }
     }
+    bring_ahead(c, blockIdx.x * gridDim.y + blockIdx.y, gridDim.x * gridDim.y, threadIdx.x, WARP_THREADS);
     copies_wait<0>();
     if (parts > 1 && !warp_exchange(c, blockIdx.x, gridDim.x, *(float (*)[TILES * N / 2]) d))
         return;

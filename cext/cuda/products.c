@@ -82,6 +82,10 @@ static const char *check_gemv_8(const gpu_call *c, const gpu_traits *t, uint32_t
                                   : check_waves(c, t, mode, GEMV_FEW_WAVES);
 }
 
+int cuda_gemv_takes(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    return !check_gemv(c, t, mode) || !check_gemv_8(c, t, mode);
+}
+
 static const char *of_one_format(const char *fault, const gpu_call *c, uint32_t mode) {
     int last = product_last(c, mode), i;
     for (i = 3; !fault && i <= last; i++)
