@@ -165,7 +165,7 @@ const gpu_kernel cuda_fixed_column_kernels[] = {
 
 enum { WARP_STATIC = 256 /* bytes of its static shared memory, at most */ };
 
-/* A kernel of columns_warp.cu: its columns at a time, and tiles of 16 rows of a warp. */
+/* A kernel of columns_warp.cu: its columns at a time, and tiles of 16 rows for each eight of them. */
 typedef struct {
     int columns, tiles;
 } warp_kind;
@@ -184,7 +184,7 @@ static warp_cut warp_cut_on(const gpu_call *c, const gpu_traits *t, warp_kind k)
     return warp_cut_of(c, k.columns, k.tiles, t->units * (two ? 2 : 1));
 }
 
-/* The kernel for a call with its mode; columns 0: there is none. Two tiles of a warp share what it reads of the activations. */
+/* The kernel for a call with its mode; columns 0: there is none. Twice as many warps share the activations. */
 static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
     warp_kind one = {warp_columns(c->v[0].shape[0]), 1}, two = {WARP_COLUMNS, 2};
     while (one.columns >= 8 && !warp_fits(c, t, one))
@@ -223,7 +223,7 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     warp_cut cut = warp_cut_on(c, t, k);
     g->groups[0] = (uint32_t)(cut.rows * cut.columns);
     g->groups[1] = (uint32_t)cut.parts;
-    g->threads = WARP_THREADS;
+    g->threads = (uint32_t)(WARP_THREADS * k.tiles);
     g->shared = (uint32_t)warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes;
 }
 
