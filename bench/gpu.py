@@ -3,17 +3,20 @@
     python bench/gpu.py MODEL.gguf... [--device cuda] [--llama-bench PATH] [--llama-batched-bench PATH]
                         [--pp 512,4096] [--tg 128] [--depths 0,4096,16384] [--batches 1,4,16,64,128]
                         [--service 64,128] [--http 128]
-                        [--repeats 5] [--step 0] [--markdown FILE] [--json FILE]
+                        [--repeats 5] [--step 0] [--capability 8.0] [--markdown FILE] [--json FILE]
 
 Each runtime is a process of its own, one after another, on the same files. Random weights in a known model's
 shape (bench/make_shape.py) serve as well as real ones. A second table has many streams through Satchel's
 service and over HTTP (gpu_streams.py) beside the loop of `satchel bench` with the same sizes; 0: none.
+--capability: the GPU passes for one of this compute capability, for which the library must have images
+(SATCHEL_CUDA_LOWERED); llama.cpp has the whole card.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -170,6 +173,8 @@ def heading(runtimes: Runtimes) -> str:
             told.append(subprocess.run(command, capture_output=True, text=True).stdout.strip())
         except FileNotFoundError:
             continue
+    if capability := os.environ.get("SATCHEL_CUDA_CAPABILITY"):
+        told.append(f"as one of compute capability {capability}")
     return f"{runtimes.device}: {', '.join(filter(None, told))}, {date.today()}"
 
 
@@ -193,9 +198,12 @@ def main() -> None:
     parser.add_argument("--http", type=numbers, default=[128])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--step", type=int, default=0)
+    parser.add_argument("--capability", default="", metavar="8.0")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    if asked.capability:
+        os.environ["SATCHEL_CUDA_CAPABILITY"] = asked.capability  # children inherit it
     runtimes = Runtimes(asked.device, asked.llama_bench, asked.llama_batched_bench, asked.repeats, asked.step)
     head = [heading(runtimes), "", "| model | test | satchel | llama.cpp | ratio |", "|---|---|--:|--:|--:|"]
     print("\n".join(head), flush=True)

@@ -111,7 +111,7 @@ def names(vendor: str) -> set[tuple[str, str]]:
     """(name, arch) of each image of a whole archive. Needs no compiler."""
     if vendor == "hip":
         return {("portable", " ".join(HIP_ARCHITECTURES)), ("portable", "source")}
-    out = {(name, f"sm_{arch}") for name, least, _ in cuda_sources() for arch in wanted(least)}
+    out = {(name, f"sm_{arch}") for name, least, but, _ in cuda_sources() for arch in wanted(least, but)}
     return out | {(PTX[0], f"compute_{PTX[1]}")}
 
 
@@ -164,29 +164,30 @@ def nvrtc(version: str, folder: Path) -> Path:
     return library
 
 
-def cuda_sources() -> list[tuple[str, int, tuple[str, ...]]]:
-    """(name, least, options) of each line of sources.txt."""
+def cuda_sources() -> list[tuple[str, int, int, tuple[str, ...]]]:
+    """(name, least, the one that is left out or 0, options) of each line of sources.txt."""
     lines = (CEXT / "cuda" / "sources.txt").read_text().splitlines()
     rows = [line.split() for line in lines if line and not line.startswith("#")]
-    return [(name, int(least), tuple(options)) for name, least, *options in rows]
+    split = [(name, *least.partition("~")[::2], options) for name, least, *options in rows]
+    return [(name, int(least), int(but or 0), tuple(options)) for name, least, but, options in split]
 
 
-def wanted(least: int, architectures: Sequence[str] = CUDA_ARCHITECTURES) -> list[str]:
+def wanted(least: int, but: int = 0, architectures: Sequence[str] = CUDA_ARCHITECTURES) -> list[str]:
     """The architectures that a source is compiled for. Machine code runs on later ones of its major: that of
     8.0 on 8.6 and 8.9, of 10.0 on 10.3, of 12.0 on 12.1. So of each major the lowest is enough.
     """
     out: dict[int, str] = {}
     for arch in architectures:
         number = int(arch.rstrip("a"))
-        if number >= least and (least < SPECIFIC or arch == f"{SPECIFIC}a"):
+        if number >= least and number != but and (least < SPECIFIC or arch == f"{SPECIFIC}a"):
             out.setdefault(number // 10, arch)
     return list(out.values())
 
 
 def cuda_parts(folder: Path) -> list[Part]:
     made, include, out = digest("cuda"), generate(folder / "generated"), []
-    for name, least, options in cuda_sources():
-        targets = [(f"sm_{arch}", NEWEST) for arch in wanted(least)]
+    for name, least, but, options in cuda_sources():
+        targets = [(f"sm_{arch}", NEWEST) for arch in wanted(least, but)]
         targets += [(f"compute_{PTX[1]}", FIRST)] if name == PTX[0] else []
         for arch, version in targets:
             places = [

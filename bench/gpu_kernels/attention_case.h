@@ -192,7 +192,7 @@ void attention_case::wide() {
         {FORMATS_OF(attention_wide_64), FORMATS_OF(attention_wide_128), FORMATS_OF(attention_wide_256), {}},
         {FORMATS_OF(attention_wide_any_64), FORMATS_OF(attention_wide_any_128), FORMATS_OF(attention_wide_any_256),
          FORMATS_OF(attention_wide_any_512)}};
-    const int place = size_place(d), shared = wide_shared(64 << place);
+    const int place = size_place(d), shared = wide_shared(64 << place, 1);
     const void *k = (const void *)all[!exact()][place][format_place(format)];
     allow(k, shared);
     launch(k, {dim3((most + TOKENS - 1) / TOKENS * heads * column_parts(64 << place)), 256, shared, false}, call);
@@ -207,7 +207,7 @@ void attention_case::split(bool early) {
     static const kernel joins[5] = FORMATS_OF(attention_join);
     const int group = heads / kv, place = exact() ? size_place(d) : std::max(size_place(d), 1);
     const int most_heads = exact() && place < 2 && group > 8 ? 16 : 8;
-    const int shared = split_shared(64 << place, std::min(group, most_heads));
+    const int shared = split_shared(64 << place, std::min(group, most_heads), 1);
     const void *k = (const void *)(exact() ? all[group > 8][place] : any[place - 1])[format_place(format)];
     const int walkers = most <= FEW ? most : WALKERS, splits = most_splits(&call);
     allow(k, shared);

@@ -245,7 +245,7 @@ static planned plan(const std::vector<weight> &ws, int mode, const float *x, con
     for (const weight &w : ws)
         stage = w.f->chunk > stage ? w.f->chunk : stage;
     p.grid = dim3(tiles < units ? tiles : units);
-    p.shared = gemv_plan_of(stage, columns, (k + 255) / 256).bytes;
+    p.shared = gemv_plan_of(GEMV_WAVES, stage, columns, (k + 255) / 256).bytes;
     p.threads = WAVES * 32;
     if (!ws[0].f->chunk && columns <= GEMV_COLUMNS) {
         int pairs = mode & GATED ? rows : (rows + 1) / 2;

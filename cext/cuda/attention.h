@@ -26,12 +26,27 @@ template <bool HALF> static __device__ __forceinline__ uint32_t two_halves(float
     return HALF ? halves_of_floats(a, b) : bfloats_of_floats(a, b);
 }
 
+/* Two e4m3 numbers as f16. */
+static __device__ __forceinline__ uint32_t two_of_fp8(uint32_t two) {
+    uint32_t out;
+#if __CUDA_ARCH__ >= 890
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"((uint16_t)two));
+#else
+    /* The bits at f16's places are the number times 2^-8, exactly. (NaN becomes 480.) */
+    const uint32_t high = __byte_perm(two, 0, 0x1404);
+    asm("mul.rn.f16x2 %0, %1, %2;"
+        : "=r"(out)
+        : "r"((high & 0x80008000u) | ((high >> 1) & 0x3F803F80u)), "r"(0x5C005C00u));
+#endif
+    return out;
+}
+
 static __device__ __forceinline__ uint4 halves_of_fp8(uint2 raw) {
     const uint32_t words[2] = {raw.x, raw.y};
     uint32_t out[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out[j]) : "h"((uint16_t)(words[j / 2] >> (16 * (j % 2)))));
+        out[j] = two_of_fp8(words[j / 2] >> (16 * (j % 2)) & 0xFFFF);
     return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
@@ -218,8 +233,10 @@ static __device__ __forceinline__ float share_of(float most, float total, float 
 /* Calls token() for this group's tokens: every walkers-th from `walker` on, of all tokens or of tiles with short runs. */
 template <class F>
 static __device__ __forceinline__ void each_token(const gpu_call &c, int walker, int walkers, F token) {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
     const int rows = rows_of(&c, &c.v[1]), all = c.v[1].shape[0] <= FEW, lane = threadIdx.x % 32;
     if (all) {
         if (walker < rows)

@@ -135,7 +135,7 @@ template <int N, bool SHAPED, int PARTS> struct scoring {
  * zeros. Each lane has slots of its own for the pieces that it multiplies, so shared
  * memory serves as extra registers: no other lane reads them, and a lane waits for its own copies alone. */
 template <int FORMAT, int D, bool ANY = false> struct lane_ring {
-    static constexpr int PIECES = D / 8, STAGES = D == 64 ? 4 : 3, STAGE = PIECES * 512, WARP = STAGES * STAGE;
+    static constexpr int PIECES = D / 8, STAGES = ring_stages(D, HOPPER), STAGE = PIECES * 512, WARP = STAGES * STAGE;
     uint32_t at;
     int width, first, pieces; /* ANY: numbers of a row; its first piece here, and how many there are from there on */
 

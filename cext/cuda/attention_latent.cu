@@ -10,22 +10,13 @@
  * compute scores, of two steps in turn.) A row's bits depend on its own position and on the call's bucket alone: steps are at
  * fixed positions, and a masked key leaves a row unchanged.
  */
-#include "attention.h"
-#include "latent_shape.h"
-#include "port.h"
+#include "latent_keys.cuh"
 #include "wgmma.h"
 
 /* Registers of a thread that fetches, and of one that multiplies: converting rows takes more than copying them. */
 template <int FORMAT> struct latent_registers {
     static constexpr int FETCHING = cache_row<FORMAT>::PLAIN ? 56 : 88,
                          MULTIPLYING = cache_row<FORMAT>::PLAIN ? 224 : 208;
-};
-
-/* The keys of a tile's rows: those of positions [from, to), or those that `list` has at [from, to). */
-struct latent_keys {
-    const int32_t *blocks; /* the slot's row of the block table */
-    const int32_t *list;   /* nullptr: each position is its own number */
-    int from, to;
 };
 
 struct latent_group {
@@ -364,43 +355,6 @@ static __device__ __forceinline__ void add_run(const latent_group &g, const late
 
 /* --- a tile */
 
-/* How many positions a token's list has: those before the first negative one. The list of a token at `pos` has pos + 1 where
- * all of them are chosen. */
-static __device__ __forceinline__ int list_length(const int32_t *list, int most, int pos) {
-    int n = pos + 1 < most ? pos + 1 : most;
-    if (list[n - 1] >= 0 && (n == most || list[n] < 0))
-        return n;
-    for (n = 0; n < most && list[n] >= 0;)
-        n++;
-    return n;
-}
-
-/* All keys of a token. */
-template <bool LIST>
-static __device__ __forceinline__ latent_keys keys_of_token(const gpu_call &c, const caches &x, int token, int slot,
-                                                            int pos) {
-    latent_keys keys = {x.table + slot * x.table_stride, nullptr, 0, pos + 1};
-    if (LIST) {
-        keys.list = (const int32_t *)(c.v[7].data + (uint64_t)token * c.v[7].stride);
-        keys.to = list_length(keys.list, c.v[7].shape[1], pos);
-    }
-    return keys;
-}
-
-/* Keys of split `split` of at most `splits`; *used: how many splits there are. Both depend on the number of keys alone. */
-static __device__ __forceinline__ latent_keys cut_keys(latent_keys keys, int split, int splits, int *used) {
-    const int steps = (keys.to + LATENT_KEYS - 1) / LATENT_KEYS, each = (steps + splits - 1) / splits;
-    *used = each ? (steps + each - 1) / each : 0;
-    keys.from = split * each * LATENT_KEYS;
-    keys.to = keys.to < keys.from + each * LATENT_KEYS ? keys.to : keys.from + each * LATENT_KEYS;
-    return keys;
-}
-
-static __device__ __forceinline__ float *latent_result(const gpu_call &c, int token, int head, int splits, int split) {
-    const int64_t heads = c.v[1].shape[1];
-    return (float *)c.scratch + ((token * heads + head) * splits + split) * LATENT_RESULT;
-}
-
 /* Writes half of the rows' results: the output, or what latent_join merges. Warpgroup 0 has written each row's largest score
  * and sum of weights where the factors were, and where the scales were. */
 static __device__ __forceinline__ void leave_rows(const latent_group &g, const gpu_call &c, const float (&o)[128],
@@ -569,67 +523,10 @@ template <int FORMAT, int KIND> static __device__ __forceinline__ void latent_ti
         right_half<HALF, KIND>(g, c, own, splits, split, used);
 }
 
-/* Merges the splits of a head of a token, a quarter of its columns: each of four warps adds a quarter of the splits in order,
- * then the warps' sums are added in order. */
-template <bool LIST> static __device__ __forceinline__ void latent_join(const gpu_call &c) {
-    __shared__ float4 sums[4][32];
-    __shared__ float totals[4];
-    const int head = blockIdx.x / 4, token = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int column = blockIdx.x % 4 * 128 + lane * 4;
-    const int splits = latent_splits(c.v[1].shape[0], c.v[1].shape[1], c.config);
-    const caches x = caches_of(c, 0);
-    if (token >= rows_of(&c, &c.v[1]))
-        return;
-    const int slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
-    if (!place_good(x, slot, pos))
-        return;
-    int used;
-    cut_keys(keys_of_token<LIST>(c, x, token, slot, pos), 0, splits, &used);
-    if (used < 2)
-        return;
-    const float *parts = latent_result(c, token, head, splits, 0);
-    float most = -INFINITY, total = 0;
-    for (int i = lane; i < used; i += 32)
-        most = fmaxf(most, parts[(int64_t)i * LATENT_RESULT + LATENT_V]);
-#pragma unroll
-    for (int j = 16; j; j /= 2)
-        most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
-    const float base = most == -INFINITY ? 0 : most;
-    float4 sum = make_float4(0, 0, 0, 0);
-    const int each = (used + 3) / 4, end = (warp + 1) * each < used ? (warp + 1) * each : used;
-#pragma unroll 4
-    for (int i = warp * each; i < end; i++) {
-        const float *part = parts + (int64_t)i * LATENT_RESULT;
-        const float share = exp2f(part[LATENT_V] - base);
-        const float4 y = *(const float4 *)(part + column);
-        total += part[LATENT_V + 1] * share;
-        sum.x += y.x * share, sum.y += y.y * share, sum.z += y.z * share, sum.w += y.w * share;
-    }
-    sums[warp][lane] = sum;
-    if (lane == 0)
-        totals[warp] = total;
-    __syncthreads();
-    if (warp)
-        return;
-    for (int i = 1; i < 4; i++) {
-        const float4 y = sums[i][lane];
-        sum.x += y.x, sum.y += y.y, sum.z += y.z, sum.w += y.w;
-        total += totals[i];
-    }
-    const float share = total == 0 ? 0 : 1 / total;
-    *(float4 *)((float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + head * LATENT_V + column) =
-        make_float4(sum.x * share, sum.y * share, sum.z * share, sum.w * share);
-}
-
 #define LATENT(name, FORMAT, KIND)                                                                                     \
     extern "C" __global__ void __launch_bounds__(LATENT_THREADS, 1) name(const __grid_constant__ gpu_call c) {         \
         AWAIT_BEFORE();                                                                                                \
         latent_tile<FORMAT, KIND>(c);                                                                                  \
-    }
-#define JOIN(name, LIST)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(LATENT_JOINERS) name(const __grid_constant__ gpu_call c) {            \
-        AWAIT_BEFORE();                                                                                                \
-        latent_join<LIST>(c);                                                                                          \
     }
 #define LATENTS(format, FORMAT)                                                                                        \
     LATENT(attention_latent_##format, FORMAT, WHOLE)                                                                   \

@@ -8,6 +8,7 @@
 #define SATCHEL_CUDA_ATTENTION_SHAPE_H
 
 #include "call.h"
+#include "family.h"
 
 enum { TOKENS = 128, KEYS = 64, SHORT_RUN = 8, FEW = 16, MOST_GROUPS = 1024 };
 enum {
@@ -28,7 +29,7 @@ enum {
 enum { FIXED_SPLIT = 512, FIXED_SPLITS = 256, FIXED_COUNTERS = 256, FIXED_ROWS = 64 /* heads of a KV head */ };
 
 #ifdef __CUDACC__
-#define SHAPE_FN static __host__ __device__ __forceinline__
+#define SHAPE_FN static constexpr __host__ __device__ __forceinline__
 #else
 #define SHAPE_FN static inline
 #endif
@@ -38,17 +39,34 @@ SHAPE_FN int column_parts(int d) {
     return d > MOST_COLUMNS ? d / MOST_COLUMNS : 1;
 }
 
+/* Of attention_split, likewise, and of a warp's ring there and in attention_heads the stages. Other devices than Hopper have 99 KB of
+ * shared memory for a group, or 163. */
+SHAPE_FN int split_parts(int d, int hopper) {
+    int most = hopper ? MOST_COLUMNS : MOST_COLUMNS / 2;
+    return d > most ? d / most : 1;
+}
+
+SHAPE_FN int ring_stages(int d, int hopper) {
+    return d == 64 ? 4 : hopper ? 3 : 2;
+}
+
+/* Keys of a step of attention_wide, for heads of up to d. */
+SHAPE_FN int wide_keys(int d, int hopper) {
+    return hopper || d == 64 ? KEYS : KEYS / 2;
+}
+
 /* Bytes of shared memory of attention_wide for heads of up to d: queries, two steps of keys and values, sums of scores where
  * columns are cut, scales, slots, positions, runs, blocks. */
-SHAPE_FN int wide_shared(int d) {
+SHAPE_FN int wide_shared(int d, int hopper) {
     int parts = column_parts(d), sums = parts > 1 ? TOKENS * KEYS * 4 / parts : 0;
-    return (TOKENS + 4 * KEYS) / parts * d * 2 + sums + TOKENS * 12 + 64 + IDS * 4 + 1024;
+    return (TOKENS + 4 * wide_keys(d, hopper)) / parts * d * 2 + sums + TOKENS * 12 + 64 + IDS * 4 + 1024;
 }
 
 /* Of attention_split, for `group` query heads at a time: the warps' rings and where they add scores, then their results in the
  * same place. */
-SHAPE_FN int split_shared(int d, int group) {
-    int parts = column_parts(d), ring = WARPS * (d == 64 ? 4 : 3) * (d / parts) * 64 + (parts > 1 ? ADD_BYTES : 0);
+SHAPE_FN int split_shared(int d, int group, int hopper) {
+    int parts = split_parts(d, hopper);
+    int ring = WARPS * ring_stages(d, hopper) * (d / parts) * 64 + (parts > 1 ? ADD_BYTES : 0);
     int results = (WARPS / parts * group * (d + 2) + 2 * group) * 4;
     return ring > results ? ring : results;
 }

@@ -10,7 +10,7 @@
  * the tiles that attention_wide skips.
  *
  * ANY: the kernel takes heads of up to D numbers, whose rows are filled up with zeros, sight both ways, soft caps and ALiBi; the
- * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256, two warps share 16 keys and have half of the columns each.
+ * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256 (on other devices than Hopper, 128), warps share 16 keys and have as many of the columns each.
  */
 #include "attention_few.cuh"
 
@@ -32,9 +32,9 @@ static __device__ __forceinline__ cut cut_of(const sight &s, int splits) {
 
 /* How a kernel's warps share its work. */
 template <int FORMAT, int D, int N, bool ANY> struct split_shape {
-    static constexpr int PARTS = D > MOST_COLUMNS ? D / MOST_COLUMNS : 1, COLUMNS = D / PARTS;
+    static constexpr int PARTS = split_parts(D, HOPPER), COLUMNS = D / PARTS;
     static constexpr int RESULTS = WARPS / PARTS /* of a group */, STEP = STRIDE / PARTS /* keys of a group's step */;
-    typedef lane_ring<FORMAT, COLUMNS, ANY> ring;
+    typedef lane_ring<FORMAT, COLUMNS, (ANY || PARTS > 1)> ring;
     typedef scoring<N, ANY, PARTS> scores;
     typedef warp_state<COLUMNS, N> state;
 

@@ -1,4 +1,4 @@
-/* attention_wide.cu: attention of many tokens over paged caches, by wgmma (after FlashAttention, Dao et al., arXiv
+/* attention_wide.cu: attention of many tokens over paged caches, by wgmma, on other devices than Hopper by mma.sync (after FlashAttention, Dao et al., arXiv
  * 2205.14135, and FlashAttention-3, Shah et al., arXiv 2407.08608).
  *
  * A group computes a tile of 128 tokens of one query head, 64 in each of its two warpgroups, and loops over the keys that they
@@ -38,8 +38,7 @@ static __device__ __forceinline__ void write_rows(const gpu_call &c, const A &a,
 
 #define ATTENTION(name, FORMAT, D, ANY, GROUPS)                                                                        \
     extern "C" __global__ void __launch_bounds__(256, GROUPS) name(const __grid_constant__ gpu_call c) {               \
-        asm volatile("griddepcontrol.wait;" ::: "memory");                                                             \
-        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");                                                \
+        AWAIT_BEFORE();                                                                                                \
         typedef wide_attention<FORMAT, D, ANY> A;                                                                      \
         attention_tile<A>(                                                                                             \
             c, [](const A &, row_state<A::COLUMNS> &) {},                                                              \
@@ -47,6 +46,12 @@ static __device__ __forceinline__ void write_rows(const gpu_call &c, const A &a,
                 write_rows(c, a, w, first, head);                                                                      \
             });                                                                                                        \
     }
+/* Two warpgroups that share scores: Hopper's alone. */
+#if HOPPER
+#define ATTENTION_512(name, FORMAT) ATTENTION(name, FORMAT, 512, true, 1)
+#else
+#define ATTENTION_512(name, FORMAT)
+#endif
 #define ATTENTIONS(format, FORMAT)                                                                                     \
     ATTENTION(attention_wide_64_##format, FORMAT, 64, false, 2)                                                        \
     ATTENTION(attention_wide_128_##format, FORMAT, 128, false, 2)                                                      \
@@ -54,7 +59,7 @@ static __device__ __forceinline__ void write_rows(const gpu_call &c, const A &a,
     ATTENTION(attention_wide_any_64_##format, FORMAT, 64, true, 2)                                                     \
     ATTENTION(attention_wide_any_128_##format, FORMAT, 128, true, 2)                                                   \
     ATTENTION(attention_wide_any_256_##format, FORMAT, 256, true, 1)                                                   \
-    ATTENTION(attention_wide_any_512_##format, FORMAT, 512, true, 1)
+    ATTENTION_512(attention_wide_any_512_##format, FORMAT)
 ATTENTIONS(f16, CACHE_F16)
 ATTENTIONS(bf16, CACHE_BF16)
 ATTENTIONS(fp8, CACHE_FP8)

@@ -1,4 +1,4 @@
-/* attention_wide.cuh: a group of attention over paged caches, by wgmma: its rows, keys, online softmax and weighted sums. Shared by
+/* attention_wide.cuh: a group of attention over paged caches, by wgmma, on other devices than Hopper by mma.sync: its rows, keys, online softmax and weighted sums. Shared by
  * attention_wide.cu and attention_fixed.cu.
  */
 #ifndef SATCHEL_CUDA_ATTENTION_WIDE_CUH
@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "wgmma.h"
 
+#if HOPPER
 template <bool HALF>
 static __device__ __forceinline__ void scores_of(float (&s)[32], uint64_t q, uint64_t k, int keep) {
     HALF ? product_f16_64(s, q, k, keep) : product_bf16_64(s, q, k, keep);
@@ -32,6 +33,21 @@ static __device__ __forceinline__ void sums_of(float (&o)[128], const uint32_t (
     HALF ? product_f16_a_256(o, p, v) : product_bf16_a_256(o, p, v);
 }
 
+#else
+/* d += a b, m16n8k16. */
+template <bool HALF>
+static __device__ __forceinline__ void warp_product(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if (HALF)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
 /* Not inlined: beside its loop the compiler would find too few registers for that over the keys. */
 static __device__ __noinline__ int last_of_slot(const gpu_call &c, int slot) {
     return last_fed(c, slot);
@@ -43,7 +59,8 @@ template <int FORMAT, int D, bool ANY, int SPLIT = 0, int THREADS = 256> struct 
     typedef cache_row<FORMAT> row;
     static constexpr bool BEHIND = !ANY; /* no token sees what follows it */
     static constexpr int PARTS = D > MOST_COLUMNS ? D / MOST_COLUMNS : 1, COLUMNS = D / PARTS;
-    static constexpr int ROWS = TOKENS / PARTS / (256 / THREADS), STEP = KEYS / PARTS; /* of a group, keys of a step */
+    static constexpr int ROWS = TOKENS / PARTS / (256 / THREADS),
+                         STEP = wide_keys(D, HOPPER) / PARTS; /* of a group, keys of a step */
     static constexpr int POSITIONS = SPLIT;
     static constexpr int Q_BYTES = ROWS * D * 2, KV_BYTES = STEP * D * 2, PIECES = D / 8;
     static constexpr int ROWS_EACH = STEP * PIECES / THREADS; /* rows of keys per thread, a piece of each */
@@ -263,21 +280,74 @@ template <int SCORES> static __device__ __forceinline__ void add_scores(float *s
         s[j] += other[256 * j];
 }
 
+/* A step's scores of this thread's rows: queries times keys. */
 template <class A, int COLUMNS>
-static __device__ __forceinline__ void attend(const A &a, row_state<COLUMNS> &w, int key, int stage) {
+static __device__ __forceinline__ void multiply_keys(const A &a, float (&s)[A::STEP / 2], uint32_t k_at) {
     constexpr bool HALF = A::row::HALF;
-    constexpr int STEP = A::STEP, TILES = COLUMNS / 64 /* of 64 columns */;
-    const int part = A::part();
-    const uint32_t k_at = a.ring + stage * 2 * A::KV_BYTES + part * TILES * (STEP * 128), v_at = k_at + A::KV_BYTES;
-    const uint32_t q_at = a.queries + (A::PARTS > 1 ? part * TILES * (A::ROWS * 128) : threadIdx.x / 128 * (64 * 128));
-    float s[STEP / 2];
+#if HOPPER
+    constexpr int TILES = COLUMNS / 64 /* of 64 columns */;
+    const uint32_t q_at =
+        a.queries + (A::PARTS > 1 ? A::part() * TILES * (A::ROWS * 128) : threadIdx.x / 128 * (64 * 128));
     products_open();
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; i++)
         scores_of<HALF>(s, operand_at(q_at + i / 4 * (A::ROWS * 128) + i % 4 * 32, 1024, 16),
-                        operand_at(k_at + i / 4 * (STEP * 128) + i % 4 * 32, 1024, 16), i);
+                        operand_at(k_at + i / 4 * (A::STEP * 128) + i % 4 * 32, 1024, 16), i);
     products_close();
     products_wait<0>();
+#else
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % (A::ROWS / 16) * 16 + lane % 16;
+#pragma unroll
+    for (int i = 0; i < A::STEP / 2; i++)
+        s[i] = 0;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 16; i++) {
+        uint32_t q[4];
+        load_matrices(q, a.queries + piece_at(row, 2 * i + lane / 16, A::ROWS));
+#pragma unroll
+        for (int n = 0; n < A::STEP / 16; n++) {
+            uint32_t k[4];
+            load_matrices(k, k_at + piece_at(16 * n + lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2, A::STEP));
+            warp_product<HALF>(s + 8 * n, q, k[0], k[1]);
+            warp_product<HALF>(s + 8 * n + 4, q, k[2], k[3]);
+        }
+    }
+#endif
+}
+
+/* Adds a step's values, weighted by p. */
+template <class A, int COLUMNS>
+static __device__ __forceinline__ void add_weighted(row_state<COLUMNS> &w, const uint32_t (&p)[A::STEP / 16][4],
+                                                    uint32_t v_at) {
+    constexpr bool HALF = A::row::HALF;
+#if HOPPER
+    products_open();
+#pragma unroll
+    for (int i = 0; i < A::STEP / 16; i++)
+        sums_of<HALF>(w.o, p[i], operand_at(v_at + i * 2048, 1024, A::STEP * 128));
+    products_close();
+    products_wait<0>();
+#else
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < A::STEP / 16; i++)
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 16; n++) {
+            uint32_t v[4];
+            load_transposed(v, v_at + piece_at(16 * i + lane % 16, 2 * n + lane / 16, A::STEP));
+            warp_product<HALF>(w.o + 8 * n, p[i], v[0], v[1]);
+            warp_product<HALF>(w.o + 8 * n + 4, p[i], v[2], v[3]);
+        }
+#endif
+}
+
+template <class A, int COLUMNS>
+static __device__ __forceinline__ void attend(const A &a, row_state<COLUMNS> &w, int key, int stage) {
+    constexpr int STEP = A::STEP, TILES = COLUMNS / 64 /* of 64 columns */;
+    const uint32_t k_at = a.ring + stage * 2 * A::KV_BYTES + A::part() * TILES * (STEP * 128),
+                   v_at = k_at + A::KV_BYTES;
+    float s[STEP / 2];
+    multiply_keys<A, COLUMNS>(a, s, k_at);
     if constexpr (A::PARTS > 1)
         add_scores(a.sums, s);
     softmax_step(a, w, s, key);
@@ -286,13 +356,8 @@ static __device__ __forceinline__ void attend(const A &a, row_state<COLUMNS> &w,
     for (int i = 0; i < STEP / 16; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            p[i][e] = two_halves<HALF>(s[8 * i + 2 * e], s[8 * i + 2 * e + 1]);
-    products_open();
-#pragma unroll
-    for (int i = 0; i < STEP / 16; i++)
-        sums_of<HALF>(w.o, p[i], operand_at(v_at + i * 2048, 1024, STEP * 128));
-    products_close();
-    products_wait<0>();
+            p[i][e] = two_halves<A::row::HALF>(s[8 * i + 2 * e], s[8 * i + 2 * e + 1]);
+    add_weighted<A, COLUMNS>(w, p, v_at);
 }
 
 /* Runs over the keys of a slot's positions [from, to), and calls split(a, w) at the end of each split. */

@@ -1,5 +1,5 @@
 /* batch.cu: products of packed weights with any number of columns, for calls that gemv.cu, columns.cu and wide.cu don't take.
- * Three kernels: batch_convert quantizes the activations to int8; batch_16 and batch_64 multiply 16 or 64 columns; batch_finish
+ * Three kernels: batch_convert quantizes the activations to int8; batch_16, batch_64 and, in less shared memory, batch_32 multiply so many columns; batch_finish
  * adds the partial sums and does the rest of the op.
  *
  * A group owns four tiles (64 rows), a part of the chunks (split-K), and a block of columns. Each tile has `kinds` waves: wave
@@ -191,6 +191,10 @@ extern "C" __global__ void __launch_bounds__(BATCH_THREADS(1), 1) batch_16(const
 }
 extern "C" __global__ void __launch_bounds__(BATCH_THREADS(4), 1) batch_64(const __grid_constant__ gpu_call c) {
     batch<4>(c);
+}
+
+extern "C" __global__ void __launch_bounds__(BATCH_THREADS(2), 2) batch_32(const __grid_constant__ gpu_call c) {
+    batch<2>(c);
 }
 
 extern "C" __global__ void __launch_bounds__(256) batch_finish(const __grid_constant__ gpu_call c) {

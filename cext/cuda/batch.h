@@ -6,8 +6,9 @@
 
 enum { BATCH_GROUPS = 128 };         /* target number of groups */
 enum { BATCH_ACTS = 544 * 16 + 64 }; /* bytes of a chunk's activations of 16 columns */
-/* For the kernel of `sets` times 16 columns: waves per tile, threads, bytes of one of its two stages. */
-#define BATCH_KINDS(sets) ((sets) > 1 ? 2 : 4)
+/* For the kernel of `sets` times 16 columns: waves per tile, threads, bytes of one of its two stages. The kernel of two sets, for
+ * PRODUCT_SMALL, has one wave per tile. */
+#define BATCH_KINDS(sets) ((sets) == 2 ? 1 : (sets) > 1 ? 2 : 4)
 #define BATCH_THREADS(sets) (128 * BATCH_KINDS(sets))
 #define BATCH_STAGE(sets) (BATCH_KINDS(sets) * (4 * PACKED_MOST + (sets) * BATCH_ACTS))
 #define BATCH_SHARED(sets) (2 * BATCH_STAGE(sets))
@@ -20,7 +21,10 @@ typedef struct {
 
 BOTH batch_shape batch_shape_of(const gpu_call *c) {
     batch_shape s = {0, 1, (c->v[0].shape[0] + 63) / 64 * 64,
-                     c->v[0].shape[0] <= 16 && !(c->mode & PRODUCT_DETERMINISTIC) ? 1 : 4, 0};
+                     c->mode & PRODUCT_SMALL                                        ? 2
+                     : c->v[0].shape[0] <= 16 && !(c->mode & PRODUCT_DETERMINISTIC) ? 1
+                                                                                    : 4,
+                     0};
     int last = (int)c->n_in - (c->mode & PRODUCT_ADD ? 1 : 0), chunks = (c->v[1].shape[1] + 255) / 256, groups, i;
     for (i = 2; i <= last; i++)
         s.tiles += packed_tiles(&c->v[i]);

@@ -1,5 +1,6 @@
-/* columns.c: kernel table of columns.cu: one kernel for 8, 16, 32, 64 and 128 columns of each op. */
-#include "columns.h"
+/* columns.c: kernel tables of columns.cu, one kernel for 8, 16, 32, 64 and 128 columns of each op, and of columns_warp.cu. */
+#include "columns_warp.h"
+#include "family.h"
 #include "products.h"
 #include "tables.h"
 
@@ -158,4 +159,128 @@ const gpu_kernel cuda_column_kernels[] = {
 const gpu_kernel cuda_fixed_column_kernels[] = {
     FIXED_ENTRIES("linear", plain, 0) FIXED_ENTRIES("linear_add", add, PRODUCT_ADD)
         FIXED_ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
+};
+
+/* --- columns_warp.cu, for devices without wgmma */
+
+enum { WARP_STATIC = 256 /* bytes of its static shared memory, at most */ };
+
+/* A kernel of columns_warp.cu: its columns at a time, and tiles of 16 rows for each eight of them. */
+typedef struct {
+    int columns, tiles;
+} warp_kind;
+
+static int warp_bytes(const gpu_call *c, warp_kind k) {
+    return warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes + WARP_STATIC;
+}
+
+static int warp_fits(const gpu_call *c, const gpu_traits *t, warp_kind k) {
+    return warp_bytes(c, k) <= t->shared;
+}
+
+/* A multiprocessor has little more shared memory than a group may have. */
+static warp_cut warp_cut_on(const gpu_call *c, const gpu_traits *t, warp_kind k) {
+    int two = k.columns < WARP_COLUMNS && 2 * warp_bytes(c, k) + 1024 <= t->shared;
+    return warp_cut_of(c, k.columns, k.tiles, t->units * (two ? 2 : 1));
+}
+
+/* The kernel for a call with its mode; columns 0: there is none. Twice as many warps share the activations. */
+static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
+    warp_kind one = {warp_columns(c->v[0].shape[0]), 1}, two = {WARP_COLUMNS, 2};
+    while (one.columns >= 8 && !warp_fits(c, t, one))
+        one.columns /= 2;
+    if (one.columns < 8)
+        one.columns = 0;
+    if (one.columns < WARP_COLUMNS || c->v[0].shape[0] <= WARP_COLUMNS || !warp_fits(c, t, two))
+        return one;
+    return 4 * warp_cut_on(c, t, two).time <= 5 * warp_cut_on(c, t, one).time ? two : one;
+}
+
+static const char *check_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, warp_kind kind) {
+    const char *fault = cuda_product_fault(c, mode);
+    gpu_call moded = *c;
+    warp_kind best;
+    moded.mode = mode;
+    if (fault)
+        return fault;
+    if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH)
+        return "it is made for devices without wgmma, from compute capability 8.0 on";
+    if (c->v[0].shape[0] < 2 || c->v[0].shape[0] > WARP_TOKENS)
+        return "it is made for 2 to 8,192 columns";
+    if (c->v[0].shape[0] < LEAST && cuda_gemv_takes(c, t, mode))
+        return "gemv is faster";
+    best = warp_kind_of(&moded, t);
+    return best.columns == kind.columns && best.tiles == kind.tiles ? 0 : "another of these kernels is faster, or fits";
+}
+
+static uint64_t scratch_warp(const gpu_call *c, const gpu_traits *t) {
+    warp_kind k = warp_kind_of(c, t);
+    return warp_scratch(c, k.columns, k.tiles, warp_cut_on(c, t, k));
+}
+
+static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    warp_kind k = warp_kind_of(c, t);
+    warp_cut cut = warp_cut_on(c, t, k);
+    g->groups[0] = (uint32_t)(cut.rows * cut.columns);
+    g->groups[1] = (uint32_t)cut.parts;
+    g->threads = (uint32_t)(WARP_THREADS * k.tiles);
+    g->shared = (uint32_t)warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes;
+}
+
+/* The first chunks of all rows. Prompts are not bound by memory. */
+static void first_warp(const gpu_call *c, const gpu_traits *t, gpu_ahead *a) {
+    enum { MOST = 10 << 20 };
+    int gated = c->mode & PRODUCT_GATED ? 1 : 0, tiles = packed_tiles(c->v + 2);
+    int64_t chunk = packed_bytes(c->v[2].format), tile = chunk * packed_chunks(&c->v[1]), most = MOST >> gated, each;
+    (void)t;
+    if (c->v[0].shape[0] > WARP_COLUMNS)
+        return;
+    tiles = tiles < most / chunk ? tiles : (int)(most / chunk);
+    each = most / tiles / chunk * chunk;
+    *a = (gpu_ahead){.at = {c->v[2].data, gated && c->v[3].format == c->v[2].format ? c->v[3].data : 0},
+                     .apart = (uint32_t)tile,
+                     .bytes = (uint32_t)(each < tile ? each : tile),
+                     .tiles = (uint32_t)tiles};
+}
+
+#define WARP_CHECK(name, mode, columns, tiles)                                                                         \
+    static const char *name##_warp_##columns##_##tiles(const gpu_call *c, const gpu_traits *t) {                       \
+        return check_warp(c, t, mode, (warp_kind){columns, tiles});                                                    \
+    }
+#define WARP_CHECKS(name, mode)                                                                                        \
+    WARP_CHECK(name, mode, 8, 1)                                                                                       \
+    WARP_CHECK(name, mode, 16, 1)                                                                                      \
+    WARP_CHECK(name, mode, 32, 1) WARP_CHECK(name, mode, 64, 1) WARP_CHECK(name, mode, 64, 2)
+WARP_CHECKS(plain, 0)
+WARP_CHECKS(add, PRODUCT_ADD)
+WARP_CHECKS(gated, PRODUCT_GATED)
+WARP_CHECKS(normed, PRODUCT_NORM)
+WARP_CHECKS(posted, PRODUCT_NORM | PRODUCT_POST)
+WARP_CHECKS(posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
+WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
+
+#define WARP_ENTRY(op_, name, mode_, kind)                                                                             \
+    {.op = op_,                                                                                                        \
+     .check = name##_warp_##kind,                                                                                      \
+     .scratch = scratch_warp,                                                                                          \
+     .mode = mode_,                                                                                                    \
+     .launch = {{"columns_convert", grid_convert, 1}, {"columns_warp_" #kind, grid_warp, 1}},                          \
+     .counters = 4 * WARP_COUNTERS,                                                                                    \
+     .first = first_warp,                                                                                              \
+     .ahead = 1}
+#define WARP_ENTRIES(op, name, mode)                                                                                   \
+    WARP_ENTRY(op, name, mode, 8_1), WARP_ENTRY(op, name, mode, 16_1), WARP_ENTRY(op, name, mode, 32_1),               \
+        WARP_ENTRY(op, name, mode, 64_1), WARP_ENTRY(op, name, mode, 64_2)
+
+const gpu_kernel cuda_warp_kernels[] = {
+    WARP_ENTRIES("norm_linear", normed, PRODUCT_NORM),
+    WARP_ENTRIES("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED),
+    WARP_ENTRIES("norm_linear_geglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED | PRODUCT_GELU),
+    WARP_ENTRIES("post_norm_linear", posted, PRODUCT_NORM | PRODUCT_POST),
+    WARP_ENTRIES("post_norm_linear_swiglu", posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED),
+    WARP_ENTRIES("post_norm_linear_geglu", posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED | PRODUCT_GELU),
+    WARP_ENTRIES("linear", plain, 0),
+    WARP_ENTRIES("linear_add", add, PRODUCT_ADD),
+    WARP_ENTRIES("linear_swiglu", gated, PRODUCT_GATED),
+    {0},
 };

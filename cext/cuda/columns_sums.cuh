@@ -4,9 +4,10 @@
 #ifndef SATCHEL_CUDA_COLUMNS_SUMS_CUH
 #define SATCHEL_CUDA_COLUMNS_SUMS_CUH
 
-#include "columns_fetch.cuh"
+#include "columns_rows.cuh"
 #include "geglu.cuh"
 
+#if HOPPER
 static __device__ __forceinline__ uint32_t cluster_size() {
     uint32_t n;
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(n));
@@ -28,6 +29,8 @@ static __device__ __forceinline__ float4 numbers_of(uint32_t address, uint32_t r
     return v;
 }
 
+#endif
+
 template <int N>
 static __device__ __forceinline__ void leave_sums(float *sums, int stride, int columns, const float (&d)[N / 2]) {
     const int lane = threadIdx.x % 32;
@@ -43,8 +46,9 @@ static __device__ __forceinline__ void leave_sums(float *sums, int stride, int c
 /* Rows row to row + 3 of a token's sums, added in the order of the parts. */
 static __device__ __forceinline__ float4 added(const float *sums, int stride, int token, int row, uint32_t parts) {
     const float *at = sums + token * stride + row;
-    if (parts == 1)
+    if (!HOPPER || parts == 1)
         return *(const float4 *)at;
+#if HOPPER
     const uint32_t address = shared_address(at);
     float4 v[COLUMNS_PARTS], y = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -56,16 +60,17 @@ static __device__ __forceinline__ float4 added(const float *sums, int stride, in
         if (i < parts)
             y.x += v[i].x, y.y += v[i].y, y.z += v[i].z, y.w += v[i].w;
     return y;
+#endif
 }
 
 static __device__ __forceinline__ float gated_by(float gate, float up) {
     return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
-/* Writes this group's tokens, every parts-th one. A thread writes four rows of a token. */
+/* Writes this group's tokens, every parts-th one. A thread writes four rows of a token. first: the token that the sums' first is. */
 static __device__ __forceinline__ void columns_finish(const gpu_call &c, const float *sums, const team_rows *where,
-                                                      int stride, int teams, uint32_t parts, uint32_t rank,
-                                                      int columns) {
+                                                      int stride, int teams, uint32_t parts, uint32_t rank, int columns,
+                                                      int first = 0) {
     const bool gated = c.mode & PRODUCT_GATED, whole = (c.v[0].data | c.v[0].stride) % 16 == 0;
     const int rows = gated ? teams * (COLUMNS_ROWS / 2) : teams * COLUMNS_ROWS, shift = __ffs(rows / 4) - 1;
     for (int i = threadIdx.x;; i += blockDim.x) {
@@ -77,10 +82,10 @@ static __device__ __forceinline__ void columns_finish(const gpu_call &c, const f
         const int left = t.left - in, at = t.column + in;
         if (left <= 0)
             continue;
-        float *out = (float *)(c.v[0].data + token * c.v[0].stride) + at;
+        float *out = (float *)(c.v[0].data + (int64_t)(first + token) * c.v[0].stride) + at;
         float v[4], more[4] = {-0.0f, -0.0f, -0.0f, -0.0f}; /* which changes no number, not -0 either */
         if (c.mode & PRODUCT_ADD) {
-            const float *from = (const float *)(c.v[c.n_in].data + token * c.v[c.n_in].stride) + at;
+            const float *from = (const float *)(c.v[c.n_in].data + (int64_t)(first + token) * c.v[c.n_in].stride) + at;
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 more[e] = e < left ? from[e] : 0.0f;

@@ -19,7 +19,11 @@ static __device__ __forceinline__ uint32_t two_bf16(float low, float high) {
 
 static __device__ __forceinline__ uint32_t bf16_minus(uint32_t a, uint32_t b) {
     uint32_t d;
+#if __CUDA_ARCH__ >= 900
     asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+#else /* a times 1 - b, which is rounded once too */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(0x3F803F80u), "r"(b ^ 0x80008000u));
+#endif
     return d;
 }
 

@@ -11,6 +11,7 @@
  * A sum runs over K in order. Which instruction multiplies depends on the pairs of the expert in expert_tiles_128 (up to 32 or
  * more), never on a pair's place in the list: the order within an expert, which differs from run to run, changes no bit.
  */
+#include "columns_fetch.cuh"
 #include "columns_sums.cuh"
 #include "columns_values.cuh"
 #include "expert_tiles.h"

@@ -6,9 +6,10 @@
  */
 #include "check.h"
 #include "expert_tiles.h"
+#include "family.h"
 #include "tables.h"
 
-enum { LEAST_ARCH = 90, MADE_FOR = 90, MOST_FEW = 128, PART_BYTES = 64 << 10, MOST_BESIDE = 8 };
+enum { MADE_FOR = HOPPER_ARCH, MOST_FEW = 128, PART_BYTES = 64 << 10, MOST_BESIDE = 8 };
 enum { MOST_NARROW = 40 /* pairs of an expert in the mean, as measured */ };
 
 static int matrices_of(const gpu_call *c, uint32_t mode) {
@@ -27,7 +28,7 @@ static const char *fault_of(const gpu_call *c, const gpu_traits *t, uint32_t mod
     int matrices = matrices_of(c, mode), by_head = mode == EXPERTS_BY_HEAD;
     int64_t k = w->shape[2];
     if (t->arch < LEAST_ARCH)
-        return "needs compute capability 9.0";
+        return "needs compute capability 8.0";
     if (c->n_in != (uint32_t)(1 + matrices + !by_head) || !packed_stack(w, w) || !packed_stack(w + matrices - 1, w))
         return "weights must be packed (E, N, K), of one shape";
     if (x->format != F32 || y->format != F32 || x->shape[0] != y->shape[0] || y->shape[2] != w->shape[1] ||

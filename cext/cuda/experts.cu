@@ -1,4 +1,4 @@
-/* experts.cu: mixture-of-experts products with packed weights (E, N, K), and head_linear, for sm_90 and newer. Layout and
+/* experts.cu: mixture-of-experts products with packed weights (E, N, K), and head_linear. Layout and
  * arithmetic are gemv.cu's (tile.cuh, gemv.cuh): 16-bit activations, sums over chunks in order. Both kernels add the same
  * terms in the same order, so a token's bits depend on its experts alone.
  *
@@ -28,15 +28,23 @@ __device__ __forceinline__ void expert_bytes(const float *x, int width, int k, c
 /* Prefetches the group's tiles to L2 while activations are quantized. */
 template <class SET>
 __device__ __forceinline__ void expert_fetch(const gpu_call &c, const expert_call &e, int id, int first, int end) {
+#if HOPPER
     if ((int)threadIdx.x < e.matrices && first < end) {
         int m = (int)threadIdx.x;
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(e.template chunk<SET>(c, m, id, first, 0)),
                      "r"((end - first) * e.chunks * SET::bytes(e.formats[m])));
     }
+#else
+    for (int m = 0; m < e.matrices && first < end; m++) {
+        const char *from = e.template chunk<SET>(c, m, id, first, 0);
+        const int bytes = (end - first) * e.chunks * SET::bytes(e.formats[m]);
+        for (int i = 128 * (int)threadIdx.x; i < bytes; i += 128 * EXPERT_WAVES * 32)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+    }
+#endif
 }
 
 template <class SET> __device__ __forceinline__ void experts_few(const gpu_call &c) {
-#if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char shared[];
     expert_call e(c);
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, t = blockIdx.y / e.each, j = blockIdx.y % e.each;
@@ -75,7 +83,6 @@ template <class SET> __device__ __forceinline__ void experts_few(const gpu_call 
         if (row < e.rows)
             e.output(c, t, j)[row] = expert_result(y, e.matrices);
     }
-#endif
 }
 
 /* Lists the pairs of first .. end - 1 (t * each + j) with this expert, in order; gives their number. Called by all threads. */
@@ -102,7 +109,6 @@ __device__ __forceinline__ int pairs_of(const gpu_call &c, const expert_call &e,
 }
 
 template <class SET> __device__ __forceinline__ void experts_many(const gpu_call &c) {
-#if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char shared[];
     __shared__ int list[EXPERT_WINDOW], counts[EXPERT_WAVES];
     expert_call e(c);
@@ -149,7 +155,6 @@ template <class SET> __device__ __forceinline__ void experts_many(const gpu_call
             __syncthreads();
         }
     }
-#endif
 }
 
 #define EXPERTS_KERNELS(f)                                                                                             \

@@ -1,9 +1,10 @@
 /* experts_step.c: kernel tables of experts_step.cu: a mixture's experts in two launches, for steps of few tokens. */
 #include "experts_step.h"
 #include "check.h"
+#include "family.h"
 #include "tables.h"
 
-enum { LEAST_ARCH = 90, SUM_TOKENS = 512 };
+enum { SUM_TOKENS = 512 };
 
 static int chunks_of(const gpu_view *w) {
     return (w->shape[2] + CHUNK - 1) / CHUNK;
@@ -21,7 +22,7 @@ static int whole(const gpu_view *v) {
 static const char *fault_of(const gpu_call *c, const gpu_traits *t, int stacks, const gpu_view *logits, int each) {
     const gpu_view *w = c->v + 2;
     if (t->arch < LEAST_ARCH)
-        return "needs compute capability 9.0";
+        return "needs compute capability 8.0";
     for (int i = 0; i < stacks; i++)
         if (!(w[i].format & PACKED_FLAG) || !packed_bytes(w[i].format) || w[i].format != w->format)
             return "weights must be packed (E, N, K), of one format";
@@ -144,7 +145,7 @@ static const char *check_top_rows(const gpu_call *c, const gpu_traits *t) {
     arg_top_experts a;
     memcpy(&a, c->arg, sizeof a);
     if (t->arch < LEAST_ARCH)
-        return "needs compute capability 9.0";
+        return "needs compute capability 8.0";
     return a.groups == 1 && c->v[1].shape[1] <= STEP_EXPERTS && a.k <= STEP_CHOSEN
                ? NULL
                : "it takes 512 experts without groups, and 32 of a token, at most";
@@ -159,7 +160,7 @@ static const char *check_sum_rows(const gpu_call *c, const gpu_traits *t) {
     arg_expert_sum_add a;
     memcpy(&a, c->arg, sizeof a);
     if (t->arch < LEAST_ARCH)
-        return "needs compute capability 9.0";
+        return "needs compute capability 8.0";
     if (a.norm == 2 || c->v[1].shape[1] > STEP_CHOSEN || c->v[0].shape[0] > SUM_TOKENS)
         return "it takes 32 experts of a token and 512 tokens, at most, and does not have SparseMixer's weights";
     return c->v[0].shape[1] % 4 == 0 && whole(c->v) && whole(c->v + 1) && whole(c->v + 4)

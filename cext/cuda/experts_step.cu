@@ -1,4 +1,4 @@
-/* experts_step.cu: the experts of a step of few tokens in two launches, for sm_90 and newer. The arithmetic is gemv.cu's.
+/* experts_step.cu: the experts of a step of few tokens in two launches. The arithmetic is gemv.cu's.
  *
  * norm_expert_swiglu: a group has some tiles of gate and up of one (token, expert) pair. It ranks the router's logits itself, asks
  * for its weights, normalizes and quantizes the token meanwhile. expert_linear_sum: a group has some tiles of a token's result,
@@ -68,15 +68,10 @@ struct step_ring {
         : ring(shared + (threadIdx.x / 32) * r.stages * chunk_bytes),
           bars(shared_address(shared + r.bars) + (threadIdx.x / 32) * STEP_STAGES * 8), stages(r.stages),
           bytes(chunk_bytes), stage(0), phase(0) {
-        if ((int)threadIdx.x % 32 < stages) {
-            barrier_init(bars + 8 * (threadIdx.x % 32), 1);
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        }
-        __syncwarp();
+        wave_barriers(bars, stages);
     }
     __device__ __forceinline__ void fetch(int at, const char *from, uint64_t policy) const {
-        barrier_expect(bars + 8 * at, bytes);
-        copy_bulk(shared_address(ring + at * bytes), from, bytes, bars + 8 * at, policy);
+        wave_fetch(shared_address(ring + at * bytes), from, bytes, bars + 8 * at, policy);
     }
     __device__ __forceinline__ const char *wait() const {
         barrier_wait(bars + 8 * stage, phase);
@@ -99,7 +94,7 @@ static __device__ __forceinline__ void step_products(step_ring &ring, const char
         float acc[2] = {0.0f, 0.0f};
         gemv_chunk<F>(ring.wait(), acts + column(task) * gemv_chunk_bytes(1), 1, lane, acc);
         __syncwarp();
-        if (lane == 0 && ahead < tasks)
+        if (wave_asks() && ahead < tasks)
             ring.fetch(ring.stage, from(ahead), policy);
         ring.next();
         if (lane % 4 == 0) {
@@ -110,7 +105,6 @@ static __device__ __forceinline__ void step_products(step_ring &ring, const char
 }
 
 template <class F> static __device__ __forceinline__ void step_gate_up(const gpu_call &c) {
-#if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char shared[];
     const arg_norm_expert_swiglu *a = (const arg_norm_expert_swiglu *)c.arg;
     const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, each = c.v[0].shape[1], rows = c.v[0].shape[2];
@@ -140,7 +134,7 @@ template <class F> static __device__ __forceinline__ void step_gate_up(const gpu
         return (const char *)w->data + id * w->stride +
                ((int64_t)(first + task / chunks / 2) * chunks + task % chunks) * F::BYTES;
     };
-    if (lane == 0)
+    if (wave_asks())
         for (int i = 0; i < ring.stages && wave + i * EXPERT_WAVES < tasks; i++)
             ring.fetch(i, from(wave + i * EXPERT_WAVES), policy);
     float sum = 0.0f;
@@ -177,7 +171,6 @@ template <class F> static __device__ __forceinline__ void step_gate_up(const gpu
         if (row < rows)
             (ROW(float, c.v, t) + (int64_t)j * rows)[row] = gate / (1.0f + __expf(-gate)) * (y[1] * scale);
     }
-#endif
 }
 
 /* The routing weights of the chosen experts, as expert_weights computes them; by one wave, of at most 32. */
@@ -202,7 +195,6 @@ static __device__ __forceinline__ void step_weigh(const float *logits, const int
 }
 
 template <class F> static __device__ __forceinline__ void step_down(const gpu_call &c) {
-#if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char shared[];
     const arg_expert_linear_sum *a = (const arg_expert_linear_sum *)c.arg;
     const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, each = c.v[1].shape[1], rows = c.v[0].shape[1];
@@ -227,7 +219,7 @@ template <class F> static __device__ __forceinline__ void step_down(const gpu_ca
         return (const char *)c.v[2].data + chosen.ids[column / chunks] * c.v[2].stride +
                ((int64_t)(first + task / columns) * chunks + column % chunks) * F::BYTES;
     };
-    if (lane == 0)
+    if (wave_asks())
         for (int i = 0; i < ring.stages && wave + i * EXPERT_WAVES < tasks; i++)
             ring.fetch(i, from(wave + i * EXPERT_WAVES), policy);
     if (wave == EXPERT_WAVES - 1)
@@ -259,7 +251,6 @@ template <class F> static __device__ __forceinline__ void step_down(const gpu_ca
         if (lane == 0 && row < rows)
             ROW(float, c.v, t)[row] = sum + (i < EXPERT_WAVES ? residual : ROW(const float, c.v + 4, t)[row]);
     }
-#endif
 }
 
 /* A score as an integer of the same order; NaN is least. */
@@ -332,7 +323,6 @@ static __device__ __forceinline__ int step_members(step_list &list, const gpu_ca
 
 /* All products of one expert's tiles for up to four of its pairs: gate and up with the norm, or down into scratch (pairs, N). */
 template <class F, bool GATED> static __device__ __forceinline__ void step_grouped(const gpu_call &c) {
-#if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char shared[];
     __shared__ step_list list;
     enum { MATRICES_OF = GATED ? 2 : 1, LOGITS = GATED ? 5 : 3, BIAS = GATED ? 6 : 5 };
@@ -374,7 +364,7 @@ template <class F, bool GATED> static __device__ __forceinline__ void step_group
         const gpu_view *w = c.v + 2 + (GATED ? i / chunks % 2 : 0);
         return (const char *)w->data + id * w->stride + ((int64_t)tile * chunks + i % chunks) * F::BYTES;
     };
-    if (lane == 0)
+    if (wave_asks())
         for (int i = 0; i < ring.stages && i < steps; i++)
             ring.fetch(i, from(i), policy);
     int ahead = ring.stages;
@@ -415,7 +405,7 @@ template <class F, bool GATED> static __device__ __forceinline__ void step_group
             for (int k = 0; k < chunks; k++, ahead++) {
                 gemv_chunk<F>(ring.wait(), acts + k * act_bytes, GEMV_COLUMNS, lane, acc);
                 __syncwarp();
-                if (lane == 0 && ahead < steps)
+                if (wave_asks() && ahead < steps)
                     ring.fetch(ring.stage, from(ahead), policy);
                 ring.next();
             }
@@ -436,12 +426,10 @@ template <class F, bool GATED> static __device__ __forceinline__ void step_group
             }
         }
     }
-#endif
 }
 
 /* The weighted sum of grouped_down's rows, and the residual. */
 extern "C" __global__ void __launch_bounds__(STEP_THREADS) expert_grouped_sum(const __grid_constant__ gpu_call c) {
-#if __CUDA_ARCH__ >= 900
     __shared__ float keys[STEP_EXPERTS], logits[STEP_EXPERTS], weights[STEP_CHOSEN];
     __shared__ int ids[STEP_CHOSEN];
     const arg_expert_linear_sum *a = (const arg_expert_linear_sum *)c.arg;
@@ -464,7 +452,6 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) expert_grouped_sum(co
     for (int j = 0; j < a->k; j++)
         sum = fmaf(weights[j], y[(int64_t)j * rows], sum);
     ROW(float, c.v, t)[row] = sum + ROW(const float, c.v + 4, t)[row];
-#endif
 }
 
 /* expert_sum_add: the experts' rows times the router's weights, and the residual. */

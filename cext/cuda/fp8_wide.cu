@@ -7,6 +7,7 @@
  * cluster split K and add their sums in order of the parts.
  */
 #include "columns_sums.cuh"
+#include "hopper.h"
 #include "fp8.cuh"
 #include "fp8_wgmma.h"
 

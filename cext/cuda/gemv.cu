@@ -13,13 +13,12 @@
 #include "gemv_group.cuh"
 
 template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
-#if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char shared[];
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, most = c.v[0].shape[0];
     launch_next();
     matrices<SET> m(c);
     int units = m.gated ? m.all / 2 : m.all;
-    gemv_plan p = gemv_plan_of(m.bytes, most, packed_chunks(&c.v[1]));
+    gemv_plan p = gemv_plan_of(WAVES, m.bytes, most, packed_chunks(&c.v[1]));
     int n_tiles = 0; /* of this group */
     for (int at = blockIdx.x; at < units; at += gridDim.x)
         n_tiles += 1 + m.gated;
@@ -28,49 +27,43 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     char *ring = shared + wave * p.stages * p.chunk_bytes;
     uint32_t bars = shared_address(shared + p.bars) + wave * p.stages * 8;
     uint64_t policy = read_once();
-    if (lane < p.stages) {
-        barrier_init(bars + 8 * lane, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncwarp();
+    wave_barriers(bars, p.stages);
     chunk_walk ahead(team, together);
     if (ahead.chunk(way) >= p.chunks)
         ahead.tile = n_tiles; /* a narrow matrix has no chunk for this wave */
-    gemv_tile next;           /* the next tile, valid in lane 0 alone */
-    if (lane == 0 && ahead.tile < n_tiles)
+    gemv_tile next;           /* the next tile, valid in lanes that ask for it */
+    if (wave_asks() && ahead.tile < n_tiles)
         next = m.tile(c, ahead.tile, p.chunks);
     auto fetch = [&](int stage) {
-        barrier_expect(bars + 8 * stage, next.bytes);
-        copy_bulk(shared_address(ring + stage * p.chunk_bytes), next.data + ahead.chunk(way) * next.bytes, next.bytes,
-                  bars + 8 * stage, policy);
+        wave_fetch(shared_address(ring + stage * p.chunk_bytes), next.data + ahead.chunk(way) * next.bytes, next.bytes,
+                   bars + 8 * stage, policy);
         int before = ahead.tile;
         ahead.next(team, way, p.chunks, together);
         if (ahead.tile != before && ahead.tile < n_tiles)
             next = m.tile(c, ahead.tile, p.chunks);
     };
-    if (lane == 0)
+    if (wave_asks())
         for (int i = 0; i < p.stages && ahead.tile < n_tiles; i++)
             fetch(i);
     __syncwarp();
     wait_before();
     int columns = rows_now(c, c.v[0]);
     float *squares = (float *)(shared + p.squares), *post_squares = squares + 4 * WAVES;
-    bool own = rows < 3 || together; /* a wave quantizes its own chunks, where that is no more work */
-    int from = own && !together ? way : wave, step = own && !together ? WAYS : WAVES;
-    bool count = together || !own || team == 0;
     if (c.mode & POST) {
         gemv_post_squares(c, p, post_squares, columns, wave, lane);
         __syncthreads();
-        gemv_post_activations(c, p, shared + p.acts, squares + wave * 4, post_squares, columns, most, from, step, count,
-                              lane);
+        gemv_post_activations(c, p, shared + p.acts, squares + wave * 4, post_squares, columns, most, wave, lane);
     } else {
-        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, from, step, count, lane);
+        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, wave, lane);
     }
-    if (own)
+    if (together) /* a wave has quantized the chunks that it multiplies */
         __syncwarp();
     else
         __syncthreads();
 
+#if !HOPPER
+    bool told = false;
+#endif
     int stage = 0, phase = 0, group = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
     int mine = most == 1 ? group : group / most,
         t = group - mine * most; /* the sum that this thread ends: tile of the batch, column */
@@ -94,8 +87,14 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
                 barrier_wait(bars + 8 * stage, phase);
                 SET::chunk(format, w, shared + p.acts + k * p.act_bytes, most, lane, acc);
                 __syncwarp();
-                if (lane == 0 && ahead.tile < n_tiles)
+                if (wave_asks() && ahead.tile < n_tiles)
                     fetch(stage);
+#if !HOPPER
+                else if (!told) { /* the wave's last chunks are on their way */
+                    told = true;
+                    bring_ahead(c, blockIdx.x, gridDim.x, threadIdx.x, WAVES * 32);
+                }
+#endif
                 if (++stage == p.stages)
                     stage = 0, phase ^= 1;
             }
@@ -109,15 +108,17 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
         if (ends)
             gemv_finish(c, part, squares, column, mine, t, row, residual, most, m.gated, together);
     }
-#endif
 }
 
+#ifndef GEMV_NAME /* gemv_8.cu has another */
+#define GEMV_NAME(f) gemv_##f
+#endif
 #define GEMV_KERNEL(f)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_##f(const __grid_constant__ gpu_call c) {         \
+    extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) GEMV_NAME(f)(const __grid_constant__ gpu_call c) {     \
         gemv<one<tile_##f>>(c);                                                                                        \
     }
 TILE_FORMATS(GEMV_KERNEL)
 
-extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_mixed(const __grid_constant__ gpu_call c) {
+extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) GEMV_NAME(mixed)(const __grid_constant__ gpu_call c) {
     gemv<mixed>(c);
 }

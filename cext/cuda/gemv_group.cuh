@@ -7,10 +7,14 @@
 #include "geglu.cuh"
 #include "gemv.cuh"
 
+#ifndef GROUP_WAVES /* of a group */
+#define GROUP_WAVES GEMV_WAVES
+#endif
+
 enum {
-    WAYS = 8,
     TEAMS = 2,
-    WAVES = GEMV_WAVES,
+    WAVES = GROUP_WAVES,
+    WAYS = WAVES / TEAMS,
     ADD = PRODUCT_ADD,
     GATED = PRODUCT_GATED,
     NORM = PRODUCT_NORM,
@@ -172,11 +176,11 @@ __device__ __forceinline__ void gemv_post_squares(const gpu_call &c, const gemv_
     }
 }
 
-/* Quantizes chunks `first`, first + step, ... of h times the norm's weights, for h = residual + rms_norm(x, post) of each column;
- * `count`: also sums the norm's squares, and in the first group writes h after the products' columns. */
+/* Quantizes chunks `wave`, wave + WAVES, ... of h times the norm's weights, for h = residual + rms_norm(x, post) of each column, and
+ * sums the norm's squares; in the first group writes h after the products' columns. */
 __device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares,
-                                                      const float *post_squares, int columns, int most, int first,
-                                                      int step, bool count, int lane) {
+                                                      const float *post_squares, int columns, int most, int wave,
+                                                      int lane) {
     int width = c.v[1].shape[1];
     const gpu_view *r = c.v + c.n_in;
     const float *norm = (const float *)r[-2].data, *post = (const float *)r[-1].data;
@@ -185,7 +189,7 @@ __device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const g
         const float *residual = (const float *)(r->data + t * r->stride);
         float *h = (float *)(c.v[0].data + t * c.v[0].stride) + product_columns(&c, POST), sum = 0.0f;
         float scale = rsqrtf(gemv_squares(post_squares, t) / (float)width + __uint_as_float((uint32_t)c.arg[0]));
-        for (int k = first; k < p.chunks; k += step) {
+        for (int k = wave; k < p.chunks; k += WAVES) {
             eight v, w, add, n;
             int at = k * CHUNK, left = width - at;
             v.load(x + at, left, lane);
@@ -196,7 +200,7 @@ __device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const g
                 v.v[i] = add.v[i] + v.v[i] * scale * w.v[i];
                 sum += v.v[i] * v.v[i];
             }
-            if (count && blockIdx.x == 0)
+            if (blockIdx.x == 0)
                 v.store(h + at, left, lane);
             for (int i = 0; i < 8; i++)
                 v.v[i] *= n.v[i];
@@ -205,28 +209,28 @@ __device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const g
         for (int far = 16; far; far /= 2)
             sum += __shfl_xor_sync(~0u, sum, far);
         if (lane == 0)
-            squares[t] = count ? sum : 0.0f;
+            squares[t] = sum;
     }
 }
 
-/* Quantizes chunks `first`, first + step, ... of all columns, two at a time; `count`: also sums the norm's squares. */
+/* Quantizes chunks `wave`, wave + WAVES, ... of all columns, two at a time, and sums the norm's squares. */
 __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares,
-                                                 int columns, int most, int first, int step, bool count, int lane) {
+                                                 int columns, int most, int wave, int lane) {
     int width = c.v[1].shape[1];
     const float *norm = c.mode & NORM ? (const float *)c.v[c.n_in].data : nullptr;
     for (int t = 0; t < columns; t++) {
         const float *x = (const float *)(c.v[1].data + t * c.v[1].stride);
         float sum = 0.0f;
-        for (int k = first; k < p.chunks; k += 2 * step) {
+        for (int k = wave; k < p.chunks; k += 2 * WAVES) {
             eight v[2], n[2];
 #pragma unroll
             for (int u = 0; u < 2; u++) {
-                int at = (k + u * step) * CHUNK, left = k + u * step < p.chunks ? width - at : 0;
+                int at = (k + u * WAVES) * CHUNK, left = k + u * WAVES < p.chunks ? width - at : 0;
                 v[u].load(x + at, left, lane);
                 if (norm)
                     n[u].load(norm + at, left, lane);
             }
-            for (int u = 0; u < 2 && k + u * step < p.chunks; u++) {
+            for (int u = 0; u < 2 && k + u * WAVES < p.chunks; u++) {
                 if (norm)
                     for (int i = 0; i < 8; i++) {
                         float y = u ? v[1].v[i] : v[0].v[i];
@@ -235,14 +239,14 @@ __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_p
                     }
                 else if (u)
                     v[0] = v[1];
-                gemv_quantize(v[0].v, acts + (k + u * step) * p.act_bytes, t, most, lane);
+                gemv_quantize(v[0].v, acts + (k + u * WAVES) * p.act_bytes, t, most, lane);
             }
         }
         if (norm) {
             for (int far = 16; far; far /= 2)
                 sum += __shfl_xor_sync(~0u, sum, far);
             if (lane == 0)
-                squares[t] = count ? sum : 0.0f;
+                squares[t] = sum;
         }
     }
 }

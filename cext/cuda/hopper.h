@@ -1,4 +1,4 @@
-/* hopper.h: wrappers of sm_90a's PTX instructions (wgmma, bulk copies, mbarriers), one function each.
+/* hopper.h: wrappers of sm_90a's PTX instructions (wgmma, bulk copies), and of those that move 16 bytes on any device, one function each.
  *
  * wgmma's operands in shared memory are tiles of rows of 128 bytes in 128-byte swizzle: piece p (16 bytes) of row r is at piece
  * p ^ (r % 8), and a tile is 1024-byte aligned (PTX ISA, asynchronous warpgroup level matrices).
@@ -44,7 +44,9 @@ template <int LEFT> static __device__ __forceinline__ void copies_wait(void) {
 
 /* Proxy fence: after it and a barrier, wgmma and bulk copies see earlier ordinary stores to shared memory. */
 static __device__ __forceinline__ void shared_to_async(void) {
+#if HOPPER
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 /* --- warpgroup products */
@@ -59,6 +61,21 @@ static __device__ __forceinline__ void products_close(void) {
 
 template <int LEFT> static __device__ __forceinline__ void products_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+/* Four 8 x 8 matrices of 16-bit numbers from shared memory: lane l has the address of row l % 8 of matrix l / 8. */
+static __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load_transposed(uint32_t (&x)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
 }
 
 /* Address of piece i (16 bytes) of row r in adjacent tiles of so many rows. */

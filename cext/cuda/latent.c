@@ -3,12 +3,12 @@
  */
 #include "check.h"
 #include "check_tokens.h"
+#include "family.h"
 #include "latent_shape.h"
 #include "latent_step.h"
 #include "packed.h"
 #include "tables.h"
 
-enum { MADE_FOR = 90 };
 enum { Q4_0 = 2, Q5_0 = 6, Q8_0 = 8, IQ4_NL = 20, MXFP4 = 39 }; /* as GGUF numbers them */
 
 static int aligned(const gpu_view *v, uint64_t bytes) {
@@ -16,11 +16,12 @@ static int aligned(const gpu_view *v, uint64_t bytes) {
 }
 
 /* Checks common to both ops; value: elements of a row that are its value. */
-static const char *check_latent(const gpu_call *c, const gpu_traits *t, int32_t value, float scale) {
+static const char *check_latent(const gpu_call *c, const gpu_traits *t, int32_t value, float scale, int hopper) {
     const gpu_view *q = c->v + 1, *k = c->v + 2;
     const int32_t block = k->shape[2];
-    if (t->arch != MADE_FOR || LATENT_SHARED > t->shared)
-        return "it is made for sm_90";
+    if (t->arch < LEAST_ARCH || (t->arch == HOPPER_ARCH) != hopper ||
+        (hopper ? LATENT_SHARED : LATENT_WARP_SHARED) > t->shared)
+        return hopper ? "it is made for sm_90" : "it is made for devices without wgmma, from compute capability 8.0 on";
     if (k->shape[1] != 1 || k->shape[3] != LATENT_D || q->shape[2] != LATENT_D || value != LATENT_V ||
         width(c->v) != (int64_t)q->shape[1] * LATENT_V)
         return "it is made for rows of 576 numbers, of which the first 512 are the value";
@@ -33,7 +34,7 @@ static const char *check_latent(const gpu_call *c, const gpu_traits *t, int32_t 
     return q->shape[0] <= 65535 ? NULL : "it takes 65,535 tokens";
 }
 
-static const char *check_dense(const gpu_call *c, const gpu_traits *t) {
+static const char *check_all(const gpu_call *c, const gpu_traits *t, int hopper) {
     const char *why = check_attention(c, t);
     arg_attention a;
     if (why)
@@ -41,20 +42,36 @@ static const char *check_dense(const gpu_call *c, const gpu_traits *t) {
     memcpy(&a, c->arg, sizeof a);
     if (c->n_in != 6 || a.cap != 0 || a.chunk || a.window || !a.causal || a.alibi)
         return "it has no sinks, soft caps, chunks, windows or sight of what follows";
-    return check_latent(c, t, a.value, a.scale);
+    return check_latent(c, t, a.value, a.scale, hopper);
+}
+
+static const char *check_dense(const gpu_call *c, const gpu_traits *t) {
+    return check_all(c, t, 1);
+}
+
+static const char *check_dense_warp(const gpu_call *c, const gpu_traits *t) {
+    return check_all(c, t, 0);
 }
 
 static const char *check_whole(const gpu_call *c, const gpu_traits *t) {
     return c->v[1].shape[0] > LATENT_FEW ? check_dense(c, t) : "it is made for more tokens";
 }
 
-static const char *check_listed(const gpu_call *c, const gpu_traits *t) {
+static const char *check_some(const gpu_call *c, const gpu_traits *t, int hopper) {
     arg_sparse_attention a;
     const gpu_view *list = c->v + 7;
     memcpy(&a, c->arg, sizeof a);
     if (c->n_in != 7 || list->format != I32 || list->stride % 4 || list->shape[1] < 1)
         return "positions must be i32 (T, k)";
-    return check_latent(c, t, a.value, a.scale);
+    return check_latent(c, t, a.value, a.scale, hopper);
+}
+
+static const char *check_listed(const gpu_call *c, const gpu_traits *t) {
+    return check_some(c, t, 1);
+}
+
+static const char *check_listed_warp(const gpu_call *c, const gpu_traits *t) {
+    return check_some(c, t, 0);
 }
 
 static uint64_t scratch_cut(const gpu_call *c, const gpu_traits *t) {
@@ -66,6 +83,13 @@ static void grid_tiles(const gpu_call *c, gpu_grid *g, int whole) {
     const int tokens = c->v[1].shape[0], heads = c->v[1].shape[1], each = latent_tokens(heads, whole);
     *g = grid_of((int64_t)((tokens + each - 1) / each) * latent_tiles(heads),
                  whole ? 1 : latent_splits(tokens, heads, c->config), 1, LATENT_THREADS, LATENT_SHARED);
+}
+
+static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    const int tokens = c->v[1].shape[0], heads = c->v[1].shape[1];
+    (void)t;
+    *g = grid_of((int64_t)tokens * parts(heads, LATENT_WARP_ROWS), latent_splits(tokens, heads, c->config), 1,
+                 LATENT_WARP_THREADS, LATENT_WARP_SHARED);
 }
 
 static void grid_whole(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -87,8 +111,8 @@ static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 static const char *check_step(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *q = c->v + 1, *cache = c->v + 3, *w = c->v + 9;
-    if (t->arch < MADE_FOR)
-        return "needs compute capability 9.0";
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 8.0";
     if (!(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[2] > CHUNK || w->shape[2] % 4 ||
         w->shape[2] % 32)
         return "k_b must be packed (H, N, K), with K a multiple of 32, of 256 at most";
@@ -120,8 +144,8 @@ static uint64_t head_shared(const gpu_call *c) {
 
 static const char *check_head(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
-    if (t->arch < MADE_FOR)
-        return "needs compute capability 9.0";
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 8.0";
     if (!(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[2] % 4 || head_chunks(c) > HEAD_STEP_CHUNKS)
         return "weights must be packed (H, N, K), with K of 1,024 at most";
     if (x->format != F32 || y->format != F32 || y->shape[0] > LATENT_STEP_TOKENS || !aligned(x, 16))
@@ -145,6 +169,18 @@ const gpu_kernel cuda_latent_kernels[] = {
      .scratch = scratch_cut,
      .format_of = 2,
      .launch = {{"attention_cut", grid_cut, 1}, {"attention_cut_join", grid_join, 1}},
+     .configs = {1, 2, 4, 8, 16, 32, 64}},
+    {.op = "attention",
+     .check = check_dense_warp,
+     .scratch = scratch_cut,
+     .format_of = 2,
+     .launch = {{"attention_latent_warp", grid_warp, 1}, {"attention_cut_join", grid_join, 1}},
+     .configs = {1, 2, 4, 8, 16, 32, 64}},
+    {.op = "sparse_attention",
+     .check = check_listed_warp,
+     .scratch = scratch_cut,
+     .format_of = 2,
+     .launch = {{"attention_listed_warp", grid_warp, 1}, {"attention_listed_join", grid_join, 1}},
      .configs = {1, 2, 4, 8, 16, 32, 64}},
     {.op = "sparse_attention",
      .check = check_listed,

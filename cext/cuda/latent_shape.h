@@ -40,6 +40,20 @@ enum {
     LATENT_SHARED = LATENT_BARRIERS + 64 + 1024 /* to begin at a multiple of 1024 */
 };
 
+/* Of latent_warp.cu: rows of a tile, all of one token, positions of a step, and of shared memory the stages, then the parts of a step's scores,
+ * then the rows' scales. */
+enum {
+    LATENT_WARP_ROWS = 16,
+    LATENT_WARP_KEYS = 32,
+    LATENT_WARP_THREADS = 256,
+    LATENT_WARP_STAGE = LATENT_WARP_KEYS * LATENT_D * 2,
+    LATENT_WARP_PITCH = LATENT_WARP_KEYS + 8 /* floats of a row of scores */,
+    LATENT_WARP_PARTS = 4,
+    LATENT_WARP_SCORES = 2 * LATENT_WARP_STAGE,
+    LATENT_WARP_SCALES = LATENT_WARP_SCORES + LATENT_WARP_PARTS * LATENT_WARP_ROWS * LATENT_WARP_PITCH * 4,
+    LATENT_WARP_SHARED = LATENT_WARP_SCALES + LATENT_WARP_ROWS * 4
+};
+
 /* Tiles of a token. */
 LATENT_FN int latent_tiles(int heads) {
     return (heads + LATENT_ROWS - 1) / LATENT_ROWS;

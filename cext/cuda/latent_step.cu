@@ -50,7 +50,6 @@ static __device__ __forceinline__ void latent_row(const gpu_call &c, int t, floa
 }
 
 template <class F> static __device__ __forceinline__ void latent_step(const gpu_call &c) {
-#if __CUDA_ARCH__ >= 900
     __shared__ __align__(128) char chunk[LATENT_STEP_WAVES][F::BYTES], acts[LATENT_STEP_ACTS];
     __shared__ float row[LATENT_STEP_MOST];
     __shared__ __align__(8) uint64_t bars[LATENT_STEP_WAVES];
@@ -68,14 +67,10 @@ template <class F> static __device__ __forceinline__ void latent_step(const gpu_
         return;
     }
     const uint32_t bar = shared_address(bars + wave);
-    if (lane == 0 && tile < tiles && columns > 0) {
-        barrier_init(bar, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        barrier_expect(bar, F::BYTES);
-        copy_bulk(shared_address(chunk[wave]), (const char *)c.v[9].data + head * c.v[9].stride + tile * F::BYTES,
-                  F::BYTES, bar, read_once());
-    }
-    __syncwarp();
+    wave_barriers(bar, 1);
+    if (wave_asks() && tile < tiles && columns > 0)
+        wave_fetch(shared_address(chunk[wave]), (const char *)c.v[9].data + head * c.v[9].stride + tile * F::BYTES,
+                   F::BYTES, bar, read_once());
     wait_before();
     launch_next();
     const int each = c.v[1].shape[2], n_rot = c.v[7].shape[1];
@@ -102,7 +97,6 @@ template <class F> static __device__ __forceinline__ void latent_step(const gpu_
                                  ((const arg_rope_latent_write *)c.arg)->style, i),
                      y);
     }
-#endif
 }
 
 #define LATENT_STEP(f)                                                                                                 \
@@ -111,7 +105,6 @@ template <class F> static __device__ __forceinline__ void latent_step(const gpu_
         latent_step<tile_##f>(c);                                                                                      \
     }
 template <class F> static __device__ __forceinline__ void head_step(const gpu_call &c) {
-#if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char shared[];
     __shared__ __align__(8) uint64_t bars[LATENT_STEP_WAVES];
     const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, from = blockIdx.y * GEMV_COLUMNS;
@@ -121,15 +114,11 @@ template <class F> static __device__ __forceinline__ void head_step(const gpu_ca
     const int columns = min(GEMV_COLUMNS, rows_now(c, c.v[0]) - from), most = min(GEMV_COLUMNS, c.v[0].shape[0]);
     char *chunk = shared + wave * chunks * F::BYTES, *acts = shared + LATENT_STEP_WAVES * chunks * F::BYTES;
     const uint32_t bar = shared_address(bars + wave);
-    if (lane == 0 && tile < tiles && columns > 0) {
-        barrier_init(bar, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        barrier_expect(bar, chunks * F::BYTES);
-        copy_bulk(shared_address(chunk),
-                  (const char *)c.v[2].data + head * c.v[2].stride + (int64_t)tile * chunks * F::BYTES,
-                  chunks * F::BYTES, bar, read_once());
-    }
-    __syncwarp();
+    wave_barriers(bar, 1);
+    if (wave_asks() && tile < tiles && columns > 0)
+        wave_fetch(shared_address(chunk),
+                   (const char *)c.v[2].data + head * c.v[2].stride + (int64_t)tile * chunks * F::BYTES,
+                   chunks * F::BYTES, bar, read_once());
     wait_before();
     launch_next();
     for (int task = wave; task < columns * chunks; task += LATENT_STEP_WAVES) {
@@ -149,7 +138,6 @@ template <class F> static __device__ __forceinline__ void head_step(const gpu_ca
     for (int h = 0; h < 2 && lane % 4 < columns; h++)
         if (tile * TILE_ROWS + lane / 4 + 8 * h < rows)
             y[tile * TILE_ROWS + lane / 4 + 8 * h] = acc[h];
-#endif
 }
 
 #define HEAD_STEP(f)                                                                                                   \

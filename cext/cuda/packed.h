@@ -22,16 +22,19 @@
 enum { TILE_ROWS = 16, CHUNK = 256 };               /* a chunk of a tile */
 enum { PACKED_FLAG = 1 << 24, PACKED_MOST = 4352 }; /* HAL_PACKED; the largest chunk */
 /* Bits of gpu_call.mode. GELU: the gate of GATED. POST, with NORM: what is normalized is h = residual + rms_norm(x, post), which
- * the output holds after the products' columns. */
+ * the output holds after the products' columns. SMALL, of batch.cu: groups of less shared memory. */
 enum {
     PRODUCT_ADD = 1,
     PRODUCT_GATED = 2,
     PRODUCT_NORM = 4,
     PRODUCT_DETERMINISTIC = 8,
     PRODUCT_GELU = 16,
-    PRODUCT_POST = 32
+    PRODUCT_POST = 32,
+    PRODUCT_SMALL = 64
 };
 enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 }; /* columns and matrices: at most */
+/* Waves of gemv_8.cu's groups, and the shared memory up to which they have a third stage. */
+enum { GEMV_FEW_WAVES = 8, GEMV_FEW_SHARED = 99 << 10 };
 
 #ifdef __CUDACC__
 /* The same as constant expressions: a switch would become branches at the start of every kernel. */
@@ -87,19 +90,26 @@ typedef struct {
     int part, acts, bars, squares, bytes; /* offsets; total bytes */
 } gemv_plan;
 
-BOTH gemv_plan gemv_plan_of(int chunk_bytes, int columns, int chunks) {
+BOTH gemv_plan gemv_plan_staged(int waves, int stages, int chunk_bytes, int columns, int chunks) {
     gemv_plan p;
-    p.stages = 2; /* deeper rings are no faster: measured with 2 to 5 stages */
+    p.stages = stages;
     p.chunk_bytes = chunk_bytes;
     p.batch = columns == 1 ? 4 : 2;
     p.chunks = chunks;
     p.act_bytes = gemv_chunk_bytes(columns);
-    p.part = GEMV_WAVES * p.stages * chunk_bytes;
-    p.acts = p.part + 2 * p.batch * GEMV_WAVES * 16 * 4 * columns;
+    p.part = waves * p.stages * chunk_bytes;
+    p.acts = p.part + 2 * p.batch * waves * 16 * 4 * columns;
     p.bars = p.acts + (chunks * p.act_bytes + 15) / 16 * 16;
-    p.squares = p.bars + GEMV_WAVES * p.stages * 8;
-    p.bytes = p.squares + 2 * GEMV_WAVES * 4 * 4; /* of the norm, then of the post-norm */
+    p.squares = p.bars + waves * p.stages * 8;
+    p.bytes = p.squares + 2 * waves * 4 * 4; /* of the norm, then of the post-norm */
     return p;
+}
+
+/* Of 16 waves deeper rings are no faster: measured with 2 to 5 stages. */
+BOTH gemv_plan gemv_plan_of(int waves, int chunk_bytes, int columns, int chunks) {
+    gemv_plan p = gemv_plan_staged(waves, waves == GEMV_WAVES ? 2 : 3, chunk_bytes, columns, chunks);
+    return waves == GEMV_WAVES || p.bytes <= GEMV_FEW_SHARED ? p
+                                                             : gemv_plan_staged(waves, 2, chunk_bytes, columns, chunks);
 }
 
 #endif

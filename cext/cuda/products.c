@@ -5,12 +5,13 @@
  * differ in format. Only these kernels read packed weights, so together they take any number of columns and rows.
  */
 #include "batch.h"
+#include "family.h"
 #include "products.h"
 #include "tables.h"
 
 enum { FORMAT_F16 = 1, FORMAT_BF16 = 30 /* as GGUF numbers them */ };
 enum { DENSE_FIXED = 1024 /* dense.cu's shared memory beside the activations */ };
-enum { LEAST_ARCH = 90, THREADS = 256, MOST_TOKENS = 65472 /* limit of a grid's second dimension, a multiple of 64 */ };
+enum { THREADS = 256, MOST_TOKENS = 65472 /* limit of a grid's second dimension, a multiple of 64 */ };
 
 const char *cuda_activations_fault(const gpu_call *c, uint32_t mode) {
     const gpu_view *y = c->v, *x = c->v + 1, *r = c->v + c->n_in, *norm = c->v + product_last(c, mode) + 1;
@@ -56,48 +57,87 @@ static int largest(const gpu_call *c, uint32_t mode) {
     return most;
 }
 
-static gemv_plan plan_of(const gpu_call *c, uint32_t mode) {
-    return gemv_plan_of(largest(c, mode), c->v[0].shape[0], packed_chunks(&c->v[1]));
+static gemv_plan plan_of(const gpu_call *c, uint32_t mode, int waves) {
+    return gemv_plan_of(waves, largest(c, mode), c->v[0].shape[0], packed_chunks(&c->v[1]));
 }
 
-static const char *check_gemv(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+static const char *check_waves(const gpu_call *c, const gpu_traits *t, uint32_t mode, int waves) {
     const char *fault = cuda_product_fault(c, mode);
     if (fault)
         return fault;
     if (t->arch < LEAST_ARCH)
-        return "needs compute capability 9.0";
+        return "needs compute capability 8.0";
     if (c->v[0].shape[0] > GEMV_COLUMNS || product_last(c, mode) - 1 > GEMV_MATRICES)
         return "more columns or weights than it takes";
-    return plan_of(c, mode).bytes > t->shared ? "its rows are too long for shared memory" : 0;
+    return plan_of(c, mode, waves).bytes > t->shared ? "its rows are too long for shared memory" : 0;
 }
 
-static const char *check_same(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+static const char *check_gemv(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    return check_waves(c, t, mode, GEMV_WAVES);
+}
+
+/* Of gemv_8.cu. */
+static const char *check_gemv_8(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    return t->arch == HOPPER_ARCH ? "it is made for devices with less shared memory"
+                                  : check_waves(c, t, mode, GEMV_FEW_WAVES);
+}
+
+int cuda_gemv_takes(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    return !check_gemv(c, t, mode) || !check_gemv_8(c, t, mode);
+}
+
+static const char *of_one_format(const char *fault, const gpu_call *c, uint32_t mode) {
     int last = product_last(c, mode), i;
-    const char *fault = check_gemv(c, t, mode);
     for (i = 3; !fault && i <= last; i++)
         if (c->v[i].format != c->v[2].format)
             fault = "weights of several formats";
     return fault;
 }
 
-static const char *check_batch(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+/* sets: as in batch.h */
+static const char *check_batch(const gpu_call *c, const gpu_traits *t, uint32_t mode, int sets) {
     const char *fault = cuda_product_fault(c, mode);
     if (!fault && t->arch < LEAST_ARCH)
-        fault = "needs compute capability 9.0";
-    if (!fault && t->shared < BATCH_SHARED(4))
+        fault = "needs compute capability 8.0";
+    if (!fault && t->shared < BATCH_SHARED(sets))
         fault = "too little shared memory";
     return fault;
 }
 
-static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+static void grid_waves(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int waves) {
     int last = product_last(c, c->mode), i;
     int units = 0;
     for (i = 2; i <= last; i++)
         units += packed_tiles(&c->v[i]);
     units = c->mode & PRODUCT_GATED ? units / 2 : units;
     g->groups[0] = (uint32_t)(units < t->units ? units : t->units);
-    g->threads = GEMV_WAVES * 32;
-    g->shared = (uint32_t)plan_of(c, c->mode).bytes;
+    g->threads = (uint32_t)waves * 32;
+    g->shared = (uint32_t)plan_of(c, c->mode, waves).bytes;
+}
+
+/* The first chunks of the tiles that groups begin with. With a gate, a group begins with a tile of it and one of the other weight. */
+static void first_gemv(const gpu_call *c, const gpu_traits *t, gpu_ahead *a) {
+    enum { MOST = 10 << 20 /* bytes: what memory gives from a kernel's end to the next one's start, twice */ };
+    int gated = c->mode & PRODUCT_GATED ? 1 : 0, tiles = packed_tiles(c->v + 2);
+    int64_t chunk = packed_bytes(c->v[2].format), tile = chunk * packed_chunks(&c->v[1]), most = MOST >> gated;
+    if (t->arch == HOPPER_ARCH)
+        return; /* its kernels are launched early, and ask for their first weights then */
+    if (tiles > t->units && tile * (tiles < 2 * t->units ? tiles : 2 * t->units) > most)
+        tiles = t->units;
+    tiles = tiles < 2 * t->units ? tiles : 2 * t->units;
+    a->at[0] = c->v[2].data;
+    a->at[1] = gated && c->v[3].format == c->v[2].format ? c->v[3].data : 0;
+    a->apart = (uint32_t)tile;
+    a->bytes = (uint32_t)(tile * tiles <= most ? tile : most / tiles / chunk * chunk);
+    a->tiles = (uint32_t)tiles;
+}
+
+static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_waves(c, t, g, GEMV_WAVES);
+}
+
+static void grid_gemv_8(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_waves(c, t, g, GEMV_FEW_WAVES);
 }
 
 const char *cuda_dense_fault(const gpu_call *c, uint32_t mode) {
@@ -122,7 +162,7 @@ const char *cuda_dense_fault(const gpu_call *c, uint32_t mode) {
 static const char *check_dense(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     if (t->arch < LEAST_ARCH || c->v[0].shape[0] > GEMV_COLUMNS ||
         4 * (int64_t)c->v[0].shape[0] * c->v[1].shape[1] + DENSE_FIXED > t->shared)
-        return "more columns than it takes, or a device before compute capability 9.0";
+        return "more columns than it takes, or a device before compute capability 8.0";
     return cuda_dense_fault(c, mode);
 }
 
@@ -163,28 +203,29 @@ static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 /* A check is not told the mode, so each op has its own. */
-#define CHECKS(name, mode)                                                                                             \
-    static const char *same_##name(const gpu_call *c, const gpu_traits *t) {                                           \
-        return check_same(c, t, mode);                                                                                 \
-    }                                                                                                                  \
-    static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) {                                          \
-        return check_gemv(c, t, mode);                                                                                 \
-    }                                                                                                                  \
-    static const char *dense_##name(const gpu_call *c, const gpu_traits *t) {                                          \
-        return check_dense(c, t, mode);                                                                                \
-    }                                                                                                                  \
-    static const char *batch_##name(const gpu_call *c, const gpu_traits *t) {                                          \
-        return check_batch(c, t, mode);                                                                                \
-    }
 #define CHECKS_OF_NORMED(name, mode)                                                                                   \
     static const char *same_##name(const gpu_call *c, const gpu_traits *t) {                                           \
-        return check_same(c, t, mode);                                                                                 \
+        return of_one_format(check_gemv(c, t, mode), c, mode);                                                         \
+    }                                                                                                                  \
+    static const char *same_8_##name(const gpu_call *c, const gpu_traits *t) {                                         \
+        return of_one_format(check_gemv_8(c, t, mode), c, mode);                                                       \
     }                                                                                                                  \
     static const char *dense_##name(const gpu_call *c, const gpu_traits *t) {                                          \
         return check_dense(c, t, mode);                                                                                \
     }                                                                                                                  \
     static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) {                                          \
         return check_gemv(c, t, mode);                                                                                 \
+    }                                                                                                                  \
+    static const char *mixed_8_##name(const gpu_call *c, const gpu_traits *t) {                                        \
+        return check_gemv_8(c, t, mode);                                                                               \
+    }
+#define CHECKS(name, mode)                                                                                             \
+    CHECKS_OF_NORMED(name, mode)                                                                                       \
+    static const char *batch_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_batch(c, t, mode, 4);                                                                             \
+    }                                                                                                                  \
+    static const char *small_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return check_batch(c, t, mode, 2);                                                                             \
     }
 CHECKS_OF_NORMED(normed, PRODUCT_NORM)
 CHECKS_OF_NORMED(posted, PRODUCT_NORM | PRODUCT_POST)
@@ -220,7 +261,7 @@ static const char *check_rows(const gpu_call *c, const gpu_traits *t) {
         return "it takes a packed weight and ids";
     if (y->format || ids->format != HAL_FORMAT_I32 || ids->shape[0] != y->shape[0])
         return "ids must be i32 (T) and the output f32 (T, D)";
-    return t->arch < LEAST_ARCH ? "needs compute capability 9.0" : 0;
+    return t->arch < LEAST_ARCH ? "needs compute capability 8.0" : 0;
 }
 
 static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -229,28 +270,31 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->threads = THREADS;
 }
 
-#define PRODUCT(op_, name, mode_)                                                                                      \
-    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},              \
-        {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},       \
-        {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}},                   \
-        {.op = op_,                                                                                                    \
-         .check = few_##name,                                                                                          \
-         .scratch = scratch_batch,                                                                                     \
-         .mode = mode_,                                                                                                \
-         .launch = {{"batch_convert", grid_convert, 0},                                                                \
-                    {"batch_16", grid_batch, 0},                                                                       \
-                    {"batch_finish", grid_finish, 0}}},                                                                \
-    {                                                                                                                  \
-        .op = op_, .check = many_##name, .scratch = scratch_batch, .mode = mode_,                                      \
-        .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}  \
-    }
-
-/* Fused norm, for few columns only: with many, a separate norm is cheap. */
+/* Of up to four columns; where the rings of 16 waves don't fit, of 8. */
+#define GEMV_ENTRY(op_, check_, mode_, of, kernel, grid_)                                                              \
+    {.op = op_,                                                                                                        \
+     .check = check_,                                                                                                  \
+     .mode = mode_,                                                                                                    \
+     .format_of = of,                                                                                                  \
+     .launch = {{kernel, grid_, 1}},                                                                                   \
+     .first = first_gemv,                                                                                              \
+     .ahead = 1}
 #define NORMED(op_, name, mode_)                                                                                       \
-    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},              \
-        {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}}, {     \
-        .op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}                      \
+    GEMV_ENTRY(op_, same_##name, mode_, 2, "gemv", grid_gemv),                                                         \
+        {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},       \
+        GEMV_ENTRY(op_, mixed_##name, mode_, 0, "gemv_mixed", grid_gemv),                                              \
+        GEMV_ENTRY(op_, same_8_##name, mode_, 2, "gemv_8", grid_gemv_8),                                               \
+        GEMV_ENTRY(op_, mixed_8_##name, mode_, 0, "gemv_8_mixed", grid_gemv_8)
+
+/* Of any number of columns. A fused norm is for few columns only: with many, a separate norm is cheap. */
+#define BATCH(op_, check_, mode_, kernel)                                                                              \
+    {                                                                                                                  \
+        .op = op_, .check = check_, .scratch = scratch_batch, .mode = mode_,                                           \
+        .launch = {{"batch_convert", grid_convert, 0}, {kernel, grid_batch, 0}, {"batch_finish", grid_finish, 0}}      \
     }
+#define PRODUCT(op_, name, mode_)                                                                                      \
+    NORMED(op_, name, mode_), BATCH(op_, few_##name, mode_, "batch_16"), BATCH(op_, many_##name, mode_, "batch_64"),   \
+        BATCH(op_, small_##name, (mode_) | PRODUCT_SMALL, "batch_32")
 
 const gpu_kernel cuda_products[] = {
     NORMED("norm_linear", normed, PRODUCT_NORM),
@@ -269,10 +313,8 @@ const gpu_kernel cuda_products[] = {
 
 /* Batch-invariant: one kernel for any number of columns, so the order of a sum depends on the matrices' shapes alone. */
 #define DETERMINISTIC(op_, name, mode_)                                                                                \
-    {                                                                                                                  \
-        .op = op_, .check = batch_##name, .scratch = scratch_batch, .mode = (mode_) | PRODUCT_DETERMINISTIC,           \
-        .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}  \
-    }
+    BATCH(op_, batch_##name, (mode_) | PRODUCT_DETERMINISTIC, "batch_64"),                                             \
+        BATCH(op_, small_##name, (mode_) | PRODUCT_DETERMINISTIC | PRODUCT_SMALL, "batch_32")
 
 const gpu_kernel cuda_deterministic_products[] = {
     DETERMINISTIC("linear", plain, 0),

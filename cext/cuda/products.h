@@ -9,6 +9,8 @@
 const char *cuda_activations_fault(const gpu_call *, uint32_t mode);
 /* Checks a product of packed weights in this mode (PRODUCT_...). */
 const char *cuda_product_fault(const gpu_call *, uint32_t mode);
+/* Whether gemv.cu or gemv_8.cu computes the product. */
+int cuda_gemv_takes(const gpu_call *, const gpu_traits *, uint32_t mode);
 /* Checks a product of F16 or BF16 weights in the file's layout. */
 const char *cuda_dense_fault(const gpu_call *, uint32_t mode);
 /* Checks a product that columns.cu and wide.cu compute with the same bits for any number of columns, on which it does not depend. */

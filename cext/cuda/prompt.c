@@ -5,11 +5,13 @@
 #include "check.h"
 #include "check_tokens.h"
 #include "columns.h"
+#include "family.h"
 #include "products.h"
 #include "tables.h"
 #include "tiles.h"
+#include "wide_warp.h"
 
-enum { ARCH = 90, SPAN_NUMBERS = 1024 };
+enum { SPAN_NUMBERS = 1024 };
 enum {
     MANY = 64 /* tokens; up to these, packed weights use other kernels */,
     MANY_PLAIN = 4 /* likewise, other weights */
@@ -37,8 +39,8 @@ static const char *check_weight(const gpu_view *w, int64_t k) {
 /* Checks common to all ops; `weights`: number of weights. */
 static const char *check_many(const gpu_call *c, const gpu_traits *t, int weights) {
     const gpu_view *y = c->v, *x = c->v + 1;
-    if (t->arch != ARCH)
-        return "it is made for sm_90";
+    if (t->arch < LEAST_ARCH)
+        return "it needs compute capability 8.0";
     if (x->format != F32 || y->format != F32 || x->shape[0] != y->shape[0])
         return "x and the output must be f32";
     if (!words_aligned(x, 16) || !words_aligned(y, 8) || width(y) % 2)
@@ -67,6 +69,10 @@ static const char *check_tokens(const gpu_call *c, int weights) {
     return c->v[1].shape[0] > (packed || exact ? MANY : MANY_PLAIN) ? NULL : "it is made for more tokens";
 }
 
+static const char *check_hopper(const gpu_traits *t) {
+    return t->arch == HOPPER_ARCH ? NULL : "it is made for sm_90";
+}
+
 static const char *check_wide(const gpu_call *c, const gpu_traits *t, int64_t columns) {
     return rounds(c, t, columns, 256) <= rounds(c, t, columns, 128) ? NULL
                                                                     : "narrower tiles keep more of the device busy";
@@ -86,7 +92,8 @@ static const char *narrow_linear(const gpu_call *c, const gpu_traits *t) {
 }
 
 static const char *wide_linear(const gpu_call *c, const gpu_traits *t) {
-    const char *why = narrow_linear(c, t);
+    const char *why = check_hopper(t);
+    why = why ? why : narrow_linear(c, t);
     return why ? why : check_wide(c, t, width(c->v));
 }
 
@@ -106,7 +113,8 @@ static const char *narrow_add(const gpu_call *c, const gpu_traits *t) {
 }
 
 static const char *wide_add(const gpu_call *c, const gpu_traits *t) {
-    const char *why = narrow_add(c, t);
+    const char *why = check_hopper(t);
+    why = why ? why : narrow_add(c, t);
     return why ? why : check_wide(c, t, width(c->v));
 }
 
@@ -125,15 +133,38 @@ static const char *narrow_swiglu(const gpu_call *c, const gpu_traits *t) {
 }
 
 static const char *wide_swiglu(const gpu_call *c, const gpu_traits *t) {
-    const char *why = narrow_swiglu(c, t);
+    const char *why = check_hopper(t);
+    why = why ? why : narrow_swiglu(c, t);
     return why ? why : check_wide(c, t, 2 * width(c->v));
 }
+
+/* Of each op: the check of wide.cu's kernel with narrow tiles, what its kernels can compute at any speed, and the check of
+ * wide_warp.cu's kernel. */
+#define WIDE_CHECKS(kind)                                                                                              \
+    static const char *hopper_##kind(const gpu_call *c, const gpu_traits *t) {                                         \
+        const char *why = check_hopper(t);                                                                             \
+        return why ? why : narrow_##kind(c, t);                                                                        \
+    }                                                                                                                  \
+    static const char *able_hopper_##kind(const gpu_call *c, const gpu_traits *t) {                                    \
+        const char *why = check_hopper(t);                                                                             \
+        return why ? why : able_##kind(c, t);                                                                          \
+    }                                                                                                                  \
+    static const char *warp_##kind(const gpu_call *c, const gpu_traits *t) {                                           \
+        if (t->arch == HOPPER_ARCH || t->shared < WIDE_WARP_SHARED)                                                    \
+            return "it is made for devices without wgmma, with 96 KB of shared memory for a group";                    \
+        return narrow_##kind(c, t);                                                                                    \
+    }
+WIDE_CHECKS(linear)
+WIDE_CHECKS(add)
+WIDE_CHECKS(swiglu)
 
 const char *cuda_fixed_fault(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     int dense = !(c->v[2].format & PACKED_FLAG);
     const char *why = c->n_in < 2 ? "it takes x and weights"
                       : dense     ? cuda_dense_fault(c, mode)
                                   : cuda_product_fault(c, mode);
+    if (!why)
+        why = check_hopper(t);
     if (!why)
         why = mode & PRODUCT_ADD ? able_add(c, t) : mode & PRODUCT_GATED ? able_swiglu(c, t) : able_linear(c, t);
     return why ? why : t->shared < COLUMNS_SHARED + 4096 ? "the device has too little memory for a group" : NULL;
@@ -182,6 +213,12 @@ static void grid_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     grid_products(c, t, g, 128, tiles_shared(128));
 }
 
+static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(parts(c->v[1].shape[0], PANEL_ROWS), parts(tiles_columns(c), PANEL_ROWS), 1, WIDE_WARP_THREADS,
+                 WIDE_WARP_SHARED);
+}
+
 /* --- attention */
 
 /* Kernels of attention: for heads of exactly `exact` numbers, plain scores and sight of what is behind, or, where that is 0, of up to `wide` numbers in
@@ -190,7 +227,9 @@ typedef struct {
     int exact, wide, split, group;
 } attention_kind;
 
-static const char *check_kind(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+/* many: attention_wide takes part. */
+static const char *check_kind(const gpu_call *c, const gpu_traits *t, const attention_kind *n, int many) {
+    int hopper = t->arch == HOPPER_ARCH;
     int32_t d = c->v[1].shape[2], group = c->v[1].shape[1] / c->v[2].shape[1];
     arg_attention a;
     memcpy(&a, c->arg, sizeof a);
@@ -198,14 +237,16 @@ static const char *check_kind(const gpu_call *c, const gpu_traits *t, const atte
         return "it is made for heads of 64, 128 or 256 numbers without soft caps, ALiBi and sight of what follows";
     if (d > n->wide || d % 8)
         return "it is made for heads of up to 512 numbers, a multiple of 8";
+    if (many && !hopper && column_parts(n->wide) > 1)
+        return "heads of more than 256 numbers need wgmma";
     if (n->exact && n->group == 8 && n->exact < 256 && group > 8)
         return "a KV head may have 8 heads at most";
-    return split_shared(n->split, n->group) <= t->shared && wide_shared(n->wide) <= t->shared
+    return split_shared(n->split, n->group, hopper) <= t->shared && (!many || wide_shared(n->wide, hopper) <= t->shared)
                ? NULL
                : "the device has too little memory for a group";
 }
 
-static const char *check_heads(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+static const char *check_heads(const gpu_call *c, const gpu_traits *t, const attention_kind *n, int many) {
     const char *why = check_attention(c, t);
     const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
     int32_t block = k->shape[2];
@@ -215,13 +256,13 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, const att
     memcpy(&a, c->arg, sizeof a);
     if (a.value)
         return "it takes no values in keys";
-    if (t->arch != ARCH || k->format == F32 || k->format != v->format || k->shape[3] != v->shape[3])
-        return "it is made for sm_90, and keys and values of one format and size";
+    if (t->arch < LEAST_ARCH || k->format == F32 || k->format != v->format || k->shape[3] != v->shape[3])
+        return "it needs compute capability 8.0, and keys and values of one format and size";
     if (block < 16 || (block & (block - 1)) || !(a.scale > 0))
         return "a block may have 16, 32, 64 ... positions, and the scale must be positive";
     if (!words_aligned(q, 16) || !words_aligned(c->v, 8) || !words_aligned(k, 16) || !words_aligned(v, 16))
         return "rows must begin at whole words";
-    return c->v[6].stride % 4 ? "the table's rows must begin at whole words" : check_kind(c, t, n);
+    return c->v[6].stride % 4 ? "the table's rows must begin at whole words" : check_kind(c, t, n, many);
 }
 
 static uint64_t scratch_attention(const gpu_call *c, const gpu_traits *t) {
@@ -234,10 +275,10 @@ static int64_t walkers(const gpu_call *c) {
 }
 
 /* The query heads of a KV head are cut into parts of n->group. */
-static void grid_split(const gpu_call *c, gpu_grid *g, const attention_kind *n) {
+static void grid_split(const gpu_call *c, const gpu_traits *t, gpu_grid *g, const attention_kind *n) {
     int32_t kv = c->v[2].shape[1], group = c->v[1].shape[1] / kv;
     *g = grid_of(most_splits(c), (int64_t)kv * parts(group, n->group), walkers(c), 32 * WARPS,
-                 (uint64_t)split_shared(n->split, group < n->group ? group : n->group));
+                 (uint64_t)split_shared(n->split, group < n->group ? group : n->group, t->arch == HOPPER_ARCH));
 }
 
 static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -246,26 +287,24 @@ static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
         *g = grid_of(1, 1, 1, g->threads, 0); /* there is nothing to join */
 }
 
-static void grid_attention_wide(const gpu_call *c, gpu_grid *g, const attention_kind *n) {
+static void grid_attention_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g, const attention_kind *n) {
     int64_t tiles = (int64_t)tiles_of(c) * column_parts(n->wide);
-    *g = grid_of(tiles * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(n->wide));
+    *g = grid_of(tiles * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(n->wide, t->arch == HOPPER_ARCH));
 }
 
 #define HEADS(name, ...)                                                                                               \
     static const attention_kind kind_##name = {__VA_ARGS__};                                                           \
     static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
-        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_heads(c, t, &kind_##name);            \
+        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_heads(c, t, &kind_##name, 0);         \
     }                                                                                                                  \
     static const char *many_##name(const gpu_call *c, const gpu_traits *t) {                                           \
-        return check_heads(c, t, &kind_##name);                                                                        \
+        return check_heads(c, t, &kind_##name, 1);                                                                     \
     }                                                                                                                  \
     static void grid_split_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                               \
-        (void)t;                                                                                                       \
-        grid_split(c, g, &kind_##name);                                                                                \
+        grid_split(c, t, g, &kind_##name);                                                                             \
     }                                                                                                                  \
     static void grid_wide_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                                \
-        (void)t;                                                                                                       \
-        grid_attention_wide(c, g, &kind_##name);                                                                       \
+        grid_attention_wide(c, t, g, &kind_##name);                                                                    \
     }
 HEADS(64_8, 64, 64, 64, 8)
 HEADS(64_16, 64, 64, 64, 16)
@@ -280,7 +319,7 @@ HEADS(any_512, 0, 512, 512, 8)
 /* --- attention under PRODUCT_DETERMINISTIC: no check but FEW's asks for the tokens, and both entries give the same bits */
 
 static const char *check_fixed_heads(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
-    const char *why = check_heads(c, t, n);
+    const char *why = check_heads(c, t, n, 1);
     return why || c->v[1].shape[1] / c->v[2].shape[1] <= FIXED_ROWS ? why : "a KV head may have 64 heads at most";
 }
 
@@ -323,11 +362,26 @@ FIXED_HEADS(128)
 const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_ATTENTION(128), {0}};
 
 #define PRODUCT(op, mode, kind)                                                                                        \
-    {op,          wide_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}},     \
-     able_##kind, {0}},                                                                                                \
+    {op,                                                                                                               \
+     wide_##kind,                                                                                                      \
+     scratch_many,                                                                                                     \
+     mode,                                                                                                             \
+     0,                                                                                                                \
+     {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}},                                                      \
+     able_hopper_##kind,                                                                                               \
+     {0}},                                                                                                             \
+        {op,                                                                                                           \
+         hopper_##kind,                                                                                                \
+         scratch_many,                                                                                                 \
+         mode,                                                                                                         \
+         0,                                                                                                            \
+         {{"wide_tiles", grid_tiles, 0}, {op "_narrow", grid_narrow, 0}},                                              \
+         able_hopper_##kind,                                                                                           \
+         {0}},                                                                                                         \
     {                                                                                                                  \
-        op, narrow_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_narrow", grid_narrow, 0}},     \
-            able_##kind, {0}                                                                                           \
+        op, warp_##kind, scratch_many, mode, 0, {                                                                      \
+            {"wide_tiles", grid_tiles, 0}, {op "_warp", grid_warp, 0}                                                  \
+        }                                                                                                              \
     }
 
 #define SPLITS {1, 2, 4, 8, 16, 32}

@@ -2,16 +2,12 @@
 #include <string.h>
 
 #include "check.h"
+#include "family.h"
 #include "heads.h"
 #include "small.h"
 #include "tables.h"
 
-enum {
-    EARLY_ARCH = 90,
-    NORM_MOST = 4 * NORM_PARTS * NORM_THREADS,
-    NORM_LINEAR_TOKENS = 16,
-    NORM_LINEAR_BYTES = 48 << 10
-};
+enum { NORM_MOST = 4 * NORM_PARTS * NORM_THREADS, NORM_LINEAR_TOKENS = 16, NORM_LINEAR_BYTES = 48 << 10 };
 
 static int whole(const gpu_view *v) {
     return v->data % 16 == 0 && v->stride % 16 == 0;
@@ -20,8 +16,8 @@ static int whole(const gpu_view *v) {
 /* Of rms_norm, and of rms_norm_add with its residual. */
 static const char *check_norm_rows(const gpu_call *c, const gpu_traits *t) {
     int32_t d = c->v[2].shape[0];
-    if (t->arch < EARLY_ARCH)
-        return "it is launched early, which needs compute capability 9.0";
+    if (t->arch < LEAST_ARCH)
+        return "it needs compute capability 8.0";
     if (c->v[0].shape[0] > MOST_TOKENS || d % 4 || d > NORM_MOST)
         return "more tokens or wider rows than it takes, or rows that are not whole groups of four numbers";
     return whole(c->v) && whole(c->v + 1) && c->v[2].data % 16 == 0 && (c->n_in == 2 || whole(c->v + 3))
@@ -36,8 +32,8 @@ static void grid_norm_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) 
 
 static const char *check_linear_rows(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *x = c->v + 1;
-    if (t->arch < EARLY_ARCH)
-        return "it is launched early, which needs compute capability 9.0";
+    if (t->arch < LEAST_ARCH)
+        return "it needs compute capability 8.0";
     for (uint32_t i = 2; i <= c->n_in; i++)
         if (c->v[i].format != F32 || !whole(c->v + i))
             return "weights must be f32, rows whole groups of four numbers";
@@ -56,8 +52,8 @@ static void grid_linear_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g
 /* More tokens take the norm once, in a kernel of its own. */
 static const char *check_norm_linear_rows(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2, *norm = c->v + 3;
-    if (t->arch < EARLY_ARCH)
-        return "it is launched early, which needs compute capability 9.0";
+    if (t->arch < LEAST_ARCH)
+        return "it needs compute capability 8.0";
     if (c->n_in != 3 || w->format != F32 || norm->format != F32 || !whole(w) || norm->data % 16)
         return "it takes one weight, f32, whose rows are whole groups of four numbers";
     return x->format == F32 && y->shape[0] <= NORM_LINEAR_TOKENS && width(x) % 4 == 0 && whole(x) &&
@@ -104,8 +100,8 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d
     int32_t block = k->shape[2];
     arg_rope_qkv_attention a;
     memcpy(&a, c->arg, sizeof a);
-    if (t->arch != EARLY_ARCH || q->shape[0] != 1)
-        return "it is made for sm_90 and one token";
+    if (t->arch < LEAST_ARCH || q->shape[0] != 1)
+        return "it is made for one token, and needs compute capability 8.0";
     if (k->shape[3] != d || v->shape[3] != d || q->shape[2] != d || k->format != v->format || !cached(k->format) ||
         v->shape[2] != block || block < LEAST_BLOCK || (block & (block - 1)))
         return "keys and values must be of one format, in blocks of 16, 32, 64 ... positions";
@@ -115,7 +111,8 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d
         return "a KV head may have 8 heads at most";
     if (!whole(q) || !whole(c->v + 8) || !whole(c->v + 9) || !whole(k) || !whole(v))
         return "rows must begin at whole words";
-    return heads_shared(d, q->shape[1] / k->shape[1]) <= t->shared ? NULL : "too little shared memory";
+    return heads_shared(d, q->shape[1] / k->shape[1], t->arch == HOPPER_ARCH) <= t->shared ? NULL
+                                                                                           : "too little shared memory";
 }
 
 static const char *check_heads_64(const gpu_call *c, const gpu_traits *t) {
@@ -128,9 +125,8 @@ static const char *check_heads_128(const gpu_call *c, const gpu_traits *t) {
 
 static void grid_heads(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *q = c->v + 1, *k = c->v + 2;
-    (void)t;
     *g = grid_of(most_splits(c), k->shape[1], 1, 32 * WARPS,
-                 (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1]));
+                 (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1], t->arch == HOPPER_ARCH));
 }
 
 static uint64_t scratch_heads(const gpu_call *c, const gpu_traits *t) {
@@ -145,6 +141,7 @@ static uint64_t scratch_heads(const gpu_call *c, const gpu_traits *t) {
      .format_of = 2,                                                                                                   \
      .launch = {{"attention_heads_" #d, grid_heads, 1}},                                                               \
      .configs = {1, 2, 4, 8, 16, 32},                                                                                  \
-     .counters = HEADS_BYTES}
+     .counters = HEADS_BYTES,                                                                                          \
+     .ahead = 2}
 
 const gpu_kernel cuda_heads_kernels[] = {HEADS(64), HEADS(128), {0}};

@@ -1,9 +1,8 @@
 /* states.c: kernel tables of states.cu: layers with a recurrent state. */
 #include "check.h"
+#include "family.h"
 #include "states_shape.h"
 #include "tables.h"
-
-enum { MADE_FOR = 90 };
 
 static int rows_are_whole(const gpu_view *v) {
     return v->data % 16 == 0 && v->stride % 16 == 0;
@@ -18,8 +17,8 @@ static arg_gated_scan_write arguments(const gpu_call *c) {
 /* Checks common to all; keys: the most N. */
 static const char *check_states(const gpu_call *c, const gpu_traits *t, int32_t keys) {
     const gpu_view *state = c->v + 6;
-    if (t->arch != MADE_FOR || CHUNK_SHARED > t->shared)
-        return "it is made for sm_90";
+    if (t->arch < LEAST_ARCH)
+        return "it needs compute capability 8.0";
     if (state->shape[2] > keys || state->shape[3] % 4)
         return "heads must have up to 128 keys (256 in calls of few tokens), and values in whole groups of four "
                "numbers";
@@ -44,6 +43,8 @@ static const char *check_wide(const gpu_call *c, const gpu_traits *t) {
 static const char *check_chunks(const gpu_call *c, const gpu_traits *t, int delta) {
     if (arguments(c).delta != delta)
         return "it is made for the other recurrence";
+    if (CHUNK_SHARED > t->shared)
+        return "it needs the shared memory of a group of sm_90";
     if (c->v[2].shape[2] % 8 || !rows_are_whole(c->v + 1) || !rows_are_whole(c->v + 2))
         return "keys must be whole groups of eight numbers, and their rows begin at groups of four";
     return check_states(c, t, STATE_KEYS);

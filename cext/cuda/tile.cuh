@@ -87,6 +87,49 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, uint32_
         : "memory");
 }
 
+/* --- a wave's ring of chunks in shared memory: each stage has a barrier, which completes when the chunk has come */
+
+/* Makes the barriers of the wave's `stages` stages, 8 bytes each. */
+__device__ __forceinline__ void wave_barriers(uint32_t bars, int stages) {
+    if ((int)threadIdx.x % 32 < stages) {
+        barrier_init(bars + 8 * (threadIdx.x % 32), HOPPER ? 1 : 32);
+#if HOPPER
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+    __syncwarp();
+}
+
+/* Whether this lane asks for chunks: a bulk copy takes one lane. */
+__device__ __forceinline__ bool wave_asks() {
+    return !HOPPER || threadIdx.x % 32 == 0;
+}
+
+/* Asks for a chunk; `bytes` is a multiple of 16. Called by the lanes of wave_asks(). */
+__device__ __forceinline__ void wave_fetch(uint32_t to, const char *from, int bytes, uint32_t bar, uint64_t policy) {
+#if HOPPER
+    barrier_expect(bar, bytes);
+    copy_bulk(to, from, bytes, bar, policy);
+#else
+    for (int i = 16 * (threadIdx.x % 32); i < bytes; i += 512)
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + i), "l"(from + i),
+                     "l"(policy)
+                     : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory");
+#endif
+}
+
+/* Brings what a later kernel reads first to the L2 cache, this group the share `own` of `all`: without early launches memory would
+ * idle from a kernel's last copy to the next one's first. */
+__device__ __forceinline__ void bring_ahead(const gpu_call &c, int own, int all, int thread, int threads) {
+    for (int tile = own; tile < (int)c.ahead.tiles; tile += all)
+        for (int m = 0; m < 2 && c.ahead.at[m]; m++) {
+            const char *from = (const char *)c.ahead.at[m] + (int64_t)tile * c.ahead.apart;
+            for (int i = 128 * thread; i < (int)c.ahead.bytes; i += 128 * threads)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+        }
+}
+
 /* Rows of the first dimension in this step. */
 __device__ __forceinline__ int rows_now(const gpu_call &c, const gpu_view &v) {
     if (v.count < 0)

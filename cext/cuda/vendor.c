@@ -4,6 +4,7 @@
 #include "vendor.h"
 
 #include "images.h"
+#include "lower.h"
 #include "tables.h"
 
 #include "cuda_images.inc"
@@ -22,6 +23,7 @@ static const char *driver(gpu_api *api) {
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor vendor = {.name = "cuda",
                                       .driver = driver,
+                                      .lower = cuda_lower,
                                       .archive = satchel_image_cuda,
                                       .kernels = cuda_tables,
                                       .deterministic = cuda_deterministic_tables,

@@ -1,8 +1,10 @@
-/* words.h: small PTX wrappers that CUDA kernels share. mbarriers and what uses them need sm_90 or newer. */
+/* words.h: small PTX wrappers that CUDA kernels share. A barrier that counts bytes needs sm_90 or newer. */
 #ifndef SATCHEL_CUDA_WORDS_H
 #define SATCHEL_CUDA_WORDS_H
 
 #include <stdint.h>
+
+#include "family.h"
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
@@ -20,9 +22,10 @@ static __device__ __forceinline__ void store_16(uint32_t to, uint4 x) {
 /* --- barriers in shared memory */
 
 static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
+#if HOPPER
 static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -39,5 +42,14 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  "r"(parity)
                  : "memory");
 }
+#else
+static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n .reg .pred done;\n again:\n"
+                 " mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+                 " @!done bra again;\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+#endif
 
 #endif

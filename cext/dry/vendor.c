@@ -4,6 +4,7 @@
 #include "vendor.h"
 
 #include "driver.h"
+#include "lower.h"
 #include "tables.h"
 
 static const gpu_image images[] = {{"kernels are names alone", 0}, {NULL, 0}};
@@ -11,6 +12,7 @@ static const gpu_image images[] = {{"kernels are names alone", 0}, {NULL, 0}};
 const gpu_vendor *gpu_vendor_entry(void) {
     static gpu_vendor vendor = {.name = "dry",
                                 .driver = dry_driver,
+                                .lower = cuda_lower,
                                 .images = images,
                                 .kernels = cuda_tables,
                                 .deterministic = cuda_deterministic_tables,

@@ -4,6 +4,9 @@
  * the same major and the highest minor that is not above the device's; a list from which the driver takes one by itself; PTX
  * of the highest capability, which it compiles; a source, which the vendor's run-time compiler does. Without an image of the
  * first name, the portable kernels, the device cannot be used; without another one the portable kernels compute in its place.
+ *
+ * A device that passes for an older one (vendor.h's lower()) takes lowered images alone: machine code of its own, of what the
+ * compiler makes for the older one.
  */
 #include "archive.h"
 
@@ -14,7 +17,7 @@
 #include "inflate.h"
 #include "os.h"
 
-enum { EXACT, FAMILY, LIST, PTX, SOURCE }; /* in the order of the above */
+enum { EXACT, FAMILY, LIST, PTX, SOURCE, LOWERED }; /* in the order of the above */
 enum { PAGE = 4096 /* code objects are mapped where they lie */, OUT_OF_MEMORY = 2 };
 
 typedef struct {
@@ -38,10 +41,13 @@ static const archive_image *image_of(const archive_head *head, uint32_t i) {
 
 static int fits(const hal_device *d, const archive_image *image) {
     uint32_t arch = (uint32_t)d->traits.arch;
+    if (d->traits.lowered != (image->kind == LOWERED))
+        return 0;
     switch (image->kind) {
     case EXACT:
         return image->number == arch;
     case FAMILY:
+    case LOWERED:
         return image->number / 10 == arch / 10 && image->number <= arch;
     case SOURCE:
         return d->vendor->compile != NULL;
@@ -116,8 +122,10 @@ static int no_image(const hal_device *d, const char *tried) {
     list_images(d, have, sizeof have);
     return hal_fail(
         HAL_E_UNSUPPORTED,
-        "no kernels were built for this device (compute capability %d.%d): the library has those for %s%s%s",
-        d->traits.arch / 10, d->traits.arch % 10, have, *tried ? "; " : "", tried);
+        "no kernels were built for this device (compute capability %d.%d%s): the library has those for %s%s%s",
+        d->traits.arch / 10, d->traits.arch % 10,
+        d->traits.lowered ? ", for which it passes; that needs a build with SATCHEL_CUDA_LOWERED" : "", have,
+        *tried ? "; " : "", tried);
 }
 
 /* --- loading */

@@ -64,7 +64,10 @@ static int read_traits(hal_device *d) {
                d->api.attribute(&d->traits.shared, is->shared, device) |
                d->api.attribute(&d->traits.wave, is->wave, device);
     d->traits.arch = 10 * major + minor;
-    return gpu_check(d, code, "asking what the device is");
+    if ((code = gpu_check(d, code, "asking what the device is")))
+        return code;
+    const char *wrong = d->vendor->lower ? d->vendor->lower(&d->traits) : NULL;
+    return wrong ? hal_fail(HAL_E_INVALID, "%s", wrong) : 0;
 }
 
 static int load_images(hal_device *d) {

@@ -13,7 +13,7 @@
 #include "error.h"
 #include "vendor.h"
 
-enum { GPU_MODULES = 24, GPU_PIECES = 2, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 16 };
+enum { GPU_MODULES = 32, GPU_PIECES = 2, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 16 };
 enum { GPU_PIECE = 16 << 20 };
 
 typedef struct {

@@ -7,7 +7,9 @@ NAME: the source that an image is compiled from. One image of each name is loade
 the first name a device cannot be used.
 ARCH: what an image is for. sm_80: machine code for 8.0 and later ones of that major; sm_90a: for 9.0 alone;
 compute_75: PTX, which the driver compiles for 7.5 and all later ones; source: a text for the vendor's
-run-time compiler; else a list of names, from which the driver takes one by itself (a fat binary, a bundle).
+run-time compiler; sm_90 of compute_80: machine code for 9.0 of what is compiled for 8.0, for a device that
+passes for one of that; else a list of names, from which the driver takes one by itself (a fat binary, a
+bundle).
 LEAST: the lowest compute capability of such a list, times 10; of the others it is in ARCH.
 
 Layout, little-endian: magic, number of images, DRIVER; for each image name, arch, kind, number, where it
@@ -24,12 +26,14 @@ MAGIC = b"SATCHEL1"
 HEAD = struct.Struct("<8sII")
 ENTRY = struct.Struct("<24s64sIIQQQ")
 # In the order in which a device tries them.
-EXACT, FAMILY, LIST, PTX, SOURCE = range(5)
+EXACT, FAMILY, LIST, PTX, SOURCE, LOWERED = range(6)
 BITS = 15  # of deflate's window
 
 
 def kind_of(least: int, arch: str) -> tuple[int, int]:
     """The kind and the number of an image."""
+    if lowered := re.fullmatch(r"sm_\d+a? of compute_(\d+)", arch):
+        return LOWERED, int(lowered[1])
     found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
     if not found:
         return (SOURCE if arch == "source" else LIST), least

@@ -20,6 +20,9 @@ typedef struct {
     /* Compiles an archive's source for the current device, when no image fits it. The result is freed by os_free(); NULL and
      * *why on failure. A NULL pointer: the vendor has no run-time compiler. */
     void *(*compile)(const char *source, const gpu_traits *, const char **why);
+    /* Lowers the traits to those of an older device, if the user asks for that. NULL, or what is wrong with what is asked. A NULL
+     * pointer: the vendor has no such switch. */
+    const char *(*lower)(gpu_traits *);
     const gpu_kernel *const *kernels; /* tables, specialized ones first, each ended by op == NULL; ended by NULL */
     const gpu_kernel *const *deterministic; /* replaces `kernels` under HAL_DETERMINISTIC; NULL: the same tables */
     const gpu_packing *packings;            /* ended by bytes == NULL */

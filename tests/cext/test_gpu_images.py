@@ -88,6 +88,26 @@ def test_the_highest_of_several_is_taken(opened: Opened) -> None:
     assert opened(90, archive=both).image == "PTX of compute_80, compiled by the driver"
 
 
+def test_a_card_that_passes_for_an_older_one_gets_code_for_that_alone(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine code of the card itself, of what is compiled for the older one."""
+    lowered = [("portable", f"sm_90 of compute_{n}") for n in (75, 80, 86)]
+    assert opened(90, archive=[*WHEEL, *lowered]).image == "sm_90a"
+    for asked, used in (("7.5", 75), ("8.0", 80), ("8.6", 86), ("8.9", 86)):
+        monkeypatch.setenv("SATCHEL_CUDA_CAPABILITY", asked)
+        info = opened(90, archive=[*WHEEL, *lowered])
+        assert info.image == f"sm_90 of compute_{used}" and info.variant == f"dry {asked}"
+    with pytest.raises(
+        DeviceError, match=r"8\.9, for which it passes; that needs a build with SATCHEL_CUDA_LOW"
+    ):
+        opened(90)
+    for wrong in ("9.0", "8", "8.1", "8.0x", "x"):
+        monkeypatch.setenv("SATCHEL_CUDA_CAPABILITY", wrong)
+        with pytest.raises(DeviceError, match=f"is '{wrong}': expected 7.5, 8.0.*below the device's own 9.0"):
+            opened(90)
+
+
 def test_code_that_the_driver_refuses_is_replaced_and_told(opened: Opened) -> None:
     assert opened(90, refused="sm_90a").image == (
         "PTX of compute_75, compiled by the driver; 2 of 3 files of kernels refused"

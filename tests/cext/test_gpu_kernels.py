@@ -12,9 +12,9 @@ from dataclasses import replace
 import fused_cases
 import numpy as np
 import pytest
-from devices import skip_without
+from devices import opened, skip_without
 from expert_cases import headed, products
-from gpus import GPUS
+from gpus import GPUS, OLDER
 from kernel_cases import CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
 from one_step import (
     CASES,
@@ -47,16 +47,15 @@ LARGE = 600_000  # multiply-adds of a product above which the emulation takes to
 LONG = 50_000  # positions that all tokens' heads see, beyond which a third of an attention's tokens will do
 
 
-@pytest.fixture(scope="module", params=GPUS)
-def name(request: pytest.FixtureRequest) -> str:
-    skip_without(request.param)
-    return str(request.param)
+@pytest.fixture(scope="module", params=[*GPUS, *OLDER])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    with opened(request.param) as device:
+        yield device
 
 
 @pytest.fixture(scope="module")
-def device(name: str) -> Iterator[Device]:
-    with find_backend(name).open() as opened:
-        yield opened
+def name(device: Device) -> str:
+    return device.name
 
 
 def plain(one: Case) -> Case:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from devices import opened
+from gpus import OLDER
 
 from satchel.runtime.device.device import Device
 
@@ -13,6 +14,13 @@ from satchel.runtime.device.device import Device
 @pytest.fixture(scope="module")
 def cuda() -> Iterator[Device]:
     with opened("cuda") as device:
+        yield device
+
+
+@pytest.fixture(scope="module", params=["cuda", *OLDER])
+def card(request: pytest.FixtureRequest) -> Iterator[Device]:
+    """The GPU, and as it passes for older ones."""
+    with opened(request.param) as device:
         yield device
 
 

@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import BLOCK, Tokens, attention_case
+from attention_cases import Tokens, attention_case
+from gpu_calls import FEW, RUNS, SHORT, attention
 from kernel_cases import check
-from one_step import Case, define, encode, f32, generator, plan_of, run
+from one_step import Case, define, generator, plan_of, run
 
 from satchel.runtime.device.device import Device
 
 FORMATS = ("f16", "bf16", "fp8", "q8_0", "q4_0")
-BOUND = 1e-4  # nmse: queries and weights are rounded to 11 bits, or to 8 with caches of bf16, q8_0 and q4_0
-FEW: Tokens = [(0, 300), (1, 2), (1, 3), (2, 1500)]
-RUNS: Tokens = [(0, p) for p in range(90, 290)] + [(1, p) for p in range(40)]
-SHORT: Tokens = [(s, 37 * s + p) for s in range(11) for p in range(3)]  # runs of few tokens
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"window": 50},
@@ -31,20 +28,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "ALiBi": {"alibi": 1},
     "all": {"cap": 20.0, "alibi": 1, "causal": 0},
 }
-
-
-def call(format: str, heads: tuple[int, int, int], tokens: Tokens, *, sinks: float = 0, **args: Any) -> Case:
-    """Caches of usual numbers. sinks: their size, 0: none."""
-    rng = generator(f"{format} {heads} {len(tokens)} {args}")
-    one = attention_case(rng, format, heads, tokens, scale=heads[2] ** -0.5)
-    q, k, v, *rest = one.inputs
-    _, kv, d = heads
-    shape = (k[0].shape[0], kv, BLOCK, -1)
-    caches = [(encode(format, f32(rng, shape[0] * kv * BLOCK, d)[0]).reshape(shape), format) for _ in (k, v)]
-    more = [f32(rng, heads[0], scale=sinks)] if sinks else []
-    more += [f32(rng, heads[0], scale=0.05)] if args.get("alibi") else []
-    args = {**one.args, **args}
-    return replace(one, inputs=(q, *caches, *rest, *more), args=args, bound=BOUND)
 
 
 def first_kernel(device: Device, one: Case) -> str:
@@ -73,8 +56,8 @@ def test_calls_get_a_kernel_of_tensor_cores(
     dry: Device, heads: tuple[int, int, int], args: dict[str, Any], wide: str, split: str
 ) -> None:
     few = f"attention_split_{split}_f16+attention_join_f16"
-    assert first_kernel(dry, call("f16", heads, FEW, **args)) == few
-    assert first_kernel(dry, call("f16", heads, RUNS, **args)) == f"attention_wide_{wide}_f16+{few}"
+    assert first_kernel(dry, attention("f16", heads, FEW, **args)) == few
+    assert first_kernel(dry, attention("f16", heads, RUNS, **args)) == f"attention_wide_{wide}_f16+{few}"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +75,7 @@ def test_other_calls_get_portable_kernels(dry: Device, heads: tuple[int, int, in
 def test_kinds_of_attention_equal_the_definition(cuda: Device, format: str, kind: str) -> None:
     for i, tokens in enumerate((FEW, RUNS, SHORT)):
         for d, sinks in ((64, 0.0), (128, 4.0), (256, 0.0), (512, 30.0)):
-            one = call(format, (4, 2, d), tokens, sinks=sinks if i % 2 else 0.0, **KINDS[kind])
+            one = attention(format, (4, 2, d), tokens, sinks=sinks if i % 2 else 0.0, **KINDS[kind])
             assert "attention_split" in first_kernel(cuda, one)
             check(one, run(cuda, "attention", one), define("attention", one))
 
@@ -104,7 +87,7 @@ def test_heads_of_any_size_equal_the_definition(cuda: Device, format: str) -> No
     for d in sizes:
         for heads in ((3, 3, d), (20, 1, d)):
             for tokens in (FEW, RUNS):
-                one = call(format, heads, tokens)
+                one = attention(format, heads, tokens)
                 assert "attention_split" in first_kernel(cuda, one)
                 check(one, run(cuda, "attention", one), define("attention", one))
 
@@ -113,7 +96,7 @@ def test_heads_of_any_size_equal_the_definition(cuda: Device, format: str) -> No
 @pytest.mark.parametrize("tokens", [FEW, RUNS, SHORT])
 def test_a_head_that_sees_only_its_sink_is_small(cuda: Device, tokens: Tokens) -> None:
     """A sink far above all scores takes the weights; one far below takes none."""
-    one = call("f16", (4, 2, 64), tokens)
+    one = attention("f16", (4, 2, 64), tokens)
     for sink in (80.0, -80.0):
         full = replace(one, inputs=(*one.inputs, (np.full(4, sink, np.float32), "f32")))
         got = run(cuda, "attention", full)

@@ -12,18 +12,16 @@ import numpy as np
 import pytest
 from attention_cases import BLOCK, Tokens, attention_case
 from devices import skip_without
+from gpu_calls import COUNTS, PACKED, product, weights_of
 from kernel_cases import check
-from one_step import Case, define, encode, extremes, f32, generator, pack_inputs, plan_of, random_blocks, run
+from one_step import Case, define, encode, f32, generator, pack_inputs, plan_of, run
 
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.libraries import find_backend
 
-PACKED = ("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4")
 DENSE = ("f16", "bf16")
 OPS = ("linear", "linear_add", "linear_swiglu")
-BOUND = 5e-5  # nmse: weights and activations meet as bfloat16
-COUNTS = (1, 3, 8, 9, 16, 30, 64, 100, 128, 129, 300)
 CACHES = ("f16", "bf16", "fp8", "q8_0", "q4_0")
 # Across the borders of splits (512), steps (64) and tiles (128 tokens), in order and not; many short runs.
 LONG: Tokens = [(0, p) for p in range(440, 1100)]
@@ -44,27 +42,6 @@ def dry_fixed() -> Iterator[Device]:
     skip_without("dry")
     with find_backend("dry").open(deterministic=True) as device:
         yield device
-
-
-def product(op: str, format: str, tokens: int, k: int, n: int, *, wild: bool = False) -> Case:
-    rng = generator(f"{op} {format} {k} {n}")
-    block = f32(rng, max(COUNTS), k)[0]
-    if wild:
-        block[:12] = extremes(rng, 12, k)
-    pair = format.split("/") * 2  # one format, or those of two weights side by side
-    weights = [(random_blocks(rng, f, n, k), f) for f in pair[: 1 if op == "linear_add" else 2]]
-    for array, _ in weights:
-        for scale in {"d", "dmin", "m"} & set(array.dtype.names or ()):
-            array[scale] = (array[scale].astype(np.float32) / 64).astype(array.dtype[scale])
-    more = [f32(rng, max(COUNTS), n)] if op == "linear_add" else []
-    inputs = ((block[:tokens], "f32"), *weights, *[(a[:tokens], f) for a, f in more])
-    return Case(
-        f"{op} {format} {tokens}x{k}x{n}", inputs, (tokens, 2 * n if op == "linear" else n), bound=BOUND
-    )
-
-
-def weights_of(one: Case) -> tuple[int, ...]:
-    return tuple(i for i in range(1, len(one.inputs)) if one.inputs[i][1] in PACKED)
 
 
 def kernel_of(device: Device, op: str, one: Case) -> str:

@@ -31,10 +31,14 @@ STEPS: dict[str, tuple[int, Tokens]] = {
 }
 
 
+def has_wgmma(card: Device) -> bool:
+    return card.info().variant == "cuda 9.0"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("format", FORMATS_OF_TENSOR_CORES)
 @pytest.mark.parametrize("step", STEPS)
-def test_it_equals_the_cpus(cuda: Device, cpu: Device, format: str, step: str) -> None:
+def test_it_equals_the_cpus(card: Device, cpu: Device, format: str, step: str) -> None:
     heads, tokens = STEPS[step]
     rng = generator(f"{format} {step}")
     cache, place = past_of(rng, format, tokens, ROW)
@@ -42,14 +46,16 @@ def test_it_equals_the_cpus(cuda: Device, cpu: Device, format: str, step: str) -
     shape, args = (len(tokens), heads * LATENT), {"scale": 0.07, "window": 0, "cap": 0.0, "value": LATENT}
     one = Case(f"{format} {step}", inputs, shape, args=args, bound=ROUNDED)
     kernel = f"attention_cut_{format}+attention_cut_join_{format}"
-    if len(tokens) > 128:
+    if not has_wgmma(card):
+        kernel = f"attention_latent_warp_{format}+attention_cut_join_{format}"
+    elif len(tokens) > 128:
         kernel = f"attention_latent_{format}"
-    check(one, run(cuda, "attention", one, kernel=kernel), run(cpu, "attention", one))
+    check(one, run(card, "attention", one, kernel=kernel), run(cpu, "attention", one))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("format", FORMATS_OF_TENSOR_CORES)
-def test_listed_positions_equal_the_cpus(cuda: Device, cpu: Device, format: str) -> None:
+def test_listed_positions_equal_the_cpus(card: Device, cpu: Device, format: str) -> None:
     rng = generator(f"{format} listed")
     tokens = [(0, 5), (0, 699), (0, 700), (1, 63), (2, 64), (3, 0)]
     for heads, most in ((16, 64), (128, 300)):
@@ -61,5 +67,6 @@ def test_listed_positions_equal_the_cpus(cuda: Device, cpu: Device, format: str)
         inputs = (f32(rng, len(tokens), heads, ROW), cache, cache, *place, (positions, "i32"))
         shape, args = (len(tokens), heads * LATENT), {"scale": 0.07, "value": LATENT}
         one = Case(f"{format} {heads}", inputs, shape, args=args, bound=ROUNDED)
-        kernel = f"attention_listed_{format}+attention_listed_join_{format}"
-        check(one, run(cuda, "sparse_attention", one, kernel=kernel), run(cpu, "sparse_attention", one))
+        first = "attention_listed" if has_wgmma(card) else "attention_listed_warp"
+        kernel = f"{first}_{format}+attention_listed_join_{format}"
+        check(one, run(card, "sparse_attention", one, kernel=kernel), run(cpu, "sparse_attention", one))

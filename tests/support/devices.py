@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from satchel.errors import DeviceError
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.libraries import find_backend, libraries
 
@@ -29,7 +30,27 @@ def skip_without(name: str) -> None:
 
 
 @contextlib.contextmanager
+def passing_for(capability: str) -> Iterator[None]:
+    """A CUDA device that is opened meanwhile passes for one of this compute capability; "": of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        if capability:
+            patch.setenv("SATCHEL_CUDA_CAPABILITY", capability)
+        yield
+
+
+@contextlib.contextmanager
 def opened(name: str) -> Iterator[Device]:
-    skip_without(name)
-    with find_backend(name).open() as device:
-        yield device
+    """A device by its backend's name. "cuda 8.0": one that passes for that compute capability, as do all that
+    are opened meanwhile; the test is skipped where the library has no kernels for that.
+    """
+    backend, _, capability = name.partition(" ")
+    skip_without(backend)
+    with passing_for(capability):
+        try:
+            device = find_backend(backend).open()
+        except DeviceError as error:
+            if "SATCHEL_CUDA_LOWERED" not in str(error):
+                raise
+            pytest.skip(str(error))
+        with device:
+            yield device

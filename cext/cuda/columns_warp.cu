@@ -1,0 +1,212 @@
+/* columns_warp.cu: products of packed weights with several columns, in bf16 with float32 accumulators, by mma.sync: for
+ * devices that have no wgmma. Few columns and prompts alike.
+ *
+ * columns_convert brings the activations, or their norm, in order. A group has 128 or 256 rows, a tile of 16 for each of its
+ * eight or sixteen warps, and up to 64 columns. A warp dequantizes its rows in registers, the A operand, and multiplies all columns of the
+ * block, which the group's warps share in shared memory; so a weight is unpacked once for a block of columns. Weights (chunks of 256 columns of
+ * K, for each warp its own) and activations (steps of 64) come by cp.async through two rings. Where rows and columns make too
+ * few groups, `parts` of them split K: each leaves its sums in scratch, and the last one adds them in the order of the parts.
+ * A sum's order depends on the matrices, the number of columns that the call is made for and the device.
+ */
+#include "columns_convert.cuh"
+#include "columns_sums.cuh"
+#include "columns_warp.h"
+#include "hopper.h"
+#include "port.h"
+
+/* d += this warp's TILES tiles (w: its chunk of each, `apart` bytes from each other; table: their scales) times step p of four of
+ * the chunk, whose N columns lie at b. */
+template <class F, int N, int TILES>
+static __device__ __forceinline__ void warp_step(const char *w, int apart, uint32_t *table, uint32_t b, int p,
+                                                 float (&d)[TILES][N / 2]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, row = lane % 8 + (N > 8 ? lane / 16 * 8 : 0), half = lane / 8 % 2;
+    uint32_t word[TILES][2][4];
+    uint4 low[TILES], high[TILES];
+    if (p == 0) {
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+            store_scales<F>(w + t * apart, table + t * (COLUMNS_TABLE / 4));
+        __syncwarp();
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        columns_words<F>(w + t * apart, lane, p, word[t]);
+        low[t] = *(const uint4 *)(table + t * (COLUMNS_TABLE / 4) + g * 16 + 4 * p);
+        high[t] = *(const uint4 *)(table + t * (COLUMNS_TABLE / 4) + (g + 8) * 16 + 4 * p);
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t a[TILES][2][4];
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            const uint2 scale[2] = {j ? make_uint2(low[t].z, low[t].w) : make_uint2(low[t].x, low[t].y),
+                                    j ? make_uint2(high[t].z, high[t].w) : make_uint2(high[t].x, high[t].y)};
+            operand_of<F>(word[t][j], 0, scale, a[t][0]);
+            operand_of<F>(word[t][j], 1, scale, a[t][1]);
+        }
+        if constexpr (N == 8) {
+            uint32_t x[4]; /* both halves of the stretch at once */
+            load_matrices(x, b + row * 128 + (((2 * (2 * j + lane / 16) + half) ^ (row & 7)) << 4));
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+#pragma unroll
+                for (int t = 0; t < TILES; t++)
+                    mma_bf16(d[t], a[t][k][0], a[t][k][1], a[t][k][2], a[t][k][3], x[2 * k], x[2 * k + 1]);
+        } else {
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+#pragma unroll
+                for (int n = 0; n < N / 16; n++) {
+                    uint32_t x[4];
+                    load_matrices(x, b + (16 * n + row) * 128 + (((2 * (2 * j + k) + half) ^ (row & 7)) << 4));
+#pragma unroll
+                    for (int t = 0; t < TILES; t++) {
+                        mma_bf16(d[t] + 8 * n, a[t][k][0], a[t][k][1], a[t][k][2], a[t][k][3], x[0], x[1]);
+                        mma_bf16(d[t] + 8 * n + 4, a[t][k][0], a[t][k][1], a[t][k][2], a[t][k][3], x[2], x[3]);
+                    }
+                }
+        }
+    }
+}
+
+/* Leaves this group's part of the sums in scratch. True: it is the last one, and has the sums of all parts. */
+template <int NUMBERS, int THREADS>
+static __device__ __forceinline__ bool warp_exchange(const gpu_call &c, int group, int groups, float (&d)[NUMBERS]) {
+    __shared__ int last;
+    constexpr int64_t BLOCK = (int64_t)NUMBERS * THREADS;
+    const int parts = gridDim.y;
+    float *all = (float *)(c.scratch + columns_scratch(&c)) + group * BLOCK + 4 * threadIdx.x;
+    float *own = all + blockIdx.y * groups * BLOCK;
+#pragma unroll
+    for (int i = 0; i < NUMBERS; i += 4)
+        *(float4 *)(own + i * THREADS) = make_float4(d[i], d[i + 1], d[i + 2], d[i + 3]);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t *count = (uint32_t *)c.counters + group;
+        last = atomicAdd(count, 1) == (uint32_t)parts - 1;
+        if (last)
+            *count = 0;
+    }
+    __syncthreads();
+    if (!last)
+        return false;
+    __threadfence();
+#pragma unroll
+    for (int i = 0; i < NUMBERS; i++)
+        d[i] = 0.0f;
+    for (int part = 0; part < parts; part++)
+#pragma unroll
+        for (int i = 0; i < NUMBERS; i += 4) {
+            const float4 v = __ldcg((const float4 *)(all + part * groups * BLOCK + i * THREADS));
+            d[i] += v.x, d[i + 1] += v.y, d[i + 2] += v.z, d[i + 3] += v.w;
+        }
+    return true;
+}
+
+/* The group has 8 * ROWS tiles, each of its warps TILES of them. */
+template <int N, int ROWS, int TILES> static __device__ __forceinline__ void columns_warp(const gpu_call &c) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ team_rows where[COLUMNS_TEAMS];
+    constexpr int THREADS = WARP_THREADS * ROWS / TILES, TEAMS = 2 * ROWS, STEP = N * COLUMNS_K * 2;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]);
+    const int padded = 8 << columns_kind(c.v[0].shape[0]), blocks = (c.v[0].shape[0] + N - 1) / N;
+    const int block = blockIdx.x % blocks, first = block * N, parts = gridDim.y;
+    const int from = columns_part(chunks, blockIdx.y, parts),
+              count = columns_part(chunks, blockIdx.y + 1, parts) - from;
+    const warp_room r = warp_room_of(N, ROWS, columns_bytes(&c));
+    launch_next();
+    if (threadIdx.x < TEAMS)
+        where[threadIdx.x] = rows_of_team(c, blockIdx.x / blocks, threadIdx.x, TEAMS);
+    __syncthreads();
+    const team_rows team = where[warp * TILES / 4];
+    const int format = (int)(c.v[team.which].format & 0xFFFFFFu), bytes = packed_bytes(format),
+              apart = r.weight / (8 * ROWS);
+    char *const own = shared + r.weights + warp * TILES * apart;
+    uint32_t *const table = (uint32_t *)(shared + r.tables) + warp * TILES * (COLUMNS_TABLE / 4);
+    const char *data[TILES];
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        const int in = (warp * TILES + t) % 4;
+        data[t] = in * TILE_ROWS < team.left ? (const char *)c.v[team.which].data +
+                                                   ((int64_t)(team.row / TILE_ROWS + in) * chunks + from) * bytes
+                                             : nullptr;
+    }
+    const auto fetch_weights = [&](int k) {
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+            if (data[t])
+                for (int i = 16 * lane; i < bytes; i += 512)
+                    copy_16(shared_address(own + k % r.stages * r.weight + t * apart + i),
+                            data[t] + (int64_t)k * bytes + i, 1);
+    };
+    const char *columns = (const char *)c.scratch + ((int64_t)4 * from * padded + first) * 128;
+    const auto fetch_columns = [&](int s) {
+        for (int i = 16 * threadIdx.x; i < STEP; i += 16 * THREADS)
+            copy_16(shared_address(shared + s % WARP_STEPS * STEP + i), columns + (int64_t)s * padded * 128 + i, 1);
+    };
+    for (int k = 0; k < r.stages - 1 && k < count; k++)
+        fetch_weights(k);
+    wait_before();
+    const int now = min(rows_now(c, c.v[0]) - first, N), steps = 4 * count;
+    if (now <= 0) {
+        copies_wait<0>();
+        return;
+    }
+#pragma unroll
+    for (int s = 0; s < WARP_STEPS - 1; s++) {
+        if (s < steps)
+            fetch_columns(s);
+        copies_close();
+    }
+    float d[TILES][N / 2];
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            d[t][i] = 0.0f;
+    for (int s = 0; s < steps; s++) {
+        copies_wait<WARP_STEPS - 2>();
+        __syncthreads(); /* the step has come, and all have read the one before */
+        if (s % 4 == 0 && s / 4 + r.stages - 1 < count)
+            fetch_weights(s / 4 + r.stages - 1);
+        if (s + WARP_STEPS - 1 < steps)
+            fetch_columns(s + WARP_STEPS - 1);
+        copies_close();
+        const char *w = own + s / 4 % r.stages * r.weight;
+        const uint32_t b = shared_address(shared + s % WARP_STEPS * STEP);
+        switch (format) {
+#define STEP_OF(f)                                                                                                     \
+    case tile_##f::FORMAT:                                                                                             \
+        warp_step<tile_##f, N, TILES>(w, apart, table, b, s % 4, d);                                                   \
+        break;
+            TILE_FORMATS(STEP_OF)
+        }
+    }
+    bring_ahead(c, blockIdx.x * gridDim.y + blockIdx.y, gridDim.x * gridDim.y, threadIdx.x, THREADS);
+    copies_wait<0>();
+    if (parts > 1 && !warp_exchange<TILES * N / 2, THREADS>(c, blockIdx.x, gridDim.x, *(float (*)[TILES * N / 2]) d))
+        return;
+    __syncthreads(); /* the stages have been read: the sums reuse their memory */
+    constexpr int stride = TEAMS * COLUMNS_ROWS + 4;
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        float *to = (float *)shared + (warp * TILES + t) * TILE_ROWS + lane / 4;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * stride + i % 4 / 2 * 8] = d[t][i];
+    }
+    __syncthreads();
+    columns_finish(c, (const float *)shared, where, stride, TEAMS, 1, 0, now, first);
+}
+
+#define COLUMNS_WARP(N, ROWS, TILES)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(WARP_THREADS *ROWS / TILES, N > 32 ? 1 : 2)                           \
+        columns_warp_##N##_##ROWS(const __grid_constant__ gpu_call c) {                                                \
+        columns_warp<N, ROWS, TILES>(c);                                                                               \
+    }
+COLUMNS_WARP(8, 1, 1)
+COLUMNS_WARP(16, 1, 1)
+COLUMNS_WARP(32, 1, 1)
+COLUMNS_WARP(64, 1, 1)
+COLUMNS_WARP(64, 2, 1)

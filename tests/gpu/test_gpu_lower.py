@@ -1,0 +1,155 @@
+"""The kernels for compute capability 8.0 and later ones without wgmma: which calls get them (on the device
+"dry", which has CUDA's host code and tables, and passes for such a card). `pytest -m gpu` computes by them,
+where the library has them (SATCHEL_CUDA_LOWERED).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import fused_cases
+import pytest
+from attention_cases import Tokens
+from devices import opened
+from gpu_calls import FEW, PACKED, RUNS, SHORT, attention, product, weights_of
+from kernel_cases import check
+from latent_cases import past_of
+from one_step import Case, define, f32, generator, pack_inputs, plan_of, run
+
+from satchel.runtime.device.device import Device
+
+CARDS = ("dry 8.0", "dry 8.6", "dry 8.9")
+BOUND = 1e-3  # nmse: weights and activations meet as bfloat16, or in 16 bits
+
+
+@pytest.fixture(scope="module", params=CARDS)
+def dry_card(request: pytest.FixtureRequest) -> Iterator[Device]:
+    with opened(request.param) as device:
+        yield device
+
+
+def kernel_of(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> str:
+    return device.kernels(pack_inputs(device, one, plan_of(op, one, 64)[0], packed), 0)[0]
+
+
+def large(device: Device) -> bool:
+    """Whether its groups have 163 KB of shared memory, not 99."""
+    return device.info().variant.endswith("8.0")
+
+
+@pytest.mark.parametrize("format", PACKED)
+def test_packed_products_of_any_number_of_columns_have_a_fast_kernel(dry_card: Device, format: str) -> None:
+    for tokens in (1, 3, 4, 5, 8, 9, 16, 30, 64, 100, 300):
+        for op in ("linear", "linear_add", "linear_swiglu"):
+            one = product(op, format, tokens, 512, 256)
+            packed = weights_of(one)
+            found = kernel_of(dry_card, op, one, packed)
+            start = "gemv" if tokens <= 4 else "columns_convert+columns_warp_"
+            assert found.startswith(start), (tokens, found)
+
+
+def test_rows_too_long_for_gemv_are_for_warps(dry_card: Device) -> None:
+    """Four columns of 14,336 numbers take 123 KB beside the rings."""
+    for format in ("q4_k", "q8_0"):
+        found = kernel_of(dry_card, "linear", product("linear", format, 4, 14336, 64), (1, 2))
+        assert found == "columns_convert+columns_warp_8_1"
+
+
+def test_groups_of_eight_waves_serve_where_those_of_sixteen_find_no_room(dry_card: Device) -> None:
+    """Rings of sixteen waves take 107 KB for Q6_K, 139 KB for Q8_0."""
+    for format in ("q6_k", "q8_0"):
+        found = kernel_of(dry_card, "linear", product("linear", format, 1, 4096, 64), (1, 2))
+        assert found == (f"gemv_{format}" if large(dry_card) else f"gemv_8_{format}")
+    found = kernel_of(dry_card, "linear", product("linear", "q4_k/q6_k", 1, 4096, 64), (1, 2))
+    assert found == ("gemv_mixed" if large(dry_card) else "gemv_8_mixed")
+
+
+def test_other_weights_have_kernels_by_mma_for_prompts(dry_card: Device) -> None:
+    for format in ("f16", "q2_k", "iq2_s"):
+        assert (
+            kernel_of(dry_card, "linear", product("linear", format, 100, 512, 256), ())
+            == "wide_tiles+linear_warp"
+        )
+
+
+@pytest.mark.parametrize(
+    ("heads", "args", "wide", "split"),
+    [
+        ((8, 2, 64), {}, "64", "64_8"),
+        ((20, 2, 64), {}, "64", "64_16"),
+        ((40, 2, 128), {}, "128", "128_16"),
+        ((4, 2, 96), {"cap": 5.0}, "any_128", "any_128"),
+        ((40, 2, 256), {}, "256", "256_8"),
+        ((4, 2, 512), {}, "", "any_512"),
+    ],
+)
+def test_attention_has_kernels_where_their_room_suffices(
+    dry_card: Device, heads: tuple[int, int, int], args: dict[str, Any], wide: str, split: str
+) -> None:
+    few = f"attention_split_{split}_f16+attention_join_f16"
+    assert kernel_of(dry_card, "attention", attention("f16", heads, FEW, **args), ()) == few
+    many = f"attention_wide_{wide}_f16+{few}" if wide and (large(dry_card) or heads[2] < 256) else "attention"
+    found = kernel_of(dry_card, "attention", attention("f16", heads, RUNS, **args), ())
+    assert found == many if many != "attention" else "attention_wide" not in found
+
+
+def test_latent_attention_of_deepseeks_size_has_a_kernel(dry_card: Device) -> None:
+    for heads, tokens in ((16, FEW), (128, FEW), (16, RUNS)):
+        cache, place = past_of(generator("latent"), "f16", tokens, 576)
+        inputs = (f32(generator("q"), len(tokens), heads, 576), cache, cache, *place)
+        args = {"scale": 0.07, "window": 0, "cap": 0.0, "value": 512}
+        one = Case("latent", inputs, (len(tokens), heads * 512), args=args)
+        want = "attention_latent_warp_f16+attention_cut_join_f16"
+        assert kernel_of(dry_card, "attention", one, ()) == want
+
+
+# --- on a card
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["linear", "linear_add", "linear_swiglu"])
+@pytest.mark.parametrize("format", [*PACKED, "f16", "bf16", "q2_k", "q4_k/q6_k"])
+def test_products_equal_their_definition(card: Device, format: str, op: str) -> None:
+    if op == "linear_add" and "/" in format:
+        pytest.skip("it has one weight")
+    for tokens in (1, 2, 4, 5, 8, 13, 16, 17, 32, 33, 64, 65, 130, 300):
+        for k, n in ((256, 48), (1024, 130), (4096, 272)):
+            one = replace(product(op, format, tokens, k, n), bound=BOUND)
+            packed = weights_of(one)
+            check(one, run(card, op, one, packed=packed), define(op, one))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 4, 5, 16, 40, 128, 300])
+@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_swiglu", "norm_linear_geglu"])
+def test_products_with_a_norm_equal_their_definition(card: Device, op: str, tokens: int) -> None:
+    rng = generator(f"{op} {tokens} older")
+    for format in PACKED:
+        for k, n in ((256, 48), (4096, 130)):
+            one = fused_cases.normed(rng, (format, format), tokens, k, n)
+            args = {"style": 0} if op == "norm_linear_geglu" else {}
+            shape = (tokens, 2 * n if op == "norm_linear" else n)
+            one = replace(one, bound=BOUND, shape=shape, args={**one.args, **args})
+            segment = pack_inputs(card, one, plan_of(op, one, 64)[0], (1, 2))
+            if tokens > 128 and card.refusal(segment):
+                continue  # of so many tokens Hopper has a norm of its own
+            check(one, run(card, op, one, packed=(1, 2)), define(op, one))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [FEW, RUNS, SHORT], ids=["few", "runs", "short"])
+@pytest.mark.parametrize("format", ["f16", "bf16", "fp8", "q8_0", "q4_0"])
+def test_attention_equals_its_definition(card: Device, format: str, tokens: Tokens) -> None:
+    for heads, args in (
+        ((8, 2, 64), {}),
+        ((20, 2, 64), {"window": 50}),
+        ((8, 2, 128), {}),
+        ((40, 2, 128), {"chunk": 64}),
+        ((4, 2, 96), {"cap": 2.0}),
+        ((8, 2, 256), {}),
+        ((4, 2, 512), {"alibi": 1}),
+    ):
+        one = attention(format, heads, tokens, **args)
+        check(one, run(card, "attention", one), define("attention", one))
