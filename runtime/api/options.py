@@ -416,6 +416,11 @@ class Options:
         self._check_joining()
         if read_pools(self.pools) is not None and read_replicas(self.replicas) == 1 and not self.engine_host:
             raise RequestError("pools: they divide the work of several engines: give replicas too")
+        if "+" in self.pools and is_range(self.replicas):
+            raise RequestError(
+                f"pools is {self.pools}: not supported with replicas that come and go ({self.replicas}): give one"
+                " number of replicas, or pools=auto"
+            )
         if self.split_mode == "tensor" or any(GROUP in name for name in devices):
             self._check_group()
 
