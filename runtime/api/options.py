@@ -23,6 +23,7 @@ from satchel.runtime.placement.options import (
     SPLIT_MODES,
     STREAMS,
     PlacementOptions,
+    is_range,
     read_devices,
     read_expert_cache,
     read_kv_budget,
@@ -418,8 +419,8 @@ class Options:
             raise RequestError("pools: they divide the work of several engines: give replicas too")
         if "+" in self.pools and is_range(self.replicas):
             raise RequestError(
-                f"pools is {self.pools}: not supported with replicas that come and go ({self.replicas}): give one"
-                " number of replicas, or pools=auto"
+                f"pools is {self.pools}: not supported with replicas that come and go ({self.replicas}): give"
+                " one number of replicas, or pools=auto"
             )
         if self.split_mode == "tensor" or any(GROUP in name for name in devices):
             self._check_group()
