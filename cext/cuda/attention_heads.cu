@@ -211,13 +211,8 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
     launch_next();
     const caches x = caches_by(c, blockIdx.y, a, a->chunk, 1);
     const heads_past p = past_of(c, x);
-    if (p.good && p.split >= p.used) {
-#if !HOPPER
-        bring_ahead(c, (p.split - p.used) * gridDim.y + blockIdx.y, (gridDim.x - p.used) * gridDim.y, threadIdx.x,
-                    32 * WARPS);
-#endif
+    if (p.good && p.split >= p.used)
         return;
-    }
     if (rows_now(c, c.v[1]) < 1 || !p.good) {
         wait_before();
         if (!p.good && rows_now(c, c.v[1]) > 0)

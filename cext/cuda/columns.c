@@ -165,7 +165,7 @@ const gpu_kernel cuda_fixed_column_kernels[] = {
 
 enum { WARP_STATIC = 256 /* bytes of its static shared memory, at most */ };
 
-/* A kernel of columns_warp.cu: its columns at a time, and tiles of 16 rows for each eight of them. */
+/* A kernel of columns_warp.cu: its columns at a time, and tiles of 16 rows of a warp. */
 typedef struct {
     int columns, tiles;
 } warp_kind;
@@ -184,7 +184,7 @@ static warp_cut warp_cut_on(const gpu_call *c, const gpu_traits *t, warp_kind k)
     return warp_cut_of(c, k.columns, k.tiles, t->units * (two ? 2 : 1));
 }
 
-/* The kernel for a call with its mode; columns 0: there is none. Twice as many warps share the activations. */
+/* The kernel for a call with its mode; columns 0: there is none. Two tiles of a warp share what it reads of the activations. */
 static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
     warp_kind one = {warp_columns(c->v[0].shape[0]), 1}, two = {WARP_COLUMNS, 2};
     while (one.columns >= 8 && !warp_fits(c, t, one))
@@ -223,24 +223,8 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     warp_cut cut = warp_cut_on(c, t, k);
     g->groups[0] = (uint32_t)(cut.rows * cut.columns);
     g->groups[1] = (uint32_t)cut.parts;
-    g->threads = (uint32_t)(WARP_THREADS * k.tiles);
+    g->threads = WARP_THREADS;
     g->shared = (uint32_t)warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes;
-}
-
-/* The first chunks of all rows. Prompts are not bound by memory. */
-static void first_warp(const gpu_call *c, const gpu_traits *t, gpu_ahead *a) {
-    enum { MOST = 10 << 20 };
-    int gated = c->mode & PRODUCT_GATED ? 1 : 0, tiles = packed_tiles(c->v + 2);
-    int64_t chunk = packed_bytes(c->v[2].format), tile = chunk * packed_chunks(&c->v[1]), most = MOST >> gated, each;
-    (void)t;
-    if (c->v[0].shape[0] > WARP_COLUMNS)
-        return;
-    tiles = tiles < most / chunk ? tiles : (int)(most / chunk);
-    each = most / tiles / chunk * chunk;
-    *a = (gpu_ahead){.at = {c->v[2].data, gated && c->v[3].format == c->v[2].format ? c->v[3].data : 0},
-                     .apart = (uint32_t)tile,
-                     .bytes = (uint32_t)(each < tile ? each : tile),
-                     .tiles = (uint32_t)tiles};
 }
 
 #define WARP_CHECK(name, mode, columns, tiles)                                                                         \
@@ -265,9 +249,7 @@ WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
      .scratch = scratch_warp,                                                                                          \
      .mode = mode_,                                                                                                    \
      .launch = {{"columns_convert", grid_convert, 1}, {"columns_warp_" #kind, grid_warp, 1}},                          \
-     .counters = 4 * WARP_COUNTERS,                                                                                    \
-     .first = first_warp,                                                                                              \
-     .ahead = 1}
+     .counters = 4 * WARP_COUNTERS}
 #define WARP_ENTRIES(op, name, mode)                                                                                   \
     WARP_ENTRY(op, name, mode, 8_1), WARP_ENTRY(op, name, mode, 16_1), WARP_ENTRY(op, name, mode, 32_1),               \
         WARP_ENTRY(op, name, mode, 64_1), WARP_ENTRY(op, name, mode, 64_2)

@@ -1,8 +1,8 @@
-/* columns_warp.cu: products of packed weights with several columns, in bf16 with float32 accumulators, by mma.sync: for
+/* columns_warp.cu: products of packed weights with more than four columns, in bf16 with float32 accumulators, by mma.sync: for
  * devices that have no wgmma. Few columns and prompts alike.
  *
- * columns_convert brings the activations, or their norm, in order. A group has 128 or 256 rows, a tile of 16 for each of its
- * eight or sixteen warps, and up to 64 columns. A warp dequantizes its rows in registers, the A operand, and multiplies all columns of the
+ * columns_convert brings the activations, or their norm, in order. A group has 128 or 256 rows, one or two tiles of 16 for each of its
+ * eight warps, and up to 64 columns. A warp dequantizes its rows in registers, the A operand, and multiplies all columns of the
  * block, which the group's warps share in shared memory; so a weight is unpacked once for a block of columns. Weights (chunks of 256 columns of
  * K, for each warp its own) and activations (steps of 64) come by cp.async through two rings. Where rows and columns make too
  * few groups, `parts` of them split K: each leaves its sums in scratch, and the last one adds them in the order of the parts.
@@ -70,16 +70,16 @@ static __device__ __forceinline__ void warp_step(const char *w, int apart, uint3
 }
 
 /* Leaves this group's part of the sums in scratch. True: it is the last one, and has the sums of all parts. */
-template <int NUMBERS, int THREADS>
+template <int NUMBERS>
 static __device__ __forceinline__ bool warp_exchange(const gpu_call &c, int group, int groups, float (&d)[NUMBERS]) {
     __shared__ int last;
-    constexpr int64_t BLOCK = (int64_t)NUMBERS * THREADS;
+    constexpr int64_t BLOCK = (int64_t)NUMBERS * WARP_THREADS;
     const int parts = gridDim.y;
     float *all = (float *)(c.scratch + columns_scratch(&c)) + group * BLOCK + 4 * threadIdx.x;
     float *own = all + blockIdx.y * groups * BLOCK;
 #pragma unroll
     for (int i = 0; i < NUMBERS; i += 4)
-        *(float4 *)(own + i * THREADS) = make_float4(d[i], d[i + 1], d[i + 2], d[i + 3]);
+        *(float4 *)(own + i * WARP_THREADS) = make_float4(d[i], d[i + 1], d[i + 2], d[i + 3]);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -98,30 +98,29 @@ static __device__ __forceinline__ bool warp_exchange(const gpu_call &c, int grou
     for (int part = 0; part < parts; part++)
 #pragma unroll
         for (int i = 0; i < NUMBERS; i += 4) {
-            const float4 v = __ldcg((const float4 *)(all + part * groups * BLOCK + i * THREADS));
+            const float4 v = __ldcg((const float4 *)(all + part * groups * BLOCK + i * WARP_THREADS));
             d[i] += v.x, d[i + 1] += v.y, d[i + 2] += v.z, d[i + 3] += v.w;
         }
     return true;
 }
 
-/* The group has 8 * ROWS tiles, each of its warps TILES of them. */
-template <int N, int ROWS, int TILES> static __device__ __forceinline__ void columns_warp(const gpu_call &c) {
+template <int N, int TILES> static __device__ __forceinline__ void columns_warp(const gpu_call &c) {
     extern __shared__ __align__(128) char shared[];
     __shared__ team_rows where[COLUMNS_TEAMS];
-    constexpr int THREADS = WARP_THREADS * ROWS / TILES, TEAMS = 2 * ROWS, STEP = N * COLUMNS_K * 2;
+    constexpr int TEAMS = 2 * TILES, STEP = N * COLUMNS_K * 2;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]);
     const int padded = 8 << columns_kind(c.v[0].shape[0]), blocks = (c.v[0].shape[0] + N - 1) / N;
     const int block = blockIdx.x % blocks, first = block * N, parts = gridDim.y;
     const int from = columns_part(chunks, blockIdx.y, parts),
               count = columns_part(chunks, blockIdx.y + 1, parts) - from;
-    const warp_room r = warp_room_of(N, ROWS, columns_bytes(&c));
+    const warp_room r = warp_room_of(N, TILES, columns_bytes(&c));
     launch_next();
     if (threadIdx.x < TEAMS)
         where[threadIdx.x] = rows_of_team(c, blockIdx.x / blocks, threadIdx.x, TEAMS);
     __syncthreads();
     const team_rows team = where[warp * TILES / 4];
     const int format = (int)(c.v[team.which].format & 0xFFFFFFu), bytes = packed_bytes(format),
-              apart = r.weight / (8 * ROWS);
+              apart = r.weight / (8 * TILES);
     char *const own = shared + r.weights + warp * TILES * apart;
     uint32_t *const table = (uint32_t *)(shared + r.tables) + warp * TILES * (COLUMNS_TABLE / 4);
     const char *data[TILES];
@@ -142,7 +141,7 @@ template <int N, int ROWS, int TILES> static __device__ __forceinline__ void col
     };
     const char *columns = (const char *)c.scratch + ((int64_t)4 * from * padded + first) * 128;
     const auto fetch_columns = [&](int s) {
-        for (int i = 16 * threadIdx.x; i < STEP; i += 16 * THREADS)
+        for (int i = 16 * threadIdx.x; i < STEP; i += 16 * WARP_THREADS)
             copy_16(shared_address(shared + s % WARP_STEPS * STEP + i), columns + (int64_t)s * padded * 128 + i, 1);
     };
     for (int k = 0; k < r.stages - 1 && k < count; k++)
@@ -183,9 +182,8 @@ template <int N, int ROWS, int TILES> static __device__ __forceinline__ void col
             TILE_FORMATS(STEP_OF)
         }
     }
-    bring_ahead(c, blockIdx.x * gridDim.y + blockIdx.y, gridDim.x * gridDim.y, threadIdx.x, THREADS);
     copies_wait<0>();
-    if (parts > 1 && !warp_exchange<TILES * N / 2, THREADS>(c, blockIdx.x, gridDim.x, *(float (*)[TILES * N / 2]) d))
+    if (parts > 1 && !warp_exchange(c, blockIdx.x, gridDim.x, *(float (*)[TILES * N / 2]) d))
         return;
     __syncthreads(); /* the stages have been read: the sums reuse their memory */
     constexpr int stride = TEAMS * COLUMNS_ROWS + 4;
@@ -200,13 +198,13 @@ template <int N, int ROWS, int TILES> static __device__ __forceinline__ void col
     columns_finish(c, (const float *)shared, where, stride, TEAMS, 1, 0, now, first);
 }
 
-#define COLUMNS_WARP(N, ROWS, TILES)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARP_THREADS *ROWS / TILES, N > 32 ? 1 : 2)                           \
-        columns_warp_##N##_##ROWS(const __grid_constant__ gpu_call c) {                                                \
-        columns_warp<N, ROWS, TILES>(c);                                                                               \
+#define COLUMNS_WARP(N, TILES)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(WARP_THREADS, N > 32 ? 1 : 2)                                         \
+        columns_warp_##N##_##TILES(const __grid_constant__ gpu_call c) {                                               \
+        columns_warp<N, TILES>(c);                                                                                     \
     }
-COLUMNS_WARP(8, 1, 1)
-COLUMNS_WARP(16, 1, 1)
-COLUMNS_WARP(32, 1, 1)
-COLUMNS_WARP(64, 1, 1)
-COLUMNS_WARP(64, 2, 1)
+COLUMNS_WARP(8, 1)
+COLUMNS_WARP(16, 1)
+COLUMNS_WARP(32, 1)
+COLUMNS_WARP(64, 1)
+COLUMNS_WARP(64, 2)

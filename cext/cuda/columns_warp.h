@@ -1,6 +1,6 @@
 /* columns_warp.h: partition of columns_warp.cu's products, and layout of their scratch and shared memory, shared by host and kernels.
  *
- * A group has eight or sixteen warps, each with a tile of 16 rows, and a block of columns; `parts` groups split the chunks of K.
+ * A group has eight warps, each with one or two tiles of 16 rows, and a block of columns; `parts` groups split the chunks of K.
  */
 #ifndef SATCHEL_CUDA_COLUMNS_WARP_H
 #define SATCHEL_CUDA_COLUMNS_WARP_H
@@ -9,7 +9,7 @@
 
 enum {
     WARP_COLUMNS = 64, /* of a block, at most */
-    WARP_WARPS = 8,    /* times `tiles`: 1 or 2 */
+    WARP_WARPS = 8,
     WARP_THREADS = 32 * WARP_WARPS,
     WARP_STEPS = 4, /* of activations, 64 elements each, in the ring */
     WARP_PARTS = 16,
@@ -50,7 +50,7 @@ typedef struct {
     int64_t time;             /* as many chunks of a tile as a multiprocessor's warps have one after the other */
 } warp_cut;
 
-/* Of blocks of n columns and `tiles` times eight tiles of rows. slots: groups that are resident at a time. */
+/* Of blocks of n columns and `tiles` tiles a warp. slots: groups that are resident at a time. */
 BOTH warp_cut warp_cut_of(const gpu_call *c, int n, int tiles, int slots) {
     int gated = c->mode & PRODUCT_GATED ? 1 : 0, teams = 2 * tiles >> gated, chunks = packed_chunks(&c->v[1]), parts;
     int tokens = c->v[0].shape[0];

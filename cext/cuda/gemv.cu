@@ -61,9 +61,6 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     else
         __syncthreads();
 
-#if !HOPPER
-    bool told = false;
-#endif
     int stage = 0, phase = 0, group = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
     int mine = most == 1 ? group : group / most,
         t = group - mine * most; /* the sum that this thread ends: tile of the batch, column */
@@ -89,12 +86,6 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
                 __syncwarp();
                 if (wave_asks() && ahead.tile < n_tiles)
                     fetch(stage);
-#if !HOPPER
-                else if (!told) { /* the wave's last chunks are on their way */
-                    told = true;
-                    bring_ahead(c, blockIdx.x, gridDim.x, threadIdx.x, WAVES * 32);
-                }
-#endif
                 if (++stage == p.stages)
                     stage = 0, phase ^= 1;
             }

@@ -115,23 +115,6 @@ static void grid_waves(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int 
     g->shared = (uint32_t)plan_of(c, c->mode, waves).bytes;
 }
 
-/* The first chunks of the tiles that groups begin with. With a gate, a group begins with a tile of it and one of the other weight. */
-static void first_gemv(const gpu_call *c, const gpu_traits *t, gpu_ahead *a) {
-    enum { MOST = 10 << 20 /* bytes: what memory gives from a kernel's end to the next one's start, twice */ };
-    int gated = c->mode & PRODUCT_GATED ? 1 : 0, tiles = packed_tiles(c->v + 2);
-    int64_t chunk = packed_bytes(c->v[2].format), tile = chunk * packed_chunks(&c->v[1]), most = MOST >> gated;
-    if (t->arch == HOPPER_ARCH)
-        return; /* its kernels are launched early, and ask for their first weights then */
-    if (tiles > t->units && tile * (tiles < 2 * t->units ? tiles : 2 * t->units) > most)
-        tiles = t->units;
-    tiles = tiles < 2 * t->units ? tiles : 2 * t->units;
-    a->at[0] = c->v[2].data;
-    a->at[1] = gated && c->v[3].format == c->v[2].format ? c->v[3].data : 0;
-    a->apart = (uint32_t)tile;
-    a->bytes = (uint32_t)(tile * tiles <= most ? tile : most / tiles / chunk * chunk);
-    a->tiles = (uint32_t)tiles;
-}
-
 static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     grid_waves(c, t, g, GEMV_WAVES);
 }
@@ -271,20 +254,13 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 /* Of up to four columns; where the rings of 16 waves don't fit, of 8. */
-#define GEMV_ENTRY(op_, check_, mode_, of, kernel, grid_)                                                              \
-    {.op = op_,                                                                                                        \
-     .check = check_,                                                                                                  \
-     .mode = mode_,                                                                                                    \
-     .format_of = of,                                                                                                  \
-     .launch = {{kernel, grid_, 1}},                                                                                   \
-     .first = first_gemv,                                                                                              \
-     .ahead = 1}
 #define NORMED(op_, name, mode_)                                                                                       \
-    GEMV_ENTRY(op_, same_##name, mode_, 2, "gemv", grid_gemv),                                                         \
+    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},              \
         {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},       \
-        GEMV_ENTRY(op_, mixed_##name, mode_, 0, "gemv_mixed", grid_gemv),                                              \
-        GEMV_ENTRY(op_, same_8_##name, mode_, 2, "gemv_8", grid_gemv_8),                                               \
-        GEMV_ENTRY(op_, mixed_8_##name, mode_, 0, "gemv_8_mixed", grid_gemv_8)
+        {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}},                   \
+        {.op = op_, .check = same_8_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_8", grid_gemv_8, 1}}}, {  \
+        .op = op_, .check = mixed_8_##name, .mode = mode_, .launch = {{"gemv_8_mixed", grid_gemv_8, 1}}                \
+    }
 
 /* Of any number of columns. A fused norm is for few columns only: with many, a separate norm is cheap. */
 #define BATCH(op_, check_, mode_, kernel)                                                                              \

@@ -141,7 +141,6 @@ static uint64_t scratch_heads(const gpu_call *c, const gpu_traits *t) {
      .format_of = 2,                                                                                                   \
      .launch = {{"attention_heads_" #d, grid_heads, 1}},                                                               \
      .configs = {1, 2, 4, 8, 16, 32},                                                                                  \
-     .counters = HEADS_BYTES,                                                                                          \
-     .ahead = 2}
+     .counters = HEADS_BYTES}
 
 const gpu_kernel cuda_heads_kernels[] = {HEADS(64), HEADS(128), {0}};

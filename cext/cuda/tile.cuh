@@ -119,17 +119,6 @@ __device__ __forceinline__ void wave_fetch(uint32_t to, const char *from, int by
 #endif
 }
 
-/* Brings what a later kernel reads first to the L2 cache, this group the share `own` of `all`: without early launches memory would
- * idle from a kernel's last copy to the next one's first. */
-__device__ __forceinline__ void bring_ahead(const gpu_call &c, int own, int all, int thread, int threads) {
-    for (int tile = own; tile < (int)c.ahead.tiles; tile += all)
-        for (int m = 0; m < 2 && c.ahead.at[m]; m++) {
-            const char *from = (const char *)c.ahead.at[m] + (int64_t)tile * c.ahead.apart;
-            for (int i = 128 * thread; i < (int)c.ahead.bytes; i += 128 * threads)
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
-        }
-}
-
 /* Rows of the first dimension in this step. */
 __device__ __forceinline__ int rows_now(const gpu_call &c, const gpu_view &v) {
     if (v.count < 0)

@@ -50,9 +50,6 @@ typedef struct {
     uint8_t
         configs[GPU_CONFIGS]; /* values of gpu_call.config, besides 0, that a kernel override may name; ended by 0 */
     uint32_t counters;        /* bytes that gpu_call.counters has */
-    /* What the kernel reads first of its weights, for a kernel ahead of it. A NULL pointer: none that could be told. */
-    void (*first)(const gpu_call *, const gpu_traits *, gpu_ahead *);
-    uint8_t ahead; /* n: gpu_call.ahead is what the n-th such kernel after this one reads first; 0: nothing */
 } gpu_kernel;
 
 /* A weight format with a packed layout on the device. `kernel` reads the file's bytes of `rows` rows from v[1].data and writes

@@ -212,89 +212,58 @@ static int resolve_all(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     return code;
 }
 
-/* Tells each kernel that asks for it what a later one reads first. kernels: that of each call; NULL: a custom one. */
-static void look_ahead(hal_exec *e, const gpu_kernel *const *kernels) {
-    for (int i = 0; i < e->n_calls; i++) {
-        int left = kernels[i] ? kernels[i]->ahead : 0;
-        for (int k = i + 1; left && k < e->n_calls; k++)
-            if (kernels[k] && kernels[k]->first && !--left)
-                kernels[k]->first(e->calls + k, &e->device->traits, &e->calls[i].ahead);
-    }
-}
-
-/* What the calls need together. */
-typedef struct {
-    uint64_t scratch;
-    uint32_t counters;
-} plan_needs;
-
-/* Selects the kernel of call i and makes its launches; *out: the kernel, NULL: a custom one. */
-static int build_call(hal_exec *e, const hal_plan *plan, const gpu_member *member, int i, plan_needs *needs,
-                      const gpu_kernel **out) {
-    hal_device *d = e->device;
-    gpu_function found[GPU_LAUNCHES];
-    const gpu_kernel *k = NULL;
-    const char *fault;
-    const hal_kernel_override *asked = gpu_override_at(plan, (uint32_t)i);
-    gpu_call *c = e->calls + i;
-    e->n_calls = i + 1;
-    c->counts = e->block->at;
-    if (asked && asked->kernel) {
-        needs->scratch = asked->scratch > needs->scratch ? asked->scratch : needs->scratch;
-        return gpu_custom_launch(d, asked, (uint32_t)i, e->launches + e->n_launches++);
-    }
-    if (gpu_is_collective(e->ops[i])) {
-        if (!member->group)
-            return fail_step(plan, (uint32_t)i, "a collective needs a group of devices");
-        c->arg[GROUP_ARG] = member->at;
-        c->arg[GROUP_ARG_PLACE] = ++e->n_meetings;
-    }
-    if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
-        fail_step(plan, (uint32_t)i, fault);
-        return HAL_E_UNSUPPORTED;
-    }
-    c->mode = k->mode;
-    if (asked)
-        gpu_is_named(k, c, asked, &c->config);
-    if (k->scratch && k->scratch(c, &d->traits) > needs->scratch)
-        needs->scratch = k->scratch(c, &d->traits);
-    needs->counters = k->counters > needs->counters ? k->counters : needs->counters;
-    *out = k;
-    return add_launches(e, k, found, i);
-}
-
-static int build_calls(hal_exec *e, const hal_plan *plan, const gpu_member *member, plan_needs *needs) {
-    const gpu_kernel **kernels = calloc(plan->n_steps + 1, sizeof *kernels);
-    int code = kernels ? 0 : hal_fail(HAL_E_MEMORY, "no memory for a plan");
-    for (int i = 0; !code && i < (int)plan->n_steps; i++)
-        code = build_call(e, plan, member, i, needs, kernels + i);
-    if (!code)
-        look_ahead(e, kernels);
-    free(kernels);
-    return code;
-}
-
 static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
                  hal_exec *e) {
-    plan_needs needs = {0};
+    uint64_t scratch = 0;
     gpu_address fault_at = 0;
+    uint32_t counters = 0;
     int code = gpu_check_overrides(d, plan);
     if (!code)
         code = resolve_all(d, plan, buffers, e);
-    if (!code)
-        code = build_calls(e, plan, member, &needs);
+    for (int i = 0; !code && i < (int)plan->n_steps; i++) {
+        gpu_function found[GPU_LAUNCHES];
+        const gpu_kernel *k = NULL;
+        const char *fault;
+        const hal_kernel_override *asked = gpu_override_at(plan, (uint32_t)i);
+        gpu_call *c = e->calls + i;
+        e->n_calls = i + 1;
+        c->counts = e->block->at;
+        if (asked && asked->kernel) {
+            code = gpu_custom_launch(d, asked, (uint32_t)i, e->launches + e->n_launches++);
+            scratch = asked->scratch > scratch ? asked->scratch : scratch;
+            continue;
+        }
+        if (gpu_is_collective(e->ops[i]) && !member->group)
+            return fail_step(plan, (uint32_t)i, "a collective needs a group of devices");
+        if (gpu_is_collective(e->ops[i])) {
+            c->arg[GROUP_ARG] = member->at;
+            c->arg[GROUP_ARG_PLACE] = ++e->n_meetings;
+        }
+        if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
+            fail_step(plan, (uint32_t)i, fault);
+            return HAL_E_UNSUPPORTED;
+        }
+        c->mode = k->mode;
+        c->counts = e->block->at;
+        if (asked)
+            gpu_is_named(k, c, asked, &c->config);
+        if (k->scratch && k->scratch(c, &d->traits) > scratch)
+            scratch = k->scratch(c, &d->traits);
+        counters = k->counters > counters ? k->counters : counters;
+        code = add_launches(e, k, found, i);
+    }
     if (!code)
         code = reserve_host(e);
-    if (!code && needs.scratch)
-        code = gpu_scratch_take(d, needs.scratch, &e->scratch);
+    if (!code && scratch)
+        code = gpu_scratch_take(d, scratch, &e->scratch);
     if (!code)
         code = d->api.seen ? gpu_check(d, d->api.seen(&fault_at, e->fault), "host memory that the device sees") : 0;
     for (int i = 0; !code && i < e->n_calls; i++) {
         e->calls[i].fault = fault_at ? fault_at : (uint64_t)(uintptr_t)e->fault;
         e->calls[i].scratch = e->scratch ? e->scratch->at : 0;
     }
-    if (!code && needs.counters)
-        code = give_counters(e, needs.counters);
+    if (!code && counters)
+        code = give_counters(e, counters);
     for (uint32_t i = 0; !code && i < plan->n_buffers; i++)
         if (buffers[i]->mirror)
             e->outs[e->n_outs++] = buffers[i];

@@ -22,14 +22,6 @@ typedef struct {
     uint32_t format;  /* GGUF's type number, with HAL_PACKED for a packed weight */
 } gpu_view;
 
-/* Weights that a later kernel reads first, so that an earlier one may bring them to the L2 cache: in up to two matrices, the first
- * `bytes` of each of `tiles` tiles. tiles 0: none. */
-typedef struct {
-    uint64_t at[2]; /* device addresses of the matrices' first tiles; 0: none */
-    uint32_t apart; /* bytes from tile to tile */
-    uint32_t bytes, tiles, unused;
-} gpu_ahead;
-
 typedef struct {
     uint64_t counts;  /* device address of the step block's int32 counts */
     uint64_t fault;   /* device address of a uint32: 0, or 1 + the step that met an index out of range */
@@ -41,7 +33,6 @@ typedef struct {
     uint32_t unused;
     uint64_t counters;      /* device address of gpu_kernel.counters zero bytes, which the kernel leaves zero */
     uint64_t arg[GPU_ARGS]; /* the op's argument struct */
-    gpu_ahead ahead;        /* set if gpu_kernel.ahead asks for it */
     gpu_view v[GPU_VIEWS];  /* the output, then the inputs */
 } gpu_call;
 

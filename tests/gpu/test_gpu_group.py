@@ -5,6 +5,7 @@ tests/cext/test_group_host.py tests the host's part without a GPU.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from devices import missing
 from group_steps import GroupStep, defined, gather_cases, reduce_cases, run_on_all
 from one_step import Case, define, plan_of
 
+from satchel.formats.quantize import quantize_file
+from satchel.quant.recipes import RECIPES
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.group import GroupDevice
@@ -54,7 +57,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-# The last is large enough for bfloat16 on the wire; those before it go by words and by parts of float32.
+# The first three are float32 on the wire of any group; from 512 KB on (of three and more 256) bfloat16.
 SIZES = [(1, 64), (1, 4096), (3, 1000), (33, 4096), (64, 4096), (100, 8192)]
 
 
@@ -66,7 +69,7 @@ def test_sums_have_the_same_bits_on_all(
     cases = reduce_cases(rng, len(group.members), rows, columns, residual)
     found, want = run_on_all(group, "reduce_add", cases), defined("reduce_add", cases)
     assert all(np.array_equal(found[0].view(np.uint32), other.view(np.uint32)) for other in found[1:])
-    if (rows, columns) in SIZES[:5]:
+    if (rows, columns) in SIZES[:3]:
         assert np.array_equal(found[0].view(np.uint32), want.view(np.uint32))
     assert np.square(found[0] - want).sum() / np.square(want).sum() <= 1e-5
 
@@ -159,11 +162,14 @@ def test_logits_are_those_of_one_gpu(group: GroupDevice, arch: str, format: str,
 
 
 @pytest.mark.model
-def test_greedy_text_is_that_of_one_gpu() -> None:
+def test_greedy_text_is_that_of_one_gpu(bundled_model: Path, tmp_path: Path) -> None:
+    """Of float32 weights: where products round, two tokens of almost the same odds may change places."""
+    whole = tmp_path / "f32.gguf"
+    quantize_file(bundled_model, whole, RECIPES["F32"], requantize=True)
     texts = []
     for n in range(1, COUNT + 1):
         name = "+".join(f"cuda:{i}" for i in range(n))
-        with Model.load(device=name, context=256, activations=16, worker="thread") as model:
+        with Model.load(whole, device=name, context=256, worker="thread") as model:
             texts.append(model.generate(PROMPT, max_tokens=48, temperature=0.0).read())
     assert texts == texts[:1] * COUNT
 
@@ -188,8 +194,8 @@ def test_ten_thousand_steps_ahead(group: GroupDevice) -> None:
         assert len(set(found)) == 1
         program = engine.program(1, 1)
         out = program.plan.output
-        members = engine.device_of(name).members  # type: ignore[attr-defined]
-        bits = set()
+        assert engine.group is not None
+        members, bits = engine.group.members, set()
         for member in members:
             raw = np.empty(program.inner[member.name, out.buffer].size, np.uint8)
             program.inner[member.name, out.buffer].read_into(0, raw)
