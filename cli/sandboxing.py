@@ -48,7 +48,8 @@ def probe() -> Probe:
         secret.write_text("none", encoding="utf-8")
         paths = {"file": secret, "folder": folder, "new": Path(folder) / "new", "program": sys.executable}
         paths["allowed"] = model
-        given: dict[str, Any] = {"path": module_path(), "sandbox": policy_of([model], Options(device="cpu"))}
+        policy = policy_of([model], Options(device="cpu"))
+        given: dict[str, Any] = {"path": module_path(), "sandbox": policy, "cpus": []}
         given["probe"] = {name: str(path) for name, path in paths.items()}
         child = start(
             [*interpreter(), "-c", START.format(MODULE), json.dumps(given)],

@@ -268,7 +268,7 @@ KERNEL(sample, SAMPLE_THREADS) {
         else if ((!r.edits && gather_first(m, &s, c, row, &r, bitmask)) ||
                  fill_set(m, &s, ROW(const float, c->v + 1, row), r.edits ? NULL : bitmask))
             token = sample_row(m, &s, &r, r.edits ? c->v[7].shape[1] : 0, bitmask, &nll_bits);
-        BARRIER(m);
+        BARRIER(m); /* kept: only an edited row writes what others may still read of this one before it waits itself */
         if (m.thread)
             continue;
         if (token == BAD_INDEX)
