@@ -367,7 +367,6 @@ KERNEL(logprobs, SAMPLE_THREADS) {
     for (int row = m.group[0]; row < rows; row += SAMPLE_GROUPS) {
         int id = i32_at(c->v + 2, row), wanted = is_wanted(c, row);
         set s = set_of(c, m, m.group[0], n);
-        BARRIER(m);
         if (wanted && (inside(id, n) || id == NO_TOKEN)) {
             report_row(m, &s, c, row, id, k);
             continue;
