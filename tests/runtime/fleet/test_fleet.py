@@ -12,26 +12,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fleet_requests import begun, fleet_of, made_up, read
 from tiny_file import write_model
 from waiting import until
 
 from satchel import Model
 from satchel.errors import DeviceError, RequestError
-from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.refusals import QueueFull
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.fleet import share
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.fleet.member import Member
 from satchel.runtime.fleet.router import Ask, LeastTime, RoundRobin, Route, View
-from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import SchedulerLimits
 from satchel.runtime.worker import process
 from satchel.runtime.worker import service as worker_service
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
 POISON = 23  # no answer below has it twice in a row
-WARM = Sampling(temperature=1.5, top_k=0, seed=11)
 CLIENTS = 64
 
 
@@ -51,11 +50,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_service, "BEAT", 0.05)
 
 
-def fleet_of(model: Model) -> Fleet:
-    assert isinstance(model, WorkerModel) and model.fleet is not None
-    return model.fleet
-
-
 @pytest.fixture(scope="module")
 def three(path: Path) -> Iterator[Model]:
     with Model.load(path, slots=8, threads=1, replicas=3) as model:
@@ -72,23 +66,7 @@ def fragile(path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def prompts(count: int, length: int = 20) -> list[list[int]]:
-    rng = np.random.default_rng(5)
-    return [[int(t) for t in rng.integers(100, 250, length)] for _ in range(count)]
-
-
-def begun(model: Model, asked: list[list[int]], most: int, **how: Any) -> list[Reply]:
-    """Requests under way."""
-    replies = [model.generate(ids, max_tokens=most, sampling=WARM, ignore_eos=True, **how) for ids in asked]
-    for reply in replies:
-        reply.start()
-    return replies
-
-
-def read(replies: list[Reply]) -> list[list[int]]:
-    """Their answers, each read by a client of its own."""
-    with ThreadPoolExecutor(len(replies)) as pool:
-        list(pool.map(Reply.read, replies))
-    return [list(reply.ids) for reply in replies]
+    return made_up(count, length, seed=5)
 
 
 def stopped_at_work(model: Model, asked: list[list[int]], most: int) -> tuple[list[Reply], str]:

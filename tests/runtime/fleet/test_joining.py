@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import net_hosts
 import pytest
+from fleet_requests import fleet_of
 from net_hosts import LOOPBACK
 from tiny_file import write_model
 from waiting import until
 
 from satchel import Model, Options
 from satchel.errors import RequestError
-from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.fleet.autoscale import Limits
 from satchel.runtime.fleet.autoscaler import Autoscaler
 from satchel.runtime.fleet.fleet import Fleet
@@ -58,11 +58,6 @@ def answers(model: Model, count: int, most: int = 40) -> list[list[int]]:
 def wanted(path: Path) -> list[list[int]]:
     with Model.load(path, slots=8, threads=1) as model:
         return answers(model, 16)
-
-
-def fleet_of(model: Model) -> Fleet:
-    assert isinstance(model, WorkerModel) and model.fleet is not None
-    return model.fleet
 
 
 def states(fleet: Fleet) -> list[str]:

@@ -9,29 +9,24 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from fleet_requests import begun, fleet_of, made_up, read
 from tiny_file import write_model
 from waiting import until
 
 from satchel import Model
 from satchel.errors import RequestError
-from satchel.runtime.api.model import WorkerModel
-from satchel.runtime.api.reply import Reply
 from satchel.runtime.fleet import move as moving
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.fleet.member import Member
 from satchel.runtime.fleet.move import Move
 from satchel.runtime.fleet.pools import PrefillPools
 from satchel.runtime.fleet.router import Ask, LeastTime, Route, View
-from satchel.runtime.sampling import Sampling
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
-WARM = Sampling(temperature=1.5, top_k=0, seed=11)
 LENGTH = 150  # tokens of a prompt: four blocks, and a part of a fifth
 
 
@@ -62,27 +57,8 @@ def pools(path: Path) -> Iterator[Model]:
         yield model
 
 
-def fleet_of(model: Model) -> Fleet:
-    assert isinstance(model, WorkerModel) and model.fleet is not None
-    return model.fleet
-
-
 def prompts(count: int, seed: int, length: int = LENGTH) -> list[list[int]]:
-    rng = np.random.default_rng(seed)
-    return [[int(t) for t in rng.integers(100, 250, length)] for _ in range(count)]
-
-
-def begun(model: Model, asked: list[list[int]], most: int, **how: Any) -> list[Reply]:
-    replies = [model.generate(ids, max_tokens=most, sampling=WARM, ignore_eos=True, **how) for ids in asked]
-    for reply in replies:
-        reply.start()
-    return replies
-
-
-def read(replies: list[Reply]) -> list[list[int]]:
-    with ThreadPoolExecutor(len(replies)) as pool:
-        list(pool.map(Reply.read, replies))
-    return [list(reply.ids) for reply in replies]
+    return made_up(count, length, seed)
 
 
 class Gate:

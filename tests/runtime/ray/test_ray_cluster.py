@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import ray_clusters as clusters
+from fleet_requests import fleet_of
 from tiny_file import write_model
 from waiting import until
 
 from satchel import Model, Options
-from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.fleet.autoscaler import Autoscaler
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.sampling import Sampling
@@ -62,11 +62,6 @@ def wanted(path: Path) -> list[list[int]]:
 
 def on(cluster: Any, path: Path, **options: Any) -> Model:
     return Model.load(path, Options(slots=8, threads=1, ray=cluster.address, **options))
-
-
-def fleet_of(model: Model) -> Fleet:
-    assert isinstance(model, WorkerModel) and model.fleet is not None
-    return model.fleet
 
 
 def ready(fleet: Fleet) -> list[str]:
