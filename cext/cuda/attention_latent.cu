@@ -64,33 +64,7 @@ template <bool HALF> static __device__ __forceinline__ void load_queries(const l
         const int t = r / g.tile_heads, head = g.head + r % g.tile_heads, is = t < g.used && head < g.heads;
         const float4 *from =
             (const float4 *)(q.data + (uint64_t)(g.first + (is ? t : 0)) * q.stride) + (is ? head : 0) * (LATENT_D / 4);
-        float n[3][8], most = 0, down, up;
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            const int i = lane + 32 * k;
-            float4 a = make_float4(0, 0, 0, 0), b = a;
-            if (is && i < LATENT_D / 8)
-                a = from[2 * i], b = from[2 * i + 1];
-            n[k][0] = a.x, n[k][1] = a.y, n[k][2] = a.z, n[k][3] = a.w;
-            n[k][4] = b.x, n[k][5] = b.y, n[k][6] = b.z, n[k][7] = b.w;
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                most = fmaxf(most, fabsf(n[k][j]));
-        }
-#pragma unroll
-        for (int j = 16; j; j /= 2)
-            most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
-        query_power(most, &down, &up);
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            const int i = lane + 32 * k;
-            if (i < LATENT_D / 8)
-                store_16(g.base + LATENT_QUERIES + piece_at(r, i, LATENT_ROWS),
-                         make_uint4(two_halves<HALF>(n[k][0] * down, n[k][1] * down),
-                                    two_halves<HALF>(n[k][2] * down, n[k][3] * down),
-                                    two_halves<HALF>(n[k][4] * down, n[k][5] * down),
-                                    two_halves<HALF>(n[k][6] * down, n[k][7] * down)));
-        }
+        const float up = bring_query<HALF>(from, is, g.base + LATENT_QUERIES, r, LATENT_ROWS);
         if (lane == 0)
             g.scales[r] = g.x.scale * LOG2_E * up;
     }

@@ -5,6 +5,7 @@
 #define SATCHEL_CUDA_ATTENTION_WIDE_CUH
 
 #include "attention.h"
+#include "tile.cuh"
 #include "wgmma.h"
 
 #if HOPPER
@@ -33,19 +34,6 @@ static __device__ __forceinline__ void sums_of(float (&o)[128], const uint32_t (
     HALF ? product_f16_a_256(o, p, v) : product_bf16_a_256(o, p, v);
 }
 
-#else
-/* d += a b, m16n8k16. */
-template <bool HALF>
-static __device__ __forceinline__ void warp_product(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if (HALF)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 #endif
 
 /* Not inlined: beside its loop the compiler would find too few registers for that over the keys. */
@@ -308,8 +296,8 @@ static __device__ __forceinline__ void multiply_keys(const A &a, float (&s)[A::S
         for (int n = 0; n < A::STEP / 16; n++) {
             uint32_t k[4];
             load_matrices(k, k_at + piece_at(16 * n + lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2, A::STEP));
-            warp_product<HALF>(s + 8 * n, q, k[0], k[1]);
-            warp_product<HALF>(s + 8 * n + 4, q, k[2], k[3]);
+            mma_16<HALF>(s + 8 * n, q, k[0], k[1]);
+            mma_16<HALF>(s + 8 * n + 4, q, k[2], k[3]);
         }
     }
 #endif
@@ -335,8 +323,8 @@ static __device__ __forceinline__ void add_weighted(row_state<COLUMNS> &w, const
         for (int n = 0; n < COLUMNS / 16; n++) {
             uint32_t v[4];
             load_transposed(v, v_at + piece_at(16 * i + lane % 16, 2 * n + lane / 16, A::STEP));
-            warp_product<HALF>(w.o + 8 * n, p[i], v[0], v[1]);
-            warp_product<HALF>(w.o + 8 * n + 4, p[i], v[2], v[3]);
+            mma_16<HALF>(w.o + 8 * n, p[i], v[0], v[1]);
+            mma_16<HALF>(w.o + 8 * n + 4, p[i], v[2], v[3]);
         }
 #endif
 }

@@ -37,6 +37,40 @@ static __device__ __forceinline__ latent_keys keys_of_token(const gpu_call &c, c
     return keys;
 }
 
+/* Stores a query as 16-bit numbers scaled by a power of two as row r of a tile of `rows` at `to`, by a warp; zeros where it is none.
+ * Gives the factor of its scores. */
+template <bool HALF>
+static __device__ __forceinline__ float bring_query(const float4 *from, bool is, uint32_t to, int r, int rows) {
+    const int lane = threadIdx.x % 32;
+    float n[3][8], most = 0, down, up;
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        const int i = lane + 32 * k;
+        float4 a = make_float4(0, 0, 0, 0), b = a;
+        if (is && i < LATENT_D / 8)
+            a = from[2 * i], b = from[2 * i + 1];
+        n[k][0] = a.x, n[k][1] = a.y, n[k][2] = a.z, n[k][3] = a.w;
+        n[k][4] = b.x, n[k][5] = b.y, n[k][6] = b.z, n[k][7] = b.w;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            most = fmaxf(most, fabsf(n[k][j]));
+    }
+#pragma unroll
+    for (int j = 16; j; j /= 2)
+        most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
+    query_power(most, &down, &up);
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        const int i = lane + 32 * k;
+        if (i < LATENT_D / 8)
+            store_16(to + piece_at(r, i, rows), make_uint4(two_halves<HALF>(n[k][0] * down, n[k][1] * down),
+                                                           two_halves<HALF>(n[k][2] * down, n[k][3] * down),
+                                                           two_halves<HALF>(n[k][4] * down, n[k][5] * down),
+                                                           two_halves<HALF>(n[k][6] * down, n[k][7] * down)));
+    }
+    return up;
+}
+
 /* Keys of split `split` of at most `splits`; *used: how many splits there are. Both depend on the number of keys alone. */
 static __device__ __forceinline__ latent_keys cut_keys(latent_keys keys, int split, int splits, int *used) {
     const int steps = (keys.to + LATENT_KEYS - 1) / LATENT_KEYS, each = (steps + splits - 1) / splits;

@@ -7,6 +7,7 @@
  * joining are attention_latent.cu's; a row's bits depend on its own position and on the call's bucket alone.
  */
 #include "latent_keys.cuh"
+#include "tile.cuh"
 
 enum { WARP_K = LATENT_D / 16 / LATENT_WARP_PARTS /* steps of 16 numbers in a quarter */, WARP_V = LATENT_V / 8 };
 
@@ -17,18 +18,6 @@ struct warp_group {
     int token, head, heads;
 };
 
-template <bool HALF>
-static __device__ __forceinline__ void latent_mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if (HALF)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /* Loads the tile's queries as 16-bit numbers scaled by a power of two to shared memory at `to`, and the scales of their scores. */
 template <bool HALF>
 static __device__ __forceinline__ void bring_queries(const gpu_call &c, const warp_group &g, uint32_t to) {
@@ -37,31 +26,7 @@ static __device__ __forceinline__ void bring_queries(const gpu_call &c, const wa
         const bool is = g.head + r < g.heads;
         const float4 *from =
             (const float4 *)(c.v[1].data + (uint64_t)g.token * c.v[1].stride) + (is ? g.head + r : 0) * (LATENT_D / 4);
-        float n[3][8], most = 0, down, up;
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            const int i = lane + 32 * k;
-            float4 a = make_float4(0, 0, 0, 0), b = a;
-            if (is && i < LATENT_D / 8)
-                a = from[2 * i], b = from[2 * i + 1];
-            n[k][0] = a.x, n[k][1] = a.y, n[k][2] = a.z, n[k][3] = a.w;
-            n[k][4] = b.x, n[k][5] = b.y, n[k][6] = b.z, n[k][7] = b.w;
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                most = fmaxf(most, fabsf(n[k][j]));
-        }
-#pragma unroll
-        for (int j = 16; j; j /= 2)
-            most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
-        query_power(most, &down, &up);
-#pragma unroll
-        for (int k = 0; k < 3; k++)
-            if (lane + 32 * k < LATENT_D / 8)
-                store_16(to + piece_at(r, lane + 32 * k, LATENT_WARP_ROWS),
-                         make_uint4(two_halves<HALF>(n[k][0] * down, n[k][1] * down),
-                                    two_halves<HALF>(n[k][2] * down, n[k][3] * down),
-                                    two_halves<HALF>(n[k][4] * down, n[k][5] * down),
-                                    two_halves<HALF>(n[k][6] * down, n[k][7] * down)));
+        const float up = bring_query<HALF>(from, is, to, r, LATENT_WARP_ROWS);
         if (lane == 0)
             ((float *)(g.memory + LATENT_WARP_SCALES))[r] = g.x.scale * LOG2_E * up;
     }
@@ -117,8 +82,8 @@ static __device__ __forceinline__ void leave_scores(const warp_group &g, const u
         uint32_t k[4];
         load_matrices(k, stage + piece_at(16 * half + lane / 16 * 8 + lane % 8,
                                           2 * (WARP_K * quarter + i) + lane / 8 % 2, LATENT_WARP_KEYS));
-        latent_mma<HALF>(s, q[i], k[0], k[1]);
-        latent_mma<HALF>(s + 4, q[i], k[2], k[3]);
+        mma_16<HALF>(s, q[i], k[0], k[1]);
+        mma_16<HALF>(s + 4, q[i], k[2], k[3]);
     }
     float *to = (float *)(g.memory + LATENT_WARP_SCORES) + (quarter * LATENT_WARP_ROWS + lane / 4) * LATENT_WARP_PITCH +
                 16 * half + lane % 4 * 2;
@@ -193,8 +158,8 @@ static __device__ __forceinline__ void weigh_step(const warp_group &g, warp_sums
         for (int n = 0; n < WARP_V / 16; n++) {
             uint32_t v[4];
             load_transposed(v, stage + piece_at(16 * t + lane % 16, 8 * warp + 2 * n + lane / 16, LATENT_WARP_KEYS));
-            latent_mma<HALF>(w.o + 8 * n, p, v[0], v[1]);
-            latent_mma<HALF>(w.o + 8 * n + 4, p, v[2], v[3]);
+            mma_16<HALF>(w.o + 8 * n, p, v[0], v[1]);
+            mma_16<HALF>(w.o + 8 * n + 4, p, v[2], v[3]);
         }
     }
 }

@@ -55,6 +55,12 @@ __device__ __forceinline__ void mma_bf16(float *c, uint32_t a0, uint32_t a1, uin
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* d += a b, m16n8k16, of f16 or bf16. */
+template <bool HALF>
+__device__ __forceinline__ void mma_16(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    HALF ? mma_f16(d, a[0], a[1], a[2], a[3], b0, b1) : mma_bf16(d, a[0], a[1], a[2], a[3], b0, b1);
+}
+
 /* --- programmatic dependent launch: only weights are loaded before wait_before() */
 
 __device__ __forceinline__ void launch_next() {
