@@ -1,4 +1,4 @@
-"""`satchel device`: lends the devices of this host to programs on other hosts."""
+"""`satchel device`: serves the devices of this host to programs on other hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from satchel.cli.console import note
 from satchel.cli.groups import wrong
-from satchel.cli.lending import (
+from satchel.cli.host_serving import (
     LOOPBACK,
     KeyFile,
     Listen,
@@ -31,16 +31,18 @@ def device(
     key_file: KeyFile = None,
     devices: Annotated[
         str,
-        typer.Option("-dev", "--device", metavar="NAMES", help="Devices to lend; default: all of this host."),
+        typer.Option(
+            "-dev", "--device", metavar="NAMES", help="Devices to serve; default: all of this host."
+        ),
     ] = "auto",
     models: ModelFolders = None,
     make_key: Annotated[
         Path | None, typer.Option("--make-key", metavar="FILE", help="Write a new key to a file, and end.")
     ] = None,
 ) -> None:
-    """Lend this host's devices to other hosts, which name them as -dev HOST/cuda:0.
+    """Serve this host's devices to other hosts, which name them as -dev HOST/cuda:0.
 
-    Whoever has the key can use the devices. Weights are read from this host's files and never sent. What is
+    All who have the key can use the devices. Weights are read from this host's files and never sent. What is
     sent is signed, not encrypted.
 
     Examples:
@@ -67,12 +69,12 @@ def _serve(address: Address, key_file: Path, devices: str, models: Sequence[Path
     names = _names(devices)
     serve_until_signal(
         lambda: DeviceServer(address, key, Lent(names, tuple(models), stored)),
-        lambda server: f"{address.host} port {server.port}: lends {', '.join(names)}",
+        lambda server: f"{address.host} port {server.port}: serves {', '.join(names)}",
     )
 
 
 def _names(devices: str) -> tuple[str, ...]:
-    """Names of the devices to lend. Each is opened once, so that one that cannot be used is an error now."""
+    """Names of the devices to serve. Each is opened once, so that one that cannot be used is an error now."""
     from satchel.runtime.api.options import Options
     from satchel.runtime.placement.devices import open_for
 

@@ -1,4 +1,4 @@
-"""`satchel engine`: lends engines of this host to programs on other hosts."""
+"""`satchel engine`: serves engines of this host to programs on other hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from satchel.cli.console import note
 from satchel.cli.groups import wrong
-from satchel.cli.lending import (
+from satchel.cli.host_serving import (
     LOOPBACK,
     KeyFile,
     Listen,
@@ -60,10 +60,10 @@ def engine(
         typer.Option("--drain", min=0, help="Seconds that its requests have once it is told to stop."),
     ] = 60.0,
 ) -> None:
-    """Lend engines of this host to other hosts: those that name it as --engine-host, or a fleet to --join.
+    """Serve engines of this host to other hosts: those that name it as --engine-host, or a fleet to --join.
 
     A program there computes nothing but the text side; its file and the one here must have the same weights,
-    which are never sent. Whoever has the key can use the engines. What is sent is signed, not encrypted.
+    which are never sent. All who have the key can use the engines. What is sent is signed, not encrypted.
 
     Examples:
         satchel engine --listen 192.168.0.2 --key-file fleet.key
@@ -105,13 +105,13 @@ def serve(
     key, address = read_key(key_file), read_address(listen, 0, PORT)
     offered = Offered(Lent((), tuple(models), stored), Options(**options), engines)
     serve_until_signal(
-        lambda: lending(address, key, offered, membership),
-        lambda server: f"{address.host} port {server.port}: lends engines",
+        lambda: serving(address, key, offered, membership),
+        lambda server: f"{address.host} port {server.port}: serves engines",
     )
 
 
 @contextmanager
-def lending(
+def serving(
     address: Address, key: bytes, offered: Offered, membership: RosterEntry
 ) -> Iterator[EngineServer]:
     """The server, and its membership of a fleet, which it leaves at the end once its requests are done."""

@@ -1,1 +1,1 @@
-"""Devices of other hosts: the server that lends a host's devices, and the device that a program sees."""
+"""Devices of other hosts: the server of a host's devices, and the device that a program sees."""

@@ -1,7 +1,7 @@
 """Serves engines of this host to programs on others (`satchel engine`): each client gets a worker process of
 its own, with the model that it names, and this server hands messages on between the two.
 
-The client is authenticated, and is yet not trusted with the host: only files that are lent are opened, whose
+The client is authenticated, and is yet not trusted with the host: only files that it serves are opened, whose
 weights must be those of the client's own file; the devices, the threads and the sandbox are this host's
 choice; no path of its options is opened. The worker process is in the sandbox as any other.
 
@@ -201,7 +201,7 @@ class EngineSession:
                 seen.append(f"{path} has other weights")
             except (SatchelError, OSError) as error:
                 seen.append(f"{path}: {error}")
-        tried = "; ".join(seen) or "it lends no file of this name"
+        tried = "; ".join(seen) or "it serves no file of this name"
         raise ModelError(f"{asked.name}: not on this host: {tried}")
 
     def _message(self) -> Message:

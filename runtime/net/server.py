@@ -49,7 +49,7 @@ Reply = tuple[Message, bytes | memoryview]
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What a host lends. devices: names such as cuda:0. folders: where models lie; (): by the path that a
+    """What a host serves. devices: names such as cuda:0. folders: where models lie; (): by the path that a
     client gives, or where `named` finds a file of its name.
     """
 
@@ -65,7 +65,7 @@ class Lent:
 
 
 class DeviceServer(KeyServer):
-    """Lends devices to clients that hold the key."""
+    """Serves devices to clients that hold the key."""
 
     def __init__(self, address: Address, key: bytes, lent: Lent, deadlines: LinkDeadlines = CLIENT) -> None:
         self._lent = lent
@@ -234,7 +234,7 @@ class DeviceSession:
             raise RequestError(f"{self._device.name} is open already: a connection has one device")
         whole_name = f"{name}:{index}" if index else name
         if whole_name not in self._lent.devices:
-            raise RequestError(f"this host lends {', '.join(self._lent.devices)}")
+            raise RequestError(f"this host serves {', '.join(self._lent.devices)}")
         options = {key: number(message, key, 1 << 16) for key in ("threads", "threads_decode", "flags")}
         backend = find_backend(name)
         self._options = options

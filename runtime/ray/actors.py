@@ -1,5 +1,5 @@
 """What runs on the nodes of a Ray cluster: an actor that serves one engine and joins the fleet's roster, and
-one for each further stage, which lends the devices of its node.
+one for each further stage, which serves the devices of its node.
 
 Requests and tokens go over the fleet's own connections (runtime/net). Ray starts these, asks for their
 health, and learns of their end.
@@ -31,7 +31,7 @@ LOOK = 1.0  # seconds between two looks whether the fleet is still there
 
 
 class StageActor:
-    """Lends the devices of a node to the engine of which it is a stage."""
+    """Serves the devices of a node to the engine of which it is a stage."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         wanted = EngineOrder(**order)

@@ -52,7 +52,7 @@ class HostProcess:
         environ = {**os.environ, "SATCHEL_REMOTE_HOLD": str(hold or "")}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1, env=environ)
         self.said: list[str] = []
-        self.port = int(self.heard("lends").partition(" port ")[2].partition(":")[0])
+        self.port = int(self.heard("serves").partition(" port ")[2].partition(":")[0])
         self.name = f"{LOOPBACK}:{self.port}/{device}"
 
     def heard(self, text: str) -> str:

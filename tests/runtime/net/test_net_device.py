@@ -276,7 +276,7 @@ def test_a_host_where_nobody_listens_is_named(key: Path) -> None:
 
 
 def test_a_device_that_the_host_does_not_lend(servers: tuple[DeviceServer, ...], key: Path) -> None:
-    with pytest.raises(RequestError, match="this host lends cpu, remote"):
+    with pytest.raises(RequestError, match="this host serves cpu, remote"):
         opened(net_hosts.name_of(servers[0], "cuda"), key)
 
 
