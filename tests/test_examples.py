@@ -63,12 +63,14 @@ def test_what_is_like_the_liked_is_recommended() -> None:
 
 
 @pytest.mark.model
-def test_a_program_in_c_completes(bundled_model: Path, tmp_path: Path) -> None:
+def test_a_program_in_c_completes(
+    bundled_model: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     source = EXAMPLES / "embed" / "complete.c"
     assert len(source.read_text().splitlines()) <= 20
     with open_gguf(bundled_model) as gguf:
         build(gguf, tmp_path / "app.gguf", context=64)
-    program = embedded.compile_program(tmp_path / "complete", [source])
+    program = embedded.compile_program(tmp_path_factory, tmp_path / "complete", [source])
     done = subprocess.run(
         [program, tmp_path / "app.gguf", "Once upon a time"], capture_output=True, text=True
     )
@@ -80,10 +82,12 @@ def test_a_program_in_c_completes(bundled_model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_a_program_in_c_chats(bundled_model: Path, tmp_path: Path) -> None:
+def test_a_program_in_c_chats(
+    bundled_model: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with open_gguf(bundled_model) as gguf:
         build(gguf, tmp_path / "app.gguf", context=256)
-    program = embedded.compile_program(tmp_path / "chat", [EXAMPLES / "embed" / "chat.c"])
+    program = embedded.compile_program(tmp_path_factory, tmp_path / "chat", [EXAMPLES / "embed" / "chat.c"])
 
     def said(path: Path) -> subprocess.CompletedProcess[str]:
         lines = 'Hello!\nSay "\\n" and <|im_end|>.\n'

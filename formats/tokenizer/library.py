@@ -67,6 +67,16 @@ def load(meta: Meta, model: Step, cut: Step, normalizer: Step | None = None) -> 
         return by_llguidance(text)
 
 
+def remover(pattern: str) -> Callable[[str], str]:
+    """The function that removes what matches a pattern, of the package tokenizers. ImportError where it is
+    not installed.
+    """
+    from tokenizers import Regex, normalizers
+
+    remove: Callable[[str], str] = normalizers.Replace(Regex(pattern), "").normalize_str
+    return remove
+
+
 def by_tokenizers(text: str) -> Encode:
     """The function of the package tokenizers. ImportError where it is not installed."""
     from tokenizers import Tokenizer

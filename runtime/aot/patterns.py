@@ -224,16 +224,11 @@ def library_ranges(text: str) -> Ranges:
 def _asked(text: str) -> Ranges:
     if len(text) == 1:
         return ((ord(text), ord(text)),)
-    # A vocabulary of bytes, before which what matches is removed: the rest is what the class does not hold.
-    # What remains is cut into short words, for the cost of a word grows with its square.
-    short = library.split([r"[\s\S]{1,64}"], library.BYTE_LEVEL)["pretokenizers"]
-    cut = library.split([f"(?:{text})+"], *short, behavior="Removed")
-    index = {char: byte for byte, char in ALPHABET.items()}
-    outside = library.load(Meta({}, f"pattern {text!r:.60}"), library.bpe(index, ()), cut)
+    outside = _without(f"(?:{text})+")
     found: list[tuple[int, int]] = []
     for low, high, every in blocks():
         asked = range(low, high + 1) if every else range(low, low + 1)
-        others = set(bytes(outside("".join(map(chr, asked)))).decode())
+        others = set(outside("".join(map(chr, asked))))
         for other, run in groupby(map(chr, asked), others.__contains__):
             if not other:
                 held = [*map(ord, run)]
@@ -241,6 +236,21 @@ def _asked(text: str) -> Ranges:
                 joins = bool(found) and found[-1][1] + 1 == at
                 found[-1:] = [(found[-1][0], last)] if joins else [*found[-1:], (at, last)]
     return tuple(found)
+
+
+def _without(pattern: str) -> Callable[[str], str]:
+    """The function that removes what matches a pattern from a text."""
+    try:
+        return library.remover(pattern)
+    except ImportError:
+        pass
+    # Encoding by a vocabulary of bytes what remains takes several times as long. It is cut into short words,
+    # for the cost of a word grows with its square.
+    short = library.split([r"[\s\S]{1,64}"], library.BYTE_LEVEL)["pretokenizers"]
+    cut = library.split([pattern], *short, behavior="Removed")
+    index = {char: byte for byte, char in ALPHABET.items()}
+    encode = library.load(Meta({}, f"pattern {pattern!r:.60}"), library.bpe(index, ()), cut)
+    return lambda text: bytes(encode(text)).decode()
 
 
 def blocks() -> Iterator[tuple[int, int, bool]]:

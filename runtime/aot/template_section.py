@@ -9,9 +9,10 @@ name: the section then says why, and keeps the markers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 import numpy as np
 
@@ -181,15 +182,20 @@ def _supports(probes: Probes) -> int:
 @cache
 def _unprinted() -> Sequence[tuple[int, int]]:
     """Ranges of code points beyond ASCII that repr() writes as numbers."""
-    found: list[tuple[int, int]] = []
-    for point in range(0x80, sys.maxunicode + 1):
-        if chr(point).isprintable():
-            continue
-        if found and found[-1][1] == point - 1:
-            found[-1] = found[-1][0], point
-        else:
-            found.append((point, point))
-    return found
+    points = range(0x80, sys.maxunicode + 1)
+    shown = np.fromiter(map(str.isprintable, map(chr, points)), bool, len(points))
+    edges = np.flatnonzero(np.diff(shown, prepend=True, append=True)) + points.start
+    return [(int(first), int(after) - 1) for first, after in edges.reshape(-1, 2)]
+
+
+def _blocks() -> Iterator[range]:
+    """The code points beyond ASCII, some hundred at a time."""
+    return (range(start, start + 128) for start in range(0x80, sys.maxunicode + 1, 128))
+
+
+def _has_cases(text: str) -> bool:
+    """Whether a letter has another case. None has one as a word's first letter alone."""
+    return text.lower() != text or text.upper() != text
 
 
 def _becomes(kind: int, char: str) -> str:
@@ -207,8 +213,9 @@ def _cases() -> Sequence[tuple[int, int, int, int, int]]:
     depends on those beside it, is refused in the run.
     """
     rows: list[tuple[int, int, int, int, int]] = []
+    cased = [*chain.from_iterable(block for block in _blocks() if _has_cases("".join(map(chr, block))))]
     for kind in range(3):
-        for point in range(0x80, sys.maxunicode + 1):
+        for point in cased:
             made = _becomes(kind, chr(point))
             if made in ("", chr(point)):
                 continue

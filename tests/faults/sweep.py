@@ -22,7 +22,7 @@ from shim import FAMILIES, FAULTS, Fault, Shim
 
 from satchel.runtime.device.libraries import find_backend, libraries
 
-PARTS = 3  # parts of the faults, one of which a short run tries on an operation
+PARTS = 6  # parts of the faults, one of which a short run tries on an operation
 END = 1 << 40  # the number of a call that never happens
 
 

@@ -19,7 +19,7 @@ from sweep import Sweep, sweeps
 
 Table = Callable[[Path, bool, int], list[Row]]
 Kind = Callable[[Sweep, bool, int], list[Row]]
-SOME = 2  # points per kind in a short run
+SOME = 1  # point per kind in a short run
 WRITERS = ("pull", "quantize", "edit", "save a slot", "save a chat", "lock file")
 CLOCKED = ("load", *WRITERS)
 

@@ -62,9 +62,9 @@ def asked(address: str, *options: str, seconds: float) -> dict[str, Any]:
 
 
 def test_no_request_of_the_schema_makes_it_fail(tiny: str) -> None:
-    counts = asked(tiny, "--examples=10", "--share=59", seconds=280)
+    counts = asked(tiny, "--examples=4", "--share=97", seconds=280)
     assert counts["routes"] > 25
-    assert counts["answers"]["200"] > 30 and counts["answers"]["400"] > 300
+    assert counts["answers"]["200"] > 15 and counts["answers"]["400"] > 100
 
 
 @pytest.mark.nightly

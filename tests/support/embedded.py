@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +29,6 @@ from satchel.runtime.device.libraries import find_backend
 ROOT = Path(__file__).parents[2]
 EMBED = ROOT / "cext" / "embed"
 HEADERS = next((p / "headers" for p in map(Path, cext.__path__) if (p / "headers").is_dir()), EMBED)
-TEXT_PARTS = ("answer", "bpe", "encode", "gguf", "merge", "pattern", "unigram", "utf8", "wordpiece", "words")
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
 SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 LIBRARY, WORKER, EITHER = range(3)  # SATCHEL_ENGINE_
@@ -48,27 +48,41 @@ def compiler() -> str:
 
 
 def compile_program(
+    factory: pytest.TempPathFactory,
     target: Path,
     sources: Sequence[Path],
     *options: str,
-    parts: Sequence[str] = (),
     compiled_by: str = "",
     backend: Path | None = None,
 ) -> Path:
-    """A program of these sources and the C library, or of these parts of it alone. compiled_by, backend: a
-    compiler and the CPU backend of another processor.
+    """A program of these sources and the C library. compiled_by, backend: a compiler and the CPU backend of
+    another processor.
     """
-    backend = backend or Path(find_backend("cpu").path)
+    compiled_by, backend = compiled_by or compiler(), backend or Path(find_backend("cpu").path)
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", *WARNINGS, *INCLUDES, *options]
+    library = made_once(
+        factory,
+        f"embed-library-{zlib.crc32(repr((compiled_by, options)).encode()):08x}",
+        lambda folder: compile_objects(folder, [compiled_by, *flags]),
+    )
+    objects = sorted(library.glob("*.o"))
+    link = [str(backend), f"-Wl,-rpath,{backend.parent}", "-lpthread", "-lm"]
+    run([compiled_by, *flags, *map(str, (*sources, *objects)), "-o", str(target), *link])
+    return target
+
+
+def compile_objects(folder: Path, command: Sequence[str]) -> None:
+    """The C library's objects, which many programs share."""
     library = [
-        *([EMBED / f"{part}.c" for part in parts] or sorted(EMBED.glob("*.c"))),
+        *sorted(EMBED.glob("*.c")),
         *(ROOT / "cext" / "host" / f"{n}.c" for n in ("error", "block_format")),
     ]
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", *WARNINGS, *INCLUDES, *options]
-    link = [str(backend), f"-Wl,-rpath,{backend.parent}", "-lpthread", "-lm"]
-    made = [compiled_by or compiler(), *flags, *map(str, (*sources, *library)), "-o", str(target), *link]
-    done = subprocess.run(made, capture_output=True, text=True)
+    run([*command, "-c", *map(str, library)], cwd=folder)
+
+
+def run(command: Sequence[str], cwd: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return target
 
 
 def driver_program(factory: pytest.TempPathFactory, sanitized: bool = False) -> Path:
@@ -76,7 +90,7 @@ def driver_program(factory: pytest.TempPathFactory, sanitized: bool = False) -> 
     name = "embed-driver-sanitized" if sanitized else "embed-driver"
     sources = [ROOT / "tests" / "cext" / "embed" / f"{name}.c" for name in ("driver", "templates")]
     options = SANITIZED if sanitized else ()
-    folder = made_once(factory, name, lambda at: compile_program(at / "driver", sources, *options))
+    folder = made_once(factory, name, lambda at: compile_program(factory, at / "driver", sources, *options))
     return folder / "driver"
 
 
@@ -86,7 +100,7 @@ def words_program(factory: pytest.TempPathFactory) -> Path:
     folder = made_once(
         factory,
         "embed-words",
-        lambda at: compile_program(at / "driver", [source], *SANITIZED, parts=TEXT_PARTS),
+        lambda at: compile_program(factory, at / "driver", [source], *SANITIZED),
     )
     return folder / "driver"
 

@@ -41,7 +41,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         sources = [ROOT / "tests" / "cext" / "embed" / f"{name}.c" for name in ("driver", "templates")]
         program = embedded.compile_program(
-            folder / "arm-driver", sources, compiled_by=compiler, backend=found[0]
+            tmp_path_factory, folder / "arm-driver", sources, compiled_by=compiler, backend=found[0]
         )
         script = folder / "driver"
         script.write_text(f"#!/bin/sh\nexec {qemu} -cpu max -L {LIBRARIES} '{program}'\n", encoding="utf-8")

@@ -89,7 +89,7 @@ class Masks:
 @pytest.fixture(scope="module")
 def masks_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = Path(__file__).with_name("masks.c")
-    return embedded.compile_program(tmp_path_factory.mktemp("masks") / "masks", [source])
+    return embedded.compile_program(tmp_path_factory, tmp_path_factory.mktemp("masks") / "masks", [source])
 
 
 def compared(masks: Masks, name: str, tokenizer: Tokenizer, walks: int, seed: int) -> int:
@@ -240,9 +240,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
         yield driver
 
 
-def test_a_thousand_mutated_grammars(hostile: Driver, app: Path, tmp_path: Path) -> None:
-    refused, ran = mutate(hostile, app, tmp_path / "m.gguf", 1000, seed=0)
-    assert min(refused, ran) > 100
+def test_some_mutated_grammars(hostile: Driver, app: Path, tmp_path: Path) -> None:
+    refused, ran = mutate(hostile, app, tmp_path / "m.gguf", 250, seed=0)
+    assert min(refused, ran) > 25
 
 
 @pytest.mark.nightly

@@ -112,10 +112,10 @@ def mutate_sections(driver: Driver, app: Path, copy: Path, count: int, seed: int
     return refused, count - refused
 
 
-def test_a_thousand_mutated_sections(driver: Driver, app: Path, tmp_path: Path) -> None:
-    refused, ran = mutate_sections(driver, app, tmp_path / "m.gguf", 1000, seed=0)
-    assert refused > 200  # most of the rest change a number that is none of the structure's
-    assert ran > 50
+def test_some_mutated_sections(driver: Driver, app: Path, tmp_path: Path) -> None:
+    refused, ran = mutate_sections(driver, app, tmp_path / "m.gguf", 250, seed=0)
+    assert refused > 50  # most of the rest change a number that is none of the structure's
+    assert ran > 12
 
 
 @pytest.mark.nightly

@@ -188,10 +188,10 @@ def mutate(driver: Driver, folder: Path, count: int, seed: int) -> tuple[int, in
     return count - ran, ran
 
 
-def test_a_thousand_mutated_sections(driver: Driver, tmp_path: Path) -> None:
-    refused, ran = mutate(driver, tmp_path, 1000, seed=0)
-    assert refused > 300
-    assert ran > 100
+def test_some_mutated_sections(driver: Driver, tmp_path: Path) -> None:
+    refused, ran = mutate(driver, tmp_path, 250, seed=0)
+    assert refused > 75
+    assert ran > 25
 
 
 @pytest.mark.nightly

@@ -230,14 +230,14 @@ def test_the_bundled_model(
         with Model.load(path, context=512, slots=2, device="cpu", threads=2) as model:
             ids = model.tokenize(text)
             assert driver.tokenize(text) == ids
-            assert answer(driver, ids, 64, {}, 42) == wanted(model.engine, ids, 64, Sampling(seed=42))
-            long = (ids * 20)[:200]
+            assert answer(driver, ids, 24, {}, 42) == wanted(model.engine, ids, 24, Sampling(seed=42))
+            long = (ids * 20)[:150]
             assert answer(driver, long, 8, {}, 1) == wanted(
                 model.engine, long, 8, Sampling(seed=1), (100, 133)
             )
-            reply = model.generate(text, seed=5, max_tokens=200)
-            driver.begin(0, ids, {"seed": 5, "max_tokens": 200})
-            found, said, over = driver.next(0, 300)
+            reply = model.generate(text, seed=5, max_tokens=60)
+            driver.begin(0, ids, {"seed": 5, "max_tokens": 60})
+            found, said, over = driver.next(0, 100)
             assert (said.decode(), over) == (reply.read(), True)
             assert found == [i for i in reply.ids if i not in model.tokenizer.eog]
 
@@ -247,9 +247,11 @@ def _build_bundled(model: Path, folder: Path) -> None:
         build(gguf, folder / "app.gguf")
 
 
-def test_threads_get_the_tokens_that_each_gets_alone(plain: Path, tmp_path: Path) -> None:
+def test_threads_get_the_tokens_that_each_gets_alone(
+    plain: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     source = Path(__file__).with_name("threads.c")
-    program = embedded.compile_program(tmp_path / "threads", [source], *embedded.SANITIZED)
+    program = embedded.compile_program(tmp_path_factory, tmp_path / "threads", [source], *embedded.SANITIZED)
     done = subprocess.run([program, plain], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "equal\n", "")
 

@@ -185,9 +185,9 @@ def hostile(
         yield driver, tmp_path / "chat"
 
 
-def test_a_thousand_mutated_conversations(hostile: tuple[Driver, Path], tmp_path: Path) -> None:
-    refused, ran = mutate(*hostile, tmp_path / "mutated", 1000, seed=0)
-    assert min(refused, ran) > 100
+def test_some_mutated_conversations(hostile: tuple[Driver, Path], tmp_path: Path) -> None:
+    refused, ran = mutate(*hostile, tmp_path / "mutated", 250, seed=0)
+    assert min(refused, ran) > 25
 
 
 @pytest.mark.nightly

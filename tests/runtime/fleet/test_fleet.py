@@ -211,7 +211,8 @@ def test_limits_are_those_of_the_fleet(path: Path) -> None:
             reply.close()
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-        # A member counts a request when it reads that it was cancelled, so all may have left before all are counted.
+        # A member counts a request when it reads that it was cancelled: all may have left before all are
+        # counted.
         until(lambda: model.stats().requests == {"cancelled": 6}, "all have left")
         assert not (model.stats().running or model.stats().waiting)
 
