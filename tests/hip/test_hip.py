@@ -71,7 +71,9 @@ def run(driver: Path | str, *words: str, **more: str) -> subprocess.CompletedPro
     )
 
 
-def test_ops_and_models_through_the_names_of_hip(driver: Path) -> None:
+@pytest.mark.parametrize("every", ["3", pytest.param("1", marks=pytest.mark.nightly)])
+def test_ops_and_models_through_the_names_of_hip(every: str, driver: Path) -> None:
+    """every: one case of an op in so many."""
     tests = ("cext/test_gpu_kernels.py", "cext/test_matrix_units.py", "gpu/test_gpu_models.py")
     chosen = "hip and (test_op_equals or test_an_index or norms_of_heads or matrix_units)"
     done = run(
@@ -86,6 +88,7 @@ def test_ops_and_models_through_the_names_of_hip(driver: Path) -> None:
         "-k",
         chosen,
         *(f"tests/{t}" for t in tests),
+        EVERY_CASE=every,
     )
     assert done.returncode == 0, done.stdout[-4000:]
     found = re.search(r"(\d+) passed", done.stdout)

@@ -91,8 +91,11 @@ def suite(folder: Path, chosen: str, *tests: str, **more: str) -> int:
     return int(found[1]) if found else 0
 
 
-def test_every_op_and_nothing_is_left(folder: Path) -> None:
-    assert suite(folder, "metal and test_op_equals", "tests/cext/test_gpu_kernels.py") >= LEAST
+@pytest.mark.parametrize("every", ["3", pytest.param("1", marks=pytest.mark.nightly)])
+def test_every_op_and_nothing_is_left(every: str, folder: Path) -> None:
+    """every: one case of an op in so many."""
+    tests = "tests/cext/test_gpu_kernels.py"
+    assert suite(folder, "metal and test_op_equals", tests, EVERY_CASE=every) >= LEAST
 
 
 def test_products_by_matrix_units(folder: Path) -> None:
