@@ -1,11 +1,41 @@
 /* driver.c: the C test program: every op on the cpu, remote and null backends, without Python.
  *
- *     satchel_cext_test [--threads | --short]
+ *     satchel_cext_test [--threads] [--short] [--without NAME,...]
  *
  * Prints what failed, then "N passed, M failed"; exit status 1 where anything failed. --threads leaves out what has one
- * thread, and what is no fair game for the thread sanitizer; --short repeats less, for a CPU that is emulated.
+ * thread, and what is no fair game for the thread sanitizer; --short repeats less, for a CPU that is emulated, and tests of
+ * a set that shares its base's objects only what is compiled for it; --without leaves out kernel sets, and the backends
+ * remote and null.
  */
 #include "harness.h"
+
+static struct {
+    int threads, brief;
+    const char *without;
+} asked;
+
+/* base: the set whose objects it shares (cext/cpu/CMakeLists.txt); floats: of the products, those of floats are its own. */
+typedef struct {
+    const char *name, *base;
+    int floats;
+} kernel_set;
+
+static const kernel_set sets[] = {
+    {"scalar"},        {"avx2"}, {"avxvnni", "avx2"}, {"avx512"},      {"avx512bf16", "avx512", 1},
+    {"amx", "avx512"}, {"neon"}, {"dotprod", "neon"}, {"i8mm", "neon"}};
+
+static int is_left_out(const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = asked.without; at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == length && memcmp(at, name, length) == 0)
+            return 1;
+    return 0;
+}
+
+/* How often what is repeated `whole` times is repeated in this run. */
+static int repeats(int whole) {
+    return asked.brief ? whole / 20 : whole;
+}
 
 /* The kernels that a device is to be opened with; "": the best. */
 static void choose_set(const char *name) {
@@ -26,6 +56,15 @@ static int open_target(target *t, const hal_backend *b, const char *set, int thr
     b->info(t->device, &info);
     snprintf(t->name, sizeof t->name, "%s/%.24s/%d threads", b->name, info.variant, threads);
     return 1;
+}
+
+/* Whether this library and this CPU have the set. */
+static int has_set(const char *set) {
+    target t;
+    int open = open_target(&t, cpu_backend(), set, 1);
+    if (open)
+        t.b->close(t.device);
+    return open;
 }
 
 static void test_buffers(const target *t) {
@@ -73,7 +112,7 @@ static void test_sizes(const target *t) {
         free(from);
         return;
     }
-    for (int i = 0; i < 60000; i++) {
+    for (int i = 0; i < repeats(60000); i++) {
         uint32_t format = (uint32_t)random_below(45);
         int64_t stack = random_below(3) ? 1 : edges[random_below(EDGES)], rows = edges[random_below(EDGES)];
         int64_t columns = edges[random_below(EDGES)];
@@ -117,55 +156,64 @@ static void test_device_options(void) {
     choose_set("");
 }
 
-/* share: repeats are divided by it. */
-static void test_target(const hal_backend *b, const char *set, int threads, int quick, int share) {
+/* set: NULL: the best one. */
+static void test_target(const hal_backend *b, const kernel_set *set, int threads) {
     target t;
-    if (!open_target(&t, b, set, threads)) {
-        fprintf(stderr, "skipped: %s with %s kernels: %s\n", b->name, set, b->error());
+    int shares = asked.brief && set && set->base && has_set(set->base); /* the rest is tested with its base */
+    if (!open_target(&t, b, set ? set->name : "", threads)) {
+        fprintf(stderr, "skipped: %s with %s kernels: %s\n", b->name, set ? set->name : "the best", b->error());
         return;
     }
-    test_buffers(&t);
-    test_sizes(&t);
-    if (!quick)
+    if (!asked.threads)
         test_measure(&t);
     test_ops(&t);
-    if (b == cpu_backend() && *set)
-        test_products(&t);
-    test_sample(&t);
-    test_recurrent(&t);
-    if (t.computes) {
-        test_wrong_plans(&t);
-        if (!quick) /* a damaged plan may write what it reads at the same time */
-            test_damaged_plans(&t, (b == remote_backend() ? 200 : 2000) / share);
+    if (set)
+        test_products(&t, shares && set->floats, asked.brief);
+    if (!shares) {
+        test_buffers(&t);
+        test_sizes(&t);
+        test_sample(&t);
+        test_recurrent(&t);
+        if (t.computes) {
+            test_wrong_plans(&t);
+            if (!asked.threads) /* a damaged plan may write what it reads at the same time */
+                test_damaged_plans(&t, repeats(b == remote_backend() ? 200 : 2000));
+        }
+        test_many_runs(&t, repeats(b == remote_backend() ? 100 : 1000));
     }
-    test_many_runs(&t, (b == remote_backend() ? 100 : 1000) / share);
     b->close(t.device);
     fprintf(stderr, "%s: done\n", t.name);
 }
 
 int main(int argc, char **argv) {
-    static const char *const sets[] = {"scalar", "avx2", "avxvnni", "avx512", "avx512bf16",
-                                       "amx",    "neon", "dotprod", "i8mm"};
-    int quick = argc > 1 && strcmp(argv[1], "--threads") == 0;
-    int share = argc > 1 && strcmp(argv[1], "--short") == 0 ? 20 : 1;
+    for (int i = 1; i < argc; i++) {
+        asked.threads |= strcmp(argv[i], "--threads") == 0;
+        asked.brief |= strcmp(argv[i], "--short") == 0;
+        if (strcmp(argv[i], "--without") == 0)
+            asked.without = argv[i + 1]; /* after the last argument stands NULL */
+    }
     setvbuf(stdout, NULL, _IOLBF, 0); /* so that what is stopped has told what it found */
     test_device_options();
-    test_fused();
+    test_fused(repeats(200000));
     test_cuts();
-    test_pool((quick ? 1000 : 3000) / share);
-#if !defined(_WIN32) /* it has no fork, and no control groups */
-    if (!quick) {    /* the thread sanitizer takes no fork of a program with threads */
+    test_pool(asked.threads ? 1000 : repeats(3000));
+#if !defined(_WIN32)      /* it has no fork, and no control groups */
+    if (!asked.threads) { /* the thread sanitizer takes no fork of a program with threads */
         test_fork(cpu_backend());
         test_limits();
     }
 #endif
-    for (size_t i = 0; i < sizeof sets / sizeof *sets && !quick; i++) {
-        test_searches(sets[i]);
-        test_target(cpu_backend(), sets[i], i % 2 ? 2 : 1, quick, share);
+    for (size_t i = 0; i < sizeof sets / sizeof *sets && !asked.threads; i++) {
+        if (is_left_out(sets[i].name))
+            continue;
+        test_searches(sets[i].name);
+        test_target(cpu_backend(), &sets[i], i % 2 ? 2 : 1);
     }
-    test_target(cpu_backend(), "", 3, quick, share); /* more threads than most test machines have CPUs to spare */
-    test_target(remote_backend(), "", 2, quick, share);
-    test_target(null_backend(), "", 1, quick, share);
+    test_target(cpu_backend(), NULL, 3); /* more threads than most test machines have CPUs to spare */
+    if (!is_left_out("remote"))
+        test_target(remote_backend(), NULL, 2);
+    if (!is_left_out("null"))
+        test_target(null_backend(), NULL, 1);
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

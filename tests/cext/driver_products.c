@@ -144,9 +144,12 @@ static void test_filling(const target *t, const weight *w, const filling *f, int
     uint8_t *p = malloc(ROWS * row), *a = malloc(COLUMNS * column);
     float want[COLUMNS * ROWS];
     operand in[] = {OPERAND(w->act, a, COLUMNS, k), OPERAND(w->id, p, ROWS, k)};
+    int most = 0;
+    for (const int *n = columns; *n; n++)
+        most = *n > most ? *n : most;
     fill_weights(w, f, (int64_t)ROWS * k, p);
-    fill_columns(w, f, (int64_t)COLUMNS * k, a);
-    for (int c = 0; c < COLUMNS; c++)
+    fill_columns(w, f, (int64_t)most * k, a);
+    for (int c = 0; c < most; c++)
         for (int r = 0; r < ROWS; r++)
             want[ROWS * c + r] = w->dot(p + row * (uint64_t)r, a + column * (uint64_t)c, k / format_block(w->id));
     for (; *columns; columns++)
@@ -212,9 +215,9 @@ static int fmaf_rounds_once(void) {
     return fmaf(a, b, c) == c;
 }
 
-void test_fused(void) {
+void test_fused(int sums) {
     int wrong = 0, kinds = fmaf_rounds_once() ? 4 : 2;
-    for (int i = 0; i < 200000; i++) {
+    for (int i = 0; i < sums; i++) {
         float a[LANES], b[LANES], c[LANES], got[LANES];
         for (int j = 0; j < LANES; j++)
             random_sum(i % kinds, a + j, b + j, c + j);
@@ -227,18 +230,20 @@ void test_fused(void) {
     CHECK(wrong == 0, "vf_fused: %d sums are not fmaf's", wrong);
 }
 
-void test_products(const target *t) {
+void test_products(const target *t, int floats, int brief) {
     static const int every[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, COLUMNS, 0};
     static const int some[] = {1, 6, COLUMNS, 0}, few[] = {1, 4, 0};
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
         const weight *w = weights + i;
         int block = format_block(w->id) > 2 ? format_block(w->id) : 32;
+        if (floats && w->act != F32)
+            continue;
         for (int f = 0; f < (w->act == F32 ? 1 : FILLINGS); f++) {
             test_filling(t, w, fillings + f, block, f ? some : every);
             test_filling(t, w, fillings + f, 3 * block, some);
         }
         test_filling(t, w, fillings, 9 * block, some); /* eight blocks and one */
-        test_filling(t, w, fillings, LONG, some);
+        test_filling(t, w, fillings, LONG, brief ? few : some);
         test_filling(t, w, fillings + 1, LONG, few);
         for (int f = 0; f < FILLINGS && block > 2 && format_block(w->id) > 2; f += 3) {
             test_expanded(t, w, fillings + f, block);

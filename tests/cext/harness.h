@@ -80,8 +80,9 @@ float *random_floats(int n, float scale);
 double nmse(const float *got, const double *want, int n);
 
 void test_ops(const target *);
-void test_fused(void);
-void test_products(const target *);
+void test_fused(int sums);
+/* floats: only weights that meet floats; brief: the longest rows by fewer columns. */
+void test_products(const target *, int floats, int brief);
 void test_sample(const target *);
 void test_recurrent(const target *);
 void test_wrong_plans(const target *);
