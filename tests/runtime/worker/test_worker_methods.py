@@ -123,7 +123,7 @@ def standing(file: Path, steps: int) -> Iterator[None]:
         file.unlink()
 
 
-def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerModel) -> None:
+def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerModel, hold: Path) -> None:
     """kill -9 during many kinds of calls: each gives the result that it gives without."""
     prompt = TEXTS[0]
 
@@ -139,11 +139,13 @@ def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerMo
 
     wanted, before = [ask() for ask in work(here)], there.worker.restarts
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(ask) for ask in work(there)]
-        until(
-            lambda: any(a.turns > 1 for a in list(there.worker._calls.values())), "a call has had two turns"
-        )
-        kill(there)
+        with standing(hold, 2 * STEPS):
+            asked = [pool.submit(ask) for ask in work(there)]
+            until(
+                lambda: any(a.turns > 1 for a in list(there.worker._calls.values())),
+                "a call has had two turns",
+            )
+            kill(there)
         found = [a.result(SECONDS) for a in asked]
     for w, f in zip(wanted, found, strict=True):
         assert np.array_equal(w, f) if isinstance(w, np.ndarray) else w == f
