@@ -27,6 +27,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).resolve().parent.parent
 CONTEXT = 512  # tokens of context that each request has
 START = 120.0  # seconds within which a server must answer
+LAST_WORDS = 60.0  # seconds in which a child of an ended server may keep its stderr open
 
 
 class Process:
@@ -38,7 +39,8 @@ class Process:
         self.said: list[str] = []
         self._heard = threading.Event()
         self.url = url
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self.child.stderr is not None
@@ -60,6 +62,8 @@ class Process:
             except OSError:
                 pass
             if self.child.poll() is not None or time.monotonic() > end:
+                if self.child.poll() is not None:
+                    self._listener.join(LAST_WORDS)  # what it said at its end may not be read yet
                 told = "; ".join(self.said[-3:])
                 raise RequestError(f"the server does not answer (exit code {self.child.poll()}): {told}")
             time.sleep(0.1)

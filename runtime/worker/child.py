@@ -104,6 +104,7 @@ class Worker:
         self._model: Model | None = None
         self._loading = Pulse()
         self._reports: Reports | None = None  # for a fleet
+        self._reporting = threading.Lock()  # so that reports arrive in the order in which they were made
         self._stepped: list[int] = []  # requests of the last step that the parent was told of
 
     def beat(self, seconds: float) -> None:
@@ -118,10 +119,13 @@ class Worker:
         ticking(tell, threading.Event(), "satchel-beat", seconds)
 
     def report(self) -> None:
-        """Tells a fleet what changed of the load and the cache."""
+        """Tells a fleet what changed of the load and the cache. On return all news until now is sent,
+        whichever thread took it.
+        """
         if self._reports is not None:
-            for message in self._reports.messages():
-                self.send(message)
+            with self._reporting:
+                for message in self._reports.messages():
+                    self.send(message)
 
     def load(self, message: Message) -> Model:
         self._loading.begin("load")

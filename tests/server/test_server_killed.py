@@ -76,7 +76,7 @@ def test_a_killed_engine_loses_no_stream_and_is_replaced(killed: tuple[LoadTarge
     answers = alone(server, asked)
     crowded = crowd(asked, Mix(leave=0, wrong=0))
     driven = under_fire(server, [next(crowded) for _ in range(32)], engine)
-    assert not Path(f"/proc/{engine}/task").exists()
+    until(lambda: not Path(f"/proc/{engine}/task").exists(), "the end of the process is noticed")
     for outcome in driven.outcomes:
         came, answer = "".join(outcome.text), answers[key(outcome.request)]
         if outcome.error:  # an error event, or a 5xx with a body; never a broken connection

@@ -145,7 +145,7 @@ def timed() -> Iterator[Turns]:
 
 
 class Prober:
-    """Probes a server's health without a pause while other requests run."""
+    """Probes a server's health without a pause while other requests run, once at least."""
 
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask, self._stop = ask, threading.Event()
@@ -154,11 +154,12 @@ class Prober:
         self.worst = 0.0
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while True:
             began = time.perf_counter()
             self.answers.append(self._ask())
             self.worst = max(self.worst, time.perf_counter() - began)
-            self._stop.wait(0.005)
+            if self._stop.wait(0.005):
+                return
 
     def __enter__(self) -> Prober:
         self._thread.start()

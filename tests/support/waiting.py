@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,6 +27,25 @@ def until(done: Callable[[], T], what: str | Callable[[], str], seconds: float =
             raise AssertionError(f"{what if isinstance(what, str) else what()}: not within {seconds:g} s")
         time.sleep(STEP)
     return found
+
+
+def until_amid(begin: Callable[[], Future[T]], seen: Callable[[], object], what: str) -> Future[T]:
+    """Begins some work, polls until `seen()` is true while it is under way, and returns it. Work that ended
+    before anything was seen is begun again, so that no verdict depends on how soon this thread looks.
+    """
+    work = begin()
+
+    def found() -> bool:
+        nonlocal work
+        if seen():
+            return True
+        if work.done():
+            work.result()
+            work = begin()
+        return False
+
+    until(found, what)
+    return work
 
 
 async def until_async(done: Callable[[], T], what: str, seconds: float = SECONDS) -> T:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,12 +51,13 @@ def idle(model: Model) -> None:
 
 
 @contextmanager
-def held(model: Model) -> Iterator[None]:
-    """The engine starts no step while the block runs, so no answer ends."""
-    fill, go = model.engine.fill, threading.Event()
+def held(model: Model, steps: int) -> Iterator[None]:
+    """The engine starts so many steps and no more while the block runs, so no answer ends by itself."""
+    fill, made, go = model.engine.fill, itertools.count(), threading.Event()
 
     def waits(*args: Any, **options: Any) -> Program:
-        happened(go, "leave to go on")
+        if next(made) >= steps:
+            happened(go, "leave to go on")
         return fill(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -122,15 +124,14 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
             async with reply:
                 pass
         elif way == "task":
-            with held(model):
-                task = asyncio.create_task(reply.read())
-                await asyncio.sleep(0)  # it begins
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
+            task = asyncio.create_task(reply.read())
+            await asyncio.sleep(0)  # it begins
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
         elif way == "timeout":
             loop = asyncio.get_running_loop()
-            with held(model), pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError):
                 async with asyncio.timeout(None) as patience:
                     loop.call_soon(patience.reschedule, loop.time())  # times out once read() waits
                     await reply.read()
@@ -140,7 +141,8 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
 
     gc.disable()  # letting go is enough: no cycle keeps an answer alive
     try:
-        asyncio.run(run())
+        with held(model, steps=8):
+            asyncio.run(run())
         idle(model)
     finally:
         gc.enable()

@@ -257,7 +257,7 @@ def test_the_report_tells_what_was_done(model: Model) -> None:
     weights = model.engine.program(1, 1).weight_bytes
     assert 8 * weights < report.weight_bytes < 20 * weights and report.bandwidth > 0
     assert report.limit is None and report.bandwidth_share is None and report.acceptance is None
-    assert model.bandwidth() == model.bandwidth() > 1e8
+    assert model.bandwidth() == model.bandwidth() > 1e5  # bytes a second
     share = reply.report.bandwidth_share
     assert share is not None and 0 < share == reply.report.as_dict()["bandwidth_share"]
 

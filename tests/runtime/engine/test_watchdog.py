@@ -170,19 +170,23 @@ def test_a_stopped_worker_is_trouble_until_it_goes_on(stopped: WorkerModel) -> N
 
 @stops
 def test_what_asks_a_stopped_worker_is_answered_by_the_next(
-    path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
-    """As after kill -9: the answer goes on in another process, token for token. The first process takes half
-    a minute for its answer, so that it is stopped in the middle.
+    """As after kill -9: the answer goes on in another process, token for token. The first process stands
+    still after some steps, so that it is stopped in the middle.
     """
     monkeypatch.setattr(process, "MODULE", "crashing_child")
-    monkeypatch.setenv("SATCHEL_TEST_SLOW", "1")
+    monkeypatch.setenv("SATCHEL_TEST_HOLD", str(tmp_path / "hold"))
     with Model.load(path, threads=1) as here:
         wanted = here.generate([1, 2, 3], max_tokens=30, sampling=GREEDY, ignore_eos=True)
         wanted.read()
     model = Model.load(path, threads=1, worker="process", worker_timeout=0)
     assert isinstance(model, WorkerModel)
-    monkeypatch.delenv("SATCHEL_TEST_SLOW")
+    (tmp_path / "hold").write_bytes(b"." * 12)  # steps
     with model:
         first = model.worker.pid
         reply = model.generate([1, 2, 3], max_tokens=30, sampling=GREEDY, ignore_eos=True)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from satchel import Model
 from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.refusals import QueueFull
 from satchel.runtime.api.reply import Reply
+from satchel.runtime.engine import watchdog
 from satchel.runtime.fleet import share
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.fleet.member import Member
@@ -48,6 +50,12 @@ def here(path: Path) -> Iterator[Model]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_service, "BEAT", 0.05)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No member is left out because a busy machine gives it no time."""
+    monkeypatch.setattr(watchdog, "MISSED", 1 << 30)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +174,8 @@ def test_a_stalled_member_is_left_out_then_ended_and_its_answers_go_on(
         (other,) = (member for member in fleet.members.values() if member is not stalled)
         pid = stalled.service.pid
         until(lambda: not stalled.usable, "the trouble is seen")
-        assert "no sign of life" in stalled.service.trouble and not model.trouble
+        assert "no sign of life" in stalled.service.trouble
+        until(lambda: not model.trouble, "the other answers")
         more = begun(model, asked[:2], 60)
         assert read(more) == wanted[:2], "requests go to the other"
         assert not any(reply.handle and fleet._at.get(reply.handle) is stalled for reply in more)
@@ -185,7 +194,8 @@ def test_a_member_of_another_version_may_not_join(
         kill(fleet, "0")
         until(lambda: fleet.members["0"].state == "failed", "it is refused")
         assert "another version" in fleet.members["0"].service.trouble
-        assert not model.trouble and read(begun(model, prompts(1), 4)), "the other answers"
+        until(lambda: not model.trouble, "the other is well")
+        assert read(begun(model, prompts(1), 4)), "and answers"
         kill(fleet, "1")
         until(lambda: bool(model.trouble), "nobody is left")
         with pytest.raises(DeviceError, match="another version"):
@@ -211,8 +221,7 @@ def test_limits_are_those_of_the_fleet(path: Path) -> None:
             reply.close()
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-        # A member counts a request when it reads that it was cancelled: all may have left before all are
-        # counted.
+        # A member counts a request when it reads that it was cancelled: all may have left before that.
         until(lambda: model.stats().requests == {"cancelled": 6}, "all have left")
         assert not (model.stats().running or model.stats().waiting)
 
@@ -263,7 +272,7 @@ def test_a_call_goes_on_at_another_member(
         assert fleet.restarts == 2
 
 
-def test_members_join_drain_and_leave_while_requests_run(here: Model, path: Path, quick: None) -> None:
+def test_members_join_drain_and_leave_while_requests_run(here: Model, path: Path, patient: None) -> None:
     asked = prompts(12)
     wanted = read(begun(here, asked, 80))
     with Model.load(path, slots=4, threads=1, replicas=2) as model:
@@ -290,7 +299,7 @@ class EvenTimes(LeastTime):
         return super().choose(ask, {n: v._replace(step=(1e-3, 1e-4, 1e-3, 0.0)) for n, v in views.items()})
 
 
-def test_prefixes_are_found_at_the_member_that_has_them(three: Model, tmp_path: Path) -> None:
+def test_prefixes_are_found_at_the_member_that_has_them(three: Model, tmp_path: Path, patient: None) -> None:
     """A conversation goes on where its blocks are, and a saved state is taken from there."""
     fleet, talks = fleet_of(three), prompts(5, 70)
     fleet.policy = EvenTimes()
@@ -330,8 +339,11 @@ def test_a_member_stays_on_its_processors(path: Path, here: Model, monkeypatch: 
         fleet = fleet_of(model)
 
         def pinned(pid: int) -> bool:
-            tasks = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-            return all(os.sched_getaffinity(task) == {one} for task in tasks)
+            found = []
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(ProcessLookupError):  # a thread that has ended since
+                    found.append(os.sched_getaffinity(int(task.name)))
+            return bool(found) and all(cores == {one} for cores in found)
 
         assert all(pinned(member.service.pid) for member in fleet.members.values())
         assert {member.threads for member in fleet.facts()} == {1}

@@ -14,7 +14,7 @@ import pytest
 from fleet_requests import fleet_of
 from net_hosts import LOOPBACK
 from tiny_file import write_model
-from waiting import until
+from waiting import until, until_amid
 
 from satchel import Model, Options
 from satchel.errors import RequestError
@@ -112,10 +112,13 @@ def test_a_fleet_grows_under_load_and_shrinks_with_every_answer_whole(
         assert scaler.facts().start_seconds > 0, "its cold start was measured"
         scaler._scaler.limits = Limits(1, 2, aim=1e9, up=15.0, down=120.0)
         clock.now = 200.0
-        read = pool.submit(answers, model, 16).result
-        until(lambda: sum(member.service.work for member in list(fleet.members.values())) > 1, "both work")
+        reading = until_amid(
+            lambda: pool.submit(answers, model, 16),
+            lambda: sum(member.service.work for member in list(fleet.members.values())) > 1,
+            "both work",
+        )
         scaler.look()
-        assert read() == wanted
+        assert reading.result() == wanted
         until(lambda: len(fleet.members) == 1, "the one that drained has left")
         clock.now = 1000.0
         scaler.look()
@@ -198,10 +201,13 @@ def test_engines_join_serve_leave_and_are_lost(
             with net_hosts.EngineHost(key, join=at, name="three") as three:
                 until(lambda: states(fleet) == ["ready", "ready"], "the third has joined")
                 with ThreadPoolExecutor(1) as asking:
-                    read = asking.submit(answers, model, 16).result
-                    until(lambda: fleet.members["three"].service.requests, "it has requests")
+                    reading = until_amid(
+                        lambda: asking.submit(answers, model, 16),
+                        lambda: fleet.members["three"].service.requests,
+                        "it has requests",
+                    )
                     three.process.kill()
-                    assert read() == wanted
+                    assert reading.result() == wanted
             with net_hosts.EngineHost(key, join=at, name="four"):
                 until(
                     lambda: "four" in fleet.members and fleet.members["four"].usable, "the fourth has joined"

@@ -4,6 +4,7 @@ travel, and servers that survive what clients send.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -460,6 +461,7 @@ def test_so_many_connections_without_a_proof_are_open_and_no_more(key: Path) -> 
         for sock in held:
             assert net_hosts.closed(sock)
             sock.close()
+        server._deadlines = net_hosts.PATIENT  # a busy machine may take longer than half a second
         with opened(net_hosts.name_of(server), key) as device:
             assert device.info().memory_total > 0
 
@@ -481,7 +483,8 @@ def test_a_silent_host_is_lost(key: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with net_hosts.host(key, deadlines=LinkDeadlines(beat=1000.0)) as server:
         device = opened(net_hosts.name_of(server), key)
         device._link._deadlines = LinkDeadlines(beat=0.05)
-        device.info()
+        with contextlib.suppress(LinkLost):  # so soon, on a busy machine
+            device.info()  # from here on the new deadlines hold
         waiting.until(lambda: device._lost, "the host is taken for lost")
         with pytest.raises(LinkLost, match=r"gave no sign of life for 0\.15 s"):
             device.info()

@@ -62,6 +62,15 @@ def server(key: Path) -> Iterator[EngineServer]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def vacant(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test leaves the server they share without a session."""
+    yield
+    if "server" in request.fixturenames:
+        shared: EngineServer = request.getfixturevalue("server")
+        until(lambda: not shared.sessions, "all sessions have ended")
+
+
 def there(path: Path, key: Path, server: EngineServer, **options: Any) -> WorkerModel:
     """The model with its engine at the server."""
     host = f"{LOOPBACK}:{server.port}"

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from net_hosts import LOOPBACK, PATIENT
 from tiny_file import write_model
-from waiting import until
+from waiting import SECONDS, until
 
 from satchel import Model, Options
 from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.recovering import RECONNECT_NAME
+from satchel.runtime.fleet import move as moving
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.fleet.move import Move
 from satchel.runtime.fleet.router import Ask, LeastTime, Route, View
@@ -84,6 +85,7 @@ def test_blocks_go_from_host_to_host_and_a_lost_host_loses_no_token(
     path: Path, key: Path, hosts: tuple[EngineServer, EngineServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RECONNECT_NAME, "0.01")
+    monkeypatch.setattr(moving, "PATIENCE", SECONDS)  # where this machine is busy
     with Model.load(path, slots=4, threads=1) as here:
         wanted = answers(here)
     names = ",".join(f"{LOOPBACK}:{host.port}" for host in hosts)

@@ -14,7 +14,7 @@ import pytest
 import ray_clusters as clusters
 from fleet_requests import fleet_of
 from tiny_file import write_model
-from waiting import until
+from waiting import until, until_amid
 
 from satchel import Model, Options
 from satchel.runtime.fleet.autoscaler import Autoscaler
@@ -84,10 +84,13 @@ def test_nodes_are_lost_and_come_and_the_fleet_follows(
         # A node with an engine is killed while that one answers.
         before = ready(fleet)
         with ThreadPoolExecutor(1) as pool:
-            read = pool.submit(answers, model, 16).result
-            until(lambda: all(m.service.requests for m in list(fleet.members.values())), "both work")
+            reading = until_amid(
+                lambda: pool.submit(answers, model, 16),
+                lambda: all(m.service.requests for m in list(fleet.members.values())),
+                "both work",
+            )
             cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
-            assert read() == wanted
+            assert reading.result() == wanted
         until(lambda: len(ready(fleet)) == 1, "one is lost")
         scaling = fleet.scaling
         assert scaling is not None

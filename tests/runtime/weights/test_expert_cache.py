@@ -181,9 +181,11 @@ def test_steps_go_on_while_an_expert_is_on_its_way(
         monkeypatch.setattr(ExpertCache, "_fill", slow)
         for usage in cache.usage.values():
             usage.counts[-1] = 1e4
+        assert nmse(model.logits(IDS), wanted) < 1e-9
+        happened(sent, "an expert is on its way")
         for _ in range(3):
             assert nmse(model.logits(IDS), wanted) < 1e-9
-        assert sent.is_set() and all(p.slots[-1] < 0 for p in cache.usage.values())
+        assert all(p.slots[-1] < 0 for p in cache.usage.values())
         go.set()
         for _ in range(4):
             cache.wait()

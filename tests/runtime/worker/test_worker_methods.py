@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not
 POISON = 12  # no answer below has it twice in a row
 WARM = Sampling(temperature=1.5, top_k=0, seed=11)
 LETTERS = Regex("[a-z]{40}")
+STEPS = 16  # of an answer, before its worker stands still: it takes more, and tokens of nine come
 TEXTS = [[int(t) for t in np.random.default_rng(i).integers(100, 250, 90)] for i in range(12)]
 Begin = Callable[..., WorkerModel]
 
@@ -61,6 +63,7 @@ def begin(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
         monkeypatch.setattr(process, "MODULE", "crashing_child")
         monkeypatch.setenv("SATCHEL_TEST_POISON", str(POISON))
         monkeypatch.setenv("SATCHEL_TEST_SLOW", str(slow))
+        monkeypatch.setenv("SATCHEL_TEST_HOLD", str(tmp_path / "hold"))
         monkeypatch.setenv("SATCHEL_TEST_STILLBORN", str(tmp_path / "stillborn"))
         model = Model.load(file, slots=4, threads=1, context=256, worker="process", **options)
         assert isinstance(model, WorkerModel)
@@ -73,7 +76,13 @@ def begin(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def there(path: Path) -> Iterator[WorkerModel]:
+def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that makes a process of `there` stand still."""
+    return tmp_path_factory.mktemp("hold") / "hold"
+
+
+@pytest.fixture(scope="module")
+def there(path: Path, hold: Path) -> Iterator[WorkerModel]:
     """One model for all tests that leave it unchanged; each step is delayed a little, so that answers take
     time.
     """
@@ -81,6 +90,7 @@ def there(path: Path) -> Iterator[WorkerModel]:
         patch.setattr(process, "MODULE", "crashing_child")
         patch.setenv("SATCHEL_TEST_POISON", str(POISON))
         patch.setenv("SATCHEL_TEST_SLOW", "0.004")
+        patch.setenv("SATCHEL_TEST_HOLD", str(hold))
         model = Model.load(path, slots=4, threads=1, context=256, worker="process")
         assert isinstance(model, WorkerModel)
         with model:
@@ -101,7 +111,19 @@ def kill(model: WorkerModel) -> None:
     until(lambda: model.worker.restarts > before, "another worker")
 
 
-def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerModel) -> None:
+@contextmanager
+def standing(file: Path, steps: int) -> Iterator[None]:
+    """The worker stands still after so many steps, so that nothing which takes more can end before it is
+    killed; the next worker works on.
+    """
+    file.write_bytes(b"." * steps)
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerModel, hold: Path) -> None:
     """kill -9 during many kinds of calls: each gives the result that it gives without."""
     prompt = TEXTS[0]
 
@@ -117,11 +139,13 @@ def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerMo
 
     wanted, before = [ask() for ask in work(here)], there.worker.restarts
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(ask) for ask in work(there)]
-        until(
-            lambda: any(a.turns > 1 for a in list(there.worker._calls.values())), "a call has had two turns"
-        )
-        kill(there)
+        with standing(hold, 2 * STEPS):
+            asked = [pool.submit(ask) for ask in work(there)]
+            until(
+                lambda: any(a.turns > 1 for a in list(there.worker._calls.values())),
+                "a call has had two turns",
+            )
+            kill(there)
         found = [a.result(SECONDS) for a in asked]
     for w, f in zip(wanted, found, strict=True):
         assert np.array_equal(w, f) if isinstance(w, np.ndarray) else w == f
@@ -257,13 +281,16 @@ def test_grammars_hold_behind_thinking(here: Model, quick: Model, grammar: Any, 
 
 
 @pytest.mark.parametrize("reasoning", [None, 6])
-def test_a_grammar_goes_on_where_a_worker_was_lost(here: Model, there: WorkerModel, reasoning: Any) -> None:
+def test_a_grammar_goes_on_where_a_worker_was_lost(
+    here: Model, there: WorkerModel, hold: Path, reasoning: Any
+) -> None:
     how: dict[str, Any] = {"grammar": LETTERS, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
     ask = [{"role": "user", "content": "a"}]
     wanted, reply = here.chat(ask, **how), there.chat(ask, **how)
     wanted.read()
-    next(reply)
-    kill(there)
+    with standing(hold, STEPS):
+        next(reply)
+        kill(there)
     reply.read()
     assert (reply.text, reply.ids, reply.stats.finish) == (wanted.text, wanted.ids, wanted.stats.finish)
     assert reply.report.restarted > 0
@@ -304,7 +331,7 @@ def test_code_is_not_sent(there: WorkerModel) -> None:
 
 
 @pytest.mark.parametrize("kind", [1, 2])
-def test_mirostat_goes_on_as_it_was(here: Model, there: WorkerModel, kind: int) -> None:
+def test_mirostat_goes_on_as_it_was(here: Model, there: WorkerModel, hold: Path, kind: int) -> None:
     how: dict[str, Any] = {
         "sampling": replace(WARM, mirostat=kind, mirostat_tau=3.0),
         "max_tokens": 60,
@@ -314,9 +341,10 @@ def test_mirostat_goes_on_as_it_was(here: Model, there: WorkerModel, kind: int) 
     wanted = here.generate(TEXTS[0], **how)
     wanted.read()
     reply = there.generate(TEXTS[0], **how)
-    for _ in range(8):
-        next(reply)
-    kill(there)
+    with standing(hold, STEPS):
+        for _ in range(8):
+            next(reply)
+        kill(there)
     reply.read()
     assert reply.ids == wanted.ids and reply.logprobs == wanted.logprobs
     assert reply.report.restarted == 1
@@ -368,8 +396,9 @@ def test_a_file_that_is_gone_or_another_one_ends_it_with_one_error(begin: Begin,
     there = begin(file=file)
     file.unlink()
     reply = there.generate(TEXTS[0], max_tokens=100, ignore_eos=True)
-    next(reply)
-    kill(there)
+    with standing(tmp_path / "hold", STEPS):
+        next(reply)
+        kill(there)
     with pytest.raises(
         ModelError, match=r"worker process was lost, and the model cannot be loaded again: .*m\.gguf"
     ):
@@ -390,9 +419,10 @@ def test_a_file_that_is_gone_or_another_one_ends_it_with_one_error(begin: Begin,
 def test_processes_that_die_as_soon_as_they_are_loaded_end_it(begin: Begin, tmp_path: Path) -> None:
     there = begin()
     reply = there.generate(TEXTS[0], ignore_eos=True)
-    next(reply)
-    (tmp_path / "stillborn").touch()
-    kill(there)
+    with standing(tmp_path / "hold", STEPS):
+        next(reply)
+        (tmp_path / "stillborn").touch()
+        kill(there)
     for ask in (reply.read, there.generate(TEXTS[0]).read, there.stats, partial(there.embed, TEXTS)):
         with pytest.raises(DeviceError, match="SIGABRT as soon as it had loaded the model, 3 times in a row"):
             ask()

@@ -51,10 +51,11 @@ def there(path: Path) -> Iterator[WorkerModel]:
 
 @pytest.fixture
 def fragile(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[WorkerModel]:
-    """A model whose worker dies of the token POISON, and while `once` exists."""
+    """A model whose worker dies of the token POISON, and while `once` exists; it stands still for `hold`."""
     monkeypatch.setattr(process, "MODULE", "crashing_child")
     monkeypatch.setenv("SATCHEL_TEST_POISON", str(POISON))
     monkeypatch.setenv("SATCHEL_TEST_ONCE", str(tmp_path / "once"))
+    monkeypatch.setenv("SATCHEL_TEST_HOLD", str(tmp_path / "hold"))
     model = Model.load(path, slots=4, threads=1, worker="process")
     assert isinstance(model, WorkerModel)
     with model:
@@ -102,10 +103,11 @@ def test_answers_logits_and_counts_are_those_of_the_engine_here(here: Model, the
         _ = there.engine
 
 
-def test_a_killed_worker_is_not_noticed(here: Model, fragile: WorkerModel) -> None:
+def test_a_killed_worker_is_not_noticed(here: Model, fragile: WorkerModel, tmp_path: Path) -> None:
     """kill -9 during answers: none loses, repeats or changes a token."""
     asked = prompts(5)
     wanted = [r.ids for r in answers(here, asked, 60)]
+    (tmp_path / "hold").write_bytes(b"." * 20)  # steps, so that no answer has ended when it is killed
     replies = [fragile.generate(ids, max_tokens=60, sampling=WARM, ignore_eos=True) for ids in asked]
     for reply in replies:
         reply.start()

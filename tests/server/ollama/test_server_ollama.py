@@ -159,7 +159,7 @@ def test_what_there_is(client: Any, server: str) -> None:
     (model,) = client.list().models
     assert model.model == MODEL and model.size == default_model().stat().st_size
     assert len(model.digest) == 64 and model.details.family
-    client.generate(model=MODEL)
+    client.generate(model=MODEL, prompt="word " * 60, options={"num_predict": 1})  # fills a block
     (running,) = client.ps().models
     assert (running.model, running.digest, running.context_length) == (MODEL, model.digest, 2048)
     (pool,) = httpx.get(f"{server}/api/ps", timeout=SECONDS).json()["models"]

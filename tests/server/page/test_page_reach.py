@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from page_talk import new_folder
+from waiting import until
 
 from satchel.runtime.api.options import Options
 from satchel.server.settings import ServerSettings
@@ -258,10 +259,10 @@ def test_a_reader_who_scrolls_up_stays_there(
     tab.unroute("**/v1/chat/completions")
     place = "document.getElementById('scroller')"
     end = f"{place}.scrollHeight - {place}.clientHeight - {place}.scrollTop"
-    assert tab.evaluate(end) < 2
+    until(lambda: tab.evaluate(end) < 2, "the page is at its end")
     ask(tab, "Write a long story about the sea.", wait=False)
     expect(tab.locator(".message.last .message-body")).not_to_be_empty()
-    assert tab.evaluate(end) < 60
+    until(lambda: tab.evaluate(end) < 60, "the page follows the answer")
     tab.mouse.move(450, 200)
     tab.mouse.wheel(0, -400)
     expect(tab.locator("#jump")).to_be_visible()
