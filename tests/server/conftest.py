@@ -21,6 +21,7 @@ uvicorn = pytest.importorskip("uvicorn")
 
 
 from satchel.runtime.api.options import Options  # noqa: E402
+from satchel.server import stream  # noqa: E402
 from satchel.server.app import create_app  # noqa: E402
 from satchel.server.catalog import Catalog, catalog_of  # noqa: E402
 from satchel.server.models import Models  # noqa: E402
@@ -29,6 +30,7 @@ from satchel.server.settings import ServerSettings  # noqa: E402
 from satchel.server.telemetry import SpanRecorder  # noqa: E402
 from satchel.store.resolve import default_model  # noqa: E402
 
+stream.PATIENCE = SECONDS  # what fails has its status, however long a busy machine takes to fail
 # httpx times out after five seconds by default; here every call has the bound of all waits.
 for _phase in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, SECONDS)

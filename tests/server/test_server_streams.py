@@ -38,7 +38,8 @@ HI = [{"role": "user", "content": "hi"}]
 
 def stream(server: str, path: str, **body: Any) -> list[dict[str, Any]]:
     text = httpx.post(f"{server}{path}", json={**body, "stream": True}, timeout=60).content
-    lines = [part.rpartition(b"data: ")[2] for part in text.split(b"\n\n") if part]
+    parts = [part for part in text.split(b"\n\n") if part and not part.startswith(b":")]  # pings are comments
+    lines = [part.rpartition(b"data: ")[2] for part in parts]
     return [json.loads(line.decode()) for line in lines if line != b"[DONE]"]
 
 
