@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -21,6 +22,8 @@ uvicorn = pytest.importorskip("uvicorn")
 
 
 from satchel.runtime.api.options import Options  # noqa: E402
+from satchel.runtime.engine.request_handle import RequestHandle  # noqa: E402
+from satchel.server import stream  # noqa: E402
 from satchel.server.app import create_app  # noqa: E402
 from satchel.server.catalog import Catalog, catalog_of  # noqa: E402
 from satchel.server.models import Models  # noqa: E402
@@ -29,6 +32,7 @@ from satchel.server.settings import ServerSettings  # noqa: E402
 from satchel.server.telemetry import SpanRecorder  # noqa: E402
 from satchel.store.resolve import default_model  # noqa: E402
 
+stream.PATIENCE = SECONDS  # what fails has its status, however long a busy machine takes to fail
 # httpx times out after five seconds by default; here every call has the bound of all waits.
 for _phase in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, SECONDS)
@@ -78,6 +82,27 @@ def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iter
     finally:
         server.should_exit = True
         joined(thread, "the server")
+
+
+@pytest.fixture
+def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine of this process goes on once its last token was read, so that tokens of a stream do not wait
+    for the loop together. For one request at a time, which is read to its end.
+    """
+    put, take, taken = RequestHandle.put, RequestHandle._take, threading.Semaphore(0)
+
+    def waits(self: RequestHandle, item: Any) -> None:
+        put(self, item)
+        assert taken.acquire(timeout=SECONDS), "nobody reads the answer"
+
+    def takes(self: RequestHandle, item: Any) -> int | None:
+        try:
+            return take(self, item)
+        finally:
+            taken.release()
+
+    monkeypatch.setattr(RequestHandle, "put", waits)
+    monkeypatch.setattr(RequestHandle, "_take", takes)
 
 
 STALL = "the event loop stood still"

@@ -70,7 +70,7 @@ def test_a_text_is_answered_as_a_conversation(client: Any) -> None:
     assert "".join(part.response for part in client.generate(**asked, stream=True)) == told
 
 
-def test_streaming_is_what_happens_unless_said(server: str) -> None:
+def test_streaming_is_what_happens_unless_said(server: str, in_turns: None) -> None:
     parts = lines(post(server, "generate", prompt="Hi", options=GREEDY))
     assert len(parts) > 2 and parts[-1]["done"] and "warnings" not in parts[-1]
 

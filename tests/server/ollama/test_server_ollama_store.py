@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import hub_server
 import pytest
+from waiting import ready
 
 ollama = pytest.importorskip("ollama")
 
@@ -35,6 +36,7 @@ def hub(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 @pytest.fixture
 def address(hub: hub_server.Hub, tiny: Path, serving_of: Any) -> Iterator[str]:
     with serving_of([tiny], Options(), ServerSettings(port=0)) as found:
+        ready(found)  # a model that is being loaded is in use
         yield found
 
 
