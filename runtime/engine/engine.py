@@ -340,8 +340,9 @@ class Engine:
         On a pipeline up to `lanes` steps may be under way, of sequences of which none waits for a token of
         another step.
 
-        alone: no step is launched before this one is collected. A step that may follow so samples each of its
-        tokens, so a bucket of such steps gets both programs with its first: no later step compiles one.
+        alone: no step is launched before this one is collected. Otherwise a bucket gets the programs of all
+        steps that may be under way with its first, so that no later step compiles one: of a pipeline one for
+        each lane, of one device two for steps that sample each of their tokens.
         """
         started = time.perf_counter()
         of = self._rows_of(entries)
@@ -349,8 +350,11 @@ class Engine:
         half = self._host_sampling.fill(entries) if of.host_sampled else None
         program = self.fill(entries, rows, "tokens", every=False) if half is None else half.program
         bucket = program.plan.bucket
-        if self.overlaps and not alone and bucket.tokens == bucket.rows and program.beside is None:
-            self._second(program)
+        decodes = bucket.tokens == bucket.rows
+        last = program
+        for _ in range(1, self.lanes if self.stages else 2 if self.overlaps and decodes else 1):
+            if not alone and program.beside is None:
+                last = self._second(last)
         ran = time.perf_counter()
         if half is None:
             program.run()

@@ -477,10 +477,11 @@ class Service:
     def _launch(self, batch: Batch) -> None:
         if self.watch is not None:
             self.watch(dict.fromkeys((*batch, *(seq for step in self._under for seq in step.batch))).keys())
-        entries, alone = tuple(batch.values()), bool(self.speculator)  # drafts need the tokens before
-        apart = self.engine.overlaps or self.scheduler.lanes > 1
+        entries, lanes = tuple(batch.values()), self.scheduler.lanes > 1
+        alone = bool(self.speculator) and not lanes  # drafts need the tokens before
+        apart = self.engine.overlaps or lanes
         launched = self.engine.launch(entries, alone=alone) if apart else None
-        if self.scheduler.lanes > 1:
+        if lanes:
             for seq, entry in batch.items():
                 seq.underway += entry.num_tokens
         self._under.append(Underway(batch, launched))
