@@ -136,6 +136,11 @@ def read_plan(path: Path) -> Deployment:
         )
     if wrong := next((name for name in REFUSED if name in tables.front), ""):
         raise RequestError(f"{path}: [front] {wrong}: the deployment sets it: leave it out")
+    if "replicas" in tables.front:
+        raise RequestError(
+            f"{path}: [front] replicas: expected none, because a fleet has one front; engines are a model's:"
+            " replicas of [models.NAME]"
+        )
     models = {name: _model(path, name, table, tables.fleet.ray) for name, table in tables.models.items()}
     return Deployment(tables.fleet.name, tables.fleet.ray, tables.front, tables.upgrade, models)
 
