@@ -1,0 +1,127 @@
+"""Engines on a real Ray cluster of one machine: a head and raylets, of which some are killed. The answers are
+those of one engine, whatever happens to the cluster.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray_clusters as clusters
+from fleet_requests import fleet_of
+from tiny_file import write_model
+from waiting import until
+
+from satchel import Model, Options
+from satchel.runtime.fleet.autoscaler import Autoscaler
+from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.sampling import Sampling
+
+pytest.importorskip("ray", reason="ray is not installed: pip install 'satchel[ray]'")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a cluster of several nodes on one host")
+WARM = Sampling(temperature=1.5, top_k=0, seed=11)
+LENGTH = 60
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("ray") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with clusters.cluster(nodes=2, cpus=1) as found:
+        yield found
+
+
+def asked(number: int) -> list[int]:
+    return [100 + (number * 7 + i) % 150 for i in range(20)]
+
+
+def answers(model: Model, count: int) -> list[list[int]]:
+    """All at once."""
+
+    def one(number: int) -> list[int]:
+        reply = model.generate(asked(number), max_tokens=LENGTH, sampling=WARM, ignore_eos=True)
+        reply.read()
+        return list(reply.ids)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.fixture(scope="module")
+def wanted(path: Path) -> list[list[int]]:
+    with Model.load(path, slots=8, threads=1) as model:
+        return answers(model, 16)
+
+
+def on(cluster: Any, path: Path, **options: Any) -> Model:
+    return Model.load(path, Options(slots=8, threads=1, ray=cluster.address, **options))
+
+
+def ready(fleet: Fleet) -> list[str]:
+    return sorted(member.name for member in list(fleet.members.values()) if member.usable)
+
+
+def scaler_of(fleet: Fleet) -> Autoscaler:
+    found = fleet.scaling.__self__  # type: ignore[union-attr]
+    assert isinstance(found, Autoscaler)
+    return found
+
+
+def test_nodes_are_lost_and_come_and_the_fleet_follows(
+    cluster: Any, path: Path, wanted: list[list[int]]
+) -> None:
+    with on(cluster, path, replicas="2..3") as model:
+        fleet = fleet_of(model)
+        until(lambda: len(ready(fleet)) == 2, "two engines have joined")
+        assert answers(model, 16) == wanted
+        # A node with an engine is killed while that one answers.
+        before = ready(fleet)
+        with ThreadPoolExecutor(1) as pool:
+            read = pool.submit(answers, model, 16).result
+            until(lambda: all(m.service.requests for m in list(fleet.members.values())), "both work")
+            cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+            assert read() == wanted
+        until(lambda: len(ready(fleet)) == 1, "one is lost")
+        scaling = fleet.scaling
+        assert scaling is not None
+        until(lambda: len(scaling().pending) == 1, "another is begun, and waits for a node")
+        clusters.add_node(cluster)
+        until(lambda: len(ready(fleet)) == 2, "it has joined on the new node")
+        assert set(ready(fleet)) & set(before) and set(ready(fleet)) != set(before)
+        assert answers(model, 16) == wanted
+        # Scaled up and down. The limits stand in for the load, which the simulated clock's tests judge.
+        clusters.add_node(cluster)
+        scaler = scaler_of(fleet)
+        limits = scaler._scaler.limits
+        scaler._scaler.limits = limits._replace(least=3)
+        until(lambda: len(ready(fleet)) == 3, "a third has joined")
+        scaler._scaler.limits = limits._replace(least=1, most=1)
+        with ThreadPoolExecutor(1) as pool:
+            read = pool.submit(answers, model, 16).result
+            until(lambda: len(ready(fleet)) == 1, "two are drained")
+            assert read() == wanted
+        until(lambda: len(fleet.members) == 1, "they have left")
+
+
+def test_an_engine_divides_its_layers_among_nodes(cluster: Any, path: Path, wanted: list[list[int]]) -> None:
+    """Two stages on two nodes: a placement group with a bundle on each."""
+    with on(cluster, path, ray_stages=2) as model:
+        fleet = fleet_of(model)
+        assert answers(model, 4) == wanted[:4]
+        assert len(ready(fleet)) == 1
+
+
+def test_the_head_is_lost_and_answers_go_on(cluster: Any, path: Path, wanted: list[list[int]]) -> None:
+    with on(cluster, path, replicas=1) as model:
+        assert answers(model, 4) == wanted[:4]
+        cluster.head_node.kill_gcs_server()
+        assert answers(model, 16) == wanted
+        cluster.head_node.start_gcs_server()
+        assert answers(model, 4) == wanted[:4]
