@@ -26,7 +26,7 @@ from satchel.runtime.engine.finite import check_logits
 from satchel.runtime.engine.group_check import checked
 from satchel.runtime.engine.host_sampling import Sampled, token_of, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
-from satchel.runtime.engine.lanes import LaneProgram, Lanes
+from satchel.runtime.engine.lanes import LaneProgram, StageThreads
 from satchel.runtime.engine.program import DeviceMemory, Program
 from satchel.runtime.engine.sharded import GroupStates, shard_model
 from satchel.runtime.engine.states import States
@@ -156,7 +156,7 @@ class Engine:
         self._memory = {d.name: DeviceMemory(d, self._states[d.name][""]) for d in used}
         self._programs: dict[tuple[Bucket, str], Program] = {}
         self.overlaps = _works_apart(used if self.group is None else [self.group])
-        self._threads = Lanes(self._memory) if self.stages else None
+        self._threads = StageThreads(self._memory) if self.stages else None
         self.lanes = (lanes or len(self.stages)) if self.stages else 1
         self.weighs_lanes = not lanes  # whether fewer are used where that is faster
         self.states = self._all_states(tokens)

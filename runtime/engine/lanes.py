@@ -32,7 +32,7 @@ Turn = tuple[str, Callable[[], None]]  # a device, and what its thread does
 T = TypeVar("T")
 
 
-class Lanes:
+class StageThreads:
     """The threads of a pipeline's devices, and the chains that they have. Used by one thread alone."""
 
     def __init__(self, memory: Mapping[str, DeviceMemory]) -> None:
@@ -90,7 +90,7 @@ class LaneProgram(Program):
         memory: Mapping[str, DeviceMemory],
         weights: StepWeights,
         beside: Program | None,
-        lanes: Lanes,
+        lanes: StageThreads,
     ) -> None:
         super().__init__(plan, memory, weights, beside)
         self._lanes, self._single = lanes, None

@@ -12,7 +12,7 @@ import numpy as np
 
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.device.device import Buffer
-from satchel.runtime.engine.lanes import Lanes
+from satchel.runtime.engine.lanes import StageThreads
 from satchel.runtime.graph import Array, Roots, Type, leaves, toposort
 from satchel.runtime.layers.arch import Cache, table_name, windows_of
 from satchel.runtime.ops.op import NONE, op_of
@@ -41,7 +41,7 @@ class States:
         roots: Roots,
         layouts: Layouts,
         cache: Cache,
-        lanes: Lanes | None = None,
+        lanes: StageThreads | None = None,
     ) -> None:
         self.buffers, self.cache, self._lanes = buffers, cache, lanes
         at = {name: (device, start) for device, layout in layouts.items() for name, start in layout.items()}
