@@ -4,6 +4,7 @@ on one device, whatever the lanes, and the devices of a pipeline do work at the 
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 import tiny
 from devices import needs
+from tiny_file import write_model
 from waiting import until
 
+from satchel.cli.main import main
 from satchel.errors import DeviceError
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.lost import DeviceLost
@@ -340,3 +343,15 @@ def test_as_many_lanes_are_used_as_pay(pipeline: Pipeline) -> None:
         given = learned(engine, 0.02, 0.0001, 0.8)
         given.weighs = False
         assert given.lanes_for(seqs) == 2
+
+
+def test_a_plan_tells_the_stages(
+    pipeline: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write_model(tmp_path / "tiny.gguf"))
+    assert main(["plan", path, "-dev", "remote,remote:1", "-ts", "1,1", "--json"]) == 0
+    assert sorted(json.loads(capsys.readouterr().out)["stages"]) == ["remote", "remote:1"]
+    assert main(["plan", path, "-dev", "remote,remote:1", "-ts", "1,1"]) == 0
+    assert "lanes: up to 2 steps are under way" in capsys.readouterr().out
+    assert main(["plan", path, "-dev", "remote", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"] == []
