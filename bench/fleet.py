@@ -27,6 +27,7 @@ from typing import Any
 from satchel import Model
 from satchel.errors import SatchelError
 from satchel.runtime.fleet.fleet import Fleet
+from satchel.runtime.fleet.move import Move
 from satchel.runtime.fleet.router import LeastTime, RoundRobin, RoutingPolicy
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
@@ -118,8 +119,11 @@ def throughput(path: Path, options: dict[str, Any], counts: list[int], args: arg
 class Failure:
     """What happens to a fleet under load, and how long it shows."""
 
-    def __init__(self, name: str, act: Callable[[Fleet, Model], Any]) -> None:
-        self.name, self.act = name, act
+    def __init__(
+        self, name: str, act: Callable[[Fleet, Model], Any], over: Callable[[Fleet], bool] | None = None
+    ) -> None:
+        """over: whether it has shown; None: once a process was lost."""
+        self.name, self.act, self.over = name, act, over
 
     def run(self, model: Model, wanted: list[list[int]], args: argparse.Namespace) -> None:
         fleet, clients, back = fleet_of(model), crowd(args.clients, args.prompt, args.tokens), [0.0]
@@ -129,7 +133,7 @@ class Failure:
             self.act(fleet, model)
 
             def settled() -> None:
-                wait(lambda: fleet.restarts > before)
+                wait(lambda: self.over(fleet) if self.over else fleet.restarts > before)
                 wait(lambda: all(member.usable for member in fleet.members.values()))
                 back[0] = time.perf_counter() - acted
 
@@ -163,6 +167,58 @@ def stop(fleet: Fleet, model: Model) -> None:
     os.kill(busiest(fleet).service.pid, signal.SIGSTOP)
 
 
+class Replacing:
+    """A replica that is replaced in place."""
+
+    def __init__(self) -> None:
+        self._old: Any = None
+
+    def __call__(self, fleet: Fleet, model: Model) -> None:
+        self._old = busiest(fleet)
+        fleet.replace(self._old.name)
+
+    def over(self, fleet: Fleet) -> bool:
+        return fleet.members.get(self._old.name) not in (None, self._old)
+
+
+def damaged(monkey: type[Move]) -> None:
+    """From now on one bit of all moved blocks is wrong."""
+    ask = monkey._ask
+
+    def wrong(self: Move, member: Any, most: int, method: str, *given: Any) -> Any:
+        if method == "import_kv":
+            file = given[1].descriptor
+            at = os.fstat(file).st_size // 2
+            os.pwrite(file, bytes([os.pread(file, 1, at)[0] ^ 64]), at)
+        return ask(self, member, most, method, *given)
+
+    monkey._ask = wrong  # type: ignore[method-assign]
+
+
+def cut(path: Path, options: dict[str, Any], wanted: list[list[int]], args: argparse.Namespace) -> None:
+    """Two hosts, of which one hears nothing for `silent` seconds and more, and is then reached again."""
+    import net_hosts
+    from cable import Cable
+
+    with tempfile.TemporaryDirectory() as folder:
+        key = net_hosts.key_in(Path(folder))
+        with (
+            net_hosts.EngineHost(key) as first,
+            net_hosts.EngineHost(key) as second,
+            Cable(int(first.name.rpartition(":")[2])) as cable,
+        ):
+            names = f"{net_hosts.LOOPBACK}:{cable.port},{second.name}"
+            with Model.load(path, **options, engine_host=names, device_key=str(key)) as model:
+                driven(model, crowd(args.clients, args.prompt, 4))
+
+                def act(fleet: Fleet, model: Model) -> None:
+                    cable.cut.set()
+                    threading.Timer(2 * args.silent, cable.cut.clear).start()
+
+                name = f"the network to a host cut for {2 * args.silent:g} s"
+                Failure(name, act).run(model, wanted, args)
+
+
 def poison(token: int) -> Callable[[Fleet, Model], None]:
     """A request with the token twice in a row, which ends a process of tests/support/crashing_child.py."""
     kept = []  # a reply that nobody holds is cancelled
@@ -185,11 +241,22 @@ def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> N
     how = {**options, "replicas": args.replicas}
     with Model.load(path, **how) as model:
         driven(model, crowd(args.clients, args.prompt, 4))
+        replacing = Replacing()
+        Failure("a replica replaced in place", replacing, replacing.over).run(model, wanted, args)
         Failure("a process killed (kill -9)", kill).run(model, wanted, args)
         Failure("all processes killed at once", kill_all).run(model, wanted, args)
+    cut(path, options, wanted, args)
     with Model.load(path, **how, worker_timeout=args.silent) as model:
         driven(model, crowd(args.clients, args.prompt, 4))
         Failure(f"a process stopped, --worker-timeout {args.silent:g}", stop).run(model, wanted, args)
+    with Model.load(path, **how, pools=f"1+{args.replicas - 1}") as model:
+        driven(model, crowd(args.clients, args.prompt, 4, seed=8))
+        fleet, kept = fleet_of(model), Move._ask
+        damaged(Move)
+        name = "the blocks of all prompts damaged on the way"
+        Failure(name, lambda fleet, model: None, lambda fleet: True).run(model, wanted, args)
+        Move._ask = kept  # type: ignore[method-assign]
+        print(f"(moves: {dict(fleet.meter.facts().outcomes)})", flush=True)
     token = min({*range(3, 100)} - {token for answer in wanted for token in answer})
     os.environ["SATCHEL_TEST_POISON"], process.MODULE = str(token), "crashing_child"
     with Model.load(path, **how) as model:

@@ -89,6 +89,7 @@ class Counts(Collector):
         found = list((fleets or {}).items())[:MOST_MODELS]
         self.members = [(model, one) for model, fleet in found for one in fleet.facts()]
         self.moved = [(model, fleet.moved) for model, fleet in found]
+        self.moves = [(model, fleet.meter.facts()) for model, fleet in found]
         self.scaling = [(model, fleet.scaling()) for model, fleet in found if fleet.scaling]
         self.requests, self.active = dict(traffic.requests), traffic.active
         self.times = {
@@ -165,11 +166,28 @@ class Counts(Collector):
         for model, count in self.moved:
             moved.add_metric([model], count)
         yield moved
+        yield from self._moves()
         for key, text in SCALING.items():
             gauge = GaugeMetricFamily(f"satchel_replicas_{key}", text, labels=["model"])
             for model, facts in self.scaling:
                 gauge.add_metric([model], getattr(facts, key))
             yield gauge
+
+    def _moves(self) -> Iterator[Metric]:
+        """Of keys and values that go from the replica that computed a prompt to the one that answers."""
+        sent = CounterMetricFamily("satchel_kv_moved_bytes", "Bytes of cache blocks moved", labels=["model"])
+        spent = CounterMetricFamily(
+            "satchel_kv_moved_seconds", "Seconds in which these blocks were moved", labels=["model"]
+        )
+        ended = CounterMetricFamily(
+            "satchel_kv_moves", "Moved prompts by how the move ended", labels=["model", "outcome"]
+        )
+        for model, facts in self.moves:
+            sent.add_metric([model], facts.bytes)
+            spent.add_metric([model], facts.seconds)
+            for outcome, count in facts.outcomes.items():
+                ended.add_metric([model, outcome], count)
+        yield from (sent, spent, ended)
 
     def _http(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

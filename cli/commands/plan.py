@@ -153,6 +153,7 @@ def placement_facts(run: DryRun) -> dict[str, Any]:
             "tensors": dict(placement.weights),
             "states": dict(placement.states),
         },
+        "stages": list(run.stages),
         "streamed": run.settled.streamed,
         "predicted": predicted and {"pp512": predicted.pp, "tg128": predicted.tg},
         "would_fit": smaller and smaller.name,
@@ -206,6 +207,11 @@ def show_placement(facts: dict[str, Any]) -> None:
             others = sum(device == name for device in placed["tensors"].values())
             parts += [f"{others} tensors of other layers"] if others else []
             console.print(plain(f"{name}: {', '.join(parts)}"), markup=False)
+    if stages := facts["stages"]:
+        most = f"up to {len(stages)} steps are under way, each on another of {', '.join(stages)}"
+        console.print(
+            plain(f"lanes: {most}, where as many sequences or chunks of prompts wait"), markup=False
+        )
     show_predicted(facts)
 
 

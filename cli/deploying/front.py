@@ -4,9 +4,9 @@ replaces versions of models while requests go on.
 Requests go to that server directly. The actor writes its configuration file, tells it to read it again, and
 asks it over loopback.
 
-Invariant: at every moment each model has a version that is loaded and gets requests. A new one gets some only
-after it has loaded, all only after it had a share of them for a while, and none once it failed; the old one
-ends with its last request.
+Invariant: at every moment each model has a version that is loaded and gets requests. A new one gets copies of
+them once it has loaded, some of them once it was found as good by those, all only after it had a share of
+them for a while, and none once it failed; the old one ends with its last request.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from satchel.cli.deploying.plan import UpgradeTable, config_text
 from satchel.errors import DeviceError, SatchelError
 from satchel.errors.threads import begin
 from satchel.runtime.children import Child, interpreter, start
+from satchel.runtime.fleet.comparison import PROMOTE, TAKE_BACK
 
 LINES = 200  # of the server's log that are kept
 PAUSE = 0.5  # seconds between two questions
 STARTING = 120.0  # seconds that a server has until it listens
 ANSWER = 30.0  # seconds for an answer, besides loads
+COMPARED = ("shadow_share", "most_divergence", "least_agreement", "least_compared", "most_compared")
 
 
 class FrontActor:
@@ -49,6 +51,7 @@ class FrontActor:
         self._front: dict[str, Any] = {}
         self._tables: dict[str, dict[str, Any]] = {}  # [models.VERSION] of what is served
         self._weights: dict[str, dict[str, float]] = {}  # [aliases.NAME] versions
+        self._shadows: dict[str, str] = {}  # of a model, the version that gets copies of its requests
         self._upgrade = UpgradeTable()
         self._doing, self._events = "", deque[str](maxlen=LINES)
         self._lock = threading.Lock()
@@ -151,12 +154,14 @@ class FrontActor:
         self._listening.set()
 
     def _write(self) -> None:
-        aliases = {
-            name: {
-                "versions": versions, "rollback_errors": self._upgrade.errors, "window": self._upgrade.window
-            }
+        upgrade = self._upgrade
+        aliases: dict[str, dict[str, Any]] = {
+            name: {"versions": versions, "rollback_errors": upgrade.errors, "window": upgrade.window}
             for name, versions in self._weights.items()
-        }  # fmt: skip
+        }
+        for name, version in self._shadows.items():
+            aliases[name] |= {"shadow": version, "webhook": upgrade.webhook}
+            aliases[name] |= {key: getattr(upgrade, key) for key in COMPARED}
         text = config_text({**self._front, "host": self._host}, self._tables, aliases)
         tomllib.loads(text)
         beside = self._config.with_suffix(".new")
@@ -196,9 +201,12 @@ class FrontActor:
         try:
             self._serve()
             self._load(version)
+            if before and self._upgrade.judge == "divergence":
+                self._compare(name, version)
             if before:
                 self._try(name, version, before)
         except SatchelError as error:
+            self._shadows.pop(name, None)
             self._events.append(f"{version} was taken back: {error}")
             self._tables = tables
             if before:
@@ -219,6 +227,51 @@ class FrontActor:
         self._ask("/models/load", {"model": version}, self._upgrade.load_seconds)
         self._events.append(f"{version} has loaded")
 
+    def _compare(self, name: str, version: str) -> None:
+        """Has the new version compute copies of requests until it is judged. Raises DeviceError where it does
+        not answer as the one that serves, or no verdict came in time.
+        """
+        end = time.monotonic() + self._upgrade.judge_seconds
+        self._doing = f"{version} is compared with what serves"
+        self._events.append(self._doing)
+        self._shadows[name] = version
+        self._serve()
+        while True:
+            alias, record = self._record(name, version)
+            figures = self._figures(record)
+            if record["rolled_back"]:
+                why = next((c["reason"] for c in reversed(alias["changes"]) if "reason" in c), figures)
+                raise DeviceError(f"it cannot be compared: {why}")
+            if record.get("verdict") == TAKE_BACK:
+                raise DeviceError(f"it does not answer as the version that serves: {figures}")
+            if record.get("verdict") == PROMOTE:
+                break
+            if time.monotonic() >= end:
+                raise DeviceError(
+                    f"no verdict within {self._upgrade.judge_seconds:g} s: {figures}; it takes more requests,"
+                    ' or judge = "errors" in [upgrade]'
+                )
+            time.sleep(PAUSE)
+        del self._shadows[name]
+        self._events.append(f"{version} was found as good: {figures}")
+
+    def _record(self, name: str, version: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the server tells of an alias, and of one of its versions."""
+        alias = next(a for a in self._ask("/aliases")["aliases"] if a["name"] == name)
+        return alias, next(v for v in alias["versions"] if v["model"] == version)
+
+    @staticmethod
+    def _figures(record: Mapping[str, Any]) -> str:
+        """How a version compares so far, in words."""
+        compared = record.get("compared", 0)
+        if "divergence" not in record:
+            return f"{compared} requests were compared"
+        (far, low, high), (near, least, most) = record["divergence"], record["agreement"]
+        return (
+            f"over {compared} requests its next tokens diverge by {far:.3g} nats ({low:.3g} to {high:.3g}),"
+            f" {near:.1%} of the likeliest are the same ({least:.1%} to {most:.1%})"
+        )
+
     def _try(self, name: str, version: str, before: Mapping[str, float]) -> None:
         """Gives the new version its share for a while. Raises DeviceError where it was rolled back."""
         share, end = self._upgrade.share, time.monotonic() + self._upgrade.seconds
@@ -227,8 +280,7 @@ class FrontActor:
         self._weights[name] = {**{old: (1 - share) * w for old, w in before.items()}, version: share}
         self._serve()
         while True:
-            found = next(a for a in self._ask("/aliases")["aliases"] if a["name"] == name)
-            record = next(v for v in found["versions"] if v["model"] == version)
+            _, record = self._record(name, version)
             if record["rolled_back"]:
                 raise DeviceError(f"{record['failed']} of its {record['requests']} requests failed")
             if time.monotonic() >= end:

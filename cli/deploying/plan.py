@@ -6,7 +6,7 @@
     [front]                       # options of `satchel serve` by their long names
     port = 8080
     [upgrade]
-    share = 0.1                   # of the requests, that a new version gets first
+    share = 0.1                   # of the requests, that a new version gets once it was found as good
     seconds = 60                  # for so long
     [models.chat]                 # a path and load options, as in the server's configuration file
     path = "/models/chat-q4_k_m.gguf"
@@ -26,7 +26,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -53,6 +53,16 @@ class UpgradeTable(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    # By what it is judged before it answers requests: how its next tokens diverge from those of the version
+    # that serves (runtime/fleet/comparison.py), or by nothing but failures once it does.
+    judge: Literal["divergence", "errors"] = "divergence"
+    judge_seconds: float = Field(default=3600.0, gt=0)  # within which there must be a verdict
+    shadow_share: float = Field(default=1.0, gt=0, le=1)  # of the requests, that both versions compute
+    most_divergence: float = Field(default=0.1, gt=0)  # nats a token
+    least_agreement: float = Field(default=0.9, gt=0, le=1)  # share of tokens
+    least_compared: int = Field(default=32, ge=8, le=100_000)  # requests before the first look
+    most_compared: int = Field(default=4096, ge=8, le=1_000_000)
+    webhook: str = ""  # a URL that gets each verdict as JSON
     share: float = Field(default=0.1, gt=0, lt=1)  # of the requests
     seconds: float = Field(default=60.0, ge=0)  # for which it has that share
     # It is taken back once more than this share of its last `window` requests has failed.
@@ -126,6 +136,11 @@ def read_plan(path: Path) -> Deployment:
         )
     if wrong := next((name for name in REFUSED if name in tables.front), ""):
         raise RequestError(f"{path}: [front] {wrong}: the deployment sets it: leave it out")
+    if "replicas" in tables.front:
+        raise RequestError(
+            f"{path}: [front] replicas: expected none, because a fleet has one front; engines are a model's:"
+            " replicas of [models.NAME]"
+        )
     models = {name: _model(path, name, table, tables.fleet.ray) for name, table in tables.models.items()}
     return Deployment(tables.fleet.name, tables.fleet.ray, tables.front, tables.upgrade, models)
 

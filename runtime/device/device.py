@@ -22,7 +22,7 @@ from satchel.runtime.plan import Segment
 SAMPLING = cext.dtype_of("hal_sampling")
 HOST_MEMORY, TEST_ONLY, EXPANDS = 1, 2, 4  # HAL_HOST_MEMORY, HAL_TEST_ONLY and HAL_EXPANDS of hal.h
 MOST_KERNELS = 64  # most kernels that are listed for a step
-STATE, CONST, WEIGHT, OUT = 2, 1, 0, 5
+STATE, CONST, WEIGHT, OUT, LINK = 2, 1, 0, 5, 6
 FAST, PROFILE, DETERMINISTIC = 1, 2, 4  # HAL_FAST, HAL_PROFILE and HAL_DETERMINISTIC
 # Backends whose results are batch-invariant: the bits of a row depend neither on the rest of the batch nor on
 # threads or the size of a step. GPUs keep that only where they are opened with DETERMINISTIC.

@@ -18,13 +18,15 @@ from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.optimized import Optimized
+from satchel.runtime.compiler.stages import host_ids, stages
 from satchel.runtime.device.device import HOST_MEMORY, Device
 from satchel.runtime.device.group import GroupDevice, members_of
-from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.finite import check_logits
 from satchel.runtime.engine.group_check import checked
-from satchel.runtime.engine.host_sampling import Sampled, undrawn
+from satchel.runtime.engine.host_sampling import Sampled, token_of, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
+from satchel.runtime.engine.lanes import LaneProgram, StageThreads
 from satchel.runtime.engine.program import DeviceMemory, Program
 from satchel.runtime.engine.sharded import GroupStates, shard_model
 from satchel.runtime.engine.states import States
@@ -65,9 +67,11 @@ class Timing:
         self.steps += 1
         self.inside += inside
         self.weight_bytes += program.weight_bytes
-        self.last = now - max(ran, self.ended)
+        # Turns of other steps lie between those of a step in a lane.
+        self.last = program.worked or now - max(ran, self.ended)
         # The host saw only the end of a step that was launched ahead.
-        self.devices = {program.device: self.last} if ahead or not program.seconds else program.seconds
+        several = program.seconds and (program.worked or not ahead)
+        self.devices = program.seconds if several else {program.device: self.last}
         self.total += now - max(started, self.ended)
         self.ended = now
 
@@ -81,6 +85,7 @@ class Launched:
     started: float  # perf_counter time at which the host began
     ran: float  # the same of the device
     inside: float  # seconds of the C call
+    slots: Sequence[int]  # of the tokens that it samples
     host_sampled: HostSampledStep | None = None  # its second half, if rows wait for the host
 
 
@@ -100,6 +105,9 @@ class Engine:
     """A model on its devices. residency: how its weights reach them. wanted: the device on which a node of
     the graph is to run, the first where it is not given. host_cache: bytes of host memory for blocks of the
     KV cache that its own memory has no room for. source: the model's name in errors, its file's path.
+    lanes: steps that may be under way on a pipeline; 0: as many as it has stages.
+
+    stages: the devices of a pipeline in order; () where the model is on one device, or passes one repeatedly.
     """
 
     def __init__(
@@ -113,6 +121,7 @@ class Engine:
         activations: int = 0,
         host_cache: int = 0,
         source: str = "the model",
+        lanes: int = 0,
     ) -> None:
         self.forward, self.cache, self.batch, self.residency = forward, cache, batch, residency
         self.sharding: Sharding | None = None  # of a group of devices
@@ -126,6 +135,12 @@ class Engine:
         deterministic = any(d.deterministic for d in devices)
         self._long = LONG if not deterministic and expandable(forward.roots("tokens")) else 0
         self._host_sampling = HostSamplingSteps(self)
+        self.stages: tuple[str, ...] = ()
+        if residency.variant(batch) == 1 and not any(d.profiled for d in devices):
+            self.stages = stages(self.optimized("tokens"))
+        if self.stages:
+            self._optimized.clear()  # its steps get their token ids from the host
+        self._last = [0] * cache.slots if self.stages else []  # the token that each slot sampled last
         tokens = self.optimized("tokens")
         self._contexts = tuple(
             replace(c, homes=m.assignment.homes) for c, m in zip(self._contexts, tokens.all, strict=True)
@@ -141,6 +156,9 @@ class Engine:
         self._memory = {d.name: DeviceMemory(d, self._states[d.name][""]) for d in used}
         self._programs: dict[tuple[Bucket, str], Program] = {}
         self.overlaps = _works_apart(used if self.group is None else [self.group])
+        self._threads = StageThreads(self._memory) if self.stages else None
+        self.lanes = (lanes or len(self.stages)) if self.stages else 1
+        self.weighs_lanes = not lanes  # whether fewer are used where that is faster
         self.states = self._all_states(tokens)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.assignment.moved
@@ -165,7 +183,7 @@ class Engine:
     def _all_states(self, tokens: Optimized) -> States:
         held = {name: m.state for name, m in self._memory.items()}
         if self.group is None or self.sharding is None:
-            return States(held, tokens.roots, self._states, self.cache)
+            return States(held, tokens.roots, self._states, self.cache, self._threads)
         ranks = [
             States(held, m.roots, {d.name: self._states[d.name]}, self.cache)
             for d, m in zip(self.group.members, tokens.members, strict=True)
@@ -182,6 +200,7 @@ class Engine:
         if key not in self._optimized:
             contexts = [replace(self.residency.context(c, tokens), long=long) for c in self._contexts]
             roots = self.forward.roots(output)
+            roots = host_ids(roots) if self.stages else roots
             self._optimized[key] = (
                 optimize(roots, contexts[0])
                 if self.group is None
@@ -194,25 +213,27 @@ class Engine:
         return compile(self.optimized(output, bucket.tokens), bucket, weights, self._states, checked())
 
     def program(self, tokens: int, rows: int, output: str = "tokens") -> Program:
-        """The program of the bucket that holds these tokens and rows. While a step of it is under way, a
-        second program of the same bucket.
+        """The program of the bucket that holds these tokens and rows. While a step of it is under way,
+        another program of the same bucket.
         """
         key = (Bucket(bucket_of(tokens, self.batch), bucket_of(rows, self.batch)), output)
         if key not in self._programs:
             with self.pulse.within("compile"):
                 self._programs[key] = self.make_program(self.plan(*key))
-        first = self._programs[key]
-        if not first.busy:
-            return first
-        if self._second(first).busy:
-            raise ValueError("two steps are under way: collect the first one")
-        return self._second(first)
+        found, most = self._programs[key], max(2, self.lanes)
+        for _ in range(1, most):
+            if not found.busy:
+                break
+            found = self._second(found)
+        if found.busy:
+            raise ValueError(f"{most} steps are under way: collect the first one")
+        return found
 
     def _second(self, first: Program) -> Program:
-        """The second program of a bucket."""
+        """The next program of a bucket."""
         if first.second is None:
             with self.pulse.within("compile"):
-                first.second = self.make_program(first.plan, first)
+                first.second = self.make_program(first.plan, first.beside or first)
         return first.second
 
     def has(self, entries: Sequence[BatchEntry]) -> bool:
@@ -224,6 +245,9 @@ class Engine:
     def make_program(self, plan: Plan, first: Program | None = None) -> Program:
         """A program that runs a plan of this engine; the caller closes it. first: its other program."""
         weights = self.residency.steps(plan.bucket.tokens, self._weights)
+        if self._threads is not None:
+            self._threads.quiet()
+            return LaneProgram(plan, self._memory, weights, first, self._threads)
         return Program(plan, self._memory, weights, first, self.group)
 
     @property
@@ -292,7 +316,7 @@ class Engine:
 
     def sample(self, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
         """step(), with token bitmasks filled beside the forward pass even if the device is the host."""
-        if not self._rows_of(entries).host_sampled:
+        if self.stages or not self._rows_of(entries).host_sampled:
             return self.step(entries)
         started = time.perf_counter()
         step = self._host_sampling.fill(entries)
@@ -313,9 +337,12 @@ class Engine:
         """Starts a step without waiting for its tokens, which collect() gives. If `overlaps`, a second step
         may be launched meanwhile, with LAST as token ids; steps are collected in order. If rows have
         host_sampling, this starts the forward pass alone; launch_sampling() must come before anything else.
+        On a pipeline up to `lanes` steps may be under way, of sequences of which none waits for a token of
+        another step.
 
-        alone: no step is launched before this one is collected. A step that may follow so samples each of its
-        tokens, so a bucket of such steps gets both programs with its first: no later step compiles one.
+        alone: no step is launched before this one is collected. Otherwise a bucket gets the programs of all
+        steps that may be under way with its first, so that no later step compiles one: of a pipeline one for
+        each lane, of one device two for steps that sample each of their tokens.
         """
         started = time.perf_counter()
         of = self._rows_of(entries)
@@ -323,8 +350,11 @@ class Engine:
         half = self._host_sampling.fill(entries) if of.host_sampled else None
         program = self.fill(entries, rows, "tokens", every=False) if half is None else half.program
         bucket = program.plan.bucket
-        if self.overlaps and not alone and bucket.tokens == bucket.rows and program.beside is None:
-            self._second(program)
+        decodes = bucket.tokens == bucket.rows
+        last = program
+        for _ in range(1, self.lanes if self.stages else 2 if self.overlaps and decodes else 1):
+            if not alone and program.beside is None:
+                last = self._second(last)
         ran = time.perf_counter()
         if half is None:
             program.run()
@@ -332,7 +362,8 @@ class Engine:
             program.run_forward()
         program.busy = True
         self.advance(entries)
-        return Launched(program, rows, started, ran, time.perf_counter() - ran, half)
+        slots = [slot for slot, e in zip(of.slots, of.entries, strict=True) for _ in range(e.rows)]
+        return Launched(program, rows, started, ran, time.perf_counter() - ran, slots, half)
 
     def launch_sampling(self, step: Launched, ended: Collection[int] = ()) -> None:
         """Starts the sampling that launch() left out, once. The tokens of the step before must have been
@@ -347,14 +378,29 @@ class Engine:
         if (half := step.host_sampled) is not None:
             items = self._host_sampling.collect(half)
             self.timing.add(step.program, step.inside + half.inside, step.started, step.ran)
+            self._keep_last(step, items)
             return items
         found = step.program.read(np.empty(max(1, step.rows), np.int32))
         tokens: list[int | Sampled] = found[: step.rows].tolist()
         inside = step.inside + time.perf_counter() - before
         self.timing.add(step.program, inside, step.started, step.ran)
+        self._keep_last(step, tokens)
         if NONE in tokens:
             return [undrawn(self.source) if t == NONE else t for t in tokens]
         return tokens
+
+    def _keep_last(self, step: Launched, items: Sequence[int | Sampled]) -> None:
+        if self.stages:
+            for slot, item in zip(step.slots, items, strict=False):
+                self._last[slot] = token_of(item)
+
+    def _host_ids(self, of: StepRows) -> list[int]:
+        """The tokens of a step, with what LAST stands for."""
+        return [
+            i if i != LAST else e.past[-1] if e.past else self._last[e.slot]
+            for e in of.entries
+            for i in e.ids
+        ]
 
     def logits(self, entries: Sequence[BatchEntry]) -> Array:
         """Computes the entries; gives the logits after each token: (tokens, V) float32."""
@@ -381,6 +427,8 @@ class Engine:
         fields["pos"][:total] = of.positions(starts)
         if program.rows is not of.mark:
             self._fill_rows(program, of, every=every)
+        if self.stages and LAST in of.ids:
+            fields["ids"][:total] = self._host_ids(of)
         for name, table in self.pages.tables.items():
             fields[name][:] = table
         program.counts[0], program.counts[1] = total, total if every else rows
@@ -404,7 +452,7 @@ class Engine:
 
     def idle(self) -> bool:
         """Whether no step is under way."""
-        return not any(p.busy or (p.second and p.second.busy) for p in self._programs.values())
+        return not any(p.busy for first in self._programs.values() for p in first.all)
 
     def _fill_rows(self, program: Program, of: StepRows, *, every: bool) -> None:
         """Writes what follows from the entries alone: tokens, slots, which rows are sampled and how."""

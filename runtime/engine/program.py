@@ -71,10 +71,13 @@ class Program:
     busy: a step was launched and its output is not read yet.
     rows: the `mark` of the StepRows that its fields hold; None: none yet.
     sampled: the sampling records that the field params holds; [] if it holds others.
-    beside: a program of the same plan whose buffers this one shares, except for outputs. One may run while
-    the other's output is unread.
-    second: the program beside this one, if there is one; closed with it.
+    worked: seconds of the turns of its last run, where several steps are under way; 0: it ran alone.
+    beside: a program of the same plan whose buffers this one shares, except for those of the usages `apart`.
+    One may run while the other's output is unread.
+    second: the next program of the same plan, if there is one; closed with it.
     """
+
+    apart: tuple[int, ...] = (OUT,)
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class Program:
         group: GroupDevice | None = None,
     ) -> None:
         self.plan, self.busy, self._weights = plan, False, weights
+        self.worked = 0.0
         self.rows: object = None
         self.beside = beside
         self.second: Program | None = None
@@ -131,6 +135,13 @@ class Program:
         return memory[segment.device].device.compile(segment, buffers[0])
 
     @property
+    def all(self) -> Iterator[Program]:
+        """It and the programs after it."""
+        yield self
+        if self.second is not None:
+            yield from self.second.all
+
+    @property
     def inner(self) -> Mapping[tuple[str, str], Buffer]:
         """Its buffers by device and name, without those of weights and states."""
         return self._own
@@ -148,7 +159,7 @@ class Program:
             return self._weights.devices[device].buffers[name]
         if name == "state":
             return memory.state
-        if usage != OUT and (device, name) in self._shared:
+        if usage not in self.apart and (device, name) in self._shared:
             return self._shared[device, name]
         if (device, name) not in self._own:
             buffer = memory.device.alloc(max(size, 64), usage)
@@ -291,13 +302,17 @@ class Program:
         at = found.offset + row * stride_of(found.type)
         self._done(found.device)
         for device in self._holders[found.device] if write else (found.device,):
-            place = (device, found.buffer)
-            buffer = self._own[place] if place in self._own else self._shared[place]
+            buffer = self._buffer_of(device, found.buffer)
             if write:
                 buffer.write(at, out)
             else:
                 buffer.read_into(at, out)
         return out
+
+    def _buffer_of(self, device: str, name: str) -> Buffer:
+        """A buffer of its own, or of the program beside it."""
+        place = (device, name)
+        return self._own[place] if place in self._own else self._shared[place]
 
     def times(self) -> tuple[list[int], ...]:
         """Nanoseconds spent in each step so far, by segment. Raises DeviceError if the device does not count

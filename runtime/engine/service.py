@@ -33,6 +33,7 @@ from satchel.runtime.scheduler.fair import KNOWN, Fair
 from satchel.runtime.speculative import Speculator
 
 T = TypeVar("T")
+LANE_STEPS = 16  # steps over which the slowest device's part of a step is averaged
 PATIENCE = 0.1  # seconds between checks that the engine thread, for which a caller waits, is alive
 
 
@@ -76,6 +77,9 @@ class Service:
     ) -> None:
         self.engine, self.clock, self.speculator = engine, clock, speculator
         self.scheduler = Scheduler(engine, engine.cache.slots, limits)
+        # A draft model computes in the engine's thread, which a pipeline's devices do not share.
+        self.scheduler.lanes = 1 if speculator is not None and speculator.draft_model else engine.lanes
+        self.scheduler.weighs = engine.weighs_lanes
         if engine.tier is not None:
             engine.tier.recompute = self.scheduler.time.computing
         attention = CostModel(engine).attention.values()
@@ -94,6 +98,7 @@ class Service:
         # Requests that wait for another service since a device was lost, and those that were cancelled since.
         self._orphans: list[RequestHandle] = []
         self._cancelled: list[RequestHandle] = []
+        self._arrivals: deque[RequestHandle] = deque()  # they join the queue whatever is under way
         self._inbox: deque[abc.Callable[[], None]] = deque()
         # Waiting calls, each with its client: at most one runs between two steps.
         self._calls: list[tuple[str, abc.Callable[[], None]]] = []
@@ -123,7 +128,8 @@ class Service:
             self._check_alive()
             self.scheduler.check(request, self._coming.total(), self._coming.elements())
             self._coming[seq.client] += 1
-            self._post(lambda: self._add(handle))
+            self._arrivals.append(handle)
+            self._wakeup.notify()
         return handle
 
     def cancel(self, handle: RequestHandle) -> None:
@@ -318,15 +324,18 @@ class Service:
         while True:
             self.pulse.begin("step")
             with self._wakeup:
-                while not (self._inbox or self._calls or self._closed or self._busy or self._lost):
+                while not (self._tasks or self._closed or self._busy or self._lost):
                     self.pulse.end()
                     self._wakeup.wait()
                     self.pulse.begin("step")
-                tasks = list(self._inbox)
+                arrivals, tasks = list(self._arrivals), list(self._inbox)
+                self._arrivals.clear()
                 self._inbox.clear()
                 closed = self._closed
                 calls = len(self._calls) if closed else min(1, len(self._calls))
                 tasks += [self._next_call() for _ in range(calls)]
+            for handle in arrivals:
+                self._add(handle)
             if tasks or closed:
                 self._guarded(self._settle)  # no task may find a step under way
             for task in tasks:
@@ -365,10 +374,13 @@ class Service:
         told = self._on_lost(error) if self._on_lost else error
         with self._wakeup:
             self.gone = told
-            tasks = [*self._inbox, *(run for _, run in self._calls)]
+            arrivals, tasks = list(self._arrivals), [*self._inbox, *(run for _, run in self._calls)]
+            self._arrivals.clear()
             self._inbox.clear()
             self._calls.clear()
-        for task in tasks:  # adds the requests that came meanwhile, so that they move too; calls do nothing
+        for handle in arrivals:  # requests that came meanwhile move too
+            self._add(handle)
+        for task in tasks:  # calls do nothing
             task()
         if self._on_lost is None:
             self._fail(told)
@@ -418,14 +430,20 @@ class Service:
         self._end_all(End("error", error))
 
     @property
+    def _tasks(self) -> bool:
+        return bool(self._arrivals or self._inbox or self._calls)
+
+    @property
     def _busy(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running or self._under)
 
     def _step(self) -> None:
         """Ends the oldest step under way; begins one if there is none. Before that it launches the next step,
-        if that can be planned without this one's tokens.
+        if that can be planned without this one's tokens: of other sequences, one in each lane.
         """
-        if not (self._under or self._begin()):
+        while len(self._under) < self.scheduler.lanes and self._begin():
+            pass
+        if not self._under:
             return
         step = self._under[0]
         self._launch_sampling(step)
@@ -437,8 +455,8 @@ class Service:
         self._finish(self._under.popleft())
 
     def _settle(self) -> None:
-        """Ends the step under way, if there is one."""
-        if self._under:
+        """Ends the steps under way."""
+        while self._under:
             self._launch_sampling(self._under[0])
             self._finish(self._under.popleft())
 
@@ -446,6 +464,8 @@ class Service:
         """Plans and launches a step; False if there is nothing to do."""
         now = self.clock()
         for seq in self.scheduler.expired(now):
+            if seq.underway:
+                self._settle()
             self._end(seq, End("deadline"))
         batch = self.scheduler.plan(now)
         if batch and self.speculator:
@@ -456,9 +476,14 @@ class Service:
 
     def _launch(self, batch: Batch) -> None:
         if self.watch is not None:
-            self.watch(batch.keys())
-        entries, alone = tuple(batch.values()), bool(self.speculator)  # drafts need the tokens before
-        launched = self.engine.launch(entries, alone=alone) if self.engine.overlaps else None
+            self.watch(dict.fromkeys((*batch, *(seq for step in self._under for seq in step.batch))).keys())
+        entries, lanes = tuple(batch.values()), self.scheduler.lanes > 1
+        alone = bool(self.speculator) and not lanes  # drafts need the tokens before
+        apart = self.engine.overlaps or lanes
+        launched = self.engine.launch(entries, alone=alone) if apart else None
+        if lanes:
+            for seq, entry in batch.items():
+                seq.underway += entry.num_tokens
         self._under.append(Underway(batch, launched))
 
     def _launch_sampling(self, step: Underway) -> None:
@@ -478,6 +503,9 @@ class Service:
         tokens, batch = self._tokens(step), step.batch
         # Seconds of the step alone: compiling the plan of a new bucket happens once and predicts nothing.
         now, seconds = self.clock(), timing.last
+        if self.scheduler.lanes > 1 and seconds > 0:
+            part, before = max(timing.devices.values()) / seconds, self.scheduler.slowest
+            self.scheduler.slowest = before + (part - before) / LANE_STEPS if before else part
         if self._straggler is not None:
             self._straggler.step(seconds)
         # The step before may have ended a sequence after this step was launched: drop its rows.
@@ -498,7 +526,8 @@ class Service:
         facts = self._facts(seconds, timing.weight_bytes - read)
         self.stats_collector.step(decoding, cached, parts, facts)
         if self.speculator:
-            self.speculator.timed(batch, timing.total - total, self.scheduler)
+            alone = seconds if self.scheduler.lanes > 1 else timing.total - total
+            self.speculator.timed(batch, alone, self.scheduler)
         known = [len(seq.ids) for seq in batch]
         ended = self.scheduler.done(batch, tokens, now, seconds)
         given, failed = self._give(batch, tokens, known)

@@ -5,12 +5,14 @@ pages of recurrent states, and the token table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.device.device import Buffer
+from satchel.runtime.engine.lanes import StageThreads
 from satchel.runtime.graph import Array, Roots, Type, leaves, toposort
 from satchel.runtime.layers.arch import Cache, table_name, windows_of
 from satchel.runtime.ops.op import NONE, op_of
@@ -29,10 +31,19 @@ class Paged(NamedTuple):
 
 
 class States:
-    """buffers: state buffers by device. layouts: by device, the offset of each state in its buffer."""
+    """buffers: state buffers by device. layouts: by device, the offset of each state in its buffer. lanes: of
+    a pipeline, whose steps under way may read or write a block that is moved.
+    """
 
-    def __init__(self, buffers: Mapping[str, Buffer], roots: Roots, layouts: Layouts, cache: Cache) -> None:
-        self.buffers, self.cache = buffers, cache
+    def __init__(
+        self,
+        buffers: Mapping[str, Buffer],
+        roots: Roots,
+        layouts: Layouts,
+        cache: Cache,
+        lanes: StageThreads | None = None,
+    ) -> None:
+        self.buffers, self.cache, self._lanes = buffers, cache, lanes
         at = {name: (device, start) for device, layout in layouts.items() for name, start in layout.items()}
         self._tokens = at.get(TOKENS)  # partial graphs have none
         self.paged = paged(roots, layouts)
@@ -41,11 +52,13 @@ class States:
 
     def copy_block(self, old: int, new: int, group: int = 0) -> None:
         """Copies a block in all layers of a group."""
+        self._quiet()
         for device, start, size in self.paged[group]:
             self.buffers[device].copy(start + size * new, start + size * old, size)
 
     def read_block(self, block: int, out: Array, group: int = 0) -> None:
         """Fills `out` (block_bytes[group]) uint8 with a block, layer after layer."""
+        self._quiet()
         at = 0
         for device, start, size in self.paged[group]:
             self.buffers[device].read_into(start + size * block, out[at : at + size])
@@ -53,6 +66,7 @@ class States:
 
     def write_block(self, block: int, data: Array, group: int = 0) -> None:
         """The inverse of read_block."""
+        self._quiet()
         at = 0
         for device, start, size in self.paged[group]:
             self.buffers[device].write(start + size * block, data[at : at + size])
@@ -63,7 +77,15 @@ class States:
         if self._tokens is not None:
             device, start = self._tokens
             at = start + 4 * slot * (self.cache.context + 1)
-            self.buffers[device].write(at, np.asarray(ids, np.int32))
+            write = partial(self.buffers[device].write, at, np.asarray(ids, np.int32))
+            if self._lanes is None:
+                write()
+            else:  # no step under way has this slot
+                self._lanes.alone(device, write)
+
+    def _quiet(self) -> None:
+        if self._lanes is not None:
+            self._lanes.quiet()
 
 
 def paged(roots: Roots, layouts: Layouts) -> tuple[tuple[Paged, ...], ...]:

@@ -297,6 +297,22 @@ class Fleet:
             self._leave_if_idle(member)
         return member
 
+    def replace(self, name: str) -> Member:
+        """drain(), after which another is begun under its name, with its share of the machine or at its
+        engine, from the files of Satchel as they are then. Raises RequestError for the last one that answers,
+        and for an engine that has joined by itself.
+        """
+        with self._lock:
+            member = self._may_leave(name)
+            if member.service.host and not self._engines:
+                raise RequestError(
+                    f"member {name} of {self.path.name} has joined from {member.service.host}: end it there,"
+                    " and begin it anew"
+                )
+            member.draining = member.replaced = True
+            self._leave_if_idle(member)
+        return member
+
     def remove(self, name: str) -> Member:
         """Takes a member out at once: its requests go on at others. Raises RequestError for the last."""
         with self._lock:
@@ -350,6 +366,10 @@ class Fleet:
             self._roles.pop(member.name, None)
         member.service.close()
         LOG.info("%s: member %s has left", self.path.name, member.name)
+        if member.replaced:
+            device = "" if self._engines else member.service.options.device
+            with suppress(RequestError):  # the fleet was closed meanwhile
+                self._join(self._new(member.index, device, name=member.name))
 
     # The interface of a service
 

@@ -111,6 +111,7 @@ class Member:
     ) -> None:
         self.name, self.index, self.service, self.role = name, index, service, role
         self.draining, self.joined = False, False
+        self.replaced = False  # another is begun in its place once it has left
         self.error = ""  # why it could not join
         self.known, self.load = Known(holders, name), LoadReport()
         self.begun_anew = 0  # processes that it lost

@@ -16,12 +16,12 @@ import os
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from satchel.errors import DeviceError, SatchelError
+from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.formats.gguf import OpenFile
 from satchel.runtime.fleet.member import Member
 from satchel.runtime.fleet.pools import KVLink
@@ -39,26 +39,58 @@ USUAL = 1e9  # bytes a second, before any move was measured
 BLOCKS = Path("moved blocks")  # names them in errors
 
 
+# How a move ends: all blocks have come; they were damaged or another model's; of another form of the cache;
+# they took longer than computing them; a member was lost, the request ended, or the blocks were evicted.
+WHOLE, DAMAGED, REFUSED, LATE, LEFT = "whole", "damaged", "refused", "late", "left"
+
+
+class MoveFacts(NamedTuple):
+    """The moves of a fleet so far. outcomes: moves by how they ended."""
+
+    bytes: int
+    seconds: float
+    tokens: int
+    outcomes: Mapping[str, int]
+
+
 class MoveMeter:
     """Bytes and seconds of the moves of a fleet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._bytes = self._seconds = 0.0
-        self.moves = self.given_up = self.tokens = 0
+        self._bytes = self._seconds = 0.0  # that fade
+        self._facts = MoveFacts(0, 0.0, 0, dict.fromkeys((WHOLE, DAMAGED, REFUSED, LATE, LEFT), 0))
+
+    @property
+    def moves(self) -> int:
+        return sum(self.facts().outcomes.values())
+
+    @property
+    def given_up(self) -> int:
+        """Moves of which some blocks were computed again."""
+        return self.moves - self.facts().outcomes[WHOLE]
+
+    @property
+    def tokens(self) -> int:
+        return self.facts().tokens
+
+    def facts(self) -> MoveFacts:
+        with self._lock:
+            return self._facts
 
     def learn(self, nbytes: int, tokens: int, seconds: float) -> None:
         """A piece has come."""
         with self._lock:
             self._bytes = MEMORY * self._bytes + nbytes
             self._seconds = MEMORY * self._seconds + seconds
-            self.tokens += tokens
+            sent, spent, moved, outcomes = self._facts
+            self._facts = MoveFacts(sent + nbytes, spent + seconds, moved + tokens, outcomes)
 
-    def ended(self, *, whole: bool) -> None:
+    def ended(self, how: str) -> None:
         """A move has ended."""
         with self._lock:
-            self.moves += 1
-            self.given_up += not whole
+            outcomes = self._facts.outcomes
+            self._facts = self._facts._replace(outcomes={**outcomes, how: outcomes[how] + 1})
 
     def link(self, token: float) -> KVLink:
         """How blocks go now. token: bytes of keys and values of a token."""
@@ -91,6 +123,7 @@ class Move:
         self.until = 0.0  # monotonic time at which it waits no longer
         self._lock, self._meter, self._over = lock, meter, over
         self._began, self._computed, self._stopped = time.monotonic(), 0, False
+        self._how = LEFT  # it ended, if not all blocks have come
         self._news = threading.Condition()
 
     # What the fleet tells
@@ -110,6 +143,8 @@ class Move:
     def stop(self) -> None:
         """Nobody waits for the move any more."""
         with self._news:
+            if self.handed and time.monotonic() > self.until:
+                self._how = LATE
             self._stopped = True
             self._news.notify()
 
@@ -131,7 +166,7 @@ class Move:
                 self.live, self.source.name, self.target.name, at, self.blocks, error,
             )  # fmt: skip
         finally:
-            self._meter.ended(whole=at >= self.blocks)
+            self._meter.ended(WHOLE if at >= self.blocks else self._how)
             self._over(self)
 
     def _wait(self, at: int) -> int:
@@ -155,11 +190,19 @@ class Move:
                 write_all(file, data.data)
             size = os.fstat(file).st_size
             taken: Any = OpenFile(BLOCKS, file) if into else b64encode(read_all(file).data).decode()
-            found = int(self._ask(self.target, SPARE, "import_kv", seq.salt, taken))
+            found = self._taken(seq.salt, taken)
         finally:
             os.close(file)
         self._meter.learn(size, int(tokens) - start * self.block, time.monotonic() - began)
         return found // self.block
+
+    def _taken(self, salt: str, given: Any) -> int:
+        """Tokens that the target has with these blocks."""
+        try:
+            return int(self._ask(self.target, SPARE, "import_kv", salt, given))
+        except (ModelError, RequestError) as error:
+            self._how = DAMAGED if isinstance(error, ModelError) else REFUSED
+            raise
 
     def _ask(self, member: Member, most: int, method: str, *args: Any) -> Any:
         """Calls a method at this member alone."""
@@ -181,4 +224,5 @@ class Move:
         if self._stopped:
             raise DeviceError("the request has ended or goes on elsewhere")
         if self.handed and time.monotonic() > self.until:
+            self._how = LATE
             raise DeviceError("they took longer than computing them")

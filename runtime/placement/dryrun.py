@@ -17,6 +17,7 @@ from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.compiler.optimized import Optimized
+from satchel.runtime.compiler.stages import host_ids, stages
 from satchel.runtime.device.device import Device, Info
 from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.engine.engine import bucket_of
@@ -81,6 +82,7 @@ class DryRun:
     passes: tuple[tuple[str, int], ...]  # name of each pass, and the number of nodes after it
     measure: Measure
     sharding: Sharding | None = None  # of a group of devices
+    stages: tuple[str, ...] = ()  # of a pipeline: its devices in order, with as many lanes
 
     @property
     def arch(self) -> Arch:
@@ -165,6 +167,10 @@ def dry_run(
         targets, bits = residency.targets(devices, packable(forward)), options.activations
         context = Context(tuple(targets.values()), settled.placement, bits or forward.activations, bits > 0)
         optimized = optimize(roots, residency.context(context, 1), trace)
+    found = stages(optimized) if residency.variant(batch) == 1 else ()
+    if found:
+        passes, roots = [("build", len(toposort(host_ids(roots))))], host_ids(roots)
+        optimized = optimize(roots, residency.context(context, 1), trace)
     variants, longest = {residency.variant(1): optimized}, residency.variant(batch)
     if longest not in variants:
         context = replace(context, homes=optimized.assignment.homes)
@@ -181,4 +187,5 @@ def dry_run(
         tuple(passes),
         measure,
         sharding,
+        found,
     )

@@ -26,7 +26,7 @@ from satchel.runtime.scheduler.shares import (
     slots_of,
     split,
 )
-from satchel.runtime.scheduler.steptime import Load, StepTime
+from satchel.runtime.scheduler.steptime import LEARNED, Load, StepTime
 from satchel.runtime.scheduler.urgency import Key, order
 from satchel.runtime.scheduler_limits import SMALL, SchedulerLimits
 
@@ -49,7 +49,12 @@ class Slots(Protocol):
 
 
 class Scheduler:
-    """Every sequence that has not ended is in `waiting` or in `running`, once."""
+    """Every sequence that has not ended is in `waiting` or in `running`, once.
+
+    lanes: the most steps that may be under way, each planned before those before it have ended.
+    weighs: of these, as many are used as pay by what steps take; else all that have a sequence.
+    slowest: the part of a step's seconds that its slowest device takes.
+    """
 
     def __init__(self, engine: Slots, slots: int, limits: SchedulerLimits | None = None) -> None:
         self.engine, self.limits = engine, limits or SchedulerLimits()
@@ -62,6 +67,7 @@ class Scheduler:
         self._names = NAMES  # number of known clients and users at which unused ones are dropped
         self._others_next = False  # the last step was one of the sequences that need not run alone
         self._turn = 0  # decoded tokens so far: sequences that do not fit into one step take turns by it
+        self.lanes, self.weighs, self.slowest = 1, True, 0.0
 
     def check(self, request: GenerateRequest, coming: int = 0, clients: abc.Iterable[str] = ()) -> None:
         """Raises RequestError if the queue is full or the request can never run. Thread-safe: of what steps
@@ -91,12 +97,20 @@ class Scheduler:
         ]
 
     def plan(self, now: float) -> Batch:
-        """The next step: a token of each sequence that decodes, then prompts, the most urgent first."""
+        """The next step: a token of each sequence that decodes, then prompts, the most urgent first. With
+        lanes it has no sequence whose next token depends on a step under way, and is empty where one of those
+        would have to give way.
+        """
+        busy = self.lanes > 1 and any(seq.underway for seq in self.running)
+        if busy and (self._yielding(now) is not None or any(seq.runs_alone for seq in self.running)):
+            return {}
         self._make_way(now)
         every = [s for s in self.running if s.decoding]
-        decoding = self._in_turn(every)
+        decoding = self._in_turn(every if self.lanes == 1 else self._of_lane(every))
         slots, lengths = [seq.slot for seq in decoding], [len(seq.ids) for seq in decoding]
         if short := self.engine.pages.short(slots, lengths):
+            if busy and self._missing(short) > self.engine.pages.free_blocks:
+                return {}
             of = dict(zip(slots, decoding, strict=True))
             for seq in [of[slot] for slot, _ in short]:
                 if seq.slot >= 0:  # an earlier one may have preempted it
@@ -132,10 +146,33 @@ class Scheduler:
             seq.num_computed_tokens + (2 if entry.decodes else len(entry.ids) + 1)
             for seq, entry in batch.items()
         ]
-        missing = sum(pages.missing(slot, end) for slot, end in pages.short(slots, ends))
+        missing = self._missing(pages.short(slots, ends))
         if missing and missing > pages.free_blocks:
             return {}
         return {seq: seq.next_entry() for seq in self.running}
+
+    def _missing(self, short: abc.Iterable[tuple[int, int]]) -> int:
+        """Blocks that these slots lack up to these lengths."""
+        return sum(self.engine.pages.missing(slot, end) for slot, end in short)
+
+    def _of_lane(self, every: abc.Sequence[Sequence]) -> list[Sequence]:
+        """The part of the decoding sequences that goes into the next step, none of them under way."""
+        most = -(-len(every) // self.lanes_for(every))
+        return [seq for seq in every if not seq.underway][:most]
+
+    def lanes_for(self, decoding: abc.Sequence[Sequence]) -> int:
+        """Lanes in which these sequences get their tokens soonest. In each lane's time the slowest device
+        computes the rows of all lanes, and a row passes all devices.
+        """
+        rows, read = len(decoding), sum(s.num_computed_tokens for s in decoding)
+        most = max(1, min(self.lanes, rows))
+        if not self.weighs or self.time.steps < LEARNED:
+            return most
+        times = {
+            n: max(1.0, n * self.slowest) * self.time.seconds(Load(-(-rows // n), 0, read // n))
+            for n in range(1, most + 1)
+        }
+        return min(times, key=lambda n: (times[n], n))
 
     def _apart(self, batch: Batch) -> Batch:
         """The step, or a part of it where a sequence must run alone: that one and the others take turns."""
@@ -324,6 +361,9 @@ class Scheduler:
             costs = self.time.parts(loads, seconds)
         self.shares.charge(batch, costs)
         sampled, ended = iter(tokens), []
+        if self.lanes > 1:
+            for seq, entry in batch.items():
+                seq.underway -= entry.num_tokens
         for seq, entry in batch.items():
             if entry.decodes:
                 token = token_of(next(sampled))
@@ -344,7 +384,8 @@ class Scheduler:
         """Notes the rows of a sequence: what was computed, what it sampled after it."""
         seq.num_computed_tokens, seq.num_replayed_tokens = seq.num_computed_tokens + entry.num_tokens, 0
         if not entry.rows:
-            self.engine.publish(seq.slot, seq.ids, seq.salt)
+            ids = seq.ids[: seq.num_computed_tokens] if seq.underway else seq.ids
+            self.engine.publish(seq.slot, ids, seq.salt)
             return
         self._take(seq, entry, sampled)
         seq.on_device = True

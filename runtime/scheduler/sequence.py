@@ -32,6 +32,9 @@ class Sequence:
     num_computed_tokens: int = 0  # how many of ids have keys and values in the slot
     # Of the other ids, how many were computed before and lost when a draft was rejected.
     num_replayed_tokens: int = 0
+    underway: int = (
+        0  # how many of ids, after the computed ones, steps under way compute, where there are lanes
+    )
     cached: int = 0  # tokens of the prompt that the prefix cache had when it first began
     miss: Miss = Miss.COLD  # why it had no more
     placed: float = -1.0  # when it left a fleet's line
@@ -65,6 +68,7 @@ class Sequence:
         """Forgets the slot and what was computed there, for an engine that knows nothing of it."""
         self.slot, self.num_computed_tokens, self.num_replayed_tokens, self.on_device = -1, 0, 0, False
         self.waits_for_prefix, self._next, self.finish = None, None, ""
+        self.underway = 0
         self.reached = self.keeps_until = 0
         self.used.restarted += 1
 
@@ -84,8 +88,8 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens that must be computed before the next one can be sampled."""
-        return len(self.ids) - self.num_computed_tokens
+        """Tokens that must be computed before the next one can be sampled, without those under way."""
+        return len(self.ids) - self.num_computed_tokens - self.underway
 
     @property
     def decoding(self) -> bool:
@@ -96,7 +100,7 @@ class Sequence:
         """Its rows in a step that computes `num_tokens` more of its tokens, then draft tokens. Where none of
         its tokens is left, the step samples one after the last of them and one after each draft token.
         """
-        start = self.num_computed_tokens
+        start = self.num_computed_tokens + self.underway
         ids = (*self.ids[start : start + num_tokens], *draft_tokens)
         if num_tokens < self.remaining:
             return BatchEntry(self.slot, ids, adapter_scales=self.request.adapter_scales)

@@ -69,6 +69,17 @@ async def drain(request: Request, member: str, body: LeaveBody) -> JsonObject:
         return await _leave(found, member, partial(found.drain, member))
 
 
+@router.post("/fleet/members/{member}/replace")
+@needs(ADMIN)
+async def replace(request: Request, member: str, body: LeaveBody) -> JsonObject:
+    """Gives a member no more requests; when those that it has are done, another is begun in its place, from
+    the files of Satchel as they are then.
+    """
+    async with models_of(request).look(body.model) as lease:
+        found = fleet_of(lease)
+        return await _leave(found, member, partial(found.replace, member))
+
+
 @router.delete("/fleet/members/{member}")
 @needs(ADMIN)
 async def leave(request: Request, member: str, model: ModelName = "") -> JsonObject:

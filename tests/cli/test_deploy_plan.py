@@ -81,6 +81,7 @@ def test_the_servers_configuration_has_the_tables(file: Path) -> None:
         ('name = "chat"', 'name = "chat"\nray = "local"', r"\[fleet\] ray: a local cluster ends"),
         ('name = "chat"', 'name = "chat"\nrays = "auto"', r"fleet\.rays: Extra inputs"),
         ("port = 8081", 'host = "::"', r"\[front\] host: the deployment sets it"),
+        ("port = 8081", "replicas = 2", r"\[front\] replicas: .* a fleet has one front"),
         ("ray_gpus = 2.0", "ray_gpus = 1.5", r"\[models\.small\] ray_gpus is 1\.5: expected a whole number"),
         ("ray_gpus = 2.0", "ray_gpu = 2", r"\[models\.small\] ray_gpu: Extra inputs"),
         ("ray_cpus = 8.0", "ray_cpus = 0.0", r"\[models\.large\] ray_cpus and ray_gpus are 0"),

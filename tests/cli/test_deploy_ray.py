@@ -32,6 +32,8 @@ ray = "{address}"
 port = 0
 [upgrade]
 seconds = 0
+least_agreement = 0.5
+least_compared = 16
 [models.tiny]
 path = "{path}"
 context = {context}
@@ -86,6 +88,7 @@ def test_a_fleet_is_deployed_upgraded_rolled_back_and_ended(cluster: Any, tmp_pa
         says(96)
         upgraded = satchel(str(file))
         assert upgraded.returncode == 0, upgraded.stderr
+        assert "was found as good: over" in upgraded.stderr
         assert "10% of the requests" in upgraded.stderr and "has all requests" in upgraded.stderr
         second = status(file)["versions"]["tiny"]
         assert set(second.values()) == {1.0} and set(second) != set(first)

@@ -55,7 +55,7 @@ ADMINS = {
     ("POST", "/models/load"), ("POST", "/models/unload"), ("POST", "/config/reload"), ("GET", "/aliases"),
     ("POST", "/lora-adapters"), ("POST", "/props"), ("GET", "/metrics"), ("GET", "/fleet"),
     ("POST", "/fleet/members"), ("POST", "/fleet/members/{member}/drain"),
-    ("DELETE", "/fleet/members/{member}"),
+    ("POST", "/fleet/members/{member}/replace"), ("DELETE", "/fleet/members/{member}"),
     ("POST", "/api/pull"), ("POST", "/api/copy"), ("DELETE", "/api/delete"), ("POST", "/api/push"),
     ("POST", "/api/create"), ("POST", "/api/blobs/{digest}"), ("HEAD", "/api/blobs/{digest}"),
 }  # fmt: skip

@@ -139,7 +139,15 @@ def build(arch: str, w: TinyWeights, cache: Cache, **extra: object):  # type: ig
     return find_arch(arch)(HParams(metadata(arch, **extra), arch), w, cache).build()
 
 
-def engine(arch: str, w: TinyWeights, cache: Cache, *devices: Device, wanted=None, batch: int = 64) -> Engine:  # type: ignore[no-untyped-def]
+def engine(  # type: ignore[no-untyped-def]
+    arch: str,
+    w: TinyWeights,
+    cache: Cache,
+    *devices: Device,
+    wanted=None,
+    batch: int = 64,
+    lanes: int = 0,
+) -> Engine:
     """An engine over a tiny model, which owns the devices."""
     made = build(arch, w, cache)
-    return Engine(made, cache, devices, Uploaded(w.tensors), wanted, batch=batch)
+    return Engine(made, cache, devices, Uploaded(w.tensors), wanted, batch=batch, lanes=lanes)

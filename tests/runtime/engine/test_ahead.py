@@ -367,7 +367,7 @@ def test_a_step_is_read_while_the_next_one_runs(
 def test_a_third_step_is_refused(engine: Engine) -> None:
     engine.rewind(0, 0)
     steps = [engine.launch([BatchEntry(0, [5], GREEDY)]), engine.launch([BatchEntry(0, [LAST], GREEDY)])]
-    with pytest.raises(ValueError, match="two steps are under way"):
+    with pytest.raises(ValueError, match="2 steps are under way"):
         engine.launch([BatchEntry(0, [LAST], GREEDY)])
     tokens = [engine.collect(step)[0] for step in steps]
     engine.rewind(0, 0)

@@ -158,7 +158,7 @@ def test_a_damaged_block_is_computed_again(
 ) -> None:
     fleet, asked = fleet_of(pools), prompts(3, 20)
     all_there(fleet)
-    ask, given_up = Move._ask, fleet.meter.given_up
+    ask, damaged_before = Move._ask, fleet.meter.facts().outcomes["damaged"]
 
     def damaged(self: Move, member: Member, most: int, called: str, *args: Any) -> Any:
         if called == "import_kv":
@@ -171,7 +171,7 @@ def test_a_damaged_block_is_computed_again(
     monkeypatch.setattr(Move, "_ask", damaged)
     before = fleet.member_stats()["1"].cached_tokens
     assert read(begun(pools, asked, 30)) == read(begun(here, asked, 30))
-    until(lambda: fleet.meter.given_up == given_up + 3, "all were refused")
+    until(lambda: fleet.meter.facts().outcomes["damaged"] == damaged_before + 3, "all were refused")
     assert fleet.member_stats()["1"].cached_tokens == before, "nothing of them is in its cache"
 
 
@@ -184,6 +184,7 @@ def test_blocks_that_do_not_come_in_time_are_computed_again(
     gate = Gate(monkeypatch, "import_kv")
     assert read(begun(pools, asked, 30)) == read(begun(here, asked, 30)), "before the gate opens"
     gate.open.set()
+    until(lambda: fleet.meter.facts().outcomes["late"] >= 2, "both have given up")
     until(lambda: not (fleet._moves or fleet.members["1"].awaited), "nothing is left")
 
 

@@ -1,0 +1,95 @@
+"""The front of a deployed fleet judges a new version by how its next tokens diverge from those of the version
+that serves: one that answers alike replaces it, another is taken back. The server is a real one; no cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_file import write_model
+from waiting import SECONDS, joined, until
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("uvicorn")
+
+from satchel.cli.deploying.front import FrontActor  # noqa: E402
+from satchel.cli.deploying.plan import UpgradeTable  # noqa: E402
+from satchel.errors import DeviceError  # noqa: E402
+
+# After 16 requests without a difference at least 73 % of the tokens agree, with the error of a first look.
+UPGRADE = UpgradeTable(seconds=0, least_agreement=0.5, least_compared=16)
+
+
+class Deployed:
+    """A front, and a client that asks the model all the time."""
+
+    def __init__(self) -> None:
+        self.front, self.answers = FrontActor("127.0.0.1"), list[str]()
+        self._over, self._asking = threading.Event(), threading.Thread(target=self._ask)
+
+    def deploy(self, version: str, path: Path, upgrade: UpgradeTable = UPGRADE) -> list[str]:
+        return self.front.deploy(
+            {
+                "front": {"port": 0, "log-level": "warning"},
+                "upgrade": upgrade.model_dump(),
+                "versions": {"tiny": version},
+                "tables": {version: {"path": str(path), "context": 96, "slots": 2, "worker": "thread"}},
+            }
+        )
+
+    @property
+    def served(self) -> dict[str, float]:
+        found: dict[str, float] = self.front.status()["versions"]["tiny"]
+        return found
+
+    def ask(self) -> None:
+        """Begins to ask."""
+        self._asking.start()
+        until(lambda: self.answers, "the model answers")
+
+    def _ask(self) -> None:
+        address = self.front.status()["address"]
+        body = {"model": "tiny", "prompt": [104, 105, 106], "max_tokens": 4, "temperature": 0}
+        while not self._over.is_set():
+            answer = httpx.post(f"{address}/v1/completions", json=body, timeout=SECONDS)
+            self.answers.append(answer.json()["choices"][0]["text"])
+
+    def close(self) -> None:
+        self._over.set()
+        if self._asking.is_alive():
+            joined(self._asking, "the client")
+        self.front.stop()
+
+
+@pytest.fixture
+def deployed() -> Iterator[Deployed]:
+    made = Deployed()
+    yield made
+    made.close()
+
+
+def test_versions_are_judged_by_how_they_answer(deployed: Deployed, tmp_path: Path) -> None:
+    first, second = write_model(tmp_path / "one.gguf"), write_model(tmp_path / "two.gguf")
+    other = write_model(tmp_path / "other.gguf", seed=1)
+    deployed.deploy("tiny-1", first)
+    # Without requests there is no verdict, and the old version stays.
+    hasty = UPGRADE.model_copy(update={"judge_seconds": 0.001})
+    with pytest.raises(DeviceError, match=r"no verdict within 0\.001 s: 0 requests were compared"):
+        deployed.deploy("tiny-2", second, hasty)
+    assert deployed.served == {"tiny-1": 1.0}
+    # One that answers alike replaces it: judged, then tried, then in its place.
+    deployed.ask()
+    done = deployed.deploy("tiny-2", second)
+    steps = ("has loaded", "is compared", "diverge by 0 nats", "10% of the requests", "has all requests")
+    assert [step in line for step, line in zip(steps, done, strict=True)] == [True] * 5, done
+    assert deployed.served == {"tiny-2": 1.0}
+    # One that does not is taken back, and nobody got an answer of it.
+    with pytest.raises(DeviceError, match=r"tiny-3 was taken back: it does not answer as the version"):
+        deployed.deploy("tiny-3", other)
+    assert deployed.served == {"tiny-2": 1.0} and len(set(deployed.answers)) == 1
+    # Unless it is meant to.
+    done = deployed.deploy("tiny-3", other, UPGRADE.model_copy(update={"judge": "errors"}))
+    assert "tiny-3 has all requests" in done and deployed.served == {"tiny-3": 1.0}
