@@ -142,10 +142,10 @@ def report(program: Path, given: argparse.Namespace) -> None:
             pairs = [speeds(library, model, prompt, count) for _ in runs]
             ratio = median(other[0] / ours[0] for ours, other in pairs)
             least = min(other[0] for _, other in pairs) / min(ours[0] for ours, _ in pairs)
-            worked = sum(other[1] for _, other in pairs) / sum(ours[1] for ours, _ in pairs)
+            spent = sum(other[1] for _, other in pairs) / sum(ours[1] for ours, _ in pairs)
             rate = (len(prompt) if count == 1 else count) / median(ours[0] for ours, _ in pairs)
             print(f"{name}: {rate:.0f} tokens/s, {ratio:.3f} of the Python engine's speed")
-            print(f"  by the least times of both: {least:.3f}; by processors' time: {worked:.3f}")
+            print(f"  by the least times of both: {least:.3f}; by processors' time: {spent:.3f}")
     memory, size = library.memory(), given.app.stat().st_size / 1e6
     own, files = memory["RssAnon"], memory["RssFile"]
     print(f"resident: {own:.0f} MB of its own, {files:.0f} MB of files (the model's has {size:.0f} MB)")
