@@ -9,10 +9,12 @@ Runs are interleaved, and the ratio of each pair is taken, so that other load of
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -53,14 +55,22 @@ class Library:
         found = dict(line.split(":") for line in lines)
         return {name: int(found[name].split()[0]) / 1e3 for name in ("RssAnon", "RssFile")}
 
+    def worked(self) -> float:
+        """Seconds that processors worked for it, to the tick, a hundredth of a second."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def close(self) -> None:
         self._process.communicate()
 
 
-def timed(work: object) -> float:
-    started = time.perf_counter()
-    work()  # type: ignore[operator]
-    return time.perf_counter() - started
+Cost = tuple[float, float]  # seconds that passed, and those that processors worked
+
+
+def timed(work: Callable[[], object], worked: Callable[[], float]) -> Cost:
+    started, before = time.perf_counter(), worked()
+    work()
+    return time.perf_counter() - started, worked() - before
 
 
 def first_token(program: Path, app: Path, ids: list[int], threads: int) -> tuple[float, float]:
@@ -75,9 +85,9 @@ def first_token(program: Path, app: Path, ids: list[int], threads: int) -> tuple
     return taken, (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
 
 
-def speeds(library: Library, model: Model, ids: list[int], count: int) -> tuple[float, float]:
-    """Seconds of a prompt of these tokens and of `count` tokens behind it: of the library, then of the
-    engine. One token alone is the prompt's time.
+def speeds(library: Library, model: Model, ids: list[int], count: int) -> tuple[Cost, Cost]:
+    """What a prompt of these tokens and `count` tokens behind it cost: the library, then the engine. One
+    token alone is the prompt's time.
     """
 
     def engine() -> None:
@@ -91,9 +101,9 @@ def speeds(library: Library, model: Model, ids: list[int], count: int) -> tuple[
     library.begin([9, 9])  # what the slot has of the prompt goes
     library.say("end 0")
     library.begin(ids)
-    ours = timed(lambda: library.say(f"next 0 {count}"))
+    ours = timed(lambda: library.say(f"next 0 {count}"), library.worked)
     library.say("end 0")
-    return ours, timed(engine)
+    return ours, timed(engine, time.process_time)
 
 
 def driver(folder: Path, library: Path) -> Path:
@@ -130,9 +140,12 @@ def report(program: Path, given: argparse.Namespace) -> None:
         ):
             speeds(library, model, prompt, count)
             pairs = [speeds(library, model, prompt, count) for _ in runs]
-            ratio = median(other / ours for ours, other in pairs)
-            rate = (len(prompt) if count == 1 else count) / median(ours for ours, _ in pairs)
+            ratio = median(other[0] / ours[0] for ours, other in pairs)
+            least = min(other[0] for _, other in pairs) / min(ours[0] for ours, _ in pairs)
+            spent = sum(other[1] for _, other in pairs) / sum(ours[1] for ours, _ in pairs)
+            rate = (len(prompt) if count == 1 else count) / median(ours[0] for ours, _ in pairs)
             print(f"{name}: {rate:.0f} tokens/s, {ratio:.3f} of the Python engine's speed")
+            print(f"  by the least times of both: {least:.3f}; by processors' time: {spent:.3f}")
     memory, size = library.memory(), given.app.stat().st_size / 1e6
     own, files = memory["RssAnon"], memory["RssFile"]
     print(f"resident: {own:.0f} MB of its own, {files:.0f} MB of files (the model's has {size:.0f} MB)")

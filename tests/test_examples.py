@@ -81,27 +81,6 @@ def test_a_program_in_c_completes(
     assert "holds no plan: run `satchel build" in done.stderr
 
 
-@pytest.mark.model
-def test_a_program_in_c_chats(
-    bundled_model: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    with open_gguf(bundled_model) as gguf:
-        build(gguf, tmp_path / "app.gguf", context=256)
-    program = embedded.compile_program(tmp_path_factory, tmp_path / "chat", [EXAMPLES / "embed" / "chat.c"])
-
-    def said(path: Path) -> subprocess.CompletedProcess[str]:
-        lines = 'Hello!\nSay "\\n" and <|im_end|>.\n'
-        return subprocess.run([program, path, "7"], input=lines, capture_output=True, text=True)
-
-    done = said(tmp_path / "app.gguf")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [bool(answer.strip()) for answer in done.stdout.split("> ")[1:3]] == [True, True]
-    assert said(tmp_path / "app.gguf").stdout == done.stdout  # the same seed
-    done = said(bundled_model)
-    assert done.returncode == 1
-    assert "holds no plan: run `satchel build" in done.stderr
-
-
 @pytest.fixture
 def screen(tmp_path: Path) -> Iterator[None]:
     """A virtual screen for a desktop program."""

@@ -43,6 +43,14 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed.prefix(tmp_path_factory)
 
 
+def c_chat(prefix: Path, folder: Path) -> Command:
+    """The chat in C, over the header of bindings/c."""
+    flags = ["-std=c11", "-pedantic", *STRICT, f"-I{BINDINGS / 'c'}", *installed.library_flags(prefix)]
+    command = [embedded.compiler(), EXAMPLES / "chat.c", *flags, "-o", folder / "chat"]
+    ran(command, installed.environment(prefix))
+    return [folder / "chat"]
+
+
 def cplusplus(prefix: Path, env: Env, folder: Path) -> Commands:
     compiler = tool("g++", "g++")
     flags = ["-std=c++17", "-pedantic", *STRICT, *installed.library_flags(prefix)]
@@ -116,7 +124,7 @@ RUN = (
 )
 BUILDS = (cplusplus, rust, go, csharp, java, node, python)
 SOURCES = (
-    *(EXAMPLES / f"{name}.cpp" for name in NAMES),
+    *(EXAMPLES / f"{name}.{language}" for name in NAMES for language in ("c", "cpp")),
     *(BINDINGS / "rust" / "examples" / f"{name}.rs" for name in NAMES),
     *(BINDINGS / "go" / name / "main.go" for name in NAMES),
     *(BINDINGS / "csharp" / f"{name.title()}.cs" for name in NAMES),
@@ -179,10 +187,27 @@ def test_a_chat_answers_as_the_engine(
 ) -> None:
     commands, env = built
     app, _ = installed.bundled_app(tmp_path_factory, bundled_model)
-    done = told([*commands["chat"], app], env)
+    chats_as(commands["chat"], env, conversation, app, bundled_model)
+
+
+@pytest.mark.model
+def test_a_chat_in_c_answers_as_the_engine(
+    prefix: Path,
+    conversation: str,
+    bundled_model: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    app, _ = installed.bundled_app(tmp_path_factory, bundled_model)
+    env = installed.environment(prefix)
+    chats_as(c_chat(prefix, tmp_path), env, conversation, app, bundled_model)
+
+
+def chats_as(command: Command, env: Env, conversation: str, app: Path, unbuilt: Path) -> None:
+    done = told([*command, app], env)
     assert (done.returncode, done.stdout) == (0, conversation), done.stderr
     # The options reach the library: it would start this program for a file without a plan.
-    failed = told([*commands["chat"], bundled_model, "/nothing/there"], env)
+    failed = told([*command, unbuilt, "/nothing/there"], env)
     assert failed.returncode != 0
     assert "/nothing/there: the worker process can't be started" in failed.stderr
 

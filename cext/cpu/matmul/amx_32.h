@@ -10,6 +10,9 @@
 #include "amx.h"
 
 enum { OF_CODES, OF_CODES_AND_MINIMUMS, OF_NUMBERS };
+/* Unrolls a loop over groups. Where their number is not known, AT_ONCE times and not more, for loops within such loops would have
+ * a hundred kilobytes of code that never runs. */
+#define UNROLL_GROUPS _Pragma("GCC unroll 4") for
 enum { AT_ONCE = 4, FROM_COLUMNS_32 = 9, COLUMNS_AHEAD = 8 };
 
 /* The scales of up to four groups of a panel. */
@@ -107,7 +110,7 @@ VI_INLINE void add_32(const columns_32 *x, const scales_32 *s, int groups, int p
     for (int c = from; c < to; c++)
         UNROLL_FOR (int i = 0; i < panels; i++) {
             vf sum = vf_load(sums + 16 * (TOGETHER * c + i));
-            UNROLL_FOR (int g = 0; g < groups; g++) {
+            UNROLL_GROUPS (int g = 0; g < groups; g++) {
                 const uint8_t *result = results + TILE_BYTES * (2 * g + i) + LINE * c;
                 vf d = vf_set(x->d[g][c]);
                 if (kind == OF_NUMBERS)
@@ -136,7 +139,7 @@ VI_INLINE void groups_32(const product *p, int first, const scales_32 *scales, i
         store_32(g, panels, results);
     }
     for (int i = 0; i + 1 < tiles; i++, sums += 16 * TOGETHER * TILE)
-        UNROLL_FOR (int g = 0; g < groups; g++) {
+        UNROLL_GROUPS (int g = 0; g < groups; g++) {
             multiply_32(columns_at(p, i + 1, kind), p->scratch, g, panels, kind);
             add_32(columns_at(p, i, kind), s, groups, panels, kind, results + half * (i % 2), sums, TILE * g / groups,
                    TILE * (g + 1) / groups);

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "weights/points_once.h"
 #include "cpu.h"
 #include "formats.h"
 #include "weights/unpack.h"

@@ -190,6 +190,59 @@ def test_mutated_headers(driver: Driver, app: Path, tmp_path: Path) -> None:
             file.flush()
 
 
+def damaged(rng: random.Random, raw: bytes, header: int) -> bytes:
+    """A whole file, damaged as copies and disks do it: bits, numbers, ranges that are lost, doubled or moved,
+    a missing end. Half of the damage is in the header, which has `header` bytes.
+    """
+    data = bytearray(raw)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        most = header if rng.random() < 0.5 else len(data)
+        at = rng.randrange(max(1, min(most, len(data)) - 16))
+        other, size = rng.randrange(max(1, len(data) - 16)), rng.choice((1, 4, 8, 64, 4096))
+        kind = rng.randrange(6)
+        if kind == 0:
+            data[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            struct.pack_into("<I", data, at, rng.choice(VALUES))
+        elif kind == 2:
+            data[at : at + size] = bytes(min(size, len(data) - at))
+        elif kind == 3:
+            piece = data[other : other + size]
+            data[at : at + len(piece)] = piece
+        elif kind == 4:
+            del data[at : at + size]
+        elif rng.random() < 0.2:
+            del data[max(16, at) :]
+        if len(data) < 64:
+            break
+    return bytes(data)
+
+
+def damage_files(driver: Driver, app: Path, copy: Path, count: int, seed: int) -> tuple[int, int]:
+    """How many damaged files were refused, and how many ran."""
+    rng, raw, refused = random.Random(seed), app.read_bytes(), 0
+    with open_gguf(app) as gguf:
+        header = gguf.parts[0].data_offset
+    for _ in range(count):
+        copy.write_bytes(damaged(rng, raw, header))
+        refused += bool(tried(driver, copy))
+    copy.write_bytes(raw)
+    assert tried(driver, copy) == ""
+    return refused, count - refused
+
+
+def test_some_damaged_files(driver: Driver, app: Path, tmp_path: Path) -> None:
+    refused, ran = damage_files(driver, app, tmp_path / "m.gguf", 125, seed=5)
+    assert refused > 50
+    assert ran > 5  # numbers of weights alone
+
+
+@pytest.mark.nightly
+def test_a_hundred_thousand_damaged_files(driver: Driver, app: Path, tmp_path: Path) -> None:
+    refused, ran = damage_files(driver, app, tmp_path / "m.gguf", 100_000, seed=6)
+    assert min(refused, ran) > 5000
+
+
 def test_files_cut_short(driver: Driver, app: Path, tmp_path: Path) -> None:
     raw, copy = app.read_bytes(), tmp_path / "m.gguf"
     for size in (0, 3, 23, 24, 100, 5000, len(raw) // 2, len(raw) - 100):
