@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import threading
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from logging import INFO, WARNING
 from typing import Protocol
 
@@ -113,8 +112,11 @@ class KeyServer(Resource, ABC):
     def close(self) -> None:
         """Ends all sessions; what they hold is freed when it returns."""
         self._closed = True
-        with suppress(OSError):
+        try:
             self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:  # of systems where only this wakes the thread that accepts
+            self._listener.close()
+        self._thread.join()  # else it might accept from the next socket of this number
         self._listener.close()
         with self._lock:
             sessions = list(self.sessions)

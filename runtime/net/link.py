@@ -25,7 +25,8 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,11 @@ class WrongKey(LinkError):
 
 
 class Link(Resource):
-    """An authenticated connection. Any thread may send; one receives."""
+    """An authenticated connection. Any thread may send; one receives; any may close it.
+
+    Its descriptor is closed when no thread uses it any more: the number would be that of the next connection,
+    whose bytes a thread that was about to read would take.
+    """
 
     def __init__(self, sock: socket.socket, mine: bytes, theirs: bytes, deadlines: LinkDeadlines) -> None:
         """mine, theirs: the keys of frames that this side sends, and of those that it receives."""
@@ -74,6 +79,7 @@ class Link(Resource):
         self._mine, self._theirs = mine, theirs
         self._sent = self._received = 0
         self._sending = threading.Lock()
+        self._using, self._users, self._closed = threading.Lock(), 0, False
 
     def send(self, message: Message, data: bytes | memoryview = b"") -> None:
         """Sends a frame. Raises LinkError if the connection has ended, or the peer takes nothing for too
@@ -119,17 +125,23 @@ class Link(Resource):
     def unread(self) -> bool:
         """Whether bytes have come that are not read yet."""
         try:
-            return _ready(self._sock, select.POLLIN, 0)
+            with self._used():
+                return _ready(self._sock, select.POLLIN, 0)
         except LinkError:
             return False
 
     def _read(self, size: int, *, begins: bool = False) -> bytearray:
         """So many bytes. begins: no frame has begun, so the peer may take its time, with signs of life."""
         end = None if begins else time.monotonic() + self._deadlines.frame + size / SLOWEST
-        return read_bytes(self._sock, size, self._deadlines, end)
+        with self._used():
+            return read_bytes(self._sock, size, self._deadlines, end)
 
     def _write(self, data: bytes | memoryview) -> None:
-        left, missed = memoryview(data).cast("B"), 0
+        with self._used():
+            self._write_all(memoryview(data).cast("B"))
+
+    def _write_all(self, left: memoryview) -> None:
+        missed = 0
         while left:
             try:
                 n = os.write(self._sock.fileno(), left)
@@ -144,9 +156,28 @@ class Link(Resource):
 
     def close(self) -> None:
         """Ends the connection; a thread that waits in receive() gets an error. Others may still call."""
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
+        with self._using:
+            if not self._closed:
+                self._closed = True
+                with suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)
+                if not self._users:
+                    self._sock.close()
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Keeps the descriptor open. Raises LinkError if the connection was closed here."""
+        with self._using:
+            if self._closed:
+                raise LinkError("the connection ended: it was closed here")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._using:
+                self._users -= 1
+                if self._closed and not self._users:
+                    self._sock.close()
 
 
 def _mac(key: bytes, number: int, *parts: bytes | memoryview) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import socket
 import threading
 import tracemalloc
@@ -11,9 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import net_hosts
 import pytest
+from waiting import SECONDS
 
 from satchel.errors import RequestError
 from satchel.runtime.net.key import make_key, read_key
@@ -54,6 +57,35 @@ def test_both_sides_send_objects_and_bytes() -> None:
         assert server.receive() == ({"do": "write", "text": "ä"}, b"\0" * 100_000)
         server.send({"ok": [1, None]})
         assert client.receive() == ({"ok": [1, None]}, b"")
+
+
+def test_a_closed_connection_keeps_its_descriptor_while_a_thread_may_read_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the thread reads what belongs to the next connection, whose descriptor has the number."""
+    with net_hosts.sockets() as pair, ThreadPoolExecutor(1) as pool:
+        client, server = linked(pair)
+        number, about, go_on = pair[0].fileno(), threading.Event(), threading.Event()
+        read = os.readv
+
+        def held(descriptor: int, buffers: Any) -> int:
+            if descriptor == number and not about.is_set():
+                about.set()
+                assert go_on.wait(SECONDS)
+            return read(descriptor, buffers)
+
+        monkeypatch.setattr(os, "readv", held)
+        received = pool.submit(client.receive)
+        assert about.wait(SECONDS)
+        client.close()
+        assert pair[0].fileno() == number
+        go_on.set()
+        with pytest.raises(LinkError, match="the connection ended"):
+            received.result(SECONDS)
+        assert pair[0].fileno() == -1
+        with pytest.raises(LinkError, match="it was closed here"):
+            client.send({})
+        server.close()
 
 
 def test_a_client_with_another_key_is_refused_and_told_so() -> None:
