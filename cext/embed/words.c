@@ -7,6 +7,7 @@
 #include "error.h"
 #include "section_tables.h"
 #include "size.h"
+#include "utf8.h"
 
 enum { MOST_TOKENS = 1 << 22, MOST_PROGRAMS = 16, MOST_SPECIALS = 1 << 14 };
 
@@ -106,10 +107,16 @@ static int check_tables(const words *w) {
     for (uint32_t i = 0; i < h->n_merges; i++)
         if (!ids_ok(&w->merges[i].left, 3, h->n_tokens))
             return wrong("a merge is out of range");
-    for (uint32_t i = 0; i < h->n_specials; i++)
-        if (w->specials[i].token >= h->n_tokens ||
-            w->begins[w->specials[i].token] == w->begins[w->specials[i].token + 1])
+    for (uint32_t i = 0; i < h->n_specials; i++) {
+        uint32_t token = w->specials[i].token, begin, size;
+        if (token >= h->n_tokens || w->begins[token] == w->begins[token + 1])
             return wrong("a special token is out of range or empty");
+        begin = w->begins[token];
+        size = w->begins[token + 1] - begin;
+        /* Texts are cut at special tokens, and what is left must be whole characters. */
+        if (utf8_points((const char *)w->bytes + begin, size, NULL) < 0)
+            return wrong("a special token is no UTF-8");
+    }
     if (!ids_ok(w->ends, h->n_ends, h->n_tokens))
         return wrong("an end token is out of range");
     return fault || !ids_ok(w->programs, h->n_programs, h->n_code) ? wrong(fault ? fault : "a pattern is out of range")

@@ -164,6 +164,24 @@ def test_mutated_tokenizers_of_every_kind(words_driver: WordsDriver, tmp_path: P
     assert min(refused, ran) > 50
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_special_token_that_ends_within_a_character_is_refused(
+    name: str, words_driver: WordsDriver, tmp_path: Path
+) -> None:
+    """A text that is cut at it would leave a part of a character."""
+    write_gguf(tmp_path / "words.gguf", {"general.architecture": "llama"} | toy(name), [])
+    embedded.build_words(tmp_path / "words.gguf", tmp_path / "app.gguf")
+    raw = (tmp_path / "app.gguf").read_bytes()
+    at = raw.index(b"SATTOK02")
+    size = struct.unpack_from("<I", raw, at + 8)[0]
+    data = bytearray(raw[at : at + size].replace(b"<tool>", b"<tool\xc3"))
+    assert data != raw[at : at + size]
+    struct.pack_into("<I", data, 12, zlib.crc32(data[16:]))
+    (tmp_path / "mutated.gguf").write_bytes(raw[:at] + data + raw[at + size :])
+    with pytest.raises(DriverError, match="a special token is no UTF-8"):
+        words_driver.open(tmp_path / "mutated.gguf")
+
+
 @pytest.mark.nightly
 def test_many_mutated_tokenizers_of_every_kind(words_driver: WordsDriver, tmp_path: Path) -> None:
     refused, ran = mutate_tokenizers(words_driver, tmp_path, 5000, seed=4)
