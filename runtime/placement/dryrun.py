@@ -132,7 +132,7 @@ class DryRun:
             pieces = [Piece.of(n) for n in plain]
             weights = own + sum(piece_bytes(self.gguf, p) for p in pieces if p.tensor in self.gguf.tensors)
             weights += sum(size for name, size in added.items() if name in plain)
-            compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans)
+            compute = tokens + sum(scratch(plan, max(1, len(self.stages))).get(d.name, 0) for plan in plans)
             compute += self.residency.nbytes(d.name) + driver_bytes(d)
             free = free_bytes(d, self.placement_options)
             yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)

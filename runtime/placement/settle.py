@@ -14,8 +14,10 @@ from satchel.runtime.compiler import compile, optimize
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.optimized import Optimized
+from satchel.runtime.compiler.stages import stages
 from satchel.runtime.device.device import Device
 from satchel.runtime.engine.engine import bucket_of
+from satchel.runtime.engine.lanes import LaneProgram
 from satchel.runtime.layers.arch import Arch, Forward
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
@@ -111,9 +113,11 @@ class DryPlans:
         residency, targets, optimized = self.optimized(placement, cached)
         places = dry_places(self.gguf, residency, targets, optimized)
         found = {d.name: driver_bytes(d) for d in self.devices}
+        lanes = max(1, len(stages(optimized)))
         for n in {1, min(self.options.batch, self.context)}:
             bucket = Bucket(bucket_of(n, self.options.batch), 1)
-            for name, own in scratch(compile(optimized, bucket, places, state_layout(optimized))).items():
+            plan = compile(optimized, bucket, places, state_layout(optimized))
+            for name, own in scratch(plan, lanes).items():
                 found[name] = found.get(name, 0) + own
         return found
 
@@ -276,10 +280,16 @@ def dry_places(gguf: GGUF, residency: Residency, targets: Targets, optimized: Op
     return found
 
 
-def scratch(plan: Plan) -> Mapping[str, int]:
-    """Bytes of the buffers that a plan does not share, by device."""
+def scratch(plan: Plan, lanes: int = 1) -> Mapping[str, int]:
+    """Bytes of the buffers that a plan does not share, by device. Each of the lanes has its own outputs, and
+    what crosses devices.
+    """
     found: dict[str, dict[str, int]] = {}
     for segment in (own for whole in plan.segments for own in whole.all):
-        mine = {b.name: b.size for b in segment.buffers if b.name in SCRATCH}
+        mine = {
+            b.name: b.size * (lanes if b.usage in LaneProgram.apart else 1)
+            for b in segment.buffers
+            if b.name in SCRATCH
+        }
         found.setdefault(segment.device, {}).update(mine)
     return {device: sum(sizes.values()) for device, sizes in found.items()}
