@@ -13,12 +13,10 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from satchel import Model
-from satchel.runtime.api.reply import Reply
 from satchel.runtime.sampling import GREEDY
 
 HEAD = "| devices | lanes | streams | tokens/s | of the first row | computing | steps of a lane |"
@@ -39,10 +37,6 @@ class Row:
     def line(self, first: float) -> str:
         parts = f"{self.rate:,.0f} | {self.rate / first:.2f} | {self.computing:.2f} | {self.rows:.1f}"
         return f"| {self.devices} | {self.lanes} | {self.streams} | {parts} |"
-
-
-def generated(replies: Sequence[Reply]) -> int:
-    return sum(len(reply.ids) for reply in replies)
 
 
 def measure(asked: argparse.Namespace) -> Row:

@@ -85,7 +85,7 @@ class Launched:
     started: float  # perf_counter time at which the host began
     ran: float  # the same of the device
     inside: float  # seconds of the C call
-    slots: Sequence[int]  # of the tokens that it samples
+    slots: Sequence[int]  # of a pipeline: those of the tokens that it samples
     host_sampled: HostSampledStep | None = None  # its second half, if rows wait for the host
 
 
@@ -350,10 +350,9 @@ class Engine:
         half = self._host_sampling.fill(entries) if of.host_sampled else None
         program = self.fill(entries, rows, "tokens", every=False) if half is None else half.program
         bucket = program.plan.bucket
-        decodes = bucket.tokens == bucket.rows
-        last = program
-        for _ in range(1, self.lanes if self.stages else 2 if self.overlaps and decodes else 1):
-            if not alone and program.beside is None:
+        if not alone and program.beside is None:
+            last, decodes = program, bucket.tokens == bucket.rows
+            for _ in range(1, self.lanes if self.stages else 2 if self.overlaps and decodes else 1):
                 last = self._second(last)
         ran = time.perf_counter()
         if half is None:
@@ -362,8 +361,9 @@ class Engine:
             program.run_forward()
         program.busy = True
         self.advance(entries)
-        slots = [slot for slot, e in zip(of.slots, of.entries, strict=True) for _ in range(e.rows)]
-        return Launched(program, rows, started, ran, time.perf_counter() - ran, slots, half)
+        inside = time.perf_counter() - ran
+        slots = [e.slot for e in of.entries for _ in range(e.rows)] if self.stages else ()
+        return Launched(program, rows, started, ran, inside, slots, half)
 
     def launch_sampling(self, step: Launched, ended: Collection[int] = ()) -> None:
         """Starts the sampling that launch() left out, once. The tokens of the step before must have been
@@ -390,9 +390,8 @@ class Engine:
         return tokens
 
     def _keep_last(self, step: Launched, items: Sequence[int | Sampled]) -> None:
-        if self.stages:
-            for slot, item in zip(step.slots, items, strict=False):
-                self._last[slot] = token_of(item)
+        for slot, item in zip(step.slots, items, strict=False):
+            self._last[slot] = token_of(item)
 
     def _host_ids(self, of: StepRows) -> list[int]:
         """The tokens of a step, with what LAST stands for."""

@@ -109,6 +109,7 @@ class DryRun:
     def shares(self) -> Iterator[Share]:
         """The share of each device that has a part of the plan."""
         plans = [self.plan(n) for n in sorted({1, min(self.batch, self.arch.cache.context)})]
+        needed = [scratch(plan, max(1, len(self.stages))) for plan in plans]
         # Graphs of a group's members have different nodes.
         device = {n: name for own in self.optimized.all for n, name in own.assignment.device.items()}
         read: dict[str, set[str]] = {}
@@ -132,7 +133,7 @@ class DryRun:
             pieces = [Piece.of(n) for n in plain]
             weights = own + sum(piece_bytes(self.gguf, p) for p in pieces if p.tensor in self.gguf.tensors)
             weights += sum(size for name, size in added.items() if name in plain)
-            compute = tokens + sum(scratch(plan, max(1, len(self.stages))).get(d.name, 0) for plan in plans)
+            compute = tokens + sum(found.get(d.name, 0) for found in needed)
             compute += self.residency.nbytes(d.name) + driver_bytes(d)
             free = free_bytes(d, self.placement_options)
             yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)
@@ -169,7 +170,8 @@ def dry_run(
         optimized = optimize(roots, residency.context(context, 1), trace)
     found = stages(optimized) if residency.variant(batch) == 1 else ()
     if found:
-        passes, roots = [("build", len(toposort(host_ids(roots))))], host_ids(roots)
+        roots = host_ids(roots)
+        passes = [("build", len(toposort(roots)))]
         optimized = optimize(roots, residency.context(context, 1), trace)
     variants, longest = {residency.variant(1): optimized}, residency.variant(batch)
     if longest not in variants:

@@ -32,9 +32,8 @@ class Sequence:
     num_computed_tokens: int = 0  # how many of ids have keys and values in the slot
     # Of the other ids, how many were computed before and lost when a draft was rejected.
     num_replayed_tokens: int = 0
-    underway: int = (
-        0  # how many of ids, after the computed ones, steps under way compute, where there are lanes
-    )
+    # How many of ids, after the computed ones, steps under way compute, where there are lanes.
+    underway: int = 0
     cached: int = 0  # tokens of the prompt that the prefix cache had when it first began
     miss: Miss = Miss.COLD  # why it had no more
     placed: float = -1.0  # when it left a fleet's line

@@ -124,20 +124,24 @@ def test_a_hundred_thousand_mutated_sections(driver: Driver, app: Path, tmp_path
     assert min(refused, ran) > 5000
 
 
+def tokenizer_file(name: str, folder: Path) -> tuple[bytes, int, int]:
+    """A built file of a toy vocabulary, and where its tokenizer section begins and ends."""
+    write_gguf(folder / "words.gguf", {"general.architecture": "llama"} | toy(name), [])
+    embedded.build_words(folder / "words.gguf", folder / "app.gguf")
+    raw = (folder / "app.gguf").read_bytes()
+    at = raw.index(b"SATTOK02")
+    return raw, at, at + struct.unpack_from("<I", raw, at + 8)[0]
+
+
 def mutate_tokenizers(driver: WordsDriver, folder: Path, count: int, seed: int) -> tuple[int, int]:
     """How many mutated tokenizers of all kinds were refused, and how many ran."""
     rng, refused = random.Random(seed), 0
     texts = ["hello  hello's 12 x\n\n<tool>Ａ①ﬁ é\u302e\u1dfa ▁aaaaaaa 漢한 \x00", "ab" * 500]
     for name in TOYS:
-        metadata = {"general.architecture": "llama"} | toy(name)
-        write_gguf(folder / "words.gguf", metadata, [])
-        embedded.build_words(folder / "words.gguf", folder / "app.gguf")
-        raw = (folder / "app.gguf").read_bytes()
-        at = raw.index(b"SATTOK02")
-        size = struct.unpack_from("<I", raw, at + 8)[0]
+        raw, at, end = tokenizer_file(name, folder)
         for _ in range(count):
-            made = mutated(rng, raw[at : at + size])
-            (folder / "mutated.gguf").write_bytes(raw[:at] + made + raw[at + size :])
+            made = mutated(rng, raw[at:end])
+            (folder / "mutated.gguf").write_bytes(raw[:at] + made + raw[end:])
             try:
                 driver.open(folder / "mutated.gguf")
                 for text in texts:
@@ -169,15 +173,11 @@ def test_a_special_token_that_ends_within_a_character_is_refused(
     name: str, words_driver: WordsDriver, tmp_path: Path
 ) -> None:
     """A text that is cut at it would leave a part of a character."""
-    write_gguf(tmp_path / "words.gguf", {"general.architecture": "llama"} | toy(name), [])
-    embedded.build_words(tmp_path / "words.gguf", tmp_path / "app.gguf")
-    raw = (tmp_path / "app.gguf").read_bytes()
-    at = raw.index(b"SATTOK02")
-    size = struct.unpack_from("<I", raw, at + 8)[0]
-    data = bytearray(raw[at : at + size].replace(b"<tool>", b"<tool\xc3"))
-    assert data != raw[at : at + size]
+    raw, at, end = tokenizer_file(name, tmp_path)
+    data = bytearray(raw[at:end].replace(b"<tool>", b"<tool\xc3"))
+    assert data != raw[at:end]
     struct.pack_into("<I", data, 12, zlib.crc32(data[16:]))
-    (tmp_path / "mutated.gguf").write_bytes(raw[:at] + data + raw[at + size :])
+    (tmp_path / "mutated.gguf").write_bytes(raw[:at] + data + raw[end:])
     with pytest.raises(DriverError, match="a special token is no UTF-8"):
         words_driver.open(tmp_path / "mutated.gguf")
 

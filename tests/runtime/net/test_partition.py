@@ -116,7 +116,7 @@ sys.stdin.read()
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended, whoever is to reap it."""
+    """Whether the process has ended, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
