@@ -1,5 +1,7 @@
-/* columns.c: kernel tables of columns.cu, one kernel for 8, 16, 32, 64 and 128 columns of each op, and of columns_warp.cu. */
-#include "columns_warp.h"
+/* columns.c: kernel tables of columns.cu, one kernel for 8, 16, 32, 64 and 128 columns of each op, and of columns_warp.cu and
+ * columns_shared.cu.
+ */
+#include "columns_shared.h"
 #include "family.h"
 #include "products.h"
 #include "tables.h"
@@ -161,17 +163,20 @@ const gpu_kernel cuda_fixed_column_kernels[] = {
         FIXED_ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };
 
-/* --- columns_warp.cu, for devices without wgmma */
+/* --- columns_warp.cu and columns_shared.cu, for devices without wgmma */
 
-enum { WARP_STATIC = 256 /* bytes of its static shared memory, at most */ };
+enum { WARP_STATIC = 256 /* bytes of their static shared memory, at most */ };
 
-/* A kernel of columns_warp.cu: its columns at a time, and tiles of 16 rows of a warp. */
+/* A kernel of columns_warp.cu, or, for more than WARP_COLUMNS, of columns_shared.cu: its columns at a time, and tiles of 16 rows
+ * that a warp unpacks. */
 typedef struct {
     int columns, tiles;
 } warp_kind;
 
 static int warp_bytes(const gpu_call *c, warp_kind k) {
-    return warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes + WARP_STATIC;
+    return (k.columns > WARP_COLUMNS ? shared_room_of(k.columns, columns_bytes(c)).bytes
+                                     : warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes) +
+           WARP_STATIC;
 }
 
 static int warp_fits(const gpu_call *c, const gpu_traits *t, warp_kind k) {
@@ -184,16 +189,23 @@ static warp_cut warp_cut_on(const gpu_call *c, const gpu_traits *t, warp_kind k)
     return warp_cut_of(c, k.columns, k.tiles, t->units * (two ? 2 : 1));
 }
 
-/* The kernel for a call with its mode; columns 0: there is none. Two tiles of a warp share what it reads of the activations. */
+/* The kernel for a call with its mode; columns 0: there is none. */
 static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
-    warp_kind one = {warp_columns(c->v[0].shape[0]), 1}, two = {WARP_COLUMNS, 2};
-    while (one.columns >= 8 && !warp_fits(c, t, one))
-        one.columns /= 2;
-    if (one.columns < 8)
-        one.columns = 0;
-    if (one.columns < WARP_COLUMNS || c->v[0].shape[0] <= WARP_COLUMNS || !warp_fits(c, t, two))
-        return one;
-    return 4 * warp_cut_on(c, t, two).time <= 5 * warp_cut_on(c, t, one).time ? two : one;
+    static const warp_kind more[] = {{WARP_COLUMNS, 2}, {128, 1}, {256, 1}};
+    warp_kind best = {warp_columns(c->v[0].shape[0]), 1};
+    int64_t time;
+    size_t i;
+    while (best.columns >= 8 && !warp_fits(c, t, best))
+        best.columns /= 2;
+    if (best.columns < 8)
+        best.columns = 0;
+    if (best.columns < WARP_COLUMNS || c->v[0].shape[0] <= WARP_COLUMNS)
+        return best;
+    time = warp_cut_on(c, t, best).time;
+    for (i = 0; i < sizeof more / sizeof *more; i++)
+        if (warp_fits(c, t, more[i]) && warp_cut_on(c, t, more[i]).time < time)
+            best = more[i], time = warp_cut_on(c, t, best).time;
+    return best;
 }
 
 static const char *check_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, warp_kind kind) {
@@ -224,7 +236,7 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->groups[0] = (uint32_t)(cut.rows * cut.columns);
     g->groups[1] = (uint32_t)cut.parts;
     g->threads = WARP_THREADS;
-    g->shared = (uint32_t)warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes;
+    g->shared = (uint32_t)(warp_bytes(c, k) - WARP_STATIC);
 }
 
 #define WARP_CHECK(name, mode, columns, tiles)                                                                         \
@@ -234,7 +246,9 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 #define WARP_CHECKS(name, mode)                                                                                        \
     WARP_CHECK(name, mode, 8, 1)                                                                                       \
     WARP_CHECK(name, mode, 16, 1)                                                                                      \
-    WARP_CHECK(name, mode, 32, 1) WARP_CHECK(name, mode, 64, 1) WARP_CHECK(name, mode, 64, 2)
+    WARP_CHECK(name, mode, 32, 1)                                                                                      \
+    WARP_CHECK(name, mode, 64, 1)                                                                                      \
+    WARP_CHECK(name, mode, 64, 2) WARP_CHECK(name, mode, 128, 1) WARP_CHECK(name, mode, 256, 1)
 WARP_CHECKS(plain, 0)
 WARP_CHECKS(add, PRODUCT_ADD)
 WARP_CHECKS(gated, PRODUCT_GATED)
@@ -243,16 +257,19 @@ WARP_CHECKS(posted, PRODUCT_NORM | PRODUCT_POST)
 WARP_CHECKS(posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
 WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 
-#define WARP_ENTRY(op_, name, mode_, kind)                                                                             \
+#define WARP_ENTRY(op_, name, mode_, kind, kernel)                                                                     \
     {.op = op_,                                                                                                        \
      .check = name##_warp_##kind,                                                                                      \
      .scratch = scratch_warp,                                                                                          \
      .mode = mode_,                                                                                                    \
-     .launch = {{"columns_convert", grid_convert, 1}, {"columns_warp_" #kind, grid_warp, 1}},                          \
+     .launch = {{"columns_convert", grid_convert, 1}, {kernel, grid_warp, 1}},                                         \
      .counters = 4 * WARP_COUNTERS}
 #define WARP_ENTRIES(op, name, mode)                                                                                   \
-    WARP_ENTRY(op, name, mode, 8_1), WARP_ENTRY(op, name, mode, 16_1), WARP_ENTRY(op, name, mode, 32_1),               \
-        WARP_ENTRY(op, name, mode, 64_1), WARP_ENTRY(op, name, mode, 64_2)
+    WARP_ENTRY(op, name, mode, 8_1, "columns_warp_8_1"), WARP_ENTRY(op, name, mode, 16_1, "columns_warp_16_1"),        \
+        WARP_ENTRY(op, name, mode, 32_1, "columns_warp_32_1"), WARP_ENTRY(op, name, mode, 64_1, "columns_warp_64_1"),  \
+        WARP_ENTRY(op, name, mode, 64_2, "columns_warp_64_2"),                                                         \
+        WARP_ENTRY(op, name, mode, 128_1, "columns_shared_128"),                                                       \
+        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256")
 
 const gpu_kernel cuda_warp_kernels[] = {
     WARP_ENTRIES("norm_linear", normed, PRODUCT_NORM),

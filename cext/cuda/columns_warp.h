@@ -47,20 +47,33 @@ BOTH int warp_columns(int tokens) {
 
 typedef struct {
     int rows, columns, parts; /* blocks of rows, of columns; parts of K */
-    int64_t time;             /* as many chunks of a tile as a multiprocessor's warps have one after the other */
+    int64_t time;             /* of the product, in a multiprocessor's clocks */
 } warp_cut;
+
+/* Clocks of a group: for a chunk of K, for its start and end, and for exchanging its sums with the other parts. */
+typedef struct {
+    int chunk, ends, exchange, part;
+} warp_clocks;
+
+/* Fitted to times of an H200. */
+BOTH warp_clocks warp_clocks_of(int columns, int tiles) {
+    warp_clocks one = {4360, 8720, 4360, 1090}, two = {9100, 1800, 4360, 1090}, half = {7400, 3500, 3500, 1800},
+                whole = {11200, 7000, 7000, 3500};
+    return columns > 128 ? whole : columns > WARP_COLUMNS ? half : tiles > 1 ? two : one;
+}
 
 /* Of blocks of n columns and `tiles` tiles a warp. slots: groups that are resident at a time. */
 BOTH warp_cut warp_cut_of(const gpu_call *c, int n, int tiles, int slots) {
     int gated = c->mode & PRODUCT_GATED ? 1 : 0, teams = 2 * tiles >> gated, chunks = packed_chunks(&c->v[1]), parts;
     int tokens = c->v[0].shape[0];
+    warp_clocks clocks = warp_clocks_of(n, tiles);
     warp_cut cut = {(columns_all_blocks(c) + teams - 1) / teams, (tokens + n - 1) / n, 1, INT64_MAX};
     int64_t groups = (int64_t)cut.rows * cut.columns;
     for (parts = 1; parts <= WARP_PARTS && 2 * parts <= chunks + 1 && (parts == 1 || groups <= WARP_COUNTERS);
          parts++) {
-        /* the start and end of a group, and the exchange of sums, take as long as some chunks */
         int64_t rounds = (groups * parts + slots - 1) / slots;
-        int64_t time = rounds * ((chunks + parts - 1) / parts * tiles + 2) + (parts > 1 ? 1 + parts / 4 : 0);
+        int64_t time = rounds * ((int64_t)(chunks + parts - 1) / parts * clocks.chunk + clocks.ends) +
+                       (parts > 1 ? clocks.exchange + parts * clocks.part : 0);
         if (time < cut.time)
             cut.time = time, cut.parts = parts;
     }

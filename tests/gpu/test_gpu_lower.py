@@ -46,8 +46,17 @@ def test_packed_products_of_any_number_of_columns_have_a_fast_kernel(dry_card: D
             one = product(op, format, tokens, 512, 256)
             packed = weights_of(one)
             found = kernel_of(dry_card, op, one, packed)
-            start = "gemv" if tokens <= 4 else "columns_convert+columns_warp_"
-            assert found.startswith(start), (tokens, found)
+            several = ("columns_convert+columns_warp_", "columns_convert+columns_shared_")
+            assert found.startswith("gemv" if tokens <= 4 else several), (tokens, found)
+
+
+def test_prompts_unpack_a_weight_once_for_256_columns(dry_card: Device) -> None:
+    """Where groups have room for the operands, of 16-bit weights for 128 columns."""
+    for format, columns in (("q4_k", 256), ("q6_k", 256), ("q8_0", 128)):
+        one = product("linear", format, 256, 256, 16384)
+        found = kernel_of(dry_card, "linear", one, weights_of(one))
+        expected = f"columns_shared_{columns}" if large(dry_card) else "columns_warp_64"
+        assert found.startswith(f"columns_convert+{expected}"), format
 
 
 def test_rows_too_long_for_gemv_are_for_warps(dry_card: Device) -> None:

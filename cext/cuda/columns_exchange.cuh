@@ -1,0 +1,45 @@
+/* columns_exchange.cuh: how groups of columns_warp.cu and columns_shared.cu that split K add up their sums: through scratch, the
+ * last group to end in the order of the parts.
+ */
+#ifndef SATCHEL_CUDA_COLUMNS_EXCHANGE_CUH
+#define SATCHEL_CUDA_COLUMNS_EXCHANGE_CUH
+
+#include "columns_warp.h"
+#include "port.h"
+
+/* Leaves this group's part of the sums in scratch. True: it is the last one, and has the sums of all parts. */
+template <int NUMBERS>
+static __device__ __forceinline__ bool columns_exchange(const gpu_call &c, int group, int groups, float (&d)[NUMBERS]) {
+    __shared__ int last;
+    constexpr int64_t BLOCK = (int64_t)NUMBERS * WARP_THREADS;
+    const int parts = gridDim.y;
+    float *all = (float *)(c.scratch + columns_scratch(&c)) + group * BLOCK + 4 * threadIdx.x;
+    float *own = all + blockIdx.y * groups * BLOCK;
+#pragma unroll
+    for (int i = 0; i < NUMBERS; i += 4)
+        *(float4 *)(own + i * WARP_THREADS) = make_float4(d[i], d[i + 1], d[i + 2], d[i + 3]);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t *count = (uint32_t *)c.counters + group;
+        last = atomicAdd(count, 1) == (uint32_t)parts - 1;
+        if (last)
+            *count = 0;
+    }
+    __syncthreads();
+    if (!last)
+        return false;
+    __threadfence();
+#pragma unroll
+    for (int i = 0; i < NUMBERS; i++)
+        d[i] = 0.0f;
+    for (int part = 0; part < parts; part++)
+#pragma unroll
+        for (int i = 0; i < NUMBERS; i += 4) {
+            const float4 v = __ldcg((const float4 *)(all + part * groups * BLOCK + i * WARP_THREADS));
+            d[i] += v.x, d[i + 1] += v.y, d[i + 2] += v.z, d[i + 3] += v.w;
+        }
+    return true;
+}
+
+#endif
