@@ -1,4 +1,4 @@
-/* mma_tf32.h: products of warps by mma.sync with tf32 operands (PTX ISA, m16n8k8).
+/* mma_tf32.h: products of warps by mma.sync with tf32 operands (PTX ISA, m16n8k8), and barriers of some of a group's warps.
  *
  * Lane l has g = l / 4 and t = l % 4. Accumulators are elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). The order of
  * the k elements is free as long as both operands share it: here a lane's two are 2t and 2t + 1, so accumulators are operands of
@@ -20,6 +20,14 @@ static __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void some_sync(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+static __device__ __forceinline__ void some_arrive(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 #endif

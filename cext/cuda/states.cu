@@ -618,46 +618,19 @@ static __device__ __forceinline__ void move_state(const scan_call &x, int page, 
         }
 }
 
-/* The two stages take turns: chunk i is in stage i % 2. A stage's barriers: that it is loaded, and that it may be loaded again. A
- * warp arrives once, after all of its lanes. */
-struct chunk_stages {
-    uint32_t barriers;
-
-    __device__ __forceinline__ uint32_t full(int i) const {
-        return barriers + i % 2 * 16;
-    }
-    __device__ __forceinline__ uint32_t empty(int i) const {
-        return full(i) + 8;
-    }
-    /* By one thread, before the group meets. */
-    __device__ __forceinline__ void make() const {
-        for (int i = 0; i < 2; i++)
-            barrier_init(full(i), CHUNK_LOADERS), barrier_init(empty(i), CHUNK_WARPS);
-    }
-    __device__ __forceinline__ void await_full(int i) const {
-        barrier_wait(full(i), i / 2 & 1);
-    }
-    /* A stage's first chunk has nothing to wait for. */
-    __device__ __forceinline__ void await_empty(int i) const {
-        barrier_wait(empty(i), ~(i / 2) & 1);
-    }
-    static __device__ __forceinline__ void arrive(uint32_t barrier) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            barrier_arrive(barrier);
-    }
-};
+/* Barriers: of a stage that is loaded, and of one that may be loaded again. */
+enum { STAGE_FULL = 1, STAGE_EMPTY = 3 };
 
 template <bool DELTA>
 static __device__ __forceinline__ void multiply_chunks(const scan_call &x, const char *local, int head, int column,
-                                                       chunk_walk walk, const chunk_stages &stages) {
+                                                       chunk_walk walk) {
     float s[STATE_KEYS / 8][4];
     for (int i = 0; walk.next(); i++) {
         if (walk.opens)
             move_state<false>(x, page_before(x.slots, x.state, walk.from, x.block), head, column, s);
-        stages.await_full(i);
+        some_sync(STAGE_FULL + i % 2, CHUNK_THREADS);
         multiply_chunk<DELTA>(x, local + i % 2 * CHUNK_STAGE, head, column, walk.from, walk.to - walk.from, s);
-        stages.arrive(stages.empty(i));
+        some_arrive(STAGE_EMPTY + i % 2, CHUNK_THREADS);
         const int page = page_after(x.slots, x.state, walk.to - 1, walk.closes, x.block);
         if (page >= 0)
             move_state<true>(x, page, head, column, s);
@@ -667,11 +640,8 @@ static __device__ __forceinline__ void multiply_chunks(const scan_call &x, const
 /* 32 columns of a head through all chunks. */
 template <bool DELTA> static __device__ __forceinline__ void scan_columns(const gpu_call &c, char *local) {
     uint32_t *starts = (uint32_t *)(local + CHUNK_BITS), *pieces = starts + STATE_MOST / 32;
-    const chunk_stages stages = {shared_address(local + CHUNK_BARRIERS)};
     const scan_call x(c);
     const int slices = state_slices(x.state), head = blockIdx.x / slices, column = blockIdx.x % slices * STATE_COLUMNS;
-    if (threadIdx.x == 0)
-        stages.make();
     for (int t = threadIdx.x; t < (x.tokens + 31) / 32 * 32; t += CHUNK_THREADS) {
         bool piece = true, starting = true;
         if (t < x.tokens)
@@ -683,15 +653,19 @@ template <bool DELTA> static __device__ __forceinline__ void scan_columns(const 
     __syncthreads();
     chunk_walk walk = {starts, pieces, x.tokens, 0, 0, false, false};
     if (threadIdx.x < 32 * CHUNK_WARPS) {
-        multiply_chunks<DELTA>(x, local, head, column, walk, stages);
+        multiply_chunks<DELTA>(x, local, head, column, walk);
         return;
     }
     const state_scratch at = state_scratch_of(&c, DELTA);
-    for (int i = 0; walk.next(); i++) {
-        stages.await_empty(i);
+    int i = 0;
+    for (; walk.next(); i++) {
+        if (i >= 2)
+            some_sync(STAGE_EMPTY + i % 2, CHUNK_THREADS);
         fetch_chunk<DELTA>(x, at, local + i % 2 * CHUNK_STAGE, head, column, walk.from, walk.to - walk.from);
-        stages.arrive(stages.full(i));
+        some_arrive(STAGE_FULL + i % 2, CHUNK_THREADS);
     }
+    for (int n = i < 2 ? 0 : i - 2; n < i; n++) /* no barrier is left half full */
+        some_sync(STAGE_EMPTY + n % 2, CHUNK_THREADS);
 }
 
 extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) scan_chunks(const __grid_constant__ gpu_call c) {

@@ -55,8 +55,7 @@ enum {
     CHUNK_FADES = CHUNK_V + STATE_CHUNK * CHUNK_V_PITCH * 4,
     CHUNK_STAGE = CHUNK_FADES + 3 * STATE_CHUNK * 4,
     CHUNK_BITS = 2 * CHUNK_STAGE,
-    CHUNK_BARRIERS = CHUNK_BITS + 2 * STATE_MOST / 8, /* two of each stage */
-    CHUNK_SHARED = CHUNK_BARRIERS + 2 * 2 * 8
+    CHUNK_SHARED = CHUNK_BITS + 2 * STATE_MOST / 8
 };
 
 /* The scratch of a call of many tokens, in floats: rows (T, H, STATE_CHUNK) of `seen` and, with the delta rule, of `inverse`,

@@ -43,10 +43,6 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  : "memory");
 }
 #else
-static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-    asm volatile("{\n .reg .b64 state;\n mbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
-}
-
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n .reg .pred done;\n again:\n"
                  " mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
