@@ -3,12 +3,14 @@
  * gcc -c -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers cext/cuda/experts.c cext/kernels/table.c
  * nvcc -std=c++17 -O3 -arch=sm_90a -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers -o experts \
  *      bench/gpu_kernels/experts.cu experts.o table.o      (BUILD: where CMake built the C libraries)
- * experts BUILD/cext/cuda [check|small|time]
+ * experts BUILD/cext/cuda [check|small|race|time|brief]
  *
  * Kernels are those of the library, by its own tables: a way is the first entry whose kernel has the way's name. A check draws
  * weights, activations and ids, poisons the output and scratch with NaN, and compares each number with a product in float64,
- * within a bound of the length of its terms; a second run must give the same bits. Times are medians of graphs' replays, in which
- * copies of the weights of more than the second-level cache take turns.
+ * within a bound of the length of its terms; a second run must give the same bits. `small` checks few pairs, for
+ * compute-sanitizer, and `race` three formats of them, for its racecheck (--kernel-name kns=expert_ leaves out the bench's own
+ * kernels). Times are medians of graphs' replays, in which copies of the weights of more than the second-level cache take turns;
+ * `brief` has fewer of them.
  */
 #include <random>
 
@@ -264,10 +266,12 @@ static void check(const shape &s, const char *way, uint32_t seed) {
 
 static const char *const WAYS[] = {"experts_few", "experts_many", "expert_tiles_32", "expert_tiles_128"};
 
-static void check_all(bool small) {
+static void check_all(bool small, bool race) {
     uint32_t seed = 1;
     for (int way = 2; way < 4; way++) {
         for (const format &f : formats) {
+            if (race && f.number != 12 && f.number != 14 && f.number != 8)
+                continue;
             check({5, 2, 48, 512, 40, 40, true, false, SKEWED, f.name, nullptr, 0}, WAYS[way], seed++);
             if (small && f.number != 12)
                 continue;
@@ -368,10 +372,10 @@ int main(int count, char **args) {
     const std::string folder = count > 1 ? args[1] : ".", what = count > 2 ? args[2] : "";
     open_libraries(folder, {"experts", "expert_tiles"});
     if (what != "time" && what != "brief") {
-        check_all(what == "small");
+        check_all(what == "small" || what == "race", what == "race");
         compare_bits();
     }
-    if (what != "check" && what != "small") {
+    if (what != "check" && what != "small" && what != "race") {
         printf("microseconds: few, many, tiles of 32, tiles of 128\n");
         brief = what == "brief";
         for (routing how : {EVEN, SKEWED}) {

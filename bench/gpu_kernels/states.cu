@@ -3,7 +3,8 @@
  * Build: nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icext/kernels -Icext/include -Icext/quant -Icext/gpu \
  *        -IBUILD/cext/headers -o states bench/gpu_kernels/states.cu   (BUILD: where CMake built the C libraries)
  * `states check` compares outputs and states with a plain kernel in float64: new numbers each time, NaN wherever nothing must be
- * read or written; `states small` does so with few tokens, for compute-sanitizer. `states time` prints microseconds, medians of
+ * read or written; `states small` does so with few tokens, for compute-sanitizer, and `states race` with fewer still, for its
+ * racecheck (--kernel-name kns=scan_ leaves out the plain kernels, which take longest). `states time` prints microseconds, medians of
  * graphs of launches over several layers' states.
  */
 #include "../../cext/cuda/states.cu"
@@ -206,7 +207,7 @@ struct states_case {
     }
 };
 
-static void check_all(bool small) {
+static void check_all(bool small, bool race) {
     for (int delta = 0; delta < 2; delta++) {
         auto one = [&](const char *what, std::vector<piece> pieces, shape of, int block, int every, int more, int kind,
                        double bound) {
@@ -214,6 +215,12 @@ static void check_all(bool small) {
             states_case(pieces, of, block, every, more, kind, seed & 1).check(what, bound);
         };
         const double exact = 1e-10, rounded = 1e-5;
+        if (race) { /* each kernel, and more chunks than stages, which begin at a piece, at a page, and in between */
+            one("few", {{0, 5, 1}, {1, 0, 3}}, {2, 1, 64, 36}, 8, 1, 2, 0, exact);
+            one("wide", {{0, 5, 1}, {2, 8, 2}}, {2, 1, 200, 36}, 8, 1, 3, 0, exact);
+            one("mixed", {{0, 5, 1}, {1, 3, 150}}, {2, 1, 64, 36}, 32, 1, 5, 0, rounded);
+            continue;
+        }
         one("one", {{0, 5, 1}}, {4, 2, 128, 128}, 16, 1, 0, 0, exact);
         one("few", {{0, 5, 1}, {1, 0, 20}, {2, 8, 3}}, {4, 2, 64, 36}, 8, 1, 2, 0, exact);
         one("wide", {{0, 5, 1}, {2, 8, 30}}, {2, 1, 200, 36}, 8, 1, 3, 0, exact);
@@ -265,7 +272,7 @@ int main(int n, char **words) {
     OK(cudaStreamCreate(&stream));
     const std::string what = n > 1 ? words[1] : "check";
     if (what != "time") {
-        check_all(what == "small");
+        check_all(what == "small", what == "race");
         return failures != 0;
     }
     for (int count : {1, 4, 16, 64, 128}) {

@@ -27,9 +27,14 @@ struct columns_ring {
     }
 };
 
+/* Lanes of a warp that arrive at a stage's "empty" barrier; expert_tiles.cu says when it is not lane 0 alone. */
+#ifndef RING_LANES
+#define RING_LANES 1
+#endif
+
 /* A warp has read the stage. */
 static __device__ __forceinline__ void ring_release(columns_ring &ring) {
-    if (threadIdx.x % 32 == 0)
+    if (threadIdx.x % 32 < RING_LANES)
         barrier_arrive(ring.empty());
     ring.next();
 }

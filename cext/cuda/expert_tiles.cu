@@ -11,6 +11,14 @@
  * A sum runs over K in order. Which instruction multiplies depends on the pairs of the expert in expert_tiles_128 (up to 32 or
  * more), never on a pair's place in the list: the order within an expert, which differs from run to run, changes no bit.
  */
+
+/* Lane 0 alone arrives at "empty" for its warp, and waits there; __syncwarp() orders that with the other lanes' reads and copies.
+ * racecheck of compute-sanitizer does not follow an order through __syncwarp() and a barrier: in a build for it (-DRACECHECK)
+ * each lane arrives and waits by itself, and nothing else differs. */
+#ifdef RACECHECK
+#define RING_LANES 32
+#endif
+
 #include "columns_fetch.cuh"
 #include "columns_sums.cuh"
 #include "columns_values.cuh"
@@ -203,10 +211,10 @@ template <class F> static __device__ __forceinline__ void expert_weights(const e
         const uint32_t all = __popc(__ballot_sync(~0u, mine)) * F::BYTES;
         const char *data = (const char *)w.data + expert * w.stride + (int64_t)rows * walk.e.chunks * F::BYTES;
         for (int k = 0; k < walk.e.chunks; k++, data += F::BYTES, ring.next()) {
-            if (lane == 0) {
+            if (lane < RING_LANES)
                 barrier_wait(ring.empty(), ring.phase ^ 1);
+            if (lane == 0)
                 barrier_expect(ring.full(), all);
-            }
             __syncwarp();
             if (mine)
                 bulk_load(ring.here() + lane * F::BYTES, data, F::BYTES, ring.full());
@@ -516,10 +524,10 @@ template <class F, int MOST> static __device__ __forceinline__ void expert_tiles
     launch_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < r.weight_stages; i++)
-            barrier_init(weights.bars + 16 * i, 1), barrier_init(weights.bars + 16 * i + 8, EXPERT_WARPS);
+            barrier_init(weights.bars + 16 * i, 1), barrier_init(weights.bars + 16 * i + 8, EXPERT_WARPS * RING_LANES);
         for (int i = 0; i < r.column_stages; i++)
             barrier_init(columns.bars + 16 * i, 3 * 32 /* lanes that gather */),
-                barrier_init(columns.bars + 16 * i + 8, EXPERT_WARPS);
+                barrier_init(columns.bars + 16 * i + 8, EXPERT_WARPS * RING_LANES);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
