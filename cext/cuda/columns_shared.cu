@@ -90,10 +90,11 @@ template <int N> static __device__ __forceinline__ void columns_shared(const gpu
                 copy_16(shared_address(own + k % SHARED_CHUNKS * r.weight + i), data + (int64_t)k * bytes + i, 1);
     };
     const char *const columns = (const char *)c.scratch + ((int64_t)4 * from * padded + first) * 128;
+    /* By the warps that unpack first, as long as the others use the matrix units. */
     const auto fetch_columns = [&](int s) {
-        if (s < steps)
+        if (s < steps && warp < WARP_WARPS / 2)
 #pragma unroll
-            for (int i = 16 * threadIdx.x; i < STEP; i += 16 * WARP_THREADS)
+            for (int i = 16 * threadIdx.x; i < STEP; i += 8 * WARP_THREADS)
                 copy_16(shared_address(shared + s % STAGES * STEP + i), columns + (int64_t)s * padded * 128 + i, 1);
     };
     const auto unpack = [&](int s) {
