@@ -67,7 +67,7 @@ def questions() -> Iterator[tuple[tuple[str, ...], int, str]]:
     yield ("imatrix", "-f", "text.txt", "-o", "importance.gguf", "-c", "64", "--chunks", "1"), 0, r"1 windows"
     yield ("build", joined, "-o", "app.gguf"), 0, r"plan for the kernels"
     # The programs of bundles are in a package of their own, which is not installed.
-    yield ("bundle", "app.gguf", "-o", "program"), 1, r"pip install satchel-stubs"
+    yield ("bundle", "app.gguf", "-o", "program"), 1, r"pip install 'satchel\[bundle\]'"
     yield ("cp", joined, "mine"), 0, r"mine is"
     yield ("create", "made", "-f", "Modelfile"), 0, r"made\.gguf"
     yield ("rm", "made"), 0, r"removed made"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import os
 import re
 import shutil
@@ -25,10 +26,7 @@ from satchel.runtime.option import options_of
 
 SITE = ROOT / "packaging" / "site"
 FOREIGN = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//[^\s\">]+)")
-# Parts of the repository that a copy needs for building the site.
-NEEDED = ("docs", "models/README.md", "packaging/site", "server/page/static/icon.svg", "mkdocs.yml")
-NEEDED += ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "models/SOURCES.md")
-NEEDED += ("tests/NIGHTLY.md", "runtime/ops/__init__.py")
+COPIED = ("docs", "packaging", "mkdocs.yml")  # what another build of the site has copies of
 
 
 def hooks() -> ModuleType:
@@ -177,11 +175,14 @@ def test_the_reference_has_every_name_and_option(site: Path) -> None:
     [("[a](nowhere.md)", "nowhere.md"), ("[a](gpu.md#no-such-heading)", "no-such-heading")],
 )
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path, added: str, told: str) -> None:
-    for name in NEEDED:
-        source, target = ROOT / name, tmp_path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
-    (tmp_path / "packaging" / "types").symlink_to(ROOT / "packaging" / "types")
+    for source in ROOT.iterdir():
+        target = tmp_path / source.name
+        if source.name not in COPIED:
+            target.symlink_to(source)  # pages link to files anywhere
+        elif source.is_dir():
+            shutil.copytree(source, target, symlinks=True)
+        else:
+            shutil.copy(source, target)
     with (tmp_path / "docs" / "faq.md").open("a", encoding="utf-8") as page:
         page.write(f"\n{added}\n")
     done = build(tmp_path, tmp_path / "site")
@@ -191,24 +192,28 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path, added: str, t
 
 @pytest.mark.nightly
 def test_versions_stand_beside_each_other(tmp_path: Path) -> None:
-    """`mike deploy`, as a release does it: a folder for each version on a branch, and a menu of them."""
+    """packaging/site/publish, as a release runs it: a folder for each version, and a menu of them."""
     pytest.importorskip("mike", reason="the site's packages are not installed: make .venv/with-docs")
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a checkout of git")
-    copy = tmp_path / "copy"
-    subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(copy)], check=True)
-    here = Path(sys.executable).parent  # mike calls mkdocs by name
-    path = os.pathsep.join([str(here), os.environ.get("PATH", "")])
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PATH": path}
-    for key in ("AUTHOR", "COMMITTER"):
-        environment |= {f"GIT_{key}_NAME": "test", f"GIT_{key}_EMAIL": "test@localhost"}
-    mike = str(here / "mike")
-    for words in (["deploy", "0.1"], ["deploy", "--update-aliases", "0.2", "latest"]):
-        done = subprocess.run([mike, *words], cwd=copy, env=environment, capture_output=True, text=True)
+    copy, published = tmp_path / "copy", tmp_path / "published"
+    for words in (["clone", "--quiet", "--shared", str(ROOT), str(copy)], ["init", "--bare", str(published)]):
+        subprocess.run(["git", *words], check=True, capture_output=True)
+    here = Path(sys.executable).parent  # the program calls mike and mkdocs by name
+    environment = os.environ | {"PATH": os.pathsep.join([str(here), os.environ.get("PATH", "")])}
+    project = copy / "pyproject.toml"
+    text = project.read_text(encoding="utf-8")
+    for version in ("7.1.0", "7.2.0", "7.3.0rc1"):
+        project.write_text(re.sub(r'(?m)^version = ".*"', f'version = "{version}"', text), encoding="utf-8")
+        command = [copy / "packaging" / "site" / "publish", published]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    show = ["git", "show", "gh-pages:versions.json"]
-    versions = subprocess.run(show, cwd=copy, capture_output=True, text=True, check=True).stdout
-    assert re.findall(r'"version": ?"([\d.]+)"', versions) == ["0.2", "0.1"] and "latest" in versions
-    page = ["git", "show", "gh-pages:0.2/index.html"]
-    text = subprocess.run(page, cwd=copy, capture_output=True, text=True, check=True).stdout
-    assert '"provider": "mike"' in text.replace('":"', '": "')
+
+    def file(name: str) -> str:
+        show = ["git", "-C", str(published), "show", f"gh-pages:{name}"]
+        return subprocess.run(show, capture_output=True, text=True, check=True).stdout
+
+    found = {row["version"]: row["aliases"] for row in json.loads(file("versions.json"))}
+    assert found == {"7.3.0rc1": [], "7.2.0": ["latest"], "7.1.0": []}
+    assert re.search(r'"provider": ?"mike"', file("7.2.0/index.html"))
+    assert "latest/" in file("index.html")  # which leads there

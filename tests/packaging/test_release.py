@@ -191,7 +191,7 @@ def test_appimages_recipe(filled: Path) -> None:
 
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
 JOBS = loaded(WORKFLOW)["jobs"]
-MAY_WRITE = {"publish": {"id-token"}, "page": {"contents", "id-token"}}
+MAY_WRITE = {"publish": {"id-token"}, "page": {"contents", "id-token"}, "site": {"contents"}}
 
 
 def steps() -> list[tuple[str, dict[str, Any]]]:
@@ -220,7 +220,7 @@ def test_nothing_is_published_before_all_is_tried() -> None:
         return direct.union(*map(before, direct))
 
     assert before("publish") == {"check", "test", "wheels", "packages"}
-    assert before("page") == before("publish") | {"publish"}
+    assert before("page") == before("site") == before("publish") | {"publish"}
     assert not any("models" in before(name) for name in JOBS)
 
 
@@ -239,7 +239,7 @@ def test_its_programs_are_there_and_its_shell_is_shell() -> None:
         if command := step.get("run"):
             plain = re.sub(r"\$\{\{.*?\}\}", "x", command)
             assert subprocess.run(["bash", "-n", "-c", plain], check=False).returncode == 0, name
-            for program in re.findall(r"(?:packaging|\.ci)/[\w.]+", command):
+            for program in re.findall(r"(?:packaging|\.ci)/[\w./]+", command):
                 there = (ROOT / program).is_file()
                 # Made by the same release's branch of wheels.
                 assert there or program in ("packaging/wheels.py", "packaging/check.py"), program
