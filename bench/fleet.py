@@ -5,6 +5,13 @@ one replica computes and another answers. `python bench/fleet.py -m MODEL [--rep
 Each failure happens while all clients read. Pause: the longest time between two tokens of an answer, of those
 that lost their engine and of the others. Back: seconds until all members answer again. Every answer is
 compared with that of one engine.
+
+Throughput is that of steps in which all streams decode: tokens that reach this process from the moment when
+all answer until the first answer ends, so that no prompt is in the time; the answers are read afterwards. With
+`--each N` every replica has N streams, and with `--devices` a device of its own:
+
+    python bench/fleet.py -m MODEL --only throughput --counts 1,2,4 --devices cuda:0,cuda:1,cuda:2,cuda:3 \\
+        --each 64 --prompt 32 --tokens 512
 """
 
 from __future__ import annotations
@@ -104,16 +111,82 @@ def busiest(fleet: Fleet) -> Any:
     return max(fleet.members.values(), key=lambda member: len(member.service.requests))
 
 
-def throughput(path: Path, options: dict[str, Any], counts: list[int], args: argparse.Namespace) -> None:
-    print("| replicas | clients | tokens/s | of one |\n|---:|---:|---:|---:|")
-    one = 0.0
-    for count in counts:
-        with Model.load(path, **options, worker="process", replicas=count) as model:
-            driven(model, crowd(args.clients, args.prompt, 4))  # compiles the plans
-            clients = crowd(args.clients, args.prompt, args.tokens)
-            rate = args.clients * args.tokens / driven(model, clients)
-            one = one or rate
-            print(f"| {count} | {args.clients} | {rate:,.0f} | {rate / one:.2f} |", flush=True)
+HEAD = "| replicas | streams | routing | at each | tokens/s | of one | between tokens | this process |"
+
+
+def throughput(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
+    """Tokens per second of 1 and more replicas. At each: how many streams each replica had. This process:
+    its processor seconds for each second, of which it has one thread's worth at most for Python.
+    """
+    print(f"{HEAD}\n|---:|---:|---|---|---:|---:|---:|---:|", flush=True)
+    one, devices = 0.0, args.devices.split(",") if args.devices else []
+    for count in args.counts:
+        how = {**options, "worker": "process", "replicas": count}
+        if args.each:
+            how |= {"slots": args.each, "context": args.prompt + args.tokens + 16}
+        if devices:
+            how["device"] = ",".join(devices[:count])
+        streams = count * args.each if args.each else args.clients
+        with Model.load(path, **how) as model:
+            policies: tuple[RoutingPolicy | None, ...] = (None,)
+            if model.fleet is not None:
+                policies = (RoundRobin(), LeastTime(holders=model.fleet.holders.of))
+            for policy in policies:
+                if model.fleet is not None and policy is not None:
+                    model.fleet.policy = policy
+                together(model, crowd(streams, args.prompt, 8))  # compiles the plans
+                told = max(
+                    (together(model, crowd(streams, args.prompt, args.tokens)) for _ in range(args.rounds)),
+                    key=lambda found: found.rate,
+                )
+                one = one or told.rate
+                name = {RoundRobin: "in turns", LeastTime: "by time"}.get(type(policy), "")
+                at = "+".join(map(str, told.at_each))
+                print(
+                    f"| {count} | {streams} | {name} | {at} | {told.rate:,.0f} | {told.rate / one:.2f} "
+                    f"| {1e3 * told.between:.2f} ms | {told.processor:.2f} |",
+                    flush=True,
+                )
+
+
+@dataclass(frozen=True)
+class Together:
+    """How fast streams decoded that all did at once. between: mean seconds between two tokens of a stream.
+    processor: seconds of this process for each second.
+    """
+
+    rate: float
+    between: float
+    at_each: tuple[int, ...]
+    processor: float
+
+
+def together(model: Model, clients: list[Client]) -> Together:
+    """Starts all streams, and counts while all decode."""
+    replies = [
+        model.generate(client.ids, max_tokens=client.tokens, sampling=GREEDY, ignore_eos=True)
+        for client in clients
+    ]
+    handles = [handle for reply in replies if (handle := reply.start()) is not None]
+    sequences = [handle.seq for handle in handles]
+
+    def made() -> int:
+        return sum(seq.generated for seq in sequences)
+
+    def ended() -> bool:
+        return any(seq.finish for seq in sequences)
+
+    wait(lambda: ended() or all(seq.generated for seq in sequences))
+    fleet = model.fleet
+    at = [len(m.service.requests) for m in fleet.members.values()] if fleet else [len(clients)]
+    began, before, used = time.perf_counter(), made(), time.process_time()
+    wait(ended)
+    seconds, tokens = time.perf_counter() - began, made() - before
+    used = time.process_time() - used
+    for reply in replies:
+        reply.read()
+    between = len(clients) * seconds / max(1, tokens)
+    return Together(tokens / seconds, between, tuple(at), used / seconds)
 
 
 class Failure:
@@ -348,13 +421,18 @@ def main() -> None:
     parser.add_argument("--talks", type=int, default=8)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--prefix", type=int, default=256, help="tokens that a conversation begins with")
+    parser.add_argument("--counts", help="replicas whose throughput is measured, such as 1,2,4")
+    parser.add_argument("--each", type=int, default=0, help="streams and slots of each replica; 0: --clients")
+    parser.add_argument("--devices", default="", help="of the replicas, one each, such as cuda:0,cuda:1")
+    parser.add_argument("--rounds", type=int, default=2, help="of which the fastest throughput is told")
     parser.add_argument("--only", choices=("throughput", "failures", "prefixes", "pools"))
     args = parser.parse_args()
+    args.counts = [int(n) for n in (args.counts or f"1,{args.replicas}").split(",")]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(args.model) if args.model else _tiny(Path(folder))
         options: dict[str, Any] = {"slots": args.slots, "context": args.context}
         if args.only in (None, "throughput"):
-            throughput(path, options, [1, args.replicas], args)
+            throughput(path, options, args)
         if args.only in (None, "failures"):
             failures(path, options, args)
         if args.only in (None, "prefixes"):
