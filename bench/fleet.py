@@ -7,7 +7,7 @@ that lost their engine and of the others. Back: seconds until all members answer
 compared with that of one engine.
 
 Throughput is that of steps in which all streams decode: tokens that reach this process from the moment when
-all answer until the first answer ends, so that no prompt is in the time; the answers are read afterwards. With
+all answer until the first answer ends, so that no prompt is in the time; answers are read afterwards. With
 `--each N` every replica has N streams, and with `--devices` a device of its own:
 
     python bench/fleet.py -m MODEL --only throughput --counts 1,2,4 --devices cuda:0,cuda:1,cuda:2,cuda:3 \\
