@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
-ROUNDS = 8  # of which the median is taken: a round in which a plan was compiled says nothing
+ROUNDS = 24  # that are measured
+ENDS = 3  # of the shortest and of the longest that are left out: plans were compiled, others used the cores
 GAIN = 0.05  # by which rounds must be shorter: less is noise
-SOME, FAR = 3, 1.25  # after so many rounds that are longer by this factor no more are tried
-FIRST, AGAIN, LAST = 128, 4, 8192  # rounds until the next comparison, by what they grow, and the most
+SOME, FAR = 4, 1.4  # after so many rounds that are longer by this factor no more are tried
+FIRST, AGAIN, LAST = 256, 4, 16384  # rounds until the next comparison, by what they grow, and the most
 OCTAVE = 4  # sizes that are told apart between a number of rows and twice as many
 
 
@@ -101,7 +102,8 @@ class LaneCount:
             self._untried = [n for n in range(self._most, 0, -1) if n != self._lanes]
         elif len(self._rounds) < ROUNDS and not self._far_off():
             return
-        self._seconds[self._lanes] = median(self._rounds)
+        kept = sorted(self._rounds)[ENDS:-ENDS] if len(self._rounds) == ROUNDS else self._rounds
+        self._seconds[self._lanes] = fmean(kept)
         if self._untried:
             self._use(self._untried.pop(), trying=True)
             return

