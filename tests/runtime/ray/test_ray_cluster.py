@@ -93,7 +93,7 @@ def ready(fleet: Fleet) -> list[str]:
 
 
 def scaler_of(fleet: Fleet) -> Autoscaler:
-    found = fleet.scaling.__self__  # type: ignore[union-attr]
+    found = fleet.scaling
     assert isinstance(found, Autoscaler)
     return found
 
@@ -115,9 +115,8 @@ def test_nodes_are_lost_and_come_and_the_fleet_follows(
             cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
         assert all(found == wanted for found in rounds)
         until(lambda: len(ready(fleet)) == 1, "one is lost")
-        scaling = fleet.scaling
-        assert scaling is not None
-        until(lambda: len(scaling().pending) == 1, "another is begun, and waits for a node")
+        scaling = scaler_of(fleet)
+        until(lambda: len(scaling.facts().pending) == 1, "another is begun, and waits for a node")
         clusters.add_node(cluster)
         until(lambda: len(ready(fleet)) == 2, "it has joined on the new node", JOINING)
         assert set(ready(fleet)) & set(before) and set(ready(fleet)) != set(before)
@@ -129,11 +128,10 @@ def test_engines_are_added_and_drained(cluster: Any, path: Path, wanted: list[li
     with on(cluster, path, replicas="1..2", replica_wait=1e6) as model:
         fleet = fleet_of(model)
         scaler = scaler_of(fleet)
-        limits = scaler._scaler.limits
-        scaler._scaler.limits = limits._replace(least=2)
+        scaler.bound(2, 2)
         until(lambda: len(ready(fleet)) == 2, "a second has joined", JOINING)
         fleet.policy = RoundRobin()
-        scaler._scaler.limits = limits._replace(least=1, most=1)
+        scaler.bound(1, 1)
         with asking(model) as rounds:
             until(lambda: len(ready(fleet)) == 1, "one is drained")
         assert all(found == wanted for found in rounds)
