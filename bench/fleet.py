@@ -17,10 +17,12 @@ all answer until the first answer ends, so that no prompt is in the time; answer
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -39,7 +41,7 @@ from satchel.runtime.fleet.router import LeastTime, RoundRobin, RoutingPolicy
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 STEP = 0.002  # seconds between two looks
 
 
@@ -292,6 +294,89 @@ def cut(path: Path, options: dict[str, Any], wanted: list[list[int]], args: argp
                 Failure(name, act).run(model, wanted, args)
 
 
+FRONT = """
+import json, sys
+import fleet
+from satchel import Model
+path, names, key, asked = sys.argv[1:]
+with Model.load(path, engine_host=names, device_key=key, **json.loads(asked)["options"]) as model:
+    print("ready", flush=True)
+    clients = [fleet.Client(ids, tokens) for ids, tokens in json.loads(asked)["clients"]]
+    fleet.driven(model, clients, lambda: print("answering", flush=True))
+    print(json.dumps([client.got for client in clients]), flush=True)
+    sys.stdin.read()
+"""
+
+
+def front(path: Path, options: dict[str, Any], wanted: list[list[int]], args: argparse.Namespace) -> None:
+    """The program that routes to two hosts is killed while it answers, and begun anew at once: its clients
+    ask it again. Their pause is from the kill until the new one answers.
+    """
+    import net_hosts
+
+    clients = [(c.ids, c.tokens) for c in crowd(args.clients, args.prompt, args.tokens)]
+    asked = json.dumps({"options": options, "clients": clients})
+
+    def begun() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", FRONT, str(path), names, str(key), asked]
+        paths = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+
+    def said(program: subprocess.Popen[str]) -> str:
+        assert program.stdout is not None
+        return program.stdout.readline().strip()
+
+    with tempfile.TemporaryDirectory() as folder:
+        key = net_hosts.key_in(Path(folder))
+        with net_hosts.EngineHost(key) as first, net_hosts.EngineHost(key) as second:
+            names = f"{first.name},{second.name}"
+            with begun() as one:
+                assert (said(one), said(one)) == ("ready", "answering")
+                one.kill()
+            killed = time.perf_counter()
+            with begun() as other:
+                assert said(other) == "ready"
+                back = time.perf_counter() - killed
+                assert said(other) == "answering"
+                pause = time.perf_counter() - killed
+                got = json.loads(said(other))
+                other.kill()
+    equal = sum(a == b for a, b in zip(got, wanted, strict=True))
+    print(
+        f"| the program that routes killed, and begun anew | {equal} of {len(wanted)} | 0 | {len(wanted)} "
+        f"| {pause:.2f} s | | {back:.2f} s |",
+        flush=True,
+    )
+
+
+def head(path: Path, options: dict[str, Any], wanted: list[list[int]], args: argparse.Namespace) -> None:
+    """Ray's head is lost for `silent` seconds and more, while engines on two nodes answer."""
+    import ray_clusters
+
+    if ray_clusters.MISSING:
+        print(f"(Ray's head: {ray_clusters.MISSING})")
+        return
+    with ray_clusters.cluster(nodes=2, cpus=1) as cluster:
+        how = {**options, "threads": 1, "ray": cluster.address, "replicas": "2..2"}
+        with Model.load(path, **how) as model:
+            fleet = fleet_of(model)
+            wait(lambda: sum(m.usable for m in list(fleet.members.values())) == 2)
+            driven(model, crowd(args.clients, args.prompt, 4))
+
+            def act(fleet: Fleet, model: Model) -> None:
+                cluster.head_node.kill_gcs_server()
+                threading.Timer(2 * args.silent, cluster.head_node.start_gcs_server).start()
+
+            name = f"Ray's head lost for {2 * args.silent:g} s"
+            Failure(name, act, lambda fleet: True).run(model, wanted, args)
+
+
 def poison(token: int) -> Callable[[Fleet, Model], None]:
     """A request with the token twice in a row, which ends a process of tests/support/crashing_child.py."""
     kept = []  # a reply that nobody holds is cancelled
@@ -305,12 +390,17 @@ def poison(token: int) -> Callable[[Fleet, Model], None]:
 
 
 def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
+    """All of them; of `--only lost` those of what begins and routes."""
     with Model.load(path, **options, worker="process") as one:
         clients = crowd(args.clients, args.prompt, args.tokens)
         driven(one, clients)
     wanted = [client.got for client in clients]
     print("| failure | answers equal | processes lost | moved | their pause | others' pause | back |")
     print("|---|---:|---:|---:|---:|---:|---:|")
+    front(path, options, wanted, args)
+    head(path, options, wanted, args)
+    if args.only == "lost":
+        return
     how = {**options, "replicas": args.replicas}
     with Model.load(path, **how) as model:
         driven(model, crowd(args.clients, args.prompt, 4))
@@ -425,7 +515,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=0, help="streams and slots of each replica; 0: --clients")
     parser.add_argument("--devices", default="", help="of the replicas, one each, such as cuda:0,cuda:1")
     parser.add_argument("--rounds", type=int, default=2, help="of which the fastest throughput is told")
-    parser.add_argument("--only", choices=("throughput", "failures", "prefixes", "pools"))
+    parser.add_argument("--only", choices=("throughput", "failures", "lost", "prefixes", "pools"))
     args = parser.parse_args()
     args.counts = [int(n) for n in (args.counts or f"1,{args.replicas}").split(",")]
     with tempfile.TemporaryDirectory() as folder:
@@ -433,7 +523,7 @@ def main() -> None:
         options: dict[str, Any] = {"slots": args.slots, "context": args.context}
         if args.only in (None, "throughput"):
             throughput(path, options, args)
-        if args.only in (None, "failures"):
+        if args.only in (None, "failures", "lost"):
             failures(path, options, args)
         if args.only in (None, "prefixes"):
             prefixes(path, options, args)

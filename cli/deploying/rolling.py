@@ -69,7 +69,8 @@ class Rolling:
             }
             self._shrink(self.engines - moved)
             self._bound(self._new, moved, moved)
-            self._until(lambda n=moved: self._ready(self._new) >= n, f"{self._new} has no {moved} engines")
+            if self._grown(self._new, moved) < moved:
+                raise DeviceError(f"{self._new} has no {moved} engines within {self._seconds:g} s")
 
     def finish(self) -> int:
         """The old version is served no more: the new one has its last place too, and is scaled as its table
