@@ -6,6 +6,7 @@ by engine in its places. The server is a real one; no cluster.
 from __future__ import annotations
 
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,3 +167,15 @@ def test_one_engine_is_not_replaced_in_place(tmp_path: Path) -> None:
         assert "tiny-2 has all requests" in done
     finally:
         made.close()
+
+
+def test_every_alias_of_a_deployment_has_its_webhook() -> None:
+    """A rollback while a version is tried is told as a verdict is."""
+    made = FrontActor("127.0.0.1")
+    try:
+        made._upgrade = UPGRADE.model_copy(update={"webhook": "https://hook"})
+        made._tables, made._weights = {"a": {"path": "a.gguf"}}, {"tiny": {"a": 1.0}}
+        made._write()
+        assert tomllib.loads(made._config.read_text())["aliases"]["tiny"]["webhook"] == "https://hook"
+    finally:
+        made.stop()
