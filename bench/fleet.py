@@ -5,15 +5,24 @@ one replica computes and another answers. `python bench/fleet.py -m MODEL [--rep
 Each failure happens while all clients read. Pause: the longest time between two tokens of an answer, of those
 that lost their engine and of the others. Back: seconds until all members answer again. Every answer is
 compared with that of one engine.
+
+Throughput is that of steps in which all streams decode: tokens that reach this process from the moment when
+all answer until the first answer ends, so that no prompt is in the time; answers are read afterwards. With
+`--each N` every replica has N streams, and with `--devices` a device of its own:
+
+    python bench/fleet.py -m MODEL --only throughput --counts 1,2,4 --devices cuda:0,cuda:1,cuda:2,cuda:3 \\
+        --each 64 --prompt 32 --tokens 512
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -32,7 +41,7 @@ from satchel.runtime.fleet.router import LeastTime, RoundRobin, RoutingPolicy
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 STEP = 0.002  # seconds between two looks
 
 
@@ -104,16 +113,82 @@ def busiest(fleet: Fleet) -> Any:
     return max(fleet.members.values(), key=lambda member: len(member.service.requests))
 
 
-def throughput(path: Path, options: dict[str, Any], counts: list[int], args: argparse.Namespace) -> None:
-    print("| replicas | clients | tokens/s | of one |\n|---:|---:|---:|---:|")
-    one = 0.0
-    for count in counts:
-        with Model.load(path, **options, worker="process", replicas=count) as model:
-            driven(model, crowd(args.clients, args.prompt, 4))  # compiles the plans
-            clients = crowd(args.clients, args.prompt, args.tokens)
-            rate = args.clients * args.tokens / driven(model, clients)
-            one = one or rate
-            print(f"| {count} | {args.clients} | {rate:,.0f} | {rate / one:.2f} |", flush=True)
+HEAD = "| replicas | streams | routing | at each | tokens/s | of one | between tokens | this process |"
+
+
+def throughput(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
+    """Tokens per second of 1 and more replicas. At each: how many streams each replica had. This process:
+    its processor seconds for each second, of which it has one thread's worth at most for Python.
+    """
+    print(f"{HEAD}\n|---:|---:|---|---|---:|---:|---:|---:|", flush=True)
+    one, devices = 0.0, args.devices.split(",") if args.devices else []
+    for count in args.counts:
+        how = {**options, "worker": "process", "replicas": count}
+        if args.each:
+            how |= {"slots": args.each, "context": args.prompt + args.tokens + 16}
+        if devices:
+            how["device"] = ",".join(devices[:count])
+        streams = count * args.each if args.each else args.clients
+        with Model.load(path, **how) as model:
+            policies: tuple[RoutingPolicy | None, ...] = (None,)
+            if model.fleet is not None:
+                policies = (RoundRobin(), LeastTime(holders=model.fleet.holders.of))
+            for policy in policies:
+                if model.fleet is not None and policy is not None:
+                    model.fleet.policy = policy
+                together(model, crowd(streams, args.prompt, 8))  # compiles the plans
+                told = max(
+                    (together(model, crowd(streams, args.prompt, args.tokens)) for _ in range(args.rounds)),
+                    key=lambda found: found.rate,
+                )
+                one = one or told.rate
+                name = {RoundRobin: "in turns", LeastTime: "by time"}.get(type(policy), "")
+                at = "+".join(map(str, told.at_each))
+                print(
+                    f"| {count} | {streams} | {name} | {at} | {told.rate:,.0f} | {told.rate / one:.2f} "
+                    f"| {1e3 * told.between:.2f} ms | {told.processor:.2f} |",
+                    flush=True,
+                )
+
+
+@dataclass(frozen=True)
+class Together:
+    """How fast streams decoded that all did at once. between: mean seconds between two tokens of a stream.
+    processor: seconds of this process for each second.
+    """
+
+    rate: float
+    between: float
+    at_each: tuple[int, ...]
+    processor: float
+
+
+def together(model: Model, clients: list[Client]) -> Together:
+    """Starts all streams, and counts while all decode."""
+    replies = [
+        model.generate(client.ids, max_tokens=client.tokens, sampling=GREEDY, ignore_eos=True)
+        for client in clients
+    ]
+    handles = [handle for reply in replies if (handle := reply.start()) is not None]
+    sequences = [handle.seq for handle in handles]
+
+    def made() -> int:
+        return sum(seq.generated for seq in sequences)
+
+    def ended() -> bool:
+        return any(seq.finish for seq in sequences)
+
+    wait(lambda: ended() or all(seq.generated for seq in sequences))
+    fleet = model.fleet
+    at = [len(m.service.requests) for m in fleet.members.values()] if fleet else [len(clients)]
+    began, before, used = time.perf_counter(), made(), time.process_time()
+    wait(ended)
+    seconds, tokens = time.perf_counter() - began, made() - before
+    used = time.process_time() - used
+    for reply in replies:
+        reply.read()
+    between = len(clients) * seconds / max(1, tokens)
+    return Together(tokens / seconds, between, tuple(at), used / seconds)
 
 
 class Failure:
@@ -219,6 +294,89 @@ def cut(path: Path, options: dict[str, Any], wanted: list[list[int]], args: argp
                 Failure(name, act).run(model, wanted, args)
 
 
+FRONT = """
+import json, sys
+import fleet
+from satchel import Model
+path, names, key, asked = sys.argv[1:]
+with Model.load(path, engine_host=names, device_key=key, **json.loads(asked)["options"]) as model:
+    print("ready", flush=True)
+    clients = [fleet.Client(ids, tokens) for ids, tokens in json.loads(asked)["clients"]]
+    fleet.driven(model, clients, lambda: print("answering", flush=True))
+    print(json.dumps([client.got for client in clients]), flush=True)
+    sys.stdin.read()
+"""
+
+
+def front(path: Path, options: dict[str, Any], wanted: list[list[int]], args: argparse.Namespace) -> None:
+    """The program that routes to two hosts is killed while it answers, and begun anew at once: its clients
+    ask it again. Their pause is from the kill until the new one answers.
+    """
+    import net_hosts
+
+    clients = [(c.ids, c.tokens) for c in crowd(args.clients, args.prompt, args.tokens)]
+    asked = json.dumps({"options": options, "clients": clients})
+
+    def begun() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", FRONT, str(path), names, str(key), asked]
+        paths = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+
+    def said(program: subprocess.Popen[str]) -> str:
+        assert program.stdout is not None
+        return program.stdout.readline().strip()
+
+    with tempfile.TemporaryDirectory() as folder:
+        key = net_hosts.key_in(Path(folder))
+        with net_hosts.EngineHost(key) as first, net_hosts.EngineHost(key) as second:
+            names = f"{first.name},{second.name}"
+            with begun() as one:
+                assert (said(one), said(one)) == ("ready", "answering")
+                one.kill()
+            killed = time.perf_counter()
+            with begun() as other:
+                assert said(other) == "ready"
+                back = time.perf_counter() - killed
+                assert said(other) == "answering"
+                pause = time.perf_counter() - killed
+                got = json.loads(said(other))
+                other.kill()
+    equal = sum(a == b for a, b in zip(got, wanted, strict=True))
+    print(
+        f"| the program that routes killed, and begun anew | {equal} of {len(wanted)} | 0 | {len(wanted)} "
+        f"| {pause:.2f} s | | {back:.2f} s |",
+        flush=True,
+    )
+
+
+def head(path: Path, options: dict[str, Any], wanted: list[list[int]], args: argparse.Namespace) -> None:
+    """Ray's head is lost for `silent` seconds and more, while engines on two nodes answer."""
+    import ray_clusters
+
+    if ray_clusters.MISSING:
+        print(f"(Ray's head: {ray_clusters.MISSING})")
+        return
+    with ray_clusters.cluster(nodes=2, cpus=1) as cluster:
+        how = {**options, "threads": 1, "ray": cluster.address, "replicas": "2..2"}
+        with Model.load(path, **how) as model:
+            fleet = fleet_of(model)
+            wait(lambda: sum(m.usable for m in list(fleet.members.values())) == 2)
+            driven(model, crowd(args.clients, args.prompt, 4))
+
+            def act(fleet: Fleet, model: Model) -> None:
+                cluster.head_node.kill_gcs_server()
+                threading.Timer(2 * args.silent, cluster.head_node.start_gcs_server).start()
+
+            name = f"Ray's head lost for {2 * args.silent:g} s"
+            Failure(name, act, lambda fleet: True).run(model, wanted, args)
+
+
 def poison(token: int) -> Callable[[Fleet, Model], None]:
     """A request with the token twice in a row, which ends a process of tests/support/crashing_child.py."""
     kept = []  # a reply that nobody holds is cancelled
@@ -232,12 +390,17 @@ def poison(token: int) -> Callable[[Fleet, Model], None]:
 
 
 def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:
+    """All of them; of `--only lost` those of what begins and routes."""
     with Model.load(path, **options, worker="process") as one:
         clients = crowd(args.clients, args.prompt, args.tokens)
         driven(one, clients)
     wanted = [client.got for client in clients]
     print("| failure | answers equal | processes lost | moved | their pause | others' pause | back |")
     print("|---|---:|---:|---:|---:|---:|---:|")
+    front(path, options, wanted, args)
+    head(path, options, wanted, args)
+    if args.only == "lost":
+        return
     how = {**options, "replicas": args.replicas}
     with Model.load(path, **how) as model:
         driven(model, crowd(args.clients, args.prompt, 4))
@@ -348,14 +511,19 @@ def main() -> None:
     parser.add_argument("--talks", type=int, default=8)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--prefix", type=int, default=256, help="tokens that a conversation begins with")
-    parser.add_argument("--only", choices=("throughput", "failures", "prefixes", "pools"))
+    parser.add_argument("--counts", help="replicas whose throughput is measured, such as 1,2,4")
+    parser.add_argument("--each", type=int, default=0, help="streams and slots of each replica; 0: --clients")
+    parser.add_argument("--devices", default="", help="of the replicas, one each, such as cuda:0,cuda:1")
+    parser.add_argument("--rounds", type=int, default=2, help="of which the fastest throughput is told")
+    parser.add_argument("--only", choices=("throughput", "failures", "lost", "prefixes", "pools"))
     args = parser.parse_args()
+    args.counts = [int(n) for n in (args.counts or f"1,{args.replicas}").split(",")]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(args.model) if args.model else _tiny(Path(folder))
         options: dict[str, Any] = {"slots": args.slots, "context": args.context}
         if args.only in (None, "throughput"):
-            throughput(path, options, [1, args.replicas], args)
-        if args.only in (None, "failures"):
+            throughput(path, options, args)
+        if args.only in (None, "failures", "lost"):
             failures(path, options, args)
         if args.only in (None, "prefixes"):
             prefixes(path, options, args)

@@ -90,7 +90,7 @@ class Counts(Collector):
         self.members = [(model, one) for model, fleet in found for one in fleet.facts()]
         self.moved = [(model, fleet.moved) for model, fleet in found]
         self.moves = [(model, fleet.meter.facts()) for model, fleet in found]
-        self.scaling = [(model, fleet.scaling()) for model, fleet in found if fleet.scaling]
+        self.scaling = [(model, fleet.scaling.facts()) for model, fleet in found if fleet.scaling]
         self.requests, self.active = dict(traffic.requests), traffic.active
         self.times = {
             name: {route: histogram.value() for route, histogram in by_route.items()}

@@ -15,6 +15,11 @@ from satchel.errors import DeviceError, RequestError
 if TYPE_CHECKING:
     from satchel.cli.deploying.plan import Deployment
 
+UPGRADES = {  # by [upgrade] in_place
+    "auto": "beside the version that serves; engine by engine in its places where the cluster has no room",
+    "always": "engine by engine, in the places of the version that serves",
+    "never": "beside the version that serves",
+}
 LATEST = 20  # lines of the server's log that are shown where it failed
 
 
@@ -32,7 +37,7 @@ def deploy(
     """Deploy a fleet on a Ray cluster: a server, and engines for its models.
 
     A model whose table or file changed is replaced while requests go on: the new version loads beside the old
-    one and gets a share of the requests; if it fails it is taken back.
+    one, or engine by engine in its places, and gets a share of the requests; if it fails it is taken back.
 
     Examples:
         satchel deploy fleet.toml --dry-run
@@ -69,6 +74,7 @@ def shown(plan: Deployment) -> dict[str, Any]:
             "replicas": model.replicas,
             "each": {"bundles": model.order.bundles, "strategy": model.order.strategy},
             "devices": model.order.devices,
+            "upgrade": UPGRADES[plan.upgrade.in_place],
         }
         for model in plan.models.values()
     }
@@ -127,6 +133,7 @@ class Front:
             "upgrade": plan.upgrade.model_dump(),
             "versions": plan.versions,
             "tables": plan.tables(),
+            "orders": plan.orders(),
         }
         try:
             done: list[str] = self._done(actor.deploy.remote(given))

@@ -20,17 +20,21 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from satchel.cli.deploying.plan import UpgradeTable, config_text
+from satchel.cli.deploying.rolling import Rolling
 from satchel.errors import DeviceError, SatchelError
 from satchel.errors.threads import begin
 from satchel.runtime.children import Child, interpreter, start
 from satchel.runtime.fleet.comparison import PROMOTE, TAKE_BACK
+from satchel.runtime.ray.orders import EngineOrder
+from satchel.runtime.ray.room import has_room
 
+Room = Callable[[Mapping[str, Any], float], bool]
 LINES = 200  # of the server's log that are kept
 PAUSE = 0.5  # seconds between two questions
 STARTING = 120.0  # seconds that a server has until it listens
@@ -38,10 +42,18 @@ ANSWER = 30.0  # seconds for an answer, besides loads
 COMPARED = ("shadow_share", "most_divergence", "least_agreement", "least_compared", "most_compared")
 
 
-class FrontActor:
-    """host: the address on which the server listens."""
+def cluster_has_room(order: Mapping[str, Any], seconds: float) -> bool:
+    """Whether this actor's cluster has room for a version, as Deployment.orders() tells of it."""
+    return has_room(EngineOrder(**order["order"]), order["count"], seconds)
 
-    def __init__(self, host: str) -> None:
+
+class FrontActor:
+    """host: the address on which the server listens. room: whether there is room for the engines of a version
+    beside those that run, or comes within some seconds.
+    """
+
+    def __init__(self, host: str, room: Room = cluster_has_room) -> None:
+        self._room = room
         self._host, self._folder = host, TemporaryDirectory(prefix="satchel-front-")
         self._config = Path(self._folder.name) / "config.toml"
         self._server: Child | None = None
@@ -61,7 +73,7 @@ class FrontActor:
     def deploy(self, given: dict[str, Any]) -> list[str]:
         """Serves what a file says: the first time all of it, later what changed, one model after another.
         Returns what was done. Raises DeviceError for a version that was taken back; the others stay.
-        given: front, upgrade, versions, tables, as Deployment has them.
+        given: front, upgrade, versions, tables, orders, as Deployment has them.
         """
         if not self._lock.acquire(blocking=False):
             raise DeviceError(f"another deployment is under way: {self._doing}")
@@ -84,7 +96,7 @@ class FrontActor:
                     if first:
                         self._load(version)
                     else:
-                        self._replace(name, version, given["tables"][version])
+                        self._replace(name, version, given["tables"][version], given["orders"].get(version))
                 except SatchelError as error:
                     failed.append(str(error))
             if failed:
@@ -159,8 +171,10 @@ class FrontActor:
             name: {"versions": versions, "rollback_errors": upgrade.errors, "window": upgrade.window}
             for name, versions in self._weights.items()
         }
+        for alias in aliases.values() if upgrade.webhook else ():
+            alias["webhook"] = upgrade.webhook
         for name, version in self._shadows.items():
-            aliases[name] |= {"shadow": version, "webhook": upgrade.webhook}
+            aliases[name]["shadow"] = version
             aliases[name] |= {key: getattr(upgrade, key) for key in COMPARED}
         text = config_text({**self._front, "host": self._host}, self._tables, aliases)
         tomllib.loads(text)
@@ -190,21 +204,32 @@ class FrontActor:
 
     # Versions
 
-    def _replace(self, name: str, version: str, table: dict[str, Any]) -> None:
+    def _replace(
+        self, name: str, version: str, table: dict[str, Any], order: Mapping[str, Any] | None
+    ) -> None:
         """Serves a version of a model in place of the one before, by steps. Takes it back if it fails."""
         before = self._weights.get(name)
         if before is not None and set(before) == {version}:
             return
-        tables = dict(self._tables)
-        self._tables[version] = table
-        self._weights[name] = {**before, version: 0.0} if before else {version: 1.0}
+        tables, rolling = dict(self._tables), None
         try:
+            rolling = self._rolling(before, table, order)
+            self._tables[version] = {**table, "replicas": rolling.replicas} if rolling else table
+            self._weights[name] = {**before, version: 0.0} if before else {version: 1.0}
             self._serve()
+            if rolling:
+                self._doing = f"{version} gets the place of one of {rolling.engines} engines"
+                self._events.append(self._doing)
+                rolling.make_room()
             self._load(version)
+            if rolling:
+                rolling.begin(version)
             if before and self._upgrade.judge == "divergence":
                 self._compare(name, version)
             if before:
                 self._try(name, version, before)
+            if rolling:
+                self._roll(name, version, rolling)
         except SatchelError as error:
             self._shadows.pop(name, None)
             self._events.append(f"{version} was taken back: {error}")
@@ -212,14 +237,58 @@ class FrontActor:
             if before:
                 self._weights[name] = before
             else:
-                del self._weights[name]
+                self._weights.pop(name, None)
             self._serve()
+            if rolling:
+                self._give_back(rolling)
             raise DeviceError(f"{version} was taken back: {error}") from None
         self._weights[name] = {version: 1.0}
         for old in before or ():
             self._tables.pop(old, None)
         self._serve()
-        self._events.append(f"{version} has all requests")
+        on = f", on {rolling.finish()} engines" if rolling else ""
+        self._events.append(f"{version} has all requests{on}")
+
+    def _rolling(
+        self,
+        before: Mapping[str, float] | None,
+        table: Mapping[str, Any],
+        order: Mapping[str, Any] | None,
+    ) -> Rolling | None:
+        """How a version takes the places of the one before, where it does not load beside it."""
+        way = self._upgrade.in_place
+        if not before or way == "never" or order is None:
+            return None
+        if way == "auto" and self._room(order, self._upgrade.room_seconds):
+            return None
+        old, replicas = next(iter(before)), table.get("replicas", 1)
+        try:
+            rolling = Rolling(self._ask, old, replicas, self._upgrade.load_seconds)
+        except DeviceError:
+            if way == "always":
+                raise
+            return None
+        # One engine has no other that answers meanwhile: the new version waits for room.
+        return rolling if rolling.possible or way == "always" else None
+
+    def _roll(self, name: str, version: str, rolling: Rolling) -> None:
+        """Moves one engine after another to the new version, and requests with them. Raises DeviceError where
+        it was rolled back meanwhile.
+        """
+        for weights in rolling.steps():
+            self._weights[name] = dict(weights)
+            self._doing = f"{version} has {weights[version]:.0%} of the requests"
+            self._events.append(self._doing)
+            self._serve()
+            self._check_kept(name, version)
+        self._check_kept(name, version)
+
+    def _give_back(self, rolling: Rolling) -> None:
+        """The version before has its engines again, as far as they come."""
+        try:
+            self._events.append(f"the version before has {rolling.undo()} engines again")
+        except SatchelError as error:
+            self._events.append(f"the version before has lost an engine: {error}")
 
     def _load(self, version: str) -> None:
         """Loads a version, for which its engines begin."""
@@ -280,12 +349,16 @@ class FrontActor:
         self._weights[name] = {**{old: (1 - share) * w for old, w in before.items()}, version: share}
         self._serve()
         while True:
-            _, record = self._record(name, version)
-            if record["rolled_back"]:
-                raise DeviceError(f"{record['failed']} of its {record['requests']} requests failed")
+            self._check_kept(name, version)
             if time.monotonic() >= end:
                 return
             time.sleep(PAUSE)
+
+    def _check_kept(self, name: str, version: str) -> None:
+        """Raises DeviceError where the version was rolled back."""
+        _, record = self._record(name, version)
+        if record["rolled_back"]:
+            raise DeviceError(f"{record['failed']} of its {record['requests']} requests failed")
 
     def _remove(self, name: str) -> None:
         for version in self._weights.pop(name):

@@ -8,6 +8,7 @@
     [upgrade]
     share = 0.1                   # of the requests, that a new version gets once it was found as good
     seconds = 60                  # for so long
+    in_place = "auto"             # engine by engine where there is no room for both versions
     [models.chat]                 # a path and load options, as in the server's configuration file
     path = "/models/chat-q4_k_m.gguf"
     replicas = "1..4"
@@ -33,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
+from satchel.runtime.placement.options import replica_range
 from satchel.runtime.ray.orders import LOCAL, EngineOrder, check_order, order_of
 from satchel.server.catalog import ModelTable
 
@@ -69,6 +71,10 @@ class UpgradeTable(BaseModel):
     errors: float = Field(default=0.2, gt=0, le=1)
     window: int = Field(default=20, ge=1, le=10_000)
     load_seconds: float = Field(default=900.0, gt=0)  # within which it must have loaded
+    # Whether it takes the places of the old one's engines, one after another (rolling.py), or loads beside
+    # them. auto: the former where the cluster has no room for its engines within `room_seconds`.
+    in_place: Literal["auto", "always", "never"] = "auto"
+    room_seconds: float = Field(default=10.0, ge=0)
 
 
 class FileTables(BaseModel):
@@ -105,6 +111,13 @@ class Deployment:
     def versions(self) -> dict[str, str]:
         """The version of each model."""
         return {name: model.version for name, model in self.models.items()}
+
+    def orders(self) -> dict[str, dict[str, Any]]:
+        """By version: what an engine reserves, and how many begin at once."""
+        return {
+            model.version: {"order": model.order.as_json(), "count": replica_range(model.replicas)[0]}
+            for model in self.models.values()
+        }
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """[models.VERSION] by version."""

@@ -33,7 +33,6 @@ from satchel.runtime.scheduler.fair import KNOWN, Fair
 from satchel.runtime.speculative import Speculator
 
 T = TypeVar("T")
-LANE_STEPS = 16  # steps over which the slowest device's part of a step is averaged
 PATIENCE = 0.1  # seconds between checks that the engine thread, for which a caller waits, is alive
 
 
@@ -503,9 +502,6 @@ class Service:
         tokens, batch = self._tokens(step), step.batch
         # Seconds of the step alone: compiling the plan of a new bucket happens once and predicts nothing.
         now, seconds = self.clock(), timing.last
-        if self.scheduler.lanes > 1 and seconds > 0:
-            part, before = max(timing.devices.values()) / seconds, self.scheduler.slowest
-            self.scheduler.slowest = before + (part - before) / LANE_STEPS if before else part
         if self._straggler is not None:
             self._straggler.step(seconds)
         # The step before may have ended a sequence after this step was launched: drop its rows.

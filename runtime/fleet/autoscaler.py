@@ -66,7 +66,7 @@ class Autoscaler:
         self._fleet, self._clock = fleet, clock
         self._source: EngineSource = source or HereSource(fleet)
         self._scaler, self._over = Scaler(limits, clock()), threading.Event()
-        self._told = ""
+        self._told, self._lock = "", threading.Lock()  # the lock guards the scaler
 
     def begin(self) -> None:
         """Starts the thread that looks."""
@@ -82,13 +82,22 @@ class Autoscaler:
             limits.least, limits.most, scaler.last.replicas, pending, limits.aim, scaler.wait, scaler.start
         )
 
+    def bound(self, least: int, most: int) -> None:
+        """Keeps the fleet between these numbers of members; the next look begins or drains what that takes.
+        Raises RequestError where they contradict themselves.
+        """
+        with self._lock:
+            self._scaler.bound(least, most, self._clock())
+
     def look(self) -> None:
         """One look, and what follows of it."""
         if self._fleet.closed:
             return
-        before = self._scaler.last.replicas
-        steps = self._scaler.step([*self._members(), *self._source.pending()], self._clock())
-        now, path = self._scaler.last.replicas, self._fleet.path.name
+        seen = [*self._members(), *self._source.pending()]
+        with self._lock:
+            before = self._scaler.last.replicas
+            steps = self._scaler.step(seen, self._clock())
+            now, path = self._scaler.last.replicas, self._fleet.path.name
         if now != before:
             LOG.info("%s: %d replicas in place of %d: a new prompt would wait %.2f s",
                      path, now, before, self._scaler.wait)  # fmt: skip

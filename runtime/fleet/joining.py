@@ -81,5 +81,5 @@ def scaled(fleet: Fleet, options: Options, source: EngineSource | None = None) -
     least, most = replica_range(options.replicas)
     autoscaler = Autoscaler(fleet, Limits(least, most, options.replica_wait), source)
     fleet.attach(autoscaler.close)
-    fleet.scaling = autoscaler.facts
+    fleet.scaling = autoscaler
     return autoscaler

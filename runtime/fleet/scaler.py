@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from satchel.runtime.fleet.autoscale import Decision, Limits, check, wanted
 
@@ -51,6 +51,16 @@ class ScalingFacts:
     start_seconds: float  # of a cold start, mean; 0: none was seen
 
 
+class Scaling(Protocol):
+    """What scales a fleet."""
+
+    def facts(self) -> ScalingFacts:
+        """How it is scaled now."""
+
+    def bound(self, least: int, most: int) -> None:
+        """Keeps the fleet between these numbers of members from now on. Raises RequestError for none."""
+
+
 @dataclass(slots=True)
 class Scaler:
     """limits: of the fleet. now: the time at which it begins, with `least` members."""
@@ -73,6 +83,14 @@ class Scaler:
     def start(self) -> float:
         """Mean seconds of a cold start: from the beginning of a member until it served; 0: none was seen."""
         return sum(self._starts.values()) / len(self._starts) if self._starts else 0.0
+
+    def bound(self, least: int, most: int, now: float) -> None:
+        """Other limits, from now on. Raises RequestError where they contradict themselves."""
+        limits = self.limits._replace(least=least, most=most)
+        check(limits)
+        self.limits, replicas = limits, min(max(self.last.replicas, least), most)
+        if replicas != self.last.replicas:
+            self.last = Decision(replicas, now)
 
     def step(self, seen: Sequence[Seen], now: float) -> Steps:
         """What is to be done now."""

@@ -13,6 +13,7 @@ from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
+from satchel.runtime.scheduler.lane_count import LaneCount
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.prefix_wait import waits_for_prefix
 from satchel.runtime.scheduler.sequence import Batch, Sequence
@@ -26,7 +27,7 @@ from satchel.runtime.scheduler.shares import (
     slots_of,
     split,
 )
-from satchel.runtime.scheduler.steptime import LEARNED, Load, StepTime
+from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import Key, order
 from satchel.runtime.scheduler_limits import SMALL, SchedulerLimits
 
@@ -52,8 +53,7 @@ class Scheduler:
     """Every sequence that has not ended is in `waiting` or in `running`, once.
 
     lanes: the most steps that may be under way, each planned before those before it have ended.
-    weighs: of these, as many are used as pay by what steps take; else all that have a sequence.
-    slowest: the part of a step's seconds that its slowest device takes.
+    weighs: of these, as many are used as pay by what was measured; else all that have a sequence.
     """
 
     def __init__(self, engine: Slots, slots: int, limits: SchedulerLimits | None = None) -> None:
@@ -67,7 +67,7 @@ class Scheduler:
         self._names = NAMES  # number of known clients and users at which unused ones are dropped
         self._others_next = False  # the last step was one of the sequences that need not run alone
         self._turn = 0  # decoded tokens so far: sequences that do not fit into one step take turns by it
-        self.lanes, self.weighs, self.slowest = 1, True, 0.0
+        self.lanes, self.weighs, self._lane_count = 1, True, LaneCount()
 
     def check(self, request: GenerateRequest, coming: int = 0, clients: abc.Iterable[str] = ()) -> None:
         """Raises RequestError if the queue is full or the request can never run. Thread-safe: of what steps
@@ -156,23 +156,17 @@ class Scheduler:
         return sum(self.engine.pages.missing(slot, end) for slot, end in short)
 
     def _of_lane(self, every: abc.Sequence[Sequence]) -> list[Sequence]:
-        """The part of the decoding sequences that goes into the next step, none of them under way."""
-        most = -(-len(every) // self.lanes_for(every))
-        return [seq for seq in every if not seq.underway][:most]
-
-    def lanes_for(self, decoding: abc.Sequence[Sequence]) -> int:
-        """Lanes in which these sequences get their tokens soonest. In each lane's time the slowest device
-        computes the rows of all lanes, and a row passes all devices.
+        """The part of the decoding sequences that goes into the next step, none of them under way; none while
+        fewer have come back than a lane has, so that steps that parted in another way come together again.
         """
-        rows, read = len(decoding), sum(s.num_computed_tokens for s in decoding)
+        free = [seq for seq in every if not seq.underway]
+        lanes = self.lanes_for(len(every))
+        return free[: -(-len(every) // lanes)] if len(free) >= len(every) // lanes else []
+
+    def lanes_for(self, rows: int) -> int:
+        """Lanes among which so many decoding sequences are divided."""
         most = max(1, min(self.lanes, rows))
-        if not self.weighs or self.time.steps < LEARNED:
-            return most
-        times = {
-            n: max(1.0, n * self.slowest) * self.time.seconds(Load(-(-rows // n), 0, read // n))
-            for n in range(1, most + 1)
-        }
-        return min(times, key=lambda n: (times[n], n))
+        return self._lane_count.of(rows, most) if self.weighs else most
 
     def _apart(self, batch: Batch) -> Batch:
         """The step, or a part of it where a sequence must run alone: that one and the others take turns."""
@@ -351,6 +345,8 @@ class Scheduler:
         """Notes what a step did, and gives the sequences that ended. tokens: those that it sampled, in the
         order of the batch.
         """
+        if self.lanes > 1:
+            self._lane_count.ended(len(batch) if all(seq.decoding for seq in batch) else 0, now)
         if all(entry.decodes for entry in batch.values()):  # as loads_of() and parts(), with less to add up
             read = [seq.num_computed_tokens for seq in batch]
             self.time.learn(Load(len(read), 0, sum(read)), seconds)

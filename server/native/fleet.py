@@ -1,5 +1,5 @@
-"""GET /fleet, and the routes under /fleet/members: the replicas of a loaded model, which join and leave while
-requests run.
+"""GET /fleet, POST /fleet/scaling, and the routes under /fleet/members: the replicas of a loaded model, which
+join and leave while requests run.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ class LeaveBody(Body):
     model: str = Field(default="", max_length=1000)
 
 
+class ScaleBody(Body):
+    model: str = Field(default="", max_length=1000)
+    least: int = Field(ge=1, le=10_000)  # replicas
+    most: int = Field(ge=1, le=10_000)
+
+
 @router.get("/fleet")
 @needs(ADMIN)
 async def fleet(request: Request, model: ModelName = "") -> JsonObject:
@@ -46,9 +52,27 @@ async def fleet(request: Request, model: ModelName = "") -> JsonObject:
             "model": lease.name,
             "waiting": found.waiting,
             "requests_moved": found.moved,
-            "scaling": asdict(found.scaling()) if found.scaling else None,
+            "scaling": asdict(found.scaling.facts()) if found.scaling else None,
             "members": [_told(member, found) for member in list(found.members.values())],
         }
+
+
+@router.post("/fleet/scaling")
+@needs(ADMIN)
+async def scale(request: Request, body: ScaleBody) -> JsonObject:
+    """Keeps a model between these numbers of replicas until it is unloaded; between them its load decides."""
+    async with models_of(request).look(body.model) as lease:
+        scaling = fleet_of(lease).scaling
+        if scaling is None:
+            line = (
+                f"{lease.name} has a fixed number of replicas: --replicas 1..4 begins as many as are needed"
+            )
+            raise Problem("conflict", line, "model", "not_scaled")
+        try:
+            scaling.bound(body.least, body.most)
+        except RequestError as error:
+            raise Problem("invalid", str(error), "least") from None
+        return asdict(scaling.facts())
 
 
 @router.post("/fleet/members")

@@ -14,6 +14,7 @@ pytest.importorskip("fastapi")
 from satchel.cli.deploying.plan import config_text, read_plan
 from satchel.cli.main import main
 from satchel.errors import RequestError
+from satchel.runtime.ray.orders import EngineOrder
 
 FILE = """
 [fleet]
@@ -50,6 +51,18 @@ def test_what_each_engine_reserves(file: Path, capsys: pytest.CaptureFixture[str
     assert small["devices"] == "cuda:0+cuda:1" and small["replicas"] == "1..4"
     assert large["each"] == {"bundles": [{"CPU": 8.0}] * 2, "strategy": "STRICT_SPREAD"}
     assert large["devices"] == "cpu" and large["path"] == str(file.parent / "large.gguf")
+    assert "engine by engine in its places where the cluster has no room" in small["upgrade"]
+    file.write_text(FILE + '[upgrade]\nin_place = "never"')
+    assert main(["deploy", str(file), "--dry-run"]) == 0
+    small, large = json.loads(capsys.readouterr().out)["models"].values()
+    assert small["upgrade"] == large["upgrade"] == "beside the version that serves"
+
+
+def test_what_a_version_begins_with(file: Path) -> None:
+    plan = read_plan(file)
+    small, large = (plan.orders()[plan.versions[name]] for name in ("small", "large"))
+    assert (small["count"], EngineOrder(**small["order"])) == (1, plan.models["small"].order)
+    assert (large["count"], large["order"]["stages"]) == (1, 2)
 
 
 def test_a_version_changes_with_its_table_and_its_file_alone(file: Path) -> None:
@@ -86,6 +99,12 @@ def test_the_servers_configuration_has_the_tables(file: Path) -> None:
         ("ray_gpus = 2.0", "ray_gpu = 2", r"\[models\.small\] ray_gpu: Extra inputs"),
         ("ray_cpus = 8.0", "ray_cpus = 0.0", r"\[models\.large\] ray_cpus and ray_gpus are 0"),
         ('replicas = "1..4"', 'replicas = "4..1"', r"\[models\.small\] .*replicas is '4\.\.1'"),
+        ('replicas = "1..4"', 'replicas = "auto"', r"\[models\.small\] replicas is 'auto': with ray"),
+        (
+            "[models.small]",
+            "[upgrade]\nin_place = true\n[models.small]",
+            r"upgrade\.in_place: Input should be",
+        ),
         ("[models.small]", "[models.'a/b']", r"\[models\.a/b\]: expected a name"),
         ("[fleet]", "[fleet", r"fleet\.toml: no TOML"),
     ],

@@ -118,6 +118,8 @@ def test_members_join_and_leave_over_http(url: str) -> None:
     assert missing.status_code == 404 and "there is no member 'none'" in missing.text
     wrong = httpx.post(f"{url}/fleet/members", json={"device": "a,a"})
     assert wrong.status_code == 400 and "different names" in wrong.text
+    fixed = httpx.post(f"{url}/fleet/scaling", json={"least": 1, "most": 3})
+    assert fixed.status_code == 409 and "a fixed number of replicas" in fixed.text
     assert len(members(url)) == 1
     httpx.post(f"{url}/fleet/members", json={})
     until(lambda: ready(url) == 2, "there are two again")

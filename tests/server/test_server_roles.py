@@ -54,6 +54,7 @@ KEYS = {"api_keys": (USER_KEY,), "admin_keys": (ADMIN_KEY,)}
 ADMINS = {
     ("POST", "/models/load"), ("POST", "/models/unload"), ("POST", "/config/reload"), ("GET", "/aliases"),
     ("POST", "/lora-adapters"), ("POST", "/props"), ("GET", "/metrics"), ("GET", "/fleet"),
+    ("POST", "/fleet/scaling"),
     ("POST", "/fleet/members"), ("POST", "/fleet/members/{member}/drain"),
     ("POST", "/fleet/members/{member}/replace"), ("DELETE", "/fleet/members/{member}"),
     ("POST", "/api/pull"), ("POST", "/api/copy"), ("DELETE", "/api/delete"), ("POST", "/api/push"),

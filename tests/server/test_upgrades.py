@@ -104,6 +104,43 @@ def test_a_shadow_that_is_as_good_gets_all_requests_and_the_webhook_is_told(
         assert [event["change"] for event in alias.as_json()["changes"]] == ["promoted", "rolled back"]
 
 
+def promote(alias: Alias) -> None:
+    for _ in range(16):
+        alias.compare(Observation(0.01, 1.0), 0.1)
+
+
+def fail(alias: Alias) -> None:
+    promote(alias)
+    for _ in range(10):
+        alias.record("b", True, 0.1)
+
+
+def differ(alias: Alias) -> None:
+    for _ in range(16):
+        alias.compare(Observation(2.0, 1.0), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("promotes", "what", "changes"),
+    [
+        (True, promote, ["promoted"]),
+        (True, fail, ["promoted", "rolled back"]),
+        (True, differ, ["taken back"]),
+        (True, lambda alias: alias.cannot_compare("another vocabulary"), ["taken back"]),
+        (False, promote, ["would promote"]),
+        (False, differ, ["would take back"]),
+    ],
+)
+def test_each_change_is_told_to_the_webhook_once(promotes: bool, what: Any, changes: list[str]) -> None:
+    told = list[tuple[str, Any]]()
+    alias = judged(promotes, "https://hook", least_agreement=0.5, rollback_errors=0.3, window=10)
+    alias.tell = lambda url, event: told.append((url, event))
+    what(alias)
+    assert [event["change"] for _, event in told] == changes
+    assert all(url == "https://hook" and event["model"] == "b" for url, event in told)
+    assert [event for _, event in told] == list(alias.changes)
+
+
 def test_a_shadow_that_is_worse_or_fails_gets_no_more_copies() -> None:
     for seen in (Observation(2.0, 1.0), Observation(0.0, 0.2), None):
         alias = judged(True)

@@ -31,8 +31,6 @@ from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Scheduler
-from satchel.runtime.scheduler import Sequence as Request
 from satchel.runtime.speculative import Speculation, Speculator
 
 pytestmark = needs("remote")
@@ -323,26 +321,6 @@ def test_a_step_that_fails_ends_its_requests_and_the_engine_goes_on(pipeline: Pi
                 list(handle)
         program._turn = turn  # type: ignore[attr-defined]
         assert [(list(h), h.finish) for h in [service.submit(r) for r in wanted]] == alone
-
-
-def learned(engine: Engine, fixed: float, row: float, slowest: float) -> Scheduler:
-    """A scheduler whose steps take `fixed` seconds and `row` more for each decoded row."""
-    made = Scheduler(engine, engine.cache.slots)
-    made.lanes, made.slowest = engine.lanes, slowest
-    made.time.weights[:], made.time.steps = (fixed, row, row, 0.0), 1000
-    return made
-
-
-def test_as_many_lanes_are_used_as_pay(pipeline: Pipeline) -> None:
-    """Two lanes need the slowest device's time twice, each with half of the rows."""
-    with opened(TWO) as engine:
-        seqs = [Request(GenerateRequest([1, 2], 4, GREEDY), 0.0) for _ in range(6)]
-        assert learned(engine, 0.001, 0.001, 0.5).lanes_for(seqs) == 2
-        assert learned(engine, 0.001, 0.001, 0.5).lanes_for(seqs[:1]) == 1
-        assert learned(engine, 0.02, 0.0001, 0.8).lanes_for(seqs) == 1
-        given = learned(engine, 0.02, 0.0001, 0.8)
-        given.weighs = False
-        assert given.lanes_for(seqs) == 2
 
 
 def test_a_plan_tells_the_stages(

@@ -80,7 +80,7 @@ def test_a_range_begins_with_the_least_and_tells_how_it_is_scaled(path: Path) ->
     with Model.load(path, slots=2, threads=1, replicas="1..3", replica_wait=0.25) as model:
         fleet = fleet_of(model)
         assert len(fleet.members) == 1 and fleet.size == 3 and fleet.scaling is not None
-        facts = fleet.scaling()
+        facts = fleet.scaling.facts()
         assert (facts.least, facts.most, facts.wanted, facts.wait_aim) == (1, 3, 1, 0.25)
         assert fleet.facts()[0].start_seconds > 0
 

@@ -121,6 +121,23 @@ def test_what_is_pending_is_taken_back_before_members_are_drained() -> None:
     assert scaler.step(calm, 200.0) == Steps(drain=("3",))
 
 
+def test_other_limits_hold_from_the_next_look_whatever_was_changed_before() -> None:
+    house = House(LIMITS._replace(least=2))
+    house.seconds(2)
+    house.scaler.bound(4, 4, house.now)
+    assert house.second().begin == 2
+    house.seconds(30)
+    house.scaler.bound(1, 1, house.now)
+    assert len(house.second().drain) == 3
+    # A number that was set stays within wider limits, until the load asks for another.
+    house.scaler.bound(3, 4, house.now)
+    house.scaler.bound(1, 4, house.now)
+    house.seconds(30)
+    assert len(house.ready) == 3
+    with pytest.raises(RequestError, match="least = 2, most = 1"):
+        house.scaler.bound(2, 1, house.now)
+
+
 def test_limits_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(RequestError, match="least <= most"):
         Scaler(Limits(least=3, most=2), 0.0)

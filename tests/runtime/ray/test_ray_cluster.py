@@ -1,9 +1,11 @@
-"""Engines on a real Ray cluster of one machine: a head and raylets, of which some are killed. The answers are
-those of one engine, whatever happens to the cluster.
+"""Engines and deployed fleets on a real Ray cluster of one machine: a head and raylets, of which some are
+killed. The answers are those of one engine, whatever happens to the cluster.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,19 +18,38 @@ import pytest
 import ray_clusters as clusters
 from fleet_requests import fleet_of
 from tiny_file import write_model
-from waiting import until
+from waiting import SECONDS, joined, until
 
 from satchel import Model, Options
+from satchel.cli.main import main
+from satchel.runtime.children import interpreter
 from satchel.runtime.fleet.autoscaler import Autoscaler
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.fleet.router import RoundRobin
 from satchel.runtime.sampling import Sampling
 
-pytest.importorskip("ray", reason="ray is not installed: pip install 'satchel[ray]'")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a cluster of several nodes on one host")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="a cluster of several nodes on one host"),
+    pytest.mark.skipif(bool(clusters.MISSING), reason=clusters.MISSING),
+]
 WARM = Sampling(temperature=1.5, top_k=0, seed=11)
 LENGTH = 60
 JOINING = 240.0  # seconds at most for an engine: its actor, its process and the load begin one after another
+FILE = """
+[fleet]
+name = "chat"
+ray = "{address}"
+[front]
+port = 0
+[upgrade]
+seconds = 0
+least_agreement = 0.5
+least_compared = 16
+[models.tiny]
+path = "{path}"
+context = {context}
+slots = 2
+"""
 
 
 @pytest.fixture(scope="module")
@@ -93,64 +114,120 @@ def ready(fleet: Fleet) -> list[str]:
 
 
 def scaler_of(fleet: Fleet) -> Autoscaler:
-    found = fleet.scaling.__self__  # type: ignore[union-attr]
+    found = fleet.scaling
     assert isinstance(found, Autoscaler)
     return found
 
 
-def test_nodes_are_lost_and_come_and_the_fleet_follows(
-    cluster: Any, path: Path, wanted: list[list[int]]
+def test_an_engine_divides_its_layers_among_nodes(cluster: Any, path: Path, wanted: list[list[int]]) -> None:
+    """Two stages on two nodes: a placement group with a bundle on each."""
+    with on(cluster, path, ray_stages=2) as model:
+        assert answers(model, 4) == wanted[:4]
+        assert len(ready(fleet_of(model))) == 1
+
+
+def test_a_fleet_is_deployed_upgraded_rolled_back_and_ended(
+    cluster: Any, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Without a limit on the wait: on a busy machine it asks for a third engine, and then two are pending.
-    with on(cluster, path, replicas="2..3", replica_wait=1e6) as model:
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("uvicorn")
+    file = tmp_path / "fleet.toml"
+
+    def says(context: int, model: Path = path) -> None:
+        file.write_text(FILE.format(address=cluster.address, path=model, context=context))
+
+    def deploy(*words: str) -> tuple[int, str, str]:
+        """`satchel deploy` in this process: its exit status, and what it printed."""
+        import ray
+
+        capsys.readouterr()
+        try:
+            status = main(["deploy", str(file), *words])
+        finally:
+            ray.shutdown()
+        return (status, *capsys.readouterr())
+
+    def versions() -> dict[str, float]:
+        status, told, _ = deploy("--status")
+        assert status == 0
+        found: dict[str, float] = json.loads(told)["versions"]["tiny"]
+        return found
+
+    says(128)
+    command = [*interpreter(), "-m", "satchel", "deploy", str(file)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS)
+    assert made.returncode == 0, made.stderr
+    address = made.stdout.strip()
+    assert address.startswith("http://127.0.0.1:") and "has loaded" in made.stderr
+
+    def asked() -> str:
+        body = {"model": "tiny", "prompt": [104, 105, 106], "max_tokens": 8, "temperature": 0}
+        answer = httpx.post(f"{address}/v1/completions", json=body, timeout=SECONDS)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["choices"][0]["text"])
+
+    wanted = asked()
+    # A new version, while requests go on: none fails.
+    over, texts = threading.Event(), list[str]()
+
+    def ask() -> None:
+        while not over.wait(0.02):
+            texts.append(asked())
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        first = versions()
+        says(96)
+        status, _, told = deploy()
+        assert status == 0, told
+        assert "was found as good: over" in told
+        assert "10% of the requests" in told and "has all requests" in told
+        second = versions()
+        assert set(second.values()) == {1.0} and set(second) != set(first)
+        # One that no engine can load is taken back, and the old one goes on.
+        other = write_model(tmp_path / "other.gguf", seed=1)
+        says(96, other)
+        other.write_bytes(path.read_bytes()[:1000])
+        status, _, told = deploy()
+        assert status == 1 and "was taken back" in told, told
+        assert versions() == second
+    finally:
+        over.set()
+        joined(client, "the client")
+    assert set(texts) == {wanted}
+    assert deploy("--down")[0] == 0
+    status, _, told = deploy("--status")
+    assert status == 1 and "is not deployed" in told
+
+
+def test_a_fleet_follows_its_cluster(cluster: Any, path: Path, wanted: list[list[int]]) -> None:
+    """It grows, loses a node while that one answers, gets another, shrinks, and loses the head. The limits
+    stand in for the load, which the simulated clock's tests judge; they also allow no third engine, for which
+    there is no node.
+    """
+    with on(cluster, path, replicas="1..2", replica_wait=1e6) as model:
         fleet = fleet_of(model)
-        until(lambda: len(ready(fleet)) == 2, "two engines have joined", JOINING)
+        scaler = scaler_of(fleet)
+        scaler.bound(2, 2)
+        until(lambda: len(ready(fleet)) == 2, "a second has joined", JOINING)
         # The router may give all requests to one of them, where the machine made the other one's steps slow.
         fleet.policy = RoundRobin()
-        assert answers(model, 16) == wanted
-        # A node with an engine is killed while that one answers.
         before = ready(fleet)
         with asking(model) as rounds:
             until(lambda: all(m.service.requests for m in list(fleet.members.values())), "both work")
             cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
         assert all(found == wanted for found in rounds)
         until(lambda: len(ready(fleet)) == 1, "one is lost")
-        scaling = fleet.scaling
-        assert scaling is not None
-        until(lambda: len(scaling().pending) == 1, "another is begun, and waits for a node")
+        until(lambda: len(scaler.facts().pending) == 1, "another is begun, and waits for a node")
         clusters.add_node(cluster)
         until(lambda: len(ready(fleet)) == 2, "it has joined on the new node", JOINING)
         assert set(ready(fleet)) & set(before) and set(ready(fleet)) != set(before)
         assert answers(model, 16) == wanted
-
-
-def test_engines_are_added_and_drained(cluster: Any, path: Path, wanted: list[list[int]]) -> None:
-    """The limits stand in for the load, which the simulated clock's tests judge."""
-    with on(cluster, path, replicas="1..2", replica_wait=1e6) as model:
-        fleet = fleet_of(model)
-        scaler = scaler_of(fleet)
-        limits = scaler._scaler.limits
-        scaler._scaler.limits = limits._replace(least=2)
-        until(lambda: len(ready(fleet)) == 2, "a second has joined", JOINING)
-        fleet.policy = RoundRobin()
-        scaler._scaler.limits = limits._replace(least=1, most=1)
+        scaler.bound(1, 1)
         with asking(model) as rounds:
-            until(lambda: len(ready(fleet)) == 1, "one is drained")
+            until(lambda: len(fleet.members) == 1, "one is drained, and leaves")
         assert all(found == wanted for found in rounds)
-        until(lambda: len(fleet.members) == 1, "it has left")
-
-
-def test_an_engine_divides_its_layers_among_nodes(cluster: Any, path: Path, wanted: list[list[int]]) -> None:
-    """Two stages on two nodes: a placement group with a bundle on each."""
-    with on(cluster, path, ray_stages=2) as model:
-        fleet = fleet_of(model)
-        assert answers(model, 4) == wanted[:4]
-        assert len(ready(fleet)) == 1
-
-
-def test_the_head_is_lost_and_answers_go_on(cluster: Any, path: Path, wanted: list[list[int]]) -> None:
-    with on(cluster, path, replicas=1) as model:
-        assert answers(model, 4) == wanted[:4]
         cluster.head_node.kill_gcs_server()
         assert answers(model, 16) == wanted
         cluster.head_node.start_gcs_server()
