@@ -336,7 +336,7 @@ def test_a_device_that_fails_in_either_half_ends_everybody_once(engine: Engine, 
 
 
 def test_drafts_of_rows_with_biases_are_verified_as_ever(engine: Engine) -> None:
-    """With a speculator no step is launched ahead, but the device runs both halves of each."""
+    """With a speculator no step is launched ahead, and one verifies several tokens."""
     sampling = replace(GREEDY, logit_bias={17: 3.0})
     asked = GenerateRequest([4, 5, 6] * 6, 30, sampling)
     service = Service(engine)
@@ -345,7 +345,7 @@ def test_drafts_of_rows_with_biases_are_verified_as_ever(engine: Engine) -> None
     service = Service(engine, speculator=Speculator(Speculation(lookup=True)))
     with Steps(engine) as steps:
         assert list(service.submit(replace(asked, draft=4))) == alone
-    assert not steps.ahead and "sampling" in steps.events
+    assert not steps.ahead and 0 < len(steps.launched) < len(alone)
     service.close()
 
 
