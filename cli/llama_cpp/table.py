@@ -229,7 +229,9 @@ BOTH = (
     row(
         "-sp --special", "", refused("control tokens are never printed; /completion lists an answer's tokens")
     ),
-    row("--warmup --no-warmup", "", note("a loaded model has computed its plans, and answers at once")),
+    row(
+        "--warmup --no-warmup", "", server=same(), cli=note("the first answer makes the plans that it needs")
+    ),
     row("-mm --mmproj", "mm.gguf", PICTURES),
     row("-mmu --mmproj-url", "https://example.com/mm.gguf", PICTURES),
     row("--mmproj-auto --no-mmproj --no-mmproj-auto", "", note(f"{TEXT_ALONE}: no projector is loaded")),
