@@ -417,7 +417,7 @@ SERVER = (
         server=note("an answer may take any time; --body-timeout, --write-timeout limit slow clients"),
     ),
     row("--sse-ping-interval", "30", server=same("default: 15")),
-    row("--threads-http", "8", server=note("one event loop serves all connections")),
+    row("--threads-http", "8", server=note("--http-processes has processes write the streams")),
     row("--cache-prompt", "", server=PREFIXES),
     row("--no-cache-prompt", "", server=refused('a request\'s field says it: "cache_prompt": false')),
     row("--cache-reuse", "256", server=PREFIXES),
