@@ -166,13 +166,33 @@ class Answer:
         except DeviceError:
             self.lease.failed = True
             raise
-        events: Sequence[Event]
-        if isinstance(reply, AsyncChatReply):
-            events = self._kept(reply.reply)
-        else:
-            events = (Content(piece),) if piece else ()
+        events = self._events(reply, piece)
         finish = inner.stats.finish if inner.over else ""
         return AnswerDelta(index, events, inner.logprobs[known:], finish, inner.ids[made:])
+
+    def _events(self, reply: AsyncReply, piece: str) -> Sequence[Event]:
+        """The events of a reply that has just said this piece."""
+        if isinstance(reply, AsyncChatReply):
+            return self._kept(reply.reply)
+        return (Content(piece),) if piece else ()
+
+    @property
+    def relays(self) -> bool:
+        """Whether relay() may stand in for iterating until the end of the answer."""
+        return len(self.replies) == 1 and self.wanted.kwargs.get("logprobs", -1) < 0
+
+    async def relay(self, show: Callable[[Sequence[Event]], bool]) -> None:
+        """Calls show() with the events of the one completion, in the loop's thread and all that have come at
+        each wake. Returns where iterating must go on: at the end, before what is no plain token, and when
+        show() returns False.
+        """
+        reply = self.replies[0]
+        await reply.relay(lambda piece: show(self._events(reply, piece)))
+
+    def say(self, tokens: Sequence[int]) -> Sequence[Event]:
+        """Takes tokens of the one completion that another reader had; returns the events that they bring."""
+        reply = self.replies[0]
+        return self._events(reply, reply.reply.feed_all(tokens)) if tokens else ()
 
     def _kept(self, reply: ChatReply) -> Sequence[Event]:
         """The reply's new events. Where the request wants one tool call, the reply ends after its first."""

@@ -28,6 +28,7 @@ from satchel.server.roles import ADMIN, RoleTable, check_role
 from satchel.server.route import caller_of
 from satchel.server.settings import ServerSettings
 from satchel.server.watch import HttpTraffic, Watch
+from satchel.server.writers import StreamWriters
 
 NOWHERE = object()
 PAGE = "satchel.server.page."
@@ -45,10 +46,12 @@ def create_app(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
+        app.state.writers.begin()
         tending = [asyncio.create_task(models.preload()), asyncio.create_task(models.tend())]
         yield
         for task in tending:
             task.cancel()
+        await app.state.writers.close()
         await models.close()
 
     # native/document.py serves the OpenAPI document.
@@ -61,7 +64,7 @@ def create_app(
     )
     app.state.models, app.state.settings, app.state.reload = models, settings, reload
     app.state.traffic, app.state.pulls = HttpTraffic(), Pulls(settings)
-    app.state.connections = _connections(settings)
+    app.state.connections, app.state.writers = _connections(settings), StreamWriters(settings.http_processes)
     modules = [m for m in routed() if settings.page or not m.__name__.startswith(PAGE)]
     for module in modules:
         app.include_router(module.router)

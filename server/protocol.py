@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from contextlib import suppress
-from functools import partial
 from typing import Any, cast
 
 import h11
@@ -27,7 +27,7 @@ from satchel.server.flavour import flavour_of
 from satchel.server.guard import refuse
 from satchel.server.problem import Problem
 from satchel.server.settings import ServerSettings
-from satchel.server.stream import PIECE
+from satchel.server.stream import PIECE, Recallable
 
 SLICE = 1 << 14  # bytes that h11 parses per turn of the event loop: small HTTP chunks cost 7 us each
 MOST_HEADERS = 128
@@ -196,7 +196,7 @@ class Deadlines(H11Protocol):
         self._running = True
         self._requests += 1
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
-            scope.setdefault("extensions", {})[PIECE] = partial(self._piece, self.cycle)
+            scope.setdefault("extensions", {})[PIECE] = ResponseWriter(self, self.cycle)
         try:
             problem = self._enter(scope, seat)
             if problem is None and not seat.spare:
@@ -218,17 +218,9 @@ class Deadlines(H11Protocol):
             if self._lost:
                 self._let_go()
 
-    def _piece(self, cycle: RequestResponseCycle | None, data: bytes) -> bool:
-        """Writes data as an HTTP chunk of a response under way whose length is not known, without the layers
-        between, which cost more than the write. False: it must take the way through `send`, which waits for a
-        client that reads slowly.
-        """
-        if cycle is None or cycle.disconnected or not cycle.response_started or cycle.response_complete:
-            return False
-        if self.flow.write_paused or self.conn.our_state is not h11.SEND_BODY or not data:
-            return False
-        self._wire.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
+    def write(self, data: bytes) -> None:
+        """Writes to the client, past h11."""
+        self._wire.write(data)
 
     def _enter(self, scope: Scope, seat: Seat) -> Problem | None:
         """Sets the request's client address. Returns a Problem where the request must be refused."""
@@ -357,6 +349,57 @@ class Deadlines(H11Protocol):
             return False
         self._pace = now, self._received
         return self._received - base < limits.least_rate * window
+
+
+class ResponseWriter:
+    """Writes HTTP chunks of a response under way whose length is not known (see DirectWriter)."""
+
+    def __init__(self, connection: Deadlines, cycle: RequestResponseCycle | None) -> None:
+        self._connection, self._cycle, self.at = connection, cycle, 0.0
+        self._lent: Recallable | None = None
+        self._owned = asyncio.Event()
+        self._owned.set()
+
+    def __call__(self, data: bytes) -> bool:
+        if not data or not self.open:
+            return False
+        self.at = time.monotonic()
+        self._connection.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    @property
+    def open(self) -> bool:
+        """Whether the response has begun and its client reads."""
+        cycle, connection = self._cycle, self._connection
+        if cycle is None or cycle.disconnected or not cycle.response_started or cycle.response_complete:
+            return False
+        return not connection.flow.write_paused and connection.conn.our_state is h11.SEND_BODY
+
+    @property
+    def descriptor(self) -> int:
+        transport = self._connection.transport
+        if not self.open or transport.get_extra_info("sslcontext") or transport.get_write_buffer_size():
+            return -1
+        return int(transport.get_extra_info("socket").fileno())
+
+    def lent(self, to: Recallable | None) -> None:
+        self._lent = to
+        if to is None:
+            self._owned.set()
+        else:
+            self._owned.clear()
+
+    async def own(self) -> None:
+        if self._lent is not None:
+            self._lent.recall()
+            await self._owned.wait()
+
+    def raw(self, data: bytes) -> None:
+        if data:
+            self._connection.write(data)
+
+    def abort(self) -> None:
+        self._connection.cut("broken")
 
 
 class Refusals:

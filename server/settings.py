@@ -167,6 +167,14 @@ class ServerSettings:
     keep_alive: float = option_field(
         30.0, "Seconds after which an idle connection is closed.", "--idle-timeout", above=0
     )
+    http_processes: int = option_field(
+        -1,
+        "Processes that write the streams of answers; 0: the server does, -1: one for 4 cores, up to 4, where"
+        " 16 streams run at once.",
+        "--http-processes",
+        low=-1,
+        high=64,
+    )
     drain: float = option_field(
         30.0, "Seconds that running requests have left when the server stops.", "--drain", low=0
     )

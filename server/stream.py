@@ -20,13 +20,13 @@ from satchel.errors import SatchelError
 from satchel.server.flavour import flavour_of
 from satchel.server.log import LOG
 from satchel.server.problem import problem_of
+from satchel.server.text_frame import LINE_ENDS
 
 T = TypeVar("T")
 
 PING_SECONDS = 15.0
 PATIENCE = 10.0  # seconds in which a failure still gets an HTTP error status; after that the stream begins
-LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
-PIECE = "satchel.piece"  # extension of a request's scope: writes a later chunk of a stream at once
+PIECE = "satchel.piece"  # extension of a request's scope: its DirectWriter
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 
 
@@ -45,6 +45,43 @@ def event(data: Any, kind: str = "") -> bytes:
 def line(data: Any) -> bytes:
     """A line of NDJSON."""
     return dumps(data).encode() + b"\n"
+
+
+class Recallable(Protocol):
+    """A stream that another process writes."""
+
+    def recall(self) -> None:
+        """Has the process give it back soon."""
+
+
+class DirectWriter(Protocol):
+    """Writes later chunks of a stream to its connection at once, past the layers between.
+
+    at: monotonic time of the last chunk.
+    """
+
+    at: float
+
+    def __call__(self, data: bytes) -> bool:
+        """Writes a chunk. False: it must take the way through `send`, which waits for a client that reads
+        slowly.
+        """
+
+    @property
+    def descriptor(self) -> int:
+        """The connection's, to which another process may write now; -1 where it may not."""
+
+    def lent(self, to: Recallable | None) -> None:
+        """Notes that another process writes to the connection; None: no other does any more."""
+
+    async def own(self) -> None:
+        """Waits until no other process writes to the connection."""
+
+    def raw(self, data: bytes) -> None:
+        """Writes what is left of a chunk that another process has begun."""
+
+    def abort(self) -> None:
+        """Cuts the connection."""
 
 
 class Stream(Response):
@@ -67,6 +104,7 @@ class Stream(Response):
         self.headers["cache-control"], self.headers["x-accel-buffering"] = "no-cache", "no"
         self._bits, self._close, self._ping = bits, close, ping if media_type == EVENTS else b""
         self._at, self._silence = time.monotonic(), ping_seconds
+        self._direct: DirectWriter | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tasks = [asyncio.create_task(self._send(scope, send)), asyncio.create_task(hung_up(receive))]
@@ -88,7 +126,8 @@ class Stream(Response):
             self._at = time.monotonic()
             if not write(bit):
                 await send({"type": "http.response.body", "body": bit, "more_body": True})
-                write = scope.get("extensions", {}).get(PIECE, none_written)
+                self._direct = scope.get("extensions", {}).get(PIECE)
+                write = self._direct or none_written
         self._ping = b""
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -96,7 +135,10 @@ class Stream(Response):
         """Sends pings. Each chunk holds whole events, so a ping between two of them is safe."""
         while self._ping:
             await asyncio.sleep(self._silence)
-            if self._ping and time.monotonic() - self._at >= self._silence:
+            last = max(self._at, self._direct.at) if self._direct else self._at
+            if self._ping and time.monotonic() - last >= self._silence:
+                if self._direct:
+                    await self._direct.own()
                 await send({"type": "http.response.body", "body": self._ping, "more_body": True})
 
     async def _late(self, path: str) -> AsyncIterator[bytes]:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from satchel.server.catalog import Catalog, Served
 
 GB = 10**9
-LOADING = Taking(groups=(PARALLEL, WORKER, SERVER, REPLICAS), defaults={"slots": 8, "worker": "process"})
+LOADING = Taking(
+    groups=(PARALLEL, WORKER, SERVER, REPLICAS), defaults={"slots": 8, "worker": "process", "warmup": True}
+)
 
 
 @with_options

@@ -229,7 +229,9 @@ BOTH = (
     row(
         "-sp --special", "", refused("control tokens are never printed; /completion lists an answer's tokens")
     ),
-    row("--warmup --no-warmup", "", note("a loaded model has computed its plans, and answers at once")),
+    row(
+        "--warmup --no-warmup", "", server=same(), cli=note("the first answer makes the plans that it needs")
+    ),
     row("-mm --mmproj", "mm.gguf", PICTURES),
     row("-mmu --mmproj-url", "https://example.com/mm.gguf", PICTURES),
     row("--mmproj-auto --no-mmproj --no-mmproj-auto", "", note(f"{TEXT_ALONE}: no projector is loaded")),
@@ -415,7 +417,7 @@ SERVER = (
         server=note("an answer may take any time; --body-timeout, --write-timeout limit slow clients"),
     ),
     row("--sse-ping-interval", "30", server=same("default: 15")),
-    row("--threads-http", "8", server=note("one event loop serves all connections")),
+    row("--threads-http", "8", server=note("--http-processes has processes write the streams")),
     row("--cache-prompt", "", server=PREFIXES),
     row("--no-cache-prompt", "", server=refused('a request\'s field says it: "cache_prompt": false')),
     row("--cache-reuse", "256", server=PREFIXES),

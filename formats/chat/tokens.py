@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 from functools import lru_cache
 
 from satchel.formats.chat.events import Event
@@ -55,6 +56,10 @@ class TokenFeed:
         self._parser, self._markers = parser, markers
         self._waiting: deque[tuple[str, str]] = deque()  # plain text, or the marker that it is
         self._begun = 0  # released characters of the first waiting marker
+
+    def marks(self, tokens: Iterable[int]) -> bool:
+        """Whether a marker is among the tokens."""
+        return not self._markers.keys().isdisjoint(tokens)
 
     def token(self, token: int, text: str) -> None:
         """Adds a token. text: the text that it adds to the answer, "" for a hidden token."""

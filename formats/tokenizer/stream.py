@@ -19,13 +19,13 @@ class Detokenizer:
     """
 
     def __init__(self, piece: Callable[[int], bytes], strip: bool) -> None:
-        self._piece, self._strip = piece, strip
+        self.piece, self.strip = piece, strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, ids: int | Iterable[int]) -> str:
-        data = self._piece(ids) if isinstance(ids, int) else b"".join(map(self._piece, ids))
-        if self._strip and data:
-            self._strip = False
+        data = self.piece(ids) if isinstance(ids, int) else b"".join(map(self.piece, ids))
+        if self.strip and data:
+            self.strip = False
             data = data.removeprefix(b" ")
         return self._decoder.decode(data)
 
@@ -39,6 +39,7 @@ class StopStrings:
 
     The stop string that is complete first counts; of two that end at the same place, the longer one. So the
     result does not depend on how the text is split into pieces. keep: include the stop string in the text.
+    any: whether there are stop strings.
     """
 
     def __init__(self, stops: Iterable[str], keep: bool = False) -> None:
@@ -46,10 +47,13 @@ class StopStrings:
         self._stops = tuple(stop for stop in stops if stop)
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
+        self.any = bool(self._stops)
         self.found: str | None = None
 
     def feed(self, text: str) -> str:
         """The text that is safe to show. After a stop string was `found` nothing follows."""
+        if not self.any:
+            return text
         if self.found is not None:
             return ""
         self._held += text

@@ -92,16 +92,34 @@ class AsyncReply:
         piece, reply = "", self.reply
         while not reply.over:
             handle = reply.handle
-            if handle is not None and handle.ready:
-                token = handle.get()
+            if handle is not None and (tokens := handle.plain()):
+                piece += reply.feed_all(tokens)
+            elif handle is not None and handle.ready:
+                piece += reply.feed(handle.get())
             elif piece:
                 break
             else:
-                token = await self._token()
-            piece += reply.feed(token)
+                piece += reply.feed(await self._token())
             if reply.unjudged:
                 await self._run(reply.conclude)
         return piece
+
+    async def relay(self, show: Callable[[str], bool]) -> None:
+        """Calls show() with the text of plain tokens, in the loop's thread and all that have come at each
+        wake, so that no task runs for a token. Returns at the end of the answer, before what is no plain
+        token, and when show() returns False; burst() goes on from there.
+        """
+        reply, handle = self.reply, self.reply.handle
+        if handle is None or (reply.options.progress and not reply.stats.generated):
+            return
+
+        def take(tokens: list[int]) -> bool:
+            more = show(reply.feed_all(tokens))
+            return more and not (reply.over or reply.unjudged or reply.handle is not handle)
+
+        await handle.relay(take)
+        if reply.unjudged:
+            await self._run(reply.conclude)
 
     async def _token(self) -> int | None:
         reply = self.reply

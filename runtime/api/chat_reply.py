@@ -25,6 +25,7 @@ from satchel.formats.chat import (
 from satchel.formats.chat.style import PAIRS
 from satchel.formats.tokenizer import Detokenizer
 from satchel.runtime.api import notebook
+from satchel.runtime.api.answer_text import AnswerTextSettings
 from satchel.runtime.api.chat import ChatPrompt
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.overflow import Fitted
@@ -54,6 +55,7 @@ class ChatReply(Reply):
     ) -> None:
         super().__init__(model, fitted, options)
         markers = marker_ids(model.tokenizer, style)
+        self._markers, self._tools = markers, bool(tools)
         parser = ChatParser(style, tools=tools, opening=opening, tokens=markers.values())
         self._marked, self._said = TokenFeed(parser, markers), Collected()
         self._events: deque[Event] = deque()
@@ -172,6 +174,26 @@ class ChatReply(Reply):
             return piece
         self._budget.accept(token)
         return piece + self._force(self._budget.forced) if self._budget.forced else piece
+
+    @property
+    def text_settings(self) -> AnswerTextSettings | None:
+        plain = super().text_settings
+        if plain is None or self._tools or self._budget is not None:
+            return None
+        return replace(plain, style=self._family, opening=self._opening, markers=self._markers)
+
+    def _may_end(self, tokens: Sequence[int]) -> bool:
+        return self._budget is not None or super()._may_end(tokens)
+
+    def _texts(self, tokens: Sequence[int]) -> str:
+        self._fed += tokens
+        thought = self._thought
+        if (thought is not None and thought.phase != AFTER) or self._marked.marks(tokens):
+            return "".join(map(self._text, tokens))
+        text = super()._texts(tokens)
+        self._marked.text(text)
+        self._length += len(text)
+        return text
 
     def _force(self, ids: tuple[int, ...]) -> str:
         """Emits these tokens and continues after them."""

@@ -63,6 +63,7 @@ from satchel.runtime.engine.resume import (
 from satchel.runtime.engine.scoring import score
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.stats import EngineStats
+from satchel.runtime.engine.warmup import warm_up
 from satchel.runtime.fleet.fleet import Fleet
 from satchel.runtime.fleet.joining import joined_fleet, scaled
 from satchel.runtime.fleet.share import replicas_of
@@ -288,13 +289,16 @@ class Model(Recovering, Readings, Resource):
         return None
 
     def _start(self, old: Service | None) -> Requests:
-        return Service(
+        service = Service(
             self.engine,
             self.options.served,
             speculator=self._speculator,
             on_lost=self._on_lost(),
             after=old,
         )
+        if self.options.warmup and self.arch.causal and old is None:
+            warm_up(service)
+        return service
 
     def submit(self, request: GenerateRequest) -> RequestHandle:
         """Queues a request. Raises RequestError if the queue is full, the request can never run, or its

@@ -365,6 +365,12 @@ class Options:
         "--sandbox/--no-sandbox",
         group=WORKER,
     )
+    warmup: bool = option_field(
+        False,
+        "Make the plans of ordinary requests before these come: at the load with a GPU, else while idle.",
+        "--warmup/--no-warmup",
+        group=SERVER,
+    )
     worker_timeout: float = option_field(
         60.0,
         "Seconds after which a silent worker process is restarted; 0: never.",
@@ -568,6 +574,7 @@ class LoadKwargs(TypedDict, total=False):
     sharers: int
     cpus: Sequence[int]
     sandbox: bool
+    warmup: bool
     worker_timeout: float
     step_timeout: float
     limits: SchedulerLimits

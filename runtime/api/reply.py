@@ -16,6 +16,7 @@ from typing import Protocol
 from satchel.formats.resource import Resource
 from satchel.formats.tokenizer import Detokenizer, StopStrings, Tokenizer
 from satchel.runtime.api import notebook
+from satchel.runtime.api.answer_text import AnswerTextSettings
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.overflow import Fitted, shifted
@@ -348,14 +349,7 @@ class Reply(Resource):
             piece = self._end()
             self.unjudged = self._grammar is not None
             return piece
-        stats = self.stats
-        if not stats.generated:
-            self._first()
-        stats.generated += 1
-        stats.decode_seconds = time.perf_counter() - self._first_at
-        if self._sequences[-1].used.drafted:
-            stats.drafted = sum(s.used.drafted for s in self._sequences)
-            stats.accepted = sum(s.used.accepted for s in self._sequences)
+        self._count(1)
         if token in self._stop_ids:
             return ""
         self.ids.append(token)
@@ -364,6 +358,46 @@ class Reply(Resource):
             self.unjudged = self._grammar is not None
         return piece
 
+    def feed_all(self, tokens: abc.Sequence[int]) -> str:
+        """feed() of each token of the current request, until the answer ends or goes on with another request:
+        together, where none of them can end it.
+        """
+        if self._may_end(tokens):
+            handle, piece = self.handle, ""
+            for token in tokens:
+                if self.over or self.handle is not handle:
+                    break
+                piece += self.feed(token)
+            return piece
+        self._count(len(tokens))
+        self.ids += tokens
+        return self._say(self._stop.feed(self._texts(tokens)))
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end the answer and are no part of it."""
+        return self._stop_ids
+
+    @property
+    def text_settings(self) -> AnswerTextSettings | None:
+        """How the answer's text follows from its tokens; None where it does not follow from these alone."""
+        options = self.options
+        return AnswerTextSettings(self._stream().strip, options.stop, options.include_stop_str_in_output)
+
+    def _may_end(self, tokens: abc.Sequence[int]) -> bool:
+        """Whether one of the tokens may end the answer or its current request."""
+        return self._stop.any or not self._stop_ids.isdisjoint(tokens)
+
+    def _count(self, tokens: int) -> None:
+        stats = self.stats
+        if not stats.generated:
+            self._first()
+        stats.generated += tokens
+        stats.decode_seconds = time.perf_counter() - self._first_at
+        if self._sequences[-1].used.drafted:
+            stats.drafted = sum(s.used.drafted for s in self._sequences)
+            stats.accepted = sum(s.used.accepted for s in self._sequences)
+
     def _stream(self) -> Detokenizer:
         # A grammar counts every character, so it keeps the space that may open a text.
         return self.model.tokenizer.stream(start=self._grammar is None)
@@ -371,6 +405,10 @@ class Reply(Resource):
     def _text(self, token: int) -> str:
         """The text that the token adds."""
         return self._detokenizer.feed(token) if self._detokenizer else ""
+
+    def _texts(self, tokens: abc.Sequence[int]) -> str:
+        """The text that these tokens add."""
+        return self._detokenizer.feed(tokens) if self._detokenizer else ""
 
     def _tail(self) -> str:
         """Text of the remaining bytes of the last token."""

@@ -349,21 +349,31 @@ class Engine:
         rows = len(of.sampled)
         half = self._host_sampling.fill(entries) if of.host_sampled else None
         program = self.fill(entries, rows, "tokens", every=False) if half is None else half.program
-        bucket = program.plan.bucket
         if not alone and program.beside is None:
-            last, decodes = program, bucket.tokens == bucket.rows
-            for _ in range(1, self.lanes if self.stages else 2 if self.overlaps and decodes else 1):
-                last = self._second(last)
+            self._make_others(program)
         ran = time.perf_counter()
         if half is None:
             program.run()
         else:
             program.run_forward()
+            if half.fixed and self.overlaps:  # elsewhere its sampling would wait for the forward pass here
+                self._host_sampling.sample(half, ())
         program.busy = True
         self.advance(entries)
         inside = time.perf_counter() - ran
         slots = [e.slot for e in of.entries for _ in range(e.rows)] if self.stages else ()
         return Launched(program, rows, started, ran, inside, slots, half)
+
+    def prepare(self, tokens: int, rows: int) -> None:
+        """Makes the programs of steps of so many tokens and rows, as the first launch() of one would."""
+        self._make_others(self.program(tokens, rows))
+
+    def _make_others(self, program: Program) -> None:
+        """Makes the programs that may be under way beside the first one of a bucket."""
+        last, bucket = program, program.plan.bucket
+        decodes = bucket.tokens == bucket.rows
+        for _ in range(1, self.lanes if self.stages else 2 if self.overlaps and decodes else 1):
+            last = self._second(last)
 
     def launch_sampling(self, step: Launched, ended: Collection[int] = ()) -> None:
         """Starts the sampling that launch() left out, once. The tokens of the step before must have been

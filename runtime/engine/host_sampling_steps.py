@@ -4,6 +4,10 @@ processors change logits; then all rows are sampled. Rows of other requests in t
 Only the sampling needs the tokens of the step before. So where steps overlap, such a step has two halves: its
 forward pass is launched while the step before still runs, with LAST for tokens that nobody has read yet, and
 sample() launches its sampling once they are read. In between no other program may run.
+
+A step all of whose rows have the same bitmask and edits at each token (`HostSampling.fixed`, such as requests
+with ignore_eos) waits for nothing: its step block is written once for as long as its rows stay the same, its
+sampling follows its forward pass at once, and it gives plain tokens.
 """
 
 from __future__ import annotations
@@ -67,6 +71,7 @@ class HostSampledStep:
     program: Program
     rows: list[HostSampledRow]  # those that wait for the host
     count: int  # of all rows that the step samples
+    fixed: int = 0  # bytes of the step block that the sampling reads, where no row waits for tokens; else 0
     sampled: bool = False  # the sampling was launched
     inside: float = 0.0  # seconds from there on, as Launched has them
 
@@ -91,24 +96,34 @@ class HostSamplingSteps:
         """Writes the step block, but for what the rows' sampling needs."""
         firsts = list(accumulate((e.rows for e in entries), initial=0))
         program = self.engine.fill(entries, firsts[-1], "host_sampling", every=False)
+        of, size = program.fixed  # of the last step's rows
+        if program.rows is of:
+            return HostSampledStep(program, [], firsts[-1], size)
         rows = [
             HostSampledRow(first + i, entry, entry.host_sampling)
             for first, entry in zip(firsts, entries, strict=False)
             if entry.host_sampling is not None
             for i in range(entry.rows)
         ]
-        return HostSampledStep(program, rows, firsts[-1])
+        step = HostSampledStep(program, rows, firsts[-1])
+        if all(row.host_sampling.fixed for row in rows):
+            self._prepare(step)
+            step.fixed = self._between(step, None)
+            if not any(row.failed for row in rows):  # else its row says why
+                program.fixed = program.rows, step.fixed
+        return step
 
     def run(self, step: HostSampledStep) -> tuple[list[int | Sampled], float]:
         """Runs the whole step; gives its tokens, and the perf_counter time at which the device began."""
-        self._prepare(step)
+        if not step.fixed:
+            self._prepare(step)
         masks, constrained = None, self._constrained(step)
         if constrained:
             if self._filler is None:
                 self._filler = ThreadPoolExecutor(1, "satchel-masks")
             masks = self._filler.submit(self._fill_masks, step, constrained)
         began = time.perf_counter()
-        step.program.run(lambda: self._between(step, masks))
+        step.program.run(lambda: step.fixed or self._between(step, masks))
         found = self._results(step)
         step.inside = time.perf_counter() - began
         return found, began
@@ -119,12 +134,14 @@ class HostSamplingSteps:
         """
         if step.sampled:
             return
-        step.rows = [row for row in step.rows if row.entry.slot not in ended]
-        self._prepare(step)
         before = time.perf_counter()
-        if constrained := self._constrained(step):
-            self._fill_masks(step, constrained)  # the device runs the forward pass meanwhile
-        step.program.run_sampling(self._between(step, None))
+        if not step.fixed:
+            step.rows = [row for row in step.rows if row.entry.slot not in ended]
+            self._prepare(step)
+            before = time.perf_counter()
+            if constrained := self._constrained(step):
+                self._fill_masks(step, constrained)  # the device runs the forward pass meanwhile
+        step.program.run_sampling(step.fixed or self._between(step, None))
         step.inside += time.perf_counter() - before
         step.sampled = True
 
@@ -228,6 +245,10 @@ class HostSamplingSteps:
         program, count = step.program, step.count
         pairs = program.read(np.empty((max(1, count), 2), np.int32))[:count]
         found: list[int | Sampled] = pairs[:, 0].tolist()
+        if step.fixed and not any(row.failed for row in step.rows):  # no state follows from a token
+            return (
+                [undrawn(self.engine.source) if t == NONE else t for t in found] if NONE in found else found
+            )
         nll_bits = pairs[:, 1].copy().view(np.float32)
         for row in step.rows:
             token, bits = int(pairs[row.number, 0]), float(nll_bits[row.number])

@@ -1,4 +1,4 @@
-"""Wakes tasks of an asyncio loop from other threads: one call_soon_threadsafe for many waiters, because the
+"""Wakes readers in an asyncio loop from other threads: one call_soon_threadsafe for many readers, because the
 call costs more than the rest of a token's way to its reader.
 """
 
@@ -6,37 +6,39 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-Waiter = asyncio.Future[None]
+Wake = Callable[[], object]
 
 
 class Notifier:
     """Notifier of one asyncio loop. Any thread may call notify()."""
 
     def __init__(self) -> None:
-        self._due: list[Waiter] = []
+        self._due: list[Wake] = []
         self._lock = threading.Lock()
 
-    def notify(self, waiter: Waiter) -> None:
-        """Resolves the waiter soon, in its loop's thread; does nothing if the loop is closed."""
+    def notify(self, loop: asyncio.AbstractEventLoop, wakes: Iterable[Wake]) -> None:
+        """Calls each of `wakes` soon, in the loop's thread and in one turn of it; does nothing if the loop is
+        closed. They must not raise.
+        """
         with self._lock:
-            self._due.append(waiter)
-            if len(self._due) > 1:
-                return  # the first waiter's call is still pending and wakes this one too
-        with suppress(RuntimeError):
-            waiter.get_loop().call_soon_threadsafe(self._wake)
+            pending = bool(self._due)
+            self._due += wakes
+        if not pending:  # else the first call is still due, and makes these too
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         with self._lock:
             due, self._due = self._due, []
-        for waiter in due:
-            if not waiter.done():
-                waiter.set_result(None)
+        for wake in due:
+            wake()
 
 
-# One notifier per loop, shared by all waiters of the loop.
+# One notifier per loop, shared by all readers of the loop.
 _notifiers: WeakKeyDictionary[asyncio.AbstractEventLoop, Notifier] = WeakKeyDictionary()
 _making = threading.Lock()
 

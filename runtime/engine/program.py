@@ -71,6 +71,8 @@ class Program:
     busy: a step was launched and its output is not read yet.
     rows: the `mark` of the StepRows that its fields hold; None: none yet.
     sampled: the sampling records that the field params holds; [] if it holds others.
+    fixed: the `mark` of the StepRows whose host-side sampling its fields hold for every step, and the bytes
+    of the step block up to there.
     worked: seconds of the turns of its last run, where several steps are under way; 0: it ran alone.
     beside: a program of the same plan whose buffers this one shares, except for those of the usages `apart`.
     One may run while the other's output is unread.
@@ -93,6 +95,7 @@ class Program:
         self.beside = beside
         self.second: Program | None = None
         self.sampled: list[Sampling] = []
+        self.fixed: tuple[object, int] = (object(), 0)
         self._layers = [(weights.pagers.get(s.device), s.steps[0].label) for s in plan.segments]
         self._hands = {i: memory[plan.segments[i].device].hand for i in _beside(plan, memory)}
         self._begun: dict[str, Future[None]] = {}  # work of the threads, by device

@@ -105,6 +105,7 @@ class Service:
         self._leased_last = False  # the last free slots went to a call, although requests waited
         self._slot_requests: list[SlotRequest] = []
         self._under: deque[Underway] = deque()  # steps whose tokens are not read yet; one between two turns
+        self._spare: deque[abc.Callable[[], None]] = deque()  # work for when there is nothing else to do
         self._wakeup = threading.Condition()
         self._closed, self._coming = False, Counter[str]()
         self._over, self._dog = threading.Event(), Watchdog(0, 0)
@@ -323,7 +324,7 @@ class Service:
         while True:
             self.pulse.begin("step")
             with self._wakeup:
-                while not (self._tasks or self._closed or self._busy or self._lost):
+                while not (self._tasks or self._closed or self._busy or self._lost or self._spare):
                     self.pulse.end()
                     self._wakeup.wait()
                     self.pulse.begin("step")
@@ -351,6 +352,25 @@ class Service:
                 self._guarded(self._step)
                 if not self._lost:
                     self._grant_leases()
+            elif self._spare and not tasks:
+                self._guarded(self._do_spare)
+
+    def when_idle(self, works: abc.Iterable[abc.Callable[[], None]]) -> None:
+        """Does each of these on the engine thread, where nothing else is to be done. At the first that fails
+        for want of memory the others are left out.
+        """
+        with self._wakeup:
+            self._spare.extend(works)
+            self._wakeup.notify()
+
+    def _do_spare(self) -> None:
+        try:
+            self._spare.popleft()()
+        except DeviceLost:
+            raise
+        except DeviceError as error:
+            self._spare.clear()
+            LOG.warning("what was to be done ahead of requests is left: %s", error)
 
     def _guarded(self, function: abc.Callable[[], None]) -> None:
         """Calls the function; if it fails, every request fails."""

@@ -66,16 +66,18 @@ class LiveRequest:
         if seq.started < 0:
             seq.cached, seq.started = cached, started
 
-    def take(self, tokens: abc.Sequence[Any]) -> None:
-        """Tokens came, as they travel."""
+    def take(self, tokens: abc.Sequence[Any]) -> abc.Sequence[int | Sampled]:
+        """Notes tokens that came, as they travel. Returns them for the handle."""
         seq = self.handle.seq
         if tokens and seq.first < 0:
             seq.first = time.monotonic()
+        items = list[int | Sampled]()
         for told in tokens:
             item = told if type(told) is int else decode(told)
             self.nll_bits.append(item.nll_bits if isinstance(item, Sampled) else 0.0)
             seq.ids.append(token_of(item))
-            self.handle.put(item)
+            items.append(item)
+        return items
 
     def note_facts(self, facts: Message, was_lost: bool) -> None:
         """Stores the process's report on the sequence. A restarted sequence keeps its first times. was_lost:

@@ -22,7 +22,8 @@ from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.errors.threads import begin
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.generate_request import GenerateRequest
-from satchel.runtime.engine.request_handle import End, RequestHandle
+from satchel.runtime.engine.host_sampling import Sampled
+from satchel.runtime.engine.request_handle import End, RequestHandle, put_all
 from satchel.runtime.engine.stats import EngineStats, StatsCollector
 from satchel.runtime.engine.tally import KVTraffic
 from satchel.runtime.engine.watchdog import BEAT, Beat, Watchdog, ticking
@@ -426,8 +427,7 @@ class WorkerService:
         with self._lock:
             self._dog.heard(Beat(*message["beat"]) if "beat" in message else None)
             if "tokens" in message:
-                for number, items in message["tokens"]:
-                    self._take(number, items)
+                put_all(self._taken(message["tokens"]))
             elif "step" in message:
                 self._note_step(message["step"])
             elif "turn" in message:
@@ -506,9 +506,13 @@ class WorkerService:
             self._blame.survived(number)
             self._send_due()
 
-    def _take(self, number: int, tokens: list[Any]) -> None:
-        if live := self._live.get(number):
-            live.take(tokens)
+    def _taken(
+        self, rows: abc.Iterable[tuple[int, list[Any]]]
+    ) -> Iterator[tuple[RequestHandle, abc.Sequence[int | Sampled]]]:
+        """The tokens of each request in flight, with its handle."""
+        for number, tokens in rows:
+            if live := self._live.get(number):
+                yield live.handle, live.take(tokens)
 
     def _take_end(self, message: Message) -> None:
         number, finish, error = message["end"], message["finish"], message["error"]

@@ -134,11 +134,21 @@ NO_BYTES: Array = np.empty(0, np.uint8)
 
 def write_message(file: BinaryIO, message: Message, data: bytes | memoryview = b"") -> None:
     """Writes one message; the caller holds the lock."""
-    head = json.dumps(message, separators=(",", ":")).encode()
-    file.write(LENGTHS.pack(len(head), len(data)) + head)
+    file.write(_lead(message, data))
     if data:
         file.write(data)
     file.flush()
+
+
+def pack_message(message: Message, data: bytes = b"") -> bytes:
+    """One message as bytes."""
+    return _lead(message, data) + data
+
+
+def _lead(message: Message, data: bytes | memoryview) -> bytes:
+    """A message before its raw bytes."""
+    head = json.dumps(message, separators=(",", ":")).encode()
+    return LENGTHS.pack(len(head), len(data)) + head
 
 
 def read_message(file: BinaryIO, most: int = MOST) -> tuple[Message, bytes] | None:

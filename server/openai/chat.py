@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
+from starlette.types import Scope
 
-from satchel.formats.chat import Content
+from satchel.formats.chat import Content, Event
 from satchel.formats.template.messages import RESERVED
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling.logprobs import TOP
@@ -37,6 +38,7 @@ from satchel.server.openai.shapes import (
 from satchel.server.openai.thinking import Placed, ThinkingFields, Where
 from satchel.server.openai.tools import ToolChoice, Tools, must_call, offered
 from satchel.server.problem import Problem
+from satchel.server.relay import Relay
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, settings_of, unknown_fields
 from satchel.server.stream import unless_gone
@@ -158,7 +160,7 @@ async def chat(request: Request, body: ChatBody) -> Response:
         beams = beamed_chat(models_of(request), body.wanted, caller_of(request), body)
         return JSONResponse(await unless_gone(request, beams))
     made = partial(whole, body=body, warnings=warnings)
-    bits = partial(chunks, body=body, warnings=warnings)
+    bits = partial(chunks, body=body, warnings=warnings, scope=request.scope)
     return await respond(request, body, body.wanted, made, bits, progress="chat.completion.chunk")
 
 
@@ -200,17 +202,26 @@ def finish(answer: Answer, index: int) -> str:
     return "tool_calls" if reply.tool_calls and why == "stop" else why
 
 
-async def chunks(answer: Answer, body: ChatBody, warnings: list[str]) -> AsyncIterator[bytes]:
+async def chunks(answer: Answer, body: ChatBody, warnings: list[str], scope: Scope) -> AsyncIterator[bytes]:
     """The chat completion as server-sent events."""
     made = Chunks(head(answer, "chat.completion.chunk", new_id("chatcmpl")))
     count = len(answer.replies)
     places = [Placed(body.where, body.include_reasoning) for _ in range(count)]
     quick = not (body.logprobs or body.timings_per_token or _counts_all(body))
+    # A reasoning that stands elsewhere than usual has no frame.
+    frames = made.chat_frames if places[0].plain else None
+    relay = Relay(scope, answer, partial(_quick, 0, places[0], made), frames) if quick else None
     left = count
     for index in range(count):
         yield made.delta(index, {"role": "assistant", "content": ""})
     async for said in answer:
-        for bit in _bits(said, answer, body, places[said.index], made, quick):
+        if quick:
+            if bit := _quick(said.index, places[said.index], made, said.events):
+                yield bit
+        else:
+            for bit in _bits(said, answer, body, places[said.index], made):
+                yield bit
+        if relay and not said.finish and (bit := await relay.run()):
             yield bit
         if said.finish:
             left -= 1
@@ -225,19 +236,21 @@ def _counts_all(body: ChatBody) -> bool:
     return bool(body.stream_options and body.stream_options.continuous_usage_stats)
 
 
-def _bits(
-    said: AnswerDelta, answer: Answer, body: ChatBody, placed: Placed, made: Chunks, quick: bool
-) -> Iterator[bytes]:
+def _quick(index: int, placed: Placed, made: Chunks, given: Sequence[Event]) -> bytes:
+    """The chunks of a completion's new events, where nothing else is in them; b"" for none."""
+    bits = []
+    for event in placed.events(given):
+        if isinstance(event, Content):
+            if event.text:
+                bits.append(made.content(index, event.text))
+        elif (bit := delta(event)) is not None:
+            bits.append(made.delta(index, bit))
+    return bits[0] if len(bits) == 1 else b"".join(bits)
+
+
+def _bits(said: AnswerDelta, answer: Answer, body: ChatBody, placed: Placed, made: Chunks) -> Iterator[bytes]:
     """The chunks of one delta. Log-probabilities are in the first chunk."""
     events = placed.events(said.events)
-    if quick:
-        for event in events:
-            if isinstance(event, Content):
-                if event.text:
-                    yield made.content(said.index, event.text)
-            elif (bit := delta(event)) is not None:
-                yield made.delta(said.index, bit)
-        return
     deltas = [d for d in map(delta, events) if d is not None]
     fields: JsonObject = {}
     if body.logprobs and said.logprobs:

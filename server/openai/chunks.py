@@ -4,10 +4,11 @@ of the time from a sampled token to the client.
 
 from __future__ import annotations
 
-from json.encoder import encode_basestring as quoted
+from collections.abc import Mapping
 
 from satchel.server.flavour import JsonObject
-from satchel.server.stream import LINE_ENDS, dumps, event
+from satchel.server.stream import dumps, event
+from satchel.server.text_frame import TextFrame
 
 DONE = b"data: [DONE]\n\n"
 
@@ -17,6 +18,7 @@ class Chunks:
 
     def __init__(self, head: JsonObject) -> None:
         self._head = head
+        self._frames: dict[tuple[int, str], TextFrame] = {}
         self._lead = f'data: {dumps(head)[:-1]},"choices":[{{"index":'
 
     def choice(self, index: int, said: JsonObject, more: JsonObject | None = None) -> bytes:
@@ -31,19 +33,32 @@ class Chunks:
 
     def content(self, index: int, text: str) -> bytes:
         """A chat chunk with text only, which most chunks are."""
-        said = f'"delta":{{"content":{_json(text)}}}'
-        return f'{self._lead}{index},{said},"finish_reason":null}}]}}\n\n'.encode()
+        return self._frame(index, '"delta":{"content":', "}").of(text)
 
     def text(self, index: int, text: str) -> bytes:
         """A text completion's chunk with text only."""
-        said = f'"text":{_json(text)},"logprobs":null'
-        return f'{self._lead}{index},{said},"finish_reason":null}}]}}\n\n'.encode()
+        return self._frame(index, '"text":', ',"logprobs":null').of(text)
+
+    def _frame(self, index: int, before: str, after: str) -> TextFrame:
+        key = index, before
+        if key not in self._frames:
+            lead = f"{self._lead}{index},{before}"
+            self._frames[key] = TextFrame(lead, f'{after},"finish_reason":null}}]}}\n\n')
+        return self._frames[key]
+
+    @property
+    def chat_frames(self) -> Mapping[str, TextFrame]:
+        """How events of the first chat completion become chunks."""
+        return {
+            "content": self._frame(0, '"delta":{"content":', "}"),
+            "reasoning": self._frame(0, '"delta":{"reasoning_content":', "}"),
+        }
+
+    @property
+    def text_frames(self) -> Mapping[str, TextFrame]:
+        """The same of the first text completion."""
+        return {"content": self._frame(0, '"text":', ',"logprobs":null')}
 
     def last(self, more: JsonObject) -> bytes:
         """A chunk without a choice, such as the final usage."""
         return event({**self._head, "choices": [], **more})
-
-
-def _json(text: str) -> str:
-    said = quoted(text)
-    return said if said.isascii() else said.translate(LINE_ENDS)

@@ -8,8 +8,9 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
+from starlette.types import Scope
 
-from satchel.formats.chat import Content
+from satchel.formats.chat import Content, Event
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling.logprobs import TOP, Logprob
 from satchel.server.answer import Answer, AnswerDelta
@@ -25,6 +26,7 @@ from satchel.server.openai.prompts import Prompts, several
 from satchel.server.openai.respond import closing, completion, respond
 from satchel.server.openai.shapes import FINISH, head, new_id, prompt_logprobs, timings, usage
 from satchel.server.problem import Problem
+from satchel.server.relay import Relay
 from satchel.server.roles import USER, needs
 from satchel.server.route import caller_of, models_of, unknown_fields
 from satchel.server.stream import unless_gone
@@ -94,7 +96,7 @@ async def complete(request: Request, body: CompletionBody) -> Response:
         beams = beamed_texts(models_of(request), body.wanted, caller_of(request), body)
         return JSONResponse(await unless_gone(request, beams))
     made = partial(whole, body=body, warnings=warnings)
-    bits = partial(chunks, body=body, warnings=warnings)
+    bits = partial(chunks, body=body, warnings=warnings, scope=request.scope)
     return await respond(request, body, body.wanted, made, bits, progress="text_completion")
 
 
@@ -140,7 +142,9 @@ def _known(answer: Answer, index: int, body: CompletionBody) -> Sequence[Logprob
     return (answer.replies[index].reply.prompt[0], *answer.scored[index // answer.wanted.made])
 
 
-async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> AsyncIterator[bytes]:
+async def chunks(
+    answer: Answer, body: CompletionBody, warnings: list[str], scope: Scope
+) -> AsyncIterator[bytes]:
     """The completions as server-sent events."""
     made = Chunks(head(answer, "text_completion", new_id("cmpl")))
     tokenizer, by_id, count = (
@@ -157,13 +161,17 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
             yield made.choice(
                 index, {"text": _echoed(answer, index), "logprobs": likely, "finish_reason": None}
             )
-    left = count
+    relay = Relay(scope, answer, lambda events: _quick(0, made, events), made.text_frames) if plain else None
+    begun, left = body.echo, count
     async for said in answer:
         text = "".join(e.text for e in said.events if isinstance(e, Content))
         if plain and text:
             yield made.text(said.index, text)
+            begun = True
         elif text or (said.logprobs and not plain):
             yield made.choice(said.index, *_said(said, text, answer, body, lists[said.index]))
+        if relay and begun and not said.finish and (bit := await relay.run()):
+            yield bit
         if said.finish:
             left -= 1
             yield made.choice(
@@ -174,6 +182,12 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
     if body.with_usage:
         yield made.last({"usage": usage(answer), "timings": timings(answer.replies[0])})
     yield DONE
+
+
+def _quick(index: int, made: Chunks, events: Sequence[Event]) -> bytes:
+    """The chunk of a completion's new text, where nothing else is in it; b"" for none."""
+    text = "".join(e.text for e in events if isinstance(e, Content))
+    return made.text(index, text) if text else b""
 
 
 def _said(

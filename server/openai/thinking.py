@@ -51,10 +51,10 @@ class Placed:
     def __init__(self, where: Where, shown: bool) -> None:
         self._where, self._shown, self._inside = where, shown, False
 
-        self._plain = where in ("auto", "deepseek") and shown
+        self.plain = where in ("auto", "deepseek") and shown
 
     def events(self, given: Iterable[Event]) -> Iterable[Event]:
-        return given if self._plain else self._placed(given)
+        return given if self.plain else self._placed(given)
 
     def _placed(self, given: Iterable[Event]) -> Iterator[Event]:
         for event in given:

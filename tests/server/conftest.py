@@ -89,7 +89,8 @@ def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine of this process goes on once its last token was read, so that tokens of a stream do not wait
     for the loop together. For one request at a time, which is read to its end.
     """
-    put, take, taken = RequestHandle.put, RequestHandle._take, threading.Semaphore(0)
+    put, take, plain = RequestHandle.put, RequestHandle._take, RequestHandle.plain
+    taken = threading.Semaphore(0)
 
     def waits(self: RequestHandle, item: Any) -> None:
         put(self, item)
@@ -101,6 +102,13 @@ def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             taken.release()
 
+    def takes_plain(self: RequestHandle) -> list[int]:
+        tokens = plain(self)
+        for _ in tokens:
+            taken.release()
+        return tokens
+
+    monkeypatch.setattr(RequestHandle, "plain", takes_plain)
     monkeypatch.setattr(RequestHandle, "put", waits)
     monkeypatch.setattr(RequestHandle, "_take", takes)
 

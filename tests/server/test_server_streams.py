@@ -27,7 +27,7 @@ from satchel.server.catalog import catalog_of
 from satchel.server.models import Models
 from satchel.server.openai.response_output import ResponseOutput
 from satchel.server.openai.thinking import Placed
-from satchel.server.protocol import Deadlines
+from satchel.server.protocol import ResponseWriter
 from satchel.server.run import listen
 from satchel.server.settings import ServerSettings
 from satchel.server.stream import PIECE, Stream
@@ -247,14 +247,17 @@ def test_later_chunks_go_straight_to_the_connection_as_long_as_it_takes_them(tak
     async def close() -> None:
         closed.append(True)
 
-    def piece(data: bytes) -> bool:
-        if len(straight) == taken:
-            return False
-        straight.append(data)
-        came.append(data)
-        return True
+    class Direct:
+        at = 0.0
 
-    scope = {"type": "http", "path": "/v1/completions", "extensions": {PIECE: piece}}
+        def __call__(self, data: bytes) -> bool:
+            if len(straight) == taken:
+                return False
+            straight.append(data)
+            came.append(data)
+            return True
+
+    scope = {"type": "http", "path": "/v1/completions", "extensions": {PIECE: Direct()}}
     asyncio.run(Stream(made(), close)(scope, receive, send))
     assert came == bits and straight == bits[1 : 1 + taken] and closed
 
@@ -264,13 +267,13 @@ def test_later_chunks_go_straight_to_the_connection_as_long_as_it_takes_them(tak
 def test_a_stream_is_framed_as_its_version_of_http_wants(
     server: str, version: str, monkeypatch: pytest.MonkeyPatch, in_turns: None
 ) -> None:
-    pieces, write = list[Any](), Deadlines._piece
+    pieces, write = list[bytes](), ResponseWriter.__call__
 
-    def counted(self: Deadlines, *args: Any) -> bool:
-        pieces.append(args)
-        return write(self, *args)
+    def counted(self: ResponseWriter, data: bytes) -> bool:
+        pieces.append(data)
+        return write(self, data)
 
-    monkeypatch.setattr(Deadlines, "_piece", counted)
+    monkeypatch.setattr(ResponseWriter, "__call__", counted)
     body = json.dumps({"prompt": "One two", "stream": True, "max_tokens": 12, "ignore_eos": True}).encode()
     at = urlsplit(server)
     with socket.create_connection((at.hostname, at.port), timeout=60) as talk:

@@ -23,7 +23,7 @@ from satchel.runtime.engine.engine import (
     Launched,
 )
 from satchel.runtime.engine.generate_request import GenerateRequest
-from satchel.runtime.engine.request_handle import RequestHandle
+from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import Cache
@@ -336,7 +336,7 @@ def test_a_device_that_fails_in_either_half_ends_everybody_once(engine: Engine, 
 
 
 def test_drafts_of_rows_with_biases_are_verified_as_ever(engine: Engine) -> None:
-    """With a speculator no step is launched ahead, but the device runs both halves of each."""
+    """With a speculator no step is launched ahead, and one verifies several tokens."""
     sampling = replace(GREEDY, logit_bias={17: 3.0})
     asked = GenerateRequest([4, 5, 6] * 6, 30, sampling)
     service = Service(engine)
@@ -345,7 +345,7 @@ def test_drafts_of_rows_with_biases_are_verified_as_ever(engine: Engine) -> None
     service = Service(engine, speculator=Speculator(Speculation(lookup=True)))
     with Steps(engine) as steps:
         assert list(service.submit(replace(asked, draft=4))) == alone
-    assert not steps.ahead and "sampling" in steps.events
+    assert not steps.ahead and 0 < len(steps.launched) < len(alone)
     service.close()
 
 
@@ -400,3 +400,27 @@ def test_masks_are_filled_by_the_thread_that_launched_the_forward_pass(
     launches = [at for at, event in enumerate(steps.events) if event == "launch"]
     assert len(fills) == LONG and all(launch < fill for launch, fill in zip(launches, fills, strict=True))
     assert all(steps.events[at - 1] == "accept" for at in fills[1:])
+
+
+def test_rows_whose_mask_never_changes_wait_for_nothing(
+    engine: Engine, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They sample what they do where the host looks at each token, but it gets plain tokens."""
+    (asked,) = plain(1)
+    free = list(service.submit(asked))
+    banned = replace(asked, banned=frozenset(free[3:5]))
+    wanted = list(service.submit(replace(banned, logprobs=0)))
+    assert wanted != free and not set(wanted) & banned.banned
+    came, put = list[object](), RequestHandle.put
+
+    def noted(self: RequestHandle, item: Any) -> None:
+        came.append(item)
+        put(self, item)
+
+    monkeypatch.setattr(RequestHandle, "put", noted)
+    with Steps(engine) as steps:
+        handles = together(service, [banned, replace(asked, ids=[77])])
+        assert list(handles[0]) == wanted
+        list(handles[1])
+    assert all(isinstance(item, int) for item in came if not isinstance(item, End))
+    assert len(steps.ahead) >= LONG - 2
