@@ -1,4 +1,4 @@
-"""What an open model takes of memory: scratch of a long prompt goes back to the system while the answer comes."""
+"""What an open model takes of memory: scratch of a long prompt goes back to the system behind it."""
 
 from __future__ import annotations
 
