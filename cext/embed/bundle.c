@@ -11,6 +11,7 @@
 
 #include "bundle.h"
 #include "error.h"
+#include "file.h"
 #include "gguf.h"
 #include "satchel.h"
 
@@ -34,15 +35,6 @@ static int own_path(char *path, size_t room) {
 #else
     (void)path, (void)room;
     return 0;
-#endif
-}
-
-static FILE *open_file(const char *path) {
-#if defined(_WIN32)
-    wchar_t wide[4096];
-    return MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 4096) > 0 ? _wfopen(wide, L"rb") : NULL;
-#else
-    return fopen(path, "rb");
 #endif
 }
 
@@ -102,7 +94,7 @@ static int find(FILE *file, const char *path, bundle *out) {
 }
 
 int bundle_read(const char *path, bundle *out) {
-    FILE *file = open_file(path);
+    FILE *file = file_read(path);
     int code;
     if (!file)
         return hal_fail(SATCHEL_E_FILE, "%s: can't be read", path);
@@ -122,13 +114,13 @@ static int read_resource(bundle *out) {
     if (!slash || (size_t)(slash - out->path) + sizeof resource > sizeof out->path)
         return none(out->path);
     memcpy(slash, resource, sizeof resource);
-    if (!(file = open_file(out->path)))
+    if (!(file = file_read(out->path)))
         return none(out->path);
     fclose(file);
     snprintf(serve, sizeof serve, "%.*s/../Resources/serve", (int)(slash - out->path), out->path);
     out->offset = 0;
     out->size = UINT64_MAX; /* all of it */
-    out->flags = (file = open_file(serve)) ? BUNDLE_SERVE : 0;
+    out->flags = (file = file_read(serve)) ? BUNDLE_SERVE : 0;
     if (file)
         fclose(file);
     return 0;

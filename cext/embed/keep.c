@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "error.h"
+#include "file.h"
 #include "reply.h"
 #include "saved.h"
 
@@ -71,7 +71,7 @@ int64_t satchel_save_file(satchel_reply *r, const char *path) {
         return hal_fail(SATCHEL_E_MEMORY, "no memory for a path");
     strcpy(part, path);
     strcat(part, ".part");
-    if (!(s.file = fopen(part, "wb"))) {
+    if (!(s.file = file_write(part))) {
         size = hal_fail(SATCHEL_E_FILE, "%s: can't be written: %s", part, strerror(errno));
         free(part);
         return size;
@@ -80,10 +80,10 @@ int64_t satchel_save_file(satchel_reply *r, const char *path) {
     if (fflush(s.file) && size > 0)
         size = hal_fail(SATCHEL_E_FILE, "%s: can't be written: %s", part, strerror(errno));
     fclose(s.file);
-    if (size > 0 && rename(part, path))
+    if (size > 0 && file_replace(part, path))
         size = hal_fail(SATCHEL_E_FILE, "%s: can't be written: %s", path, strerror(errno));
     if (size < 0)
-        unlink(part);
+        file_remove(part);
     free(part);
     return size;
 }
@@ -115,7 +115,7 @@ int64_t satchel_load_file(satchel_model *m, const char *path, int32_t *ids, int6
     long size = -1;
     if (!m || !path)
         return argument("satchel_load_file: expected a model and a path, got NULL");
-    if (!(s.file = fopen(path, "rb")))
+    if (!(s.file = file_read(path)))
         return hal_fail(SATCHEL_E_FILE, "%s: can't be read: %s", path, strerror(errno));
     if (fseek(s.file, 0, SEEK_END) || (size = ftell(s.file)) < 0 || fseek(s.file, 0, SEEK_SET)) {
         count = hal_fail(SATCHEL_E_FILE, "%s: can't be read: %s", path, strerror(errno));

@@ -24,6 +24,11 @@ static inline void os_want_large_pages(void *at, size_t size) {
     (void)at, (void)size;
 }
 
+/* Gives the whole pages of memory that was reserved by malloc back to the system, where it can: what they hold is lost, or zero. */
+static inline void os_give_back(void *at, size_t size) {
+    (void)at, (void)size;
+}
+
 static inline long os_processors(void) {
     SYSTEM_INFO info;
     GetSystemInfo(&info);
@@ -68,6 +73,10 @@ static inline void os_free(void *at) {
 }
 
 static inline void os_want_large_pages(void *at, size_t size) {
+    (void)at, (void)size;
+}
+
+static inline void os_give_back(void *at, size_t size) {
     (void)at, (void)size;
 }
 
@@ -117,6 +126,17 @@ static inline void os_free(void *at) {
 static inline void os_want_large_pages(void *at, size_t size) {
 #if defined(MADV_HUGEPAGE)
     madvise(at, size, MADV_HUGEPAGE); /* a hint, which may fail */
+#else
+    (void)at, (void)size;
+#endif
+}
+
+static inline void os_give_back(void *at, size_t size) {
+#if defined(__linux__)
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)at + page - 1) & ~(page - 1);
+    uintptr_t end = ((uintptr_t)at + size) & ~(page - 1);
+    if (first < end)
+        madvise((void *)first, end - first, MADV_DONTNEED); /* as above */
 #else
     (void)at, (void)size;
 #endif

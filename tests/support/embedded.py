@@ -142,6 +142,10 @@ class _Process:
         self._process.communicate()
         assert self._process.returncode == 0
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def say(self, line: str) -> str:
         """The answer to a command. DriverError where the library failed."""
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -25,6 +25,7 @@ static int count(void) {
 
 /* In a forked child a thread that does not exist there may hold the mutex, so the mutex is not destroyed. */
 static void close_device(hal_device *d) {
+    cpu_leave_resident(d, NULL, NULL);
     if (!pool_forked(d->pool))
         pthread_mutex_destroy(&d->busy);
     pool_close(d->pool);
@@ -122,7 +123,7 @@ static int new_buffer(hal_device *d, const hal_buffer *made, hal_buffer **out) {
 static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     int large = desc->usage == HAL_WEIGHT && desc->size >= 2 * LARGE_PAGE;
     uint64_t least = large ? LARGE_PAGE : ALIGN, align = desc->align > least ? desc->align : least;
-    hal_buffer made = {.size = desc->size};
+    hal_buffer made = {.size = desc->size, .is_arena = desc->usage == HAL_ARENA};
     int code;
     if (align & (align - 1))
         return hal_fail(HAL_E_INVALID, "buffer: align is %llu, no power of two", (unsigned long long)align);
@@ -150,6 +151,8 @@ static int wrap_buffer(hal_device *d, const void *host, uint64_t size, hal_buffe
 static void free_buffer(hal_buffer *b) {
     if (b && !b->owned)
         mapped_drop(b->range);
+    if (b && b->is_arena)
+        cpu_leave_resident(b->device, NULL, b);
     if (b)
         free(b->owned);
     free(b);

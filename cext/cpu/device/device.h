@@ -21,6 +21,8 @@ struct hal_device {
     atomic_uint_fast64_t allocations;
     cpu_custom_kernel *custom; /* kernel n is custom[n - 1] */
     uint32_t n_custom;
+    hal_exec *resident; /* list of the execs that ran a long step since memory was given back; see run.c */
+    int quiet;          /* short steps since the last long one */
 };
 
 struct hal_buffer {
@@ -29,6 +31,7 @@ struct hal_buffer {
     uint64_t size;
     void *owned; /* pointer to free; NULL: host memory, used in place and never written */
     int range;   /* for host memory: its range of mapped.h */
+    int is_arena;
 };
 
 /* A call with its kernel and its op's name. */
@@ -56,6 +59,11 @@ struct hal_exec {
     cpu_view *views; /* each step's output and inputs, concatenated */
     exec_dim *dims;
     uint8_t *args, *scratch, *shared;
+    uint64_t scratch_bytes, shared_bytes;
+    hal_buffer *arena; /* NULL: none that the device owns */
+    uint64_t arena_bytes;
+    hal_exec *next_resident;
+    int is_resident;
     cpu_split *splits;  /* per step: its work items at this run's shapes */
     exec_phase *phases; /* phases of this run */
     uint16_t *grains;   /* per phase: number of grains */
@@ -71,6 +79,8 @@ int cpu_supports(hal_device *, const hal_plan *, uint32_t step);
 int cpu_compile(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec **);
 int cpu_run(hal_exec *, const void *block, uint64_t size);
 void cpu_release(hal_exec *);
+/* Takes an exec, or those with this arena, from the device's list of resident ones, before they go; both NULL: all. */
+void cpu_leave_resident(hal_device *, const hal_exec *, const hal_buffer *arena);
 int cpu_add_kernel(hal_device *, const char *image, const char *entry, uint32_t *kernel);
 void cpu_drop_custom(hal_device *);
 /* sets the step's kernel to the custom one of its override */

@@ -154,6 +154,8 @@ static int reserve_scratch(hal_exec *e) {
         return hal_fail(HAL_E_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)all);
     if (shared > SIZE_MAX / 2 || !(e->shared = calloc(1, shared ? shared : 1)))
         return hal_fail(HAL_E_MEMORY, "no memory for %llu bytes of shared scratch", (unsigned long long)shared);
+    e->scratch_bytes = all;
+    e->shared_bytes = shared;
     for (int i = 0; i < e->n_steps; i++) {
         e->steps[i].call.scratch = e->scratch;
         e->steps[i].call.scratch_stride = most;
@@ -174,9 +176,12 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     if (code || (code = reserve(plan, e, n_views)))
         return code;
     e->block = buffers[plan->step_buffer];
-    for (uint32_t i = 0; i < plan->n_buffers; i++)
+    for (uint32_t i = 0; i < plan->n_buffers; i++) {
         if (!buffers[i]->owned)
             e->ranges[e->n_ranges++] = buffers[i]->range;
+        else if (plan->buffers[i].usage == HAL_ARENA)
+            e->arena = buffers[i], e->arena_bytes = plan->buffers[i].size;
+    }
     n_views = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++, e->n_steps++) {
         exec_step *s = e->steps + i;
@@ -209,6 +214,8 @@ int cpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers,
 void cpu_release(hal_exec *e) {
     if (!e)
         return;
+    if (e->is_resident)
+        cpu_leave_resident(e->device, e, NULL);
     free(e->ranges);
     free(e->steps);
     free(e->views);

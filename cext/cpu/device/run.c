@@ -3,14 +3,19 @@
  *
  * A step of several grains is a phase of the job. Consecutive steps of one grain form one phase of one grain, which a single
  * thread runs without barriers. Nothing is allocated.
+ *
+ * Scratch and arena hold nothing between runs. What long steps alone used of them goes back to the system after QUIET short steps
+ * in a row, as an answer has behind its prompt: a step that follows at once does not pay for it.
  */
 #include <string.h>
 
 #include "device.h"
 #include "mapped.h"
+#include "os.h"
 
 /* Steps of at most so many tokens are memory-bound, as single tokens are. */
 enum { DECODE_TOKENS = 32 };
+enum { QUIET = 64 };
 
 static int shared(const cpu_split *s) {
     return s->items > s->grain;
@@ -84,6 +89,55 @@ static void end_phase(void *context, int phase) {
         count_time(e, first);
 }
 
+/* Takes the execs from the device's list that are `e`, or whose arena is `b`, or all where both are NULL. `busy` is held, or nobody
+ * else uses the device. */
+static void leave(hal_device *d, const hal_exec *e, const hal_buffer *b) {
+    for (hal_exec **at = &d->resident; *at;) {
+        hal_exec *found = *at;
+        if ((e && found != e) || (b && found->arena != b)) {
+            at = &found->next_resident;
+            continue;
+        }
+        *at = found->next_resident;
+        found->is_resident = 0;
+    }
+}
+
+void cpu_leave_resident(hal_device *d, const hal_exec *e, const hal_buffer *b) {
+    if (pool_forked(d->pool)) /* the lock may be held by a thread of the parent, and nothing runs any more */
+        return;
+    pthread_mutex_lock(&d->busy);
+    leave(d, e, b);
+    pthread_mutex_unlock(&d->busy);
+}
+
+/* Gives back what the listed execs have beyond this one, whose step was short. */
+static void give_back(const hal_exec *e) {
+    for (const hal_exec *other = e->device->resident; other; other = other->next_resident) {
+        uint64_t kept = other->arena == e->arena ? e->arena_bytes : 0;
+        if (other == e)
+            continue;
+        os_give_back(other->scratch, other->scratch_bytes);
+        os_give_back(other->shared, other->shared_bytes);
+        if (other->arena && kept < other->arena_bytes)
+            os_give_back(other->arena->data + kept, other->arena_bytes - kept);
+    }
+    leave(e->device, NULL, NULL);
+}
+
+/* Counts a step that has ended. */
+static void count_step(hal_exec *e, int is_long) {
+    hal_device *d = e->device;
+    d->quiet = is_long ? 0 : d->quiet + (d->quiet < QUIET);
+    if (is_long && !e->is_resident) {
+        e->next_resident = d->resident;
+        d->resident = e;
+        e->is_resident = 1;
+    }
+    if (d->quiet == QUIET && d->resident)
+        give_back(e);
+}
+
 static int run_locked(hal_exec *e, const void *block, uint64_t size) {
     int32_t counts[HAL_COUNTS];
     int code, fault, threads;
@@ -102,6 +156,7 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
                          .done = e->times ? end_phase : NULL,
                          .context = e},
              threads);
+    count_step(e, counts[HAL_COUNT_TOKENS] > DECODE_TOKENS);
     for (int i = 0; i < e->n_ranges; i++)
         if (mapped_lost(e->ranges[i]))
             return hal_fail(HAL_E_INVALID, MAPPED_LOST);

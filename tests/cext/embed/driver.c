@@ -12,6 +12,7 @@
  *   format: flags and texts of satchel_chat_facts(), as hex
  *   and those of templates.c
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,11 @@ static int read_ids(void) {
 static int number(void) {
     char *word = strtok(NULL, " ");
     return word ? atoi(word) : 0;
+}
+
+/* Windows' atof() knows no infinity. */
+static double real(const char *word) {
+    return strcmp(word, "-inf") ? atof(word) : -INFINITY;
 }
 
 static int tell(int64_t code) {
@@ -116,7 +122,7 @@ static void set_list(satchel_generate_options *o, const char *name, char *rest) 
     for (char *word = next_of(&rest); word; word = next_of(&rest), n++) {
         char *slash = strchr(word, '/');
         if (slash)
-            biases[n] = (satchel_bias){atoi(word), (float)atof(slash + 1)};
+            biases[n] = (satchel_bias){atoi(word), (float)real(slash + 1)};
         else if (!strcmp(name, "dry_breakers")) {
             size_t size;
             char *text = read_hex(word, &size);
@@ -164,10 +170,10 @@ static void set(satchel_generate_options *o, char *word) {
         o->name = atoll(value);
 #define REAL(name)                                                                                                     \
     if (!strcmp(word, #name))                                                                                          \
-        o->name = (float)atof(value);
+        o->name = (float)real(value);
 #define DOUBLE(name)                                                                                                   \
     if (!strcmp(word, #name))                                                                                          \
-        o->name = atof(value);
+        o->name = real(value);
     FIELDS(INTEGER, REAL, DOUBLE)
     if (!strcmp(word, "grammar"))
         o->grammar = grammar;

@@ -39,7 +39,7 @@ static void render(int escaped, long long seconds, const char *hex) {
     tpl_builder plain = {0};
     tpl_heap heap;
     tpl_value made;
-    gmtime_r(&now, &fields);
+    fields = *gmtime(&now); /* Windows lacks gmtime_r() */
     chat_begin(&heap, size);
     made = chat_render(&heap, &loaded, text, size, escaped, &fields);
     if (!heap.code)

@@ -55,14 +55,18 @@ def built(path: Path, target: Path) -> None:
         build(gguf, target, grammars=TEXTS)
 
 
-@pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_with_grammars(factory: pytest.TempPathFactory) -> Path:
     folder = made_once(
-        tmp_path_factory,
+        factory,
         "embed-grammars",
         lambda at: built(write_model(at / "m.gguf", markers=("<mark>", "{\n  ")), at / "app.gguf"),
     )
     return folder / "app.gguf"
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_with_grammars(tmp_path_factory)
 
 
 class Masks:

@@ -54,7 +54,9 @@ def prompt(count: int) -> list[int]:
 def test_an_answer_goes_on(
     arch: str, told: int, program: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path, ids, saved = family(tmp_path_factory, arch), prompt(45), tmp_path / "chat"
+    path, ids = family(tmp_path_factory, arch), prompt(45)
+    saved, again = tmp_path / "Zürich", tmp_path / "again"
+    saved.write_bytes(b"an older one")
     with Driver(program) as driver:
         driver.open(path, 80, 2)
         driver.begin(0, prompt(11), OPTIONS)  # so that the other one's blocks are not the first ones
@@ -62,13 +64,13 @@ def test_an_answer_goes_on(
         driver.begin(1, ids, OPTIONS)
         first = driver.next(1, told)[0]
         driver.save(1, saved)
-        driver.save(1, tmp_path / "again", by_memory=True)
+        driver.save(1, again, by_memory=True)
         rest = driver.next(1, 20)[0]
-    assert saved.read_bytes() == (tmp_path / "again").read_bytes()
+    assert saved.read_bytes() == again.read_bytes()
     for context, slots, by_memory in ((80, 1, False), (96, 3, True)):
         with Driver(program) as driver:
             driver.open(path, context, slots)
-            assert driver.load(saved, by_memory) == ids + first
+            assert driver.load(again if by_memory else saved, by_memory) == ids + first
             driver.begin(0, ids + first, OPTIONS)
             assert driver.next(0, 20)[0] == rest
             assert driver.report(0)[2] == 45 + told - 1  # all that was computed is there
