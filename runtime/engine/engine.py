@@ -354,10 +354,10 @@ class Engine:
         ran = time.perf_counter()
         if half is None:
             program.run()
+        elif half.fixed and (self.overlaps or self.stages):
+            self._host_sampling.run_at_once(half)
         else:
             program.run_forward()
-            if half.fixed and self.overlaps:  # elsewhere its sampling would wait for the forward pass here
-                self._host_sampling.sample(half, ())
         program.busy = True
         self.advance(entries)
         inside = time.perf_counter() - ran

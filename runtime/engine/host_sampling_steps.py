@@ -128,6 +128,11 @@ class HostSamplingSteps:
         step.inside = time.perf_counter() - began
         return found, began
 
+    def run_at_once(self, step: HostSampledStep) -> None:
+        """Launches the whole of a step whose sampling is fixed."""
+        step.program.run_at_once(step.fixed)
+        step.sampled = True
+
     def sample(self, step: HostSampledStep, ended: Collection[int]) -> None:
         """Launches the sampling, once; the tokens of the step before have been read. ended: slots whose
         sequences ended with them: their requests' own code is called no more.

@@ -1,8 +1,9 @@
 """Lanes: several steps under way on a pipeline, of disjoint sequences or of successive chunks of a prompt.
 While one device computes a step's later layers, the device before it computes those of the next step.
 
-A step is a chain of turns, one for each segment of its plan. A turn brings in what crosses to its device,
-runs the segment, and takes out what crosses to others, so that nothing of another step comes in between.
+A step is a chain of turns: segments of its plan that follow each other on a device. A turn brings in what
+crosses to its device, runs the segments, and takes out what crosses to others, so that nothing of another
+step comes in between.
 
 Invariants: each device has one thread, which takes turns in the order in which they were given, so a step
 that was launched first passes every device first. While a turn is under way no other thread uses a device;
@@ -12,10 +13,11 @@ the engine's thread waits until none is (`quiet`), or has the device's thread do
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
@@ -103,16 +105,33 @@ class LaneProgram(Program):
         self.worked = 0.0
         super().run_forward()
 
+    def run_at_once(self, size: int) -> None:
+        self.worked, self.seconds = 0.0, dict.fromkeys(self.seconds, 0.0)
+        for i in range(self._gate, len(self._execs)):
+            self._sizes[i] = size
+        with self._settled():
+            self._run_segments(range(len(self._execs)))
+
     def _run_segments(self, numbers: range) -> None:
         self._done()  # the sampling follows the forward pass
         self._taken.clear()
-        turns = [(self._execs[i][2], partial(self._turn, i)) for i in numbers]
-        self._chain = self._lanes.begin(turns)
+        by_device = groupby(numbers, lambda i: self._execs[i][2])
+        self._chain = self._lanes.begin([(d, partial(self._turn, d, tuple(part))) for d, part in by_device])
 
-    def _turn(self, i: int) -> None:
+    def _turn(self, device: str, numbers: Iterable[int]) -> None:
+        """Segments that follow each other on a device: the sampling, in a turn of its own, would come behind
+        the layers of the next step.
+        """
+        began = time.perf_counter()
+        for i in numbers:
+            self._segment(i)
+        seconds = time.perf_counter() - began
+        self.seconds[device] = self.seconds.get(device, 0.0) + seconds
+        self.worked += seconds
+
+    def _segment(self, i: int) -> None:
         """One segment, with what crosses to it and from it."""
         exec, arriving, device = self._execs[i]
-        began = time.perf_counter()
         for t in arriving:
             if (value := self._crossing(t)).size:
                 self._own[device, t.target_at[0]].write(t.target_at[1], value)
@@ -123,9 +142,6 @@ class LaneProgram(Program):
                 self._own[device, t.source_at[0]].read_into(t.source_at[1], value)
         if i == len(self._execs) - 1:
             self._take(device)
-        seconds = time.perf_counter() - began
-        self.seconds[device] = self.seconds.get(device, 0.0) + seconds
-        self.worked += seconds
 
     def _take(self, device: str) -> None:
         """Reads the small outputs of a step, so that they need not wait for the device's next turn."""

@@ -198,6 +198,11 @@ class Program:
                 self._sizes[i] = size or self.plan.block_bytes
             self._run_segments(range(self._gate, len(self._execs)))
 
+    def run_at_once(self, size: int) -> None:
+        """Both, where nothing waits for the host in between. size: as in run_sampling()."""
+        self.run_forward()
+        self.run_sampling(size)
+
     def end_of(self, name: str, rows: int) -> int:
         """Bytes of the step block up to the end of so many rows of a field."""
         field = next(f for f in self.plan.fields if f.name == name)

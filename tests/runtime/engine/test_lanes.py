@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.host_sampling import drawn
+from satchel.runtime.engine.lanes import StageThreads, Turn
 from satchel.runtime.engine.request_handle import RequestHandle
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Node
@@ -271,6 +273,23 @@ def test_rows_that_wait_for_the_host_have_lanes_too(pipeline: Pipeline) -> None:
         with opened(names) as engine, closing(Service(engine)) as service:
             found.append([told(h) for h in [service.submit(r) for r in wanted]])
     assert found[0] == found[1]
+
+
+def test_a_step_whose_masks_never_change_passes_each_device_once(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sampling, launched later, would wait for the layers of the next step."""
+    chains, begin = list[list[str]](), StageThreads.begin
+
+    def noted(self: StageThreads, turns: Sequence[Turn]) -> Future[None]:
+        chains.append([device for device, _ in turns])
+        return begin(self, turns)
+
+    monkeypatch.setattr(StageThreads, "begin", noted)
+    asked = GenerateRequest([5, 6, 7], 6, GREEDY, banned=frozenset({1, 2}))
+    with opened(TWO) as engine, closing(Service(engine)) as service:
+        assert not {1, 2} & set(service.submit(asked))
+    assert len(chains) == 6 and all(chain == [*TWO] for chain in chains)
 
 
 def test_lookup_drafts_change_no_answer(pipeline: Pipeline) -> None:
