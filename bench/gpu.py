@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPT_OF_BATCH, ANSWER_OF_BATCH = 128, 64
-PROMPT_OF_STREAM, ANSWER_OF_STREAM = 128, 256  # as in gpu_streams.py
+PROMPT_OF_STREAM, ANSWER_OF_STREAM = 128, 768  # as in gpu_streams.py
 DEPTH_ANSWER = 32
 NOTHING = "-"
 STREAM_HEAD = (

@@ -30,7 +30,7 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
 
-PROMPT, ANSWER = 128, 256  # tokens of a stream
+PROMPT, ANSWER = 128, 768  # tokens of a stream: the last one of many begins before the first one ends
 ROOM = 128  # tokens of context beside these: a chat's own, and words of more than one token
 
 
