@@ -365,6 +365,26 @@ static __device__ __forceinline__ void reduce(const reduction &m) {
         reduce_as<WIRE_F32>(m);
 }
 
+/* --- sums by a vendor's library, between these two */
+
+static __device__ __forceinline__ void begin_sum(const meeting &m) {
+    volatile gpu_group_progress *host = (volatile gpu_group_progress *)m.g->progress;
+    come(m);
+    if (!counts_time())
+        return;
+    ((gpu_group_counts *)m.g->counts)->began_ns = now_ns();
+    host->step = m.step + 1;
+    host->began = m.number;
+}
+
+static __device__ __forceinline__ void end_sum(const meeting &m) {
+    gpu_group_counts *counts = (gpu_group_counts *)m.g->counts;
+    if (!counts_time())
+        return;
+    ((volatile gpu_group_progress *)m.g->progress)->ended = m.number;
+    counts->waited_ns += now_ns() - counts->began_ns;
+}
+
 /* --- gathering */
 
 /* `rows` rows of `width` numbers at y, which are the columns from `start` on of rows of `total` numbers. A member does not know which

@@ -1,9 +1,10 @@
 /* driver.c: a driver that has the numbers of an H100 and memory of the host, knows every kernel by name, and runs none but
- * prove_reach, by which a group finds whether its members reach each other. Its copies happen at once; handles of streams, events and
+ * those by which a group finds whether its members reach each other and how far they are in a library's sums. Its copies happen at once; handles of streams, events and
  * modules stand for nothing.
  *
  * SATCHEL_DRY_DEVICES: number of devices, default 1. SATCHEL_DRY_PEER: "none", devices have no peer access; "lost", they say that
- * they have, but nothing arrives. SATCHEL_DRY_LOSE=DEVICE: whatever is started there fails as on a broken GPU.
+ * they have, but nothing arrives. SATCHEL_DRY_LOSE=DEVICE: whatever is started there fails as on a broken GPU. SATCHEL_DRY_STALL=DEVICE: a
+ * library's sums do not end there.
  * SATCHEL_DRY_ARCH, SATCHEL_DRY_DRIVER: another compute capability times 10, and what the driver says of its version.
  * SATCHEL_DRY_IMAGES: a file, the archive of images from which kernels are loaded. Such an image is a text: "sm_80" or
  * "compute_75", by which the driver takes or refuses it as NVIDIA's does, more, and "end". It refuses SATCHEL_DRY_REFUSED too.
@@ -21,7 +22,8 @@ enum { DEVICES = 8, FAILED = 719 };
 enum { NO_MEMORY = 2, BAD_IMAGE = 200, NO_BINARY = 209, NEWER_PTX = 222, CUDA_12 = 12000 };
 enum { MAJOR = 0, MINOR, UNITS, SHARED, WAVE_WIDTH };
 
-static char handle, prover; /* of all that has no state; of the kernel prove_reach */
+static char handle, prover, rounder,
+    finisher; /* of all that has no state; of prove_reach, round_rows and finish_rows */
 static char contexts[DEVICES];
 static _Thread_local const char *current;
 
@@ -98,6 +100,21 @@ static void prove(const gpu_call *c) {
         for (uint32_t i = 0; to != g->rank && !peer_is("lost") && i < GROUP_PROVED; i++)
             words[i] = GROUP_PROOF(g->rank, to, i);
     }
+}
+
+/* round_rows and finish_rows of ../cuda/reduce.cu, but for the rows. */
+static void go_on(const gpu_call *c, int ends) {
+    const gpu_group *g = (const gpu_group *)(uintptr_t)c->arg[GROUP_ARG];
+    const char *stall = getenv("SATCHEL_DRY_STALL");
+    gpu_group_progress *host = (gpu_group_progress *)(uintptr_t)g->progress;
+    const uint32_t number =
+        (uint32_t)((const int32_t *)(uintptr_t)c->counts)[GROUP_COUNT] + (uint32_t)c->arg[GROUP_ARG_PLACE];
+    if (!ends)
+        host->step = c->step + 1;
+    if (!ends)
+        host->began = number;
+    else if (!stall || current != contexts + atoi(stall) % DEVICES)
+        host->ended = number;
 }
 
 static int leave(int index) {
@@ -211,7 +228,10 @@ static int load(gpu_module *out, const void *image) {
 
 static int function(gpu_function *out, gpu_module module, const char *wanted) {
     (void)module;
-    *out = strcmp(wanted, "prove_reach") ? &handle : &prover;
+    *out = !strcmp(wanted, "prove_reach")   ? &prover
+           : !strcmp(wanted, "round_rows")  ? &rounder
+           : !strcmp(wanted, "finish_rows") ? &finisher
+                                            : &handle;
     return 0;
 }
 
@@ -223,6 +243,8 @@ static int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned t
         prove(arguments[0]);
     else if (lose && current == contexts + atoi(lose) % DEVICES)
         return FAILED;
+    else if (f == &rounder || f == &finisher)
+        go_on(arguments[0], f == &finisher);
     return 0;
 }
 

@@ -7,6 +7,9 @@
  *
  * A group breaks when a kernel gives up or a device fails. The word `broken` of the host's memory tells all kernels, which leave. It
  * stays broken.
+ *
+ * Where NCCL is installed, it adds up messages of a size at which it is faster, as measured when the first plan with such a message is
+ * compiled. It has no deadline: a thread watches how far the members' streams are, and aborts it.
  */
 #include "group.h"
 
@@ -16,19 +19,32 @@
 #include <time.h>
 
 #include "launchers.h"
+#include "nccl.h"
 
 enum { ATOMICS = 3 /* CUDA: attribute of a pair of devices, which NVLink has and PCIe has not */ };
 enum { KB = 1 << 10, ALREADY = 704 /* CUDA: peer access is enabled */, NS_PER_MS = 1000000, POLL_NS = 100000 };
 enum { PLACE = 16 * KB /* bytes of a place at first */, PROOF_MS = 10000, RESTART = 1 << 30 };
 
-/* The run that each launcher starts. */
+/* Sizes of messages for which the faster way is kept: of LIBRARY_LEAST bytes and more, of twice as many, ... */
+enum { LIBRARY_LEAST = 4 << 20, SIZES = 8, UNKNOWN = 0, OWN, LIBRARY };
+enum { TRIALS = 3, REPEATS = 8, TRIAL_WIDTH = 4096, TRIAL_HEAD = 256, WATCH_NS = 10 * NS_PER_MS };
+
+/* What each launcher does for its member. */
 typedef struct {
-    hal_exec *const *execs;
+    int (*work)(hal_group *, uint32_t member);
+    hal_exec *const *execs; /* of a run */
     const void *block;
     uint64_t size;
     int codes[HAL_MEMBERS];
     char why[HAL_MEMBERS][256];
 } step;
+
+/* Sums of one size, to be timed. */
+typedef struct {
+    uint64_t bytes;
+    int by_library;
+    gpu_address at[HAL_MEMBERS]; /* a step block, then the rows */
+} trial;
 
 struct hal_group {
     pthread_mutex_t lock;
@@ -44,7 +60,19 @@ struct hal_group {
     launchers *launchers;
     step now;
     uint32_t link; /* HAL_LINK_ of the slowest pair */
-    int missing;   /* -1: the group is whole */
+    /* A vendor's library. */
+    nccl_group *nccl;             /* NULL: not needed yet, or `no_library` */
+    int no_library;               /* 1: there is none, or it failed */
+    char *path;                   /* of the library; NULL: not found by the caller */
+    uint64_t asked_least;         /* bytes from which the user asks for it; UINT64_MAX: what is measured decides */
+    int ways[SIZES];              /* OWN, LIBRARY */
+    uint64_t rounded;             /* bytes of gpu_group.rounded */
+    gpu_group_progress *progress; /* pinned, one a member */
+    trial trial;
+    pthread_t watcher;
+    int watched;
+    atomic_int unwatched;
+    int missing; /* -1: the group is whole */
     char why[256];
 };
 
@@ -94,6 +122,15 @@ static uint32_t least_number(hal_group *g) {
     return found;
 }
 
+/* The member that came to the fewest sums by the library. */
+static uint32_t least_begun(const hal_group *g) {
+    const volatile gpu_group_progress *at = g->progress;
+    uint32_t found = 0;
+    for (uint32_t i = 1; i < g->members; i++)
+        found = at[i].began < at[found].began ? i : found;
+    return found;
+}
+
 /* What the kernels wrote when they gave up. Of several the first number counts: later ones failed because of it. */
 static void look_at_faults(hal_group *g) {
     const volatile gpu_group_fault *first = NULL;
@@ -105,6 +142,10 @@ static void look_at_faults(hal_group *g) {
         const volatile gpu_group_fault *f = g->faults + i;
         if (f->step && (!first || f->number < first->number))
             first = f;
+    }
+    if (!first && g->nccl && nccl_fault(g->nccl)) {
+        snprintf(why, sizeof why, "%s", hal_last_error());
+        break_group(g, least_begun(g), why);
     }
     if (!first)
         return;
@@ -180,11 +221,11 @@ static int send_group(hal_group *g, uint32_t i) {
     return code;
 }
 
-/* Gives all members inboxes whose places have so many bytes, if theirs have less. No step is under way after it; plans that were
- * compiled before go on. */
-static int grow_inboxes(hal_group *g, uint64_t place) {
-    int code = 0;
-    if (place <= g->on_device[0].place || (code = finish_all(g)))
+/* Gives all members inboxes whose places have so many bytes. No step is under way after it; plans that were compiled before go on if
+ * they need no more. */
+static int set_inboxes(hal_group *g, uint64_t place) {
+    int code = finish_all(g);
+    if (code)
         return code;
     for (uint32_t i = 0; i < g->members && !code; i++) {
         hal_device *d = g->devices[i];
@@ -206,6 +247,11 @@ static int grow_inboxes(hal_group *g, uint64_t place) {
     if (code)
         break_group(g, 0, hal_last_error()); /* plans that were compiled before have no inboxes */
     return code;
+}
+
+static int grow_inboxes(hal_group *g, uint64_t place) {
+    place = (place + 255) & ~(uint64_t)255;
+    return place <= g->on_device[0].place ? 0 : set_inboxes(g, place);
 }
 
 /* --- joining */
@@ -262,6 +308,7 @@ static int make_member(hal_group *g, uint32_t i, uint32_t timeout_ms) {
     own->counts = g->counts[i];
     own->broken = (uint64_t)(uintptr_t)g->broken;
     own->fault = (uint64_t)(uintptr_t)(g->faults + i);
+    own->progress = (uint64_t)(uintptr_t)(g->progress + i);
     set_borders(own, g->exact || d->traits.flags & HAL_DETERMINISTIC);
     return code;
 }
@@ -338,31 +385,311 @@ static int prove(hal_group *g) {
     return code;
 }
 
-/* Host memory for the word `broken`, and, a line of the cache apart, the faults. */
+/* Host memory for the word `broken`, and, a line of the cache apart, what each member writes. */
 static int make_words(hal_group *g) {
     hal_device *d = g->devices[0];
-    enum { LINE = 256 };
+    enum { LINE = 256, SIZE = LINE + HAL_MEMBERS * (sizeof *g->faults + sizeof *g->progress) };
     uint8_t *all;
     int code = gpu_lock(d);
     if (code)
         return code;
-    code = gpu_take_host(d, GPU_SEEN, LINE + HAL_MEMBERS * sizeof *g->faults, (void **)&all, "host memory for faults");
+    code = gpu_take_host(d, GPU_SEEN, SIZE, (void **)&all, "host memory for faults");
     gpu_unlock(d);
     if (code)
         return code;
-    memset(all, 0, LINE + HAL_MEMBERS * sizeof *g->faults);
+    memset(all, 0, SIZE);
     g->broken = (uint32_t *)all;
     g->faults = (gpu_group_fault *)(all + LINE);
+    g->progress = (gpu_group_progress *)(g->faults + HAL_MEMBERS);
     return 0;
 }
 
 static void run_turn(void *of, uint32_t member) {
     hal_group *g = of;
     step *s = &g->now;
-    s->codes[member] = gpu_run_member(s->execs[member], s->block, s->size, g->before);
+    s->codes[member] = s->work(g, member);
     if (s->codes[member])
         snprintf(s->why[member], sizeof *s->why, "%s", hal_last_error());
 }
+
+/* Does some work for all members at once, each on the thread of its launcher. Gives the first failure, which is the last error's text
+ * with its member. */
+static int on_all(hal_group *g, int (*work)(hal_group *, uint32_t), uint32_t *failed) {
+    g->now.work = work;
+    launch_all(g->launchers);
+    for (uint32_t i = 0; i < g->members; i++)
+        if (g->now.codes[i]) {
+            *failed = i;
+            return hal_fail(g->now.codes[i], "member %u: %.200s", i, g->now.why[i]);
+        }
+    return 0;
+}
+
+/* Bytes of a place for a message of so many numbers at most: a word has four bfloat16, but two numbers otherwise. */
+static uint64_t place_for(const gpu_group *g, int gathers, uint64_t numbers) {
+    const uint64_t halves = g->bf16_least / sizeof(float); /* the most numbers of a sum that are float32 on the wire */
+    if (gathers || numbers <= halves)
+        return numbers * GROUP_WORD / 2;
+    return numbers * GROUP_WORD / 4 > halves * GROUP_WORD / 2 ? numbers * GROUP_WORD / 4 : halves * GROUP_WORD / 2;
+}
+
+/* --- sums by a vendor's library */
+
+static void set_library(hal_group *g, const hal_group_options *options) {
+    const char *asked = getenv("SATCHEL_NCCL_LEAST");
+    g->path = options->library ? strdup(options->library) : NULL;
+    g->asked_least = asked && *asked ? strtoull(asked, NULL, 10) : UINT64_MAX;
+}
+
+/* Which of the sizes; -1: below all. */
+static int size_of(uint64_t bytes) {
+    int found = -1;
+    for (uint64_t least = LIBRARY_LEAST; bytes >= least && found + 1 < SIZES; least *= 2)
+        found++;
+    return found;
+}
+
+static int by_library(const hal_group *g, uint64_t bytes) {
+    const int size = size_of(bytes);
+    if (!g->nccl || g->no_library || bytes > 2 * g->rounded)
+        return 0;
+    return g->asked_least != UINT64_MAX ? bytes >= g->asked_least : size >= 0 && g->ways[size] == LIBRARY;
+}
+
+static int uses_library(const hal_group *g) {
+    int used = g->nccl && !g->no_library && g->asked_least != UINT64_MAX;
+    for (int i = 0; i < SIZES; i++)
+        used |= g->nccl && !g->no_library && g->ways[i] == LIBRARY;
+    return used;
+}
+
+static int sum_of(hal_group *g, uint32_t i, uint64_t numbers, gpu_stream stream) {
+    const uint64_t at = g->on_device[i].rounded;
+    return nccl_all_reduce(g->nccl, i, at, at, numbers, NCCL_BF16, stream);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 * NS_PER_MS + (uint64_t)t.tv_nsec;
+}
+
+/* A member's sum did not end in time: tells it as a kernel that gave up does. */
+static void tell_late(hal_group *g, uint32_t i) {
+    const volatile gpu_group_progress *at = g->progress;
+    const uint32_t least = least_begun(g);
+    g->faults[i] = (gpu_group_fault){.step = at[i].step,
+                                     .number = at[i].began,
+                                     .missing = at[least].began < at[i].began ? least : i,
+                                     .op = GROUP_REDUCE};
+    atomic_thread_fence(memory_order_seq_cst);
+    *(volatile uint32_t *)g->broken = 1;
+}
+
+/* The thread that gives the library's sums their deadline. It takes no lock: whoever waits for a device may have the group's. */
+static void *watch(void *of) {
+    hal_group *g = of;
+    const struct timespec pause = {0, WATCH_NS};
+    uint32_t seen[HAL_MEMBERS] = {0};
+    uint64_t since[HAL_MEMBERS] = {0};
+    while (!atomic_load(&g->unwatched)) {
+        nanosleep(&pause, NULL);
+        for (uint32_t i = 0; i < g->members; i++) {
+            const volatile gpu_group_progress *at = g->progress + i;
+            const uint32_t began = at->began;
+            if (began != seen[i] || at->ended == began) {
+                seen[i] = began;
+                since[i] = now_ns();
+            } else if (now_ns() - since[i] > (uint64_t)g->timeout_ms * NS_PER_MS && !*(volatile uint32_t *)g->broken)
+                tell_late(g, i);
+        }
+        if (!*(volatile uint32_t *)g->broken && nccl_fault(g->nccl))
+            *(volatile uint32_t *)g->broken = 1;
+        if (*(volatile uint32_t *)g->broken)
+            nccl_abort(g->nccl, "the group is broken");
+    }
+    return NULL;
+}
+
+static int join_library(hal_group *g, uint32_t i) {
+    int code = gpu_lock_alone(g->devices[i]);
+    if (code)
+        return code;
+    code = nccl_join(g->nccl, i);
+    gpu_unlock_alone(g->devices[i]);
+    return code;
+}
+
+static int leave_library(hal_group *g, uint32_t i) {
+    int code = gpu_lock_alone(g->devices[i]);
+    if (code)
+        return code;
+    nccl_leave(g->nccl, i);
+    gpu_unlock_alone(g->devices[i]);
+    return 0;
+}
+
+/* No member's stream has work. */
+static void end_library(hal_group *g) {
+    uint32_t failed;
+    if (!g->nccl)
+        return;
+    if (g->missing >= 0 || *(volatile uint32_t *)g->broken)
+        nccl_abort(g->nccl, "the group is broken");
+    on_all(g, leave_library, &failed);
+    atomic_store(&g->unwatched, 1);
+    if (g->watched)
+        pthread_join(g->watcher, NULL);
+    g->watched = 0;
+    nccl_part(g->nccl);
+    g->nccl = NULL;
+}
+
+static int open_library(hal_group *g) {
+    uint32_t failed;
+    int code = nccl_prepare(g->members, g->timeout_ms, g->path, &g->nccl);
+    if (code)
+        return code;
+    if (!(code = on_all(g, join_library, &failed)))
+        code = pthread_create(&g->watcher, NULL, watch, g) ? hal_fail(HAL_E_MEMORY, "no thread to watch NCCL") : 0;
+    g->watched = !code;
+    return code;
+}
+
+/* Room for the members' rounded parts of a message of so many bytes. */
+static int grow_rounded(hal_group *g, uint64_t bytes) {
+    int code = 0;
+    if (bytes <= 2 * g->rounded || (code = finish_all(g)))
+        return code;
+    for (uint32_t i = 0; i < g->members && !code; i++) {
+        hal_device *d = g->devices[i];
+        if ((code = gpu_lock(d)))
+            break;
+        if (g->on_device[i].rounded)
+            d->api.free(g->on_device[i].rounded);
+        g->on_device[i].rounded = 0;
+        code = gpu_check(d, d->api.alloc(&g->on_device[i].rounded, bytes / 2), "memory for a library's sums");
+        gpu_unlock(d);
+    }
+    for (uint32_t i = 0; i < g->members && !code; i++)
+        code = send_group(g, i);
+    g->rounded = code ? 0 : bytes / 2;
+    return code;
+}
+
+/* REPEATS sums, one behind the other. The lock is held. */
+static int start_trial(hal_group *g, uint32_t i) {
+    hal_device *d = g->devices[i];
+    const gpu_address at = g->trial.at[i];
+    const gpu_view rows = {at + TRIAL_HEAD,
+                           sizeof(float) * TRIAL_WIDTH,
+                           {(int32_t)(g->trial.bytes / sizeof(float) / TRIAL_WIDTH), TRIAL_WIDTH, 1, 1},
+                           -1,
+                           0};
+    const int32_t counts[HAL_COUNTS] = {[GROUP_COUNT] = (int32_t)g->before};
+    gpu_call c = {.counts = at, .n_in = 2, .arg = {[GROUP_ARG] = g->at[i]}, .v = {rows, rows, rows}};
+    gpu_launch l[3] = {{.grid = {.groups = {2 * (uint32_t)d->traits.units, 1, 1}, .threads = GROUP_THREADS}}};
+    int code = gpu_check(d, d->api.write(at, counts, sizeof counts, d->main), "timing sums");
+    if (!code)
+        code = gpu_check(d, d->api.finish(d->main), "timing sums");
+    if (!code)
+        code = g->trial.by_library ? gpu_library_launches(d, &c, 0, l)
+                                   : gpu_function_find(d, "reduce_rows", &l[0].function);
+    for (uint64_t n = 1; n <= REPEATS && !code; n++) {
+        c.arg[GROUP_ARG_PLACE] = n;
+        code = gpu_start(d, l, &c, d->main);
+        if (!code && g->trial.by_library)
+            code = sum_of(g, i, g->trial.bytes / sizeof(float), d->main);
+        if (!code && g->trial.by_library)
+            code = gpu_start(d, l + 2, &c, d->main);
+    }
+    return code ? code : gpu_check(d, d->api.finish(d->main), "timing sums");
+}
+
+static int run_trial(hal_group *g, uint32_t i) {
+    int code = gpu_lock_alone(g->devices[i]);
+    if (code)
+        return code;
+    code = start_trial(g, i);
+    gpu_unlock_alone(g->devices[i]);
+    return code;
+}
+
+/* The least nanoseconds of several trials, behind one that is not counted. */
+static int time_way(hal_group *g, int library, uint64_t *least) {
+    int code = 0;
+    g->trial.by_library = library;
+    *least = UINT64_MAX;
+    for (int n = -1; n < TRIALS && !code; n++) {
+        const uint64_t began = now_ns();
+        uint32_t failed;
+        code = on_all(g, run_trial, &failed);
+        g->before += REPEATS;
+        if (n >= 0 && now_ns() - began < *least)
+            *least = now_ns() - began;
+    }
+    return code;
+}
+
+static int make_trial(hal_group *g, uint64_t bytes) {
+    int code = 0;
+    g->trial = (trial){.bytes = bytes / sizeof(float) / TRIAL_WIDTH * TRIAL_WIDTH * sizeof(float)};
+    for (uint32_t i = 0; i < g->members && !code; i++) {
+        hal_device *d = g->devices[i];
+        if ((code = gpu_lock(d)))
+            break;
+        code = gpu_check(d, d->api.alloc(&g->trial.at[i], TRIAL_HEAD + bytes), "memory for timing sums");
+        if (!code)
+            code = gpu_check(d, d->api.fill(g->trial.at[i], 0, TRIAL_HEAD + bytes, d->main), "timing sums");
+        gpu_unlock(d);
+    }
+    return code;
+}
+
+static void end_trial(hal_group *g) {
+    for (uint32_t i = 0; i < g->members; i++)
+        if (g->trial.at[i] && !gpu_lock(g->devices[i])) {
+            g->devices[i]->api.free(g->trial.at[i]);
+            gpu_unlock(g->devices[i]);
+        }
+}
+
+/* Times both ways for a message. Inboxes keep the size that they had: plans whose sums go the group's own way make them larger. */
+static int time_both(hal_group *g, uint64_t bytes, int *way) {
+    const uint64_t place = g->on_device[0].place;
+    uint64_t own = 0, library = 0;
+    int code = make_trial(g, bytes);
+    if (!code)
+        code = grow_inboxes(g, place_for(g->on_device, 0, bytes / sizeof(float)));
+    if (!code)
+        code = time_way(g, 0, &own);
+    if (!code)
+        code = time_way(g, 1, &library);
+    end_trial(g);
+    *way = !code && library < own ? LIBRARY : OWN;
+    if (*way == LIBRARY && g->on_device[0].place > place)
+        code = set_inboxes(g, place);
+    return code;
+}
+
+/* Finds which way sums of a plan's largest size go, where that is not known. A library that cannot be used, or a lack of memory for
+ * it, is no error: the group's own way is left. */
+static int choose_way(hal_group *g, uint64_t bytes) {
+    const int size = size_of(bytes), asked = g->asked_least != UINT64_MAX;
+    if (g->no_library || g->missing >= 0 || (asked ? bytes < g->asked_least : size < 0))
+        return 0;
+    if ((!g->nccl && open_library(g)) || grow_rounded(g, bytes) ||
+        (!asked && g->ways[size] == UNKNOWN && time_both(g, bytes, g->ways + size))) {
+        char why[256];
+        snprintf(why, sizeof why, "%s", hal_last_error());
+        look_at_faults(g);
+        g->no_library = 1; /* its communicators stay until part(): plans may have been compiled with it */
+        return *(volatile uint32_t *)g->broken ? hal_fail(HAL_E_LOST, "%s", g->missing >= 0 ? g->why : why) : 0;
+    }
+    return 0;
+}
+
+/* --- making a group */
 
 static int make_group(hal_group *g, uint32_t timeout_ms) {
     int code = make_words(g);
@@ -404,10 +731,13 @@ int gpu_join(hal_device *const *devices, uint32_t n, const hal_group_options *op
     g->missing = -1;
     g->link = HAL_LINK_NVLINK;
     g->exact = options->flags & HAL_GROUP_EXACT;
+    set_library(g, options);
     g->timeout_ms = options->timeout_ms;
     memcpy(g->devices, devices, n * sizeof *devices);
     for (uint32_t i = 0; i < n; i++)
         devices[i]->together = &g->lock;
+    for (uint32_t i = 0; i < n; i++)
+        g->no_library |= n < 2 || g->exact || devices[i]->traits.flags & HAL_DETERMINISTIC;
     if ((code = make_group(g, options->timeout_ms))) {
         gpu_part(g);
         return code;
@@ -421,12 +751,13 @@ void gpu_part(hal_group *g) {
     if (!g)
         return;
     snprintf(why, sizeof why, "%s", hal_last_error()); /* of join(), which ends a group that it could not make */
-    launchers_free(g->launchers);
     finish_all(g);
+    end_library(g);
+    launchers_free(g->launchers);
     for (uint32_t i = 0; i < g->members; i++) {
         hal_device *d = g->devices[i];
         if (!gpu_lock(d)) {
-            const gpu_address all[] = {g->at[i], g->counts[i], g->inbox[i]};
+            const gpu_address all[] = {g->at[i], g->counts[i], g->inbox[i], g->on_device[i].rounded};
             for (size_t n = 0; n < sizeof all / sizeof *all; n++)
                 if (all[n])
                     d->api.free(all[n]);
@@ -437,6 +768,7 @@ void gpu_part(hal_group *g) {
         d->together = NULL;
     }
     pthread_mutex_destroy(&g->lock);
+    free(g->path);
     free(g);
     hal_fail(0, "%s", why);
 }
@@ -449,6 +781,8 @@ void gpu_group_info(hal_group *g, hal_group_info *out) {
     out->missing = g->missing;
     out->link = g->link;
     out->meetings = g->meetings;
+    if (uses_library(g))
+        snprintf(out->library, sizeof out->library, "%s", nccl_name(g->nccl));
     for (uint32_t i = 0; i < g->members && g->missing < 0; i++) {
         gpu_group_counts counts;
         if (!read_counts(g, i, &counts))
@@ -494,14 +828,6 @@ static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t
     return 0;
 }
 
-/* Bytes of a place for a message of so many numbers at most: a word has four bfloat16, but two numbers otherwise. */
-static uint64_t place_for(const gpu_group *g, int gathers, uint64_t numbers) {
-    const uint64_t halves = g->bf16_least / sizeof(float); /* the most numbers of a sum that are float32 on the wire */
-    if (gathers || numbers <= halves)
-        return numbers * GROUP_WORD / 2;
-    return numbers * GROUP_WORD / 4 > halves * GROUP_WORD / 2 ? numbers * GROUP_WORD / 4 : halves * GROUP_WORD / 2;
-}
-
 /* Compares the members' collectives. *place: the largest that they need. */
 static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_t *place) {
     for (uint32_t i = 1; i < g->members; i++)
@@ -511,11 +837,13 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_
     for (uint32_t n = 0; n < execs[0]->n_meetings; n++) {
         const char *op = "";
         const gpu_call *c = nth(execs[0], n, &op);
-        uint64_t bytes = place_for(g->on_device, !strcmp(op, "gather_columns"),
-                                   (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
+        const int gathers = !strcmp(op, "gather_columns");
+        uint64_t bytes = place_for(g->on_device, gathers, (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
         int code = check_collective(g, execs, n);
         if (code)
             return code;
+        if (!gathers && by_library(g, gpu_sum_bytes(c)))
+            continue;
         *place = bytes > *place ? bytes : *place;
     }
     return 0;
@@ -523,11 +851,13 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_
 
 static int compile_locked(hal_group *g, const hal_plan *const *plans, hal_buffer *const *const *buffers,
                           hal_exec **execs) {
-    uint64_t place = 0;
+    uint64_t place = 0, sum = 0;
     char why[256];
     int code;
+    if (!gpu_largest_sum(g->devices[0], plans[0], &sum) && (code = choose_way(g, sum)))
+        return code;
     for (uint32_t i = 0; i < g->members; i++) {
-        const gpu_member member = {g, i, g->at[i], fault_of};
+        const gpu_member member = {g, i, g->at[i], fault_of, sum_of, by_library};
         if ((code = gpu_compile_member(g->devices[i], plans[i], buffers[i], &member, execs + i))) {
             snprintf(why, sizeof why, "%s", hal_last_error());
             return hal_fail(code, "member %u: %s", i, why);
@@ -535,7 +865,7 @@ static int compile_locked(hal_group *g, const hal_plan *const *plans, hal_buffer
     }
     if ((code = check_collectives(g, execs, &place)))
         return code;
-    return grow_inboxes(g, (place + 255) & ~(uint64_t)255);
+    return grow_inboxes(g, place);
 }
 
 int gpu_compile_group(hal_group *g, const hal_plan *const *plans, hal_buffer *const *const *buffers, hal_exec **execs) {
@@ -557,22 +887,25 @@ int gpu_compile_group(hal_group *g, const hal_plan *const *plans, hal_buffer *co
 
 /* --- steps */
 
+static int start_step(hal_group *g, uint32_t i) {
+    return gpu_run_member(g->now.execs[i], g->now.block, g->now.size, g->before);
+}
+
 static int run_locked(hal_group *g, hal_exec *const *execs, const void *block, uint64_t size) {
     char why[256];
+    uint32_t failed;
     int code = 0;
     if (g->before > RESTART && (code = restart(g)))
         return code;
     g->now = (step){.execs = execs, .block = block, .size = size};
-    launch_all(g->launchers);
+    code = on_all(g, start_step, &failed);
     g->before += execs[0]->n_meetings;
     g->meetings += execs[0]->n_meetings;
-    for (uint32_t i = 0; i < g->members; i++)
-        if (g->now.codes[i] && !code) {
-            code = g->now.codes[i];
-            snprintf(why, sizeof why, "member %u: %.200s", i, g->now.why[i]);
-            break_group(g, i, why);
-        }
-    return code ? hal_fail(HAL_E_LOST, "%s", g->why) : 0;
+    if (!code)
+        return 0;
+    snprintf(why, sizeof why, "%s", hal_last_error());
+    break_group(g, failed, why);
+    return hal_fail(HAL_E_LOST, "%s", g->why);
 }
 
 int gpu_run_group(hal_group *g, hal_exec *const *execs, const void *block, uint64_t size) {

@@ -14,6 +14,7 @@
 #include "table.h"
 
 enum { EARLY_ARCH = 90 /* CUDA: has programmatic dependent launch */ };
+enum { LIBRARY_LAUNCHES = 3 };
 enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof((hal_op *)0)->name };
 
 static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, gpu_function found[GPU_LAUNCHES]) {
@@ -245,6 +246,13 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         }
         c->mode = k->mode;
         c->counts = e->block->at;
+        if (member->by_library && !strncmp(e->ops[i], "reduce_add", OP_NAME) &&
+            member->by_library(member->group, gpu_sum_bytes(c))) {
+            code = gpu_library_launches(d, c, (uint32_t)i, e->launches + e->n_launches);
+            e->n_launches += LIBRARY_LAUNCHES;
+            e->n_library++;
+            continue;
+        }
         if (asked)
             gpu_is_named(k, c, asked, &c->config);
         if (k->scratch && k->scratch(c, &d->traits) > scratch)
@@ -270,6 +278,39 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     return code ? code : gpu_capture(e);
 }
 
+uint64_t gpu_sum_bytes(const gpu_call *c) {
+    return sizeof(float) * (uint64_t)c->v[0].shape[0] * (uint64_t)c->v[0].shape[1];
+}
+
+int gpu_largest_sum(hal_device *d, const hal_plan *plan, uint64_t *bytes) {
+    gpu_call call;
+    int code = 0;
+    *bytes = 0;
+    for (uint32_t i = 0; i < plan->n_steps && !code; i++) {
+        if (plan->steps[i].op >= plan->n_ops || strncmp(plan->ops[plan->steps[i].op].name, "reduce_add", OP_NAME) != 0)
+            continue;
+        code = gpu_resolve_step(d, plan, NULL, i, &call); /* compile() tells what is wrong with it */
+        if (!code && gpu_sum_bytes(&call) > *bytes)
+            *bytes = gpu_sum_bytes(&call);
+    }
+    return code;
+}
+
+int gpu_library_launches(hal_device *d, const gpu_call *c, uint32_t call, gpu_launch out[3]) {
+    enum { EACH = 4 /* numbers of a thread's word */, WAVES = 8 };
+    const uint64_t all = gpu_sum_bytes(c) / sizeof(float) / (EACH * GROUP_THREADS) + 1,
+                   most = WAVES * (uint64_t)d->traits.units;
+    const gpu_launch one = {.grid = {.groups = {(uint32_t)(all < most ? all : most), 1, 1}, .threads = GROUP_THREADS},
+                            .call = call};
+    for (int i = 0; i < LIBRARY_LAUNCHES; i++)
+        out[i] = one;
+    out[1].function = NULL;
+    if (gpu_function_find(d, "round_rows", &out[0].function) || gpu_function_find(d, "finish_rows", &out[2].function))
+        return hal_fail(HAL_E_UNSUPPORTED, "the kernels around a library's all-reduce were not built for this device");
+    out[0].early = d->traits.arch >= EARLY_ARCH;
+    return 0;
+}
+
 int gpu_is_collective(const char *op) {
     return !strncmp(op, "reduce_add", sizeof((hal_op *)0)->name) ||
            !strncmp(op, "gather_columns", sizeof((hal_op *)0)->name);
@@ -285,6 +326,7 @@ int gpu_compile_member(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     e->group = member->group;
     e->rank = member->rank;
     e->fault_of = member->fault_of;
+    e->sum_of = member->sum_of;
     if (plan->step_buffer >= plan->n_buffers)
         code = hal_fail(HAL_E_INVALID, "plan: its step buffer is none of its buffers");
     else if (plan->n_steps > MAX_STEPS)

@@ -26,12 +26,23 @@ typedef struct {
     uint64_t broken; /* host memory that all members see: a uint32, not 0 once the group is broken */
     uint64_t fault;  /* host memory: the gpu_group_fault of this member */
     uint64_t counts; /* device memory: the gpu_group_counts of this member */
+    /* Of sums by a vendor's library. Device memory, where this member's part is rounded to bfloat16 and the sum comes; and host
+     * memory, the gpu_group_progress of this member. */
+    uint64_t rounded, progress;
 } gpu_group;
 
 typedef struct {
     uint64_t waited_ns; /* that this member waited for others */
     uint64_t number;    /* of the collective to which it came last */
+    uint64_t began_ns;  /* a library's sum */
 } gpu_group_counts;
+
+/* How far a member is in sums by a vendor's library, which has no deadline of its own: `ended` is not `began` while one is under
+ * way. */
+typedef struct {
+    uint32_t began, step; /* the collective's number, and 1 + its step */
+    uint32_t ended;
+} gpu_group_progress;
 
 #ifdef __CUDACC__
 #define GROUP_FN static __device__ __forceinline__

@@ -21,6 +21,7 @@ from satchel.runtime.device.device import Device
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.device.nccl import nccl_asked
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.engine import Launched
 from satchel.runtime.engine.host_sampling import drawn
@@ -98,6 +99,73 @@ def test_many_steps_of_changing_sizes(group: GroupDevice, rng: np.random.Generat
                 assert all(np.array_equal(found[:rows], want[:rows]) for found in step.results())
     for step in steps:
         step.close()
+
+
+@pytest.fixture
+def by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that join now add up everything by NCCL."""
+    if not nccl_asked():
+        pytest.skip("NCCL is not installed: pip install 'satchel[nccl]', or SATCHEL_NCCL=PATH")
+    monkeypatch.setenv("SATCHEL_NCCL_LEAST", "1")
+
+
+@pytest.mark.usefixtures("by_nccl")
+@pytest.mark.parametrize("n", MEMBERS)
+def test_sums_by_nccl(n: int, rng: np.random.Generator) -> None:
+    group = joined(n)
+    for rows, columns, residual in ((1, 64, ""), (3, 1000, "rows"), (700, 4096, "rows"), (64, 8192, "row")):
+        cases = reduce_cases(rng, n, rows, columns, residual)
+        found, want = run_on_all(group, "reduce_add", cases), defined("reduce_add", cases)
+        assert all(np.array_equal(found[0].view(np.uint32), other.view(np.uint32)) for other in found[1:])
+        assert np.square(found[0] - want).sum() / np.square(want).sum() <= 1e-4
+    assert group.group_info().library.startswith("NCCL ")
+    group.close()
+
+
+@pytest.mark.usefixtures("by_nccl")
+@pytest.mark.parametrize("n", MEMBERS)
+def test_steps_with_and_without_nccl_follow_each_other(
+    n: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SATCHEL_NCCL_LEAST", str(1 << 20))
+    group = joined(n)
+    small, large = reduce_cases(rng, n, 8, 4096, "rows"), reduce_cases(rng, n, 256, 4096, "rows")
+    steps = [GroupStep(group, "reduce_add", cases, True) for cases in (small, large)]
+    wants = [defined("reduce_add", cases) for cases in (small, large)]
+    for i in range(300):
+        rows = (i * 7) % 9
+        for step, times in zip(steps, (1 + i % 3, 1), strict=True):
+            for _ in range(times):
+                step.run(rows)
+        if i % 10 == 9:
+            for step, want in zip(steps, wants, strict=True):
+                for found in step.results():
+                    assert np.square(found[:rows] - want[:rows]).sum() <= 1e-4 * np.square(want[:rows]).sum()
+    for step in steps:
+        step.close()
+    group.close()
+
+
+@pytest.mark.usefixtures("by_nccl")
+def test_a_member_that_is_late_for_nccl_is_named(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setenv("SATCHEL_GROUP_TIMEOUT_MS", "4000")  # NCCL's own start takes a while
+    group = joined(2)
+    step = GroupStep(group, "reduce_add", reduce_cases(rng, 2, 1, 4096))
+    step.run()
+    step.exec.wait()
+    held = [one for _ in range(14) for one in busy(group.members[1])]
+    with pytest.raises(DeviceLost, match="member 1 did not come to reduce_add of step 0") as caught:
+        for _ in range(3):
+            step.run()
+        step.exec.wait()
+    assert caught.value.device == group.members[1].name
+    step.close()
+    for one in held:
+        one.close()  # type: ignore[attr-defined]
+    group.close()
+    joined(2).close()
 
 
 def busy(device: Device) -> list[object]:
