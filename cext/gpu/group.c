@@ -46,13 +46,19 @@ typedef struct {
     gpu_address at[HAL_MEMBERS]; /* a step block, then the rows */
 } trial;
 
+/* What places must have: bytes of one of words; numbers of the longest message by parts, 0: there is none. */
+typedef struct {
+    uint64_t words, parts;
+} room;
+
 struct hal_group {
     pthread_mutex_t lock;
     hal_device *devices[HAL_MEMBERS];
     uint32_t members, timeout_ms;
     int exact;                        /* sums travel as float32 */
     gpu_group on_device[HAL_MEMBERS]; /* as the members have them */
-    gpu_address at[HAL_MEMBERS], counts[HAL_MEMBERS], inbox[HAL_MEMBERS];
+    gpu_address at[HAL_MEMBERS], counts[HAL_MEMBERS], inbox[HAL_MEMBERS], parts[HAL_MEMBERS];
+    room room;               /* of the inboxes */
     uint32_t *broken;        /* pinned, of the first member, seen by all */
     gpu_group_fault *faults; /* likewise, one a member */
     uint32_t before;         /* collectives since the inboxes were cleared */
@@ -189,11 +195,14 @@ static uint64_t inbox_bytes(const hal_group *g, uint64_t place) {
 
 static int clear_inbox(hal_group *g, uint32_t i) {
     hal_device *d = g->devices[i];
+    const gpu_group *own = g->on_device + i;
     int code = gpu_lock(d);
     if (code)
         return code;
-    code =
-        gpu_check(d, d->api.fill(g->inbox[i], 0, inbox_bytes(g, g->on_device[i].place), d->main), "clearing an inbox");
+    code = gpu_check(d, d->api.fill(g->inbox[i], 0, inbox_bytes(g, own->place), d->main), "clearing an inbox");
+    if (!code && g->parts[i])
+        code =
+            gpu_check(d, d->api.fill(g->parts[i], 0, inbox_bytes(g, own->parts_place), d->main), "clearing an inbox");
     if (!code)
         code = gpu_check(d, d->api.finish(d->main), "clearing an inbox");
     gpu_unlock(d);
@@ -221,26 +230,52 @@ static int send_group(hal_group *g, uint32_t i) {
     return code;
 }
 
-/* Gives all members inboxes whose places have so many bytes. No step is under way after it; plans that were compiled before go on if
- * they need no more. */
-static int set_inboxes(hal_group *g, uint64_t place) {
-    int code = finish_all(g);
-    if (code)
-        return code;
+/* Frees inboxes, and makes others whose places have so many bytes. */
+static int replace_boxes(hal_group *g, gpu_address *boxes, uint64_t place) {
+    int code = 0;
     for (uint32_t i = 0; i < g->members && !code; i++) {
         hal_device *d = g->devices[i];
         if ((code = gpu_lock(d)))
             break;
-        if (g->inbox[i])
-            d->api.free(g->inbox[i]);
-        g->inbox[i] = 0;
-        code = gpu_check(d, d->api.alloc(&g->inbox[i], inbox_bytes(g, place)), "memory for an inbox");
+        if (boxes[i])
+            d->api.free(boxes[i]);
+        boxes[i] = 0;
+        if (place)
+            code = gpu_check(d, d->api.alloc(&boxes[i], inbox_bytes(g, place)), "memory for an inbox");
         gpu_unlock(d);
     }
+    return code;
+}
+
+static uint64_t rounded_up(uint64_t bytes) {
+    return (bytes + 255) & ~(uint64_t)255;
+}
+
+static uint64_t flags_for(uint64_t numbers) {
+    return rounded_up(sizeof(uint32_t) * ((numbers + GROUP_PART - 1) / GROUP_PART));
+}
+
+/* Gives all members inboxes with so much room. No step is under way after it; plans that were compiled before go on if they need no
+ * more. */
+static int set_inboxes(hal_group *g, room r) {
+    const uint64_t words = rounded_up(r.words), flags = flags_for(r.parts),
+                   parts = r.parts ? flags + rounded_up(2 * r.parts) : 0;
+    int code = finish_all(g);
+    if (code)
+        return code;
+    if (words != g->on_device[0].place)
+        code = replace_boxes(g, g->inbox, words);
+    if (!code && parts != g->on_device[0].parts_place)
+        code = replace_boxes(g, g->parts, parts);
     for (uint32_t i = 0; i < g->members; i++) {
-        g->on_device[i].place = code ? 0 : place;
-        memcpy(g->on_device[i].inbox, g->inbox, g->members * sizeof *g->inbox);
+        gpu_group *own = g->on_device + i;
+        own->place = code ? 0 : words;
+        own->parts_place = code ? 0 : parts;
+        own->parts_flags = flags;
+        memcpy(own->inbox, g->inbox, sizeof own->inbox);
+        memcpy(own->parts, g->parts, sizeof own->parts);
     }
+    g->room = r;
     for (uint32_t i = 0; i < g->members && !code; i++)
         if (!(code = send_group(g, i)))
             code = clear_inbox(g, i);
@@ -249,9 +284,10 @@ static int set_inboxes(hal_group *g, uint64_t place) {
     return code;
 }
 
-static int grow_inboxes(hal_group *g, uint64_t place) {
-    place = (place + 255) & ~(uint64_t)255;
-    return place <= g->on_device[0].place ? 0 : set_inboxes(g, place);
+static int grow_inboxes(hal_group *g, room r) {
+    const room most = {r.words > g->room.words ? r.words : g->room.words,
+                       r.parts > g->room.parts ? r.parts : g->room.parts};
+    return most.words == g->room.words && most.parts == g->room.parts ? 0 : set_inboxes(g, most);
 }
 
 /* --- joining */
@@ -288,6 +324,8 @@ static void set_borders(gpu_group *g, int exact) {
     const int many = g->members > 2;
     g->bf16_least = exact ? UINT64_MAX : (many ? 256 : 512) * KB + 1;
     g->two_least = many ? 1536 * KB : UINT64_MAX;
+    g->parts_least = exact ? UINT64_MAX : 2048 * KB;
+    g->parts_two_least = many ? 0 : 16384 * KB;
 }
 
 static int make_member(hal_group *g, uint32_t i, uint32_t timeout_ms) {
@@ -425,12 +463,17 @@ static int on_all(hal_group *g, int (*work)(hal_group *, uint32_t), uint32_t *fa
     return 0;
 }
 
-/* Bytes of a place for a message of so many numbers at most: a word has four bfloat16, but two numbers otherwise. */
-static uint64_t place_for(const gpu_group *g, int gathers, uint64_t numbers) {
+/* Room for a message of so many numbers at most: a word has four bfloat16, but two numbers otherwise. */
+static room room_for(const gpu_group *g, int gathers, uint64_t numbers) {
     const uint64_t halves = g->bf16_least / sizeof(float); /* the most numbers of a sum that are float32 on the wire */
+    const uint64_t few = g->parts_least / sizeof(float);   /* the most that go by words */
+    const uint64_t worded = numbers < few ? numbers : few;
+    const int by_parts = !gathers && numbers >= few;
+    room r = {numbers * GROUP_WORD / 2, by_parts ? numbers : 0};
     if (gathers || numbers <= halves)
-        return numbers * GROUP_WORD / 2;
-    return numbers * GROUP_WORD / 4 > halves * GROUP_WORD / 2 ? numbers * GROUP_WORD / 4 : halves * GROUP_WORD / 2;
+        return r;
+    r.words = worded * GROUP_WORD / 4 > halves * GROUP_WORD / 2 ? worded * GROUP_WORD / 4 : halves * GROUP_WORD / 2;
+    return r;
 }
 
 /* --- sums by a vendor's library */
@@ -656,19 +699,19 @@ static void end_trial(hal_group *g) {
 
 /* Times both ways for a message. Inboxes keep the size that they had: plans whose sums go the group's own way make them larger. */
 static int time_both(hal_group *g, uint64_t bytes, int *way) {
-    const uint64_t place = g->on_device[0].place;
+    const room before = g->room;
     uint64_t own = 0, library = 0;
     int code = make_trial(g, bytes);
     if (!code)
-        code = grow_inboxes(g, place_for(g->on_device, 0, bytes / sizeof(float)));
+        code = grow_inboxes(g, room_for(g->on_device, 0, bytes / sizeof(float)));
     if (!code)
         code = time_way(g, 0, &own);
     if (!code)
         code = time_way(g, 1, &library);
     end_trial(g);
     *way = !code && library < own ? LIBRARY : OWN;
-    if (*way == LIBRARY && g->on_device[0].place > place)
-        code = set_inboxes(g, place);
+    if (*way == LIBRARY)
+        code = set_inboxes(g, before);
     return code;
 }
 
@@ -698,7 +741,7 @@ static int make_group(hal_group *g, uint32_t timeout_ms) {
     for (uint32_t i = 0; i < g->members && !code; i++)
         code = make_member(g, i, timeout_ms);
     if (!code)
-        code = grow_inboxes(g, PLACE);
+        code = grow_inboxes(g, (room){PLACE, 0});
     if (!code && g->members > 1)
         code = prove(g);
     if (!code && !(g->launchers = launchers_new(g->members, run_turn, g)))
@@ -757,7 +800,7 @@ void gpu_part(hal_group *g) {
     for (uint32_t i = 0; i < g->members; i++) {
         hal_device *d = g->devices[i];
         if (!gpu_lock(d)) {
-            const gpu_address all[] = {g->at[i], g->counts[i], g->inbox[i], g->on_device[i].rounded};
+            const gpu_address all[] = {g->at[i], g->counts[i], g->inbox[i], g->parts[i], g->on_device[i].rounded};
             for (size_t n = 0; n < sizeof all / sizeof *all; n++)
                 if (all[n])
                     d->api.free(all[n]);
@@ -828,8 +871,8 @@ static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t
     return 0;
 }
 
-/* Compares the members' collectives. *place: the largest that they need. */
-static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_t *place) {
+/* Compares the members' collectives. *most: the room that they need. */
+static int check_collectives(const hal_group *g, hal_exec *const *execs, room *most) {
     for (uint32_t i = 1; i < g->members; i++)
         if (execs[i]->n_meetings != execs[0]->n_meetings)
             return hal_fail(HAL_E_INVALID, "member %u has %u collectives, member 0 has %u", i, execs[i]->n_meetings,
@@ -838,20 +881,22 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, uint64_
         const char *op = "";
         const gpu_call *c = nth(execs[0], n, &op);
         const int gathers = !strcmp(op, "gather_columns");
-        uint64_t bytes = place_for(g->on_device, gathers, (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
+        const room r = room_for(g->on_device, gathers, (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
         int code = check_collective(g, execs, n);
         if (code)
             return code;
         if (!gathers && by_library(g, gpu_sum_bytes(c)))
             continue;
-        *place = bytes > *place ? bytes : *place;
+        most->words = r.words > most->words ? r.words : most->words;
+        most->parts = r.parts > most->parts ? r.parts : most->parts;
     }
     return 0;
 }
 
 static int compile_locked(hal_group *g, const hal_plan *const *plans, hal_buffer *const *const *buffers,
                           hal_exec **execs) {
-    uint64_t place = 0, sum = 0;
+    room most = {0, 0};
+    uint64_t sum = 0;
     char why[256];
     int code;
     if (!gpu_largest_sum(g->devices[0], plans[0], &sum) && (code = choose_way(g, sum)))
@@ -863,9 +908,9 @@ static int compile_locked(hal_group *g, const hal_plan *const *plans, hal_buffer
             return hal_fail(code, "member %u: %s", i, why);
         }
     }
-    if ((code = check_collectives(g, execs, &place)))
+    if ((code = check_collectives(g, execs, &most)))
         return code;
-    return grow_inboxes(g, place);
+    return grow_inboxes(g, most);
 }
 
 int gpu_compile_group(hal_group *g, const hal_plan *const *plans, hal_buffer *const *const *buffers, hal_exec **execs) {

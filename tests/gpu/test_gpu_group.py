@@ -58,12 +58,13 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-# The first three are float32 on the wire of any group; from 512 KB on (of three and more 256) bfloat16.
+# The first three are float32 on the wire of any group; from 512 KB on (of three and more 256) bfloat16. The last two go by
+# parts: of two GPUs in one shot and in two.
 SIZES = [(1, 64), (1, 4096), (3, 1000), (33, 4096), (64, 4096), (100, 8192)]
 
 
 @pytest.mark.parametrize("residual", ["", "rows", "row"])
-@pytest.mark.parametrize(("rows", "columns"), [*SIZES, (700, 4096)])
+@pytest.mark.parametrize(("rows", "columns"), [*SIZES, (700, 4096), (1100, 4096)])
 def test_sums_have_the_same_bits_on_all(
     group: GroupDevice, rng: np.random.Generator, rows: int, columns: int, residual: str
 ) -> None:
@@ -166,6 +167,25 @@ def test_a_member_that_is_late_for_nccl_is_named(
         one.close()  # type: ignore[attr-defined]
     group.close()
     joined(2).close()
+
+
+def test_long_and_short_steps_follow_each_other(group: GroupDevice, rng: np.random.Generator) -> None:
+    """Words and parts, in turn and at changing sizes, down to no row: each has its inbox, and all share numbers."""
+    n = len(group.members)
+    cases = reduce_cases(rng, n, 1100, 4096, "rows")
+    step, want = GroupStep(group, "reduce_add", cases, True), defined("reduce_add", cases)
+    sizes = (1100, 0, 3, 130, 1100, 1, 600, 127, 128, 1090)
+    for i in range(200):
+        rows = sizes[(i * 7) % len(sizes)]
+        step.run(rows)
+        if i % 9 == 8 and rows:
+            found = step.results()
+            assert all(
+                np.array_equal(found[0][:rows].view(np.uint32), other[:rows].view(np.uint32))
+                for other in found[1:]
+            )
+            assert np.square(found[0][:rows] - want[:rows]).sum() <= 1e-5 * np.square(want[:rows]).sum()
+    step.close()
 
 
 def busy(device: Device) -> list[object]:
