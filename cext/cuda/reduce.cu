@@ -1,7 +1,9 @@
 /* reduce.cu: the kernels of collectives, reduce_add and gather_columns; see reduce.cuh. A vendor's library may add up long messages:
- * round_rows writes what it reads, and finish_rows reads the sum.
+ * round_rows writes what it reads, and finish_rows reads the sum. Sums of tiles that
+ * products pushed are tile_push.cuh's.
  */
 #include "reduce.cuh"
+#include "tile_push.cuh"
 #include "port.h"
 
 static __device__ __forceinline__ void set_meeting(meeting *m, const gpu_call *c, uint32_t op) {
@@ -69,6 +71,81 @@ KERNEL(gather_shards, GROUP_THREADS) {
     r.start = a->start;
     r.total = a->total;
     gather(r);
+}
+
+/* Whether a piece of all others has come; all lanes get the same answer. False: the group is broken. */
+static __device__ __forceinline__ bool pieces_came(const meeting &r, const tile_sum &s, int64_t piece) {
+    const uint32_t q = threadIdx.x % 32;
+    const uint64_t began = counts_time() ? now_ns() : 0;
+    bool came = true;
+    if (q < s.g->members && q != s.g->rank) {
+        volatile uint32_t *at = piece_flag(s, s.g->rank, q, piece);
+        group_wait w = {0, 0};
+        while (came && *at != s.number)
+            came = still_waits(r, &w, q);
+        __threadfence_system(); /* what the flag stands for is read after it */
+    }
+    came = __all_sync(~0u, came);
+    add_waited(r, began);
+    return came;
+}
+
+/* Stores two numbers side by side of a row, with the residual. */
+static __device__ __forceinline__ void end_two(const reduction &r, int row, int column, float2 sum) {
+    if (r.residual.at) {
+        const float2 more = *(const float2 *)((const float *)(r.residual.at + row * r.residual.stride) + column);
+        sum = make_float2(sum.x + more.x, sum.y + more.y);
+    }
+    *(float2 *)((float *)(r.out.at + row * r.out.stride) + column) = sum;
+}
+
+template <int BN> static __device__ __forceinline__ void sum_tiles_of(const gpu_call *c, int rows) {
+    const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, down = (rows + PUSH_ROWS - 1) / PUSH_ROWS;
+    const tile_sum s = tile_sum_of(*c);
+    reduction r;
+    set_reduction(&r, c);
+    const int columns = (int)r.width, tiles = down * ((columns + BN - 1) / BN);
+    come(r);
+    if (!rows) { /* the members hear each other, as in a sum of nothing */
+        small_message<WIRE_F32>(r);
+        return;
+    }
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const int64_t piece = (int64_t)tile * PUSH_WAVES + wave;
+        const int row = tile % down * PUSH_ROWS + wave * PUSH_WAVE_ROWS + lane / 4,
+                  base = tile / down * BN + 2 * (lane % 4);
+        if (!pieces_came(r, s, piece))
+            return;
+#pragma unroll 4
+        for (int i = 0; i < BN / 16; i++) {
+            eight all;
+            for (uint32_t q = 0; q < s.g->members; q++) {
+                const uint64_t from = q == s.g->rank ? s.g->rounded : pushed_at(s, s.g->rank, q);
+                const eight theirs(__ldcg((const uint4 *)(from + piece_at<BN>(piece, i))));
+                if (q)
+                    all.add(theirs);
+                else
+                    all = theirs;
+            }
+#pragma unroll
+            for (int k = 0; k < 4;
+                 k++) { /* two columns of a row, of the row eight below, and of the next eight columns */
+                const int at = row + 8 * (k % 2), column = base + 16 * i + 8 * (k / 2);
+                if (at < rows && column < columns)
+                    end_two(r, at, column, make_float2(all.x[2 * k], all.x[2 * k + 1]));
+            }
+        }
+    }
+}
+
+KERNEL(sum_tiles_256, GROUP_THREADS) {
+    (void)m;
+    sum_tiles_of<256>(c, rows_of(c, c->v));
+}
+
+KERNEL(sum_tiles_128, GROUP_THREADS) {
+    (void)m;
+    sum_tiles_of<128>(c, rows_of(c, c->v));
 }
 
 /* Writes words into the inboxes of all others, which join() reads there. */

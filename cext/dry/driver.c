@@ -4,7 +4,7 @@
  *
  * SATCHEL_DRY_DEVICES: number of devices, default 1. SATCHEL_DRY_PEER: "none", devices have no peer access; "lost", they say that
  * they have, but nothing arrives. SATCHEL_DRY_LOSE=DEVICE: whatever is started there fails as on a broken GPU. SATCHEL_DRY_STALL=DEVICE: a
- * library's sums do not end there.
+ * library's sums do not end there. SATCHEL_DRY_LOG=FILE: the names of the kernels that are started, a line each.
  * SATCHEL_DRY_ARCH, SATCHEL_DRY_DRIVER: another compute capability times 10, and what the driver says of its version.
  * SATCHEL_DRY_IMAGES: a file, the archive of images from which kernels are loaded. Such an image is a text: "sm_80" or
  * "compute_75", by which the driver takes or refuses it as NVIDIA's does, more, and "end". It refuses SATCHEL_DRY_REFUSED too.
@@ -14,6 +14,7 @@
 #include "call.h"
 #include "group_call.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,7 @@ enum { DEVICES = 8, FAILED = 719 };
 enum { NO_MEMORY = 2, BAD_IMAGE = 200, NO_BINARY = 209, NEWER_PTX = 222, CUDA_12 = 12000 };
 enum { MAJOR = 0, MINOR, UNITS, SHARED, WAVE_WIDTH };
 
-static char handle, prover, rounder,
-    finisher; /* of all that has no state; of prove_reach, round_rows and finish_rows */
+static char handle; /* of all that has no state */
 static char contexts[DEVICES];
 static _Thread_local const char *current;
 
@@ -226,25 +226,51 @@ static int load(gpu_module *out, const void *image) {
     return dry_archive() ? takes(image) : 0;
 }
 
+/* A function's handle is its name. */
+typedef struct named {
+    struct named *next;
+    char name[64];
+} named;
+
 static int function(gpu_function *out, gpu_module module, const char *wanted) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static named *all; /* never freed, because devices keep the names */
+    named *found;
     (void)module;
-    *out = !strcmp(wanted, "prove_reach")   ? &prover
-           : !strcmp(wanted, "round_rows")  ? &rounder
-           : !strcmp(wanted, "finish_rows") ? &finisher
-                                            : &handle;
-    return 0;
+    pthread_mutex_lock(&lock);
+    for (found = all; found && strcmp(found->name, wanted) != 0; found = found->next)
+        ;
+    if (!found && (found = calloc(1, sizeof *found))) {
+        snprintf(found->name, sizeof found->name, "%s", wanted);
+        found->next = all;
+        all = found;
+    }
+    pthread_mutex_unlock(&lock);
+    *out = found ? found->name : NULL;
+    return found ? 0 : NO_MEMORY;
+}
+
+/* Each line is one write at the end of the file, because several devices may log at once. */
+static void tell(const char *kernel) {
+    const char *path = getenv("SATCHEL_DRY_LOG");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file)
+        return;
+    fprintf(file, "%s\n", kernel);
+    fclose(file);
 }
 
 static int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz,
                   unsigned shared, gpu_stream s, void **arguments, void **more) {
-    const char *lose = getenv("SATCHEL_DRY_LOSE");
+    const char *lose = getenv("SATCHEL_DRY_LOSE"), *kernel = f;
     (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)shared, (void)s, (void)more;
-    if (f == &prover)
+    if (!strcmp(kernel, "prove_reach"))
         prove(arguments[0]);
     else if (lose && current == contexts + atoi(lose) % DEVICES)
         return FAILED;
-    else if (f == &rounder || f == &finisher)
-        go_on(arguments[0], f == &finisher);
+    else if (!strcmp(kernel, "round_rows") || !strcmp(kernel, "finish_rows"))
+        go_on(arguments[0], !strcmp(kernel, "finish_rows"));
+    tell(kernel);
     return 0;
 }
 

@@ -56,6 +56,7 @@ struct hal_group {
     hal_device *devices[HAL_MEMBERS];
     uint32_t members, timeout_ms;
     int exact;                        /* sums travel as float32 */
+    int push;                         /* products begin the sums of their results */
     gpu_group on_device[HAL_MEMBERS]; /* as the members have them */
     gpu_address at[HAL_MEMBERS], counts[HAL_MEMBERS], inbox[HAL_MEMBERS], parts[HAL_MEMBERS];
     room room;               /* of the inboxes */
@@ -251,8 +252,10 @@ static uint64_t rounded_up(uint64_t bytes) {
     return (bytes + 255) & ~(uint64_t)255;
 }
 
+/* A tile that a product pushed has more flags than a part. */
 static uint64_t flags_for(uint64_t numbers) {
-    return rounded_up(sizeof(uint32_t) * ((numbers + GROUP_PART - 1) / GROUP_PART));
+    enum { PIECE = 16 * 128 /* numbers of a flag at least */ };
+    return rounded_up(sizeof(uint32_t) * ((numbers + PIECE - 1) / PIECE));
 }
 
 /* Gives all members inboxes with so much room. No step is under way after it; plans that were compiled before go on if they need no
@@ -734,6 +737,18 @@ static int choose_way(hal_group *g, uint64_t bytes) {
 
 /* --- making a group */
 
+/* Whether products begin the sums of their results: to more than one other each tile would go several times. The user's word for
+ * measurements goes before that. */
+static int pushes(const hal_group *g) {
+    const char *asked = getenv("SATCHEL_GROUP_PUSH");
+    if (g->members < 2 || g->exact || (asked && !strcmp(asked, "0")))
+        return 0;
+    for (uint32_t i = 0; i < g->members; i++)
+        if (g->devices[i]->traits.flags & HAL_DETERMINISTIC)
+            return 0;
+    return asked && !strcmp(asked, "1") ? 1 : g->members == 2 && g->link == HAL_LINK_NVLINK;
+}
+
 static int make_group(hal_group *g, uint32_t timeout_ms) {
     int code = make_words(g);
     for (uint32_t i = 0; i < g->members && !code; i++)
@@ -744,6 +759,7 @@ static int make_group(hal_group *g, uint32_t timeout_ms) {
         code = grow_inboxes(g, (room){PLACE, 0});
     if (!code && g->members > 1)
         code = prove(g);
+    g->push = pushes(g);
     if (!code && !(g->launchers = launchers_new(g->members, run_turn, g)))
         code = hal_fail(HAL_E_MEMORY, "no threads for a group");
     return code;
@@ -871,6 +887,38 @@ static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t
     return 0;
 }
 
+/* Numbers of a sum in whole tiles. */
+static uint64_t tiled_numbers(const gpu_call *c) {
+    enum { ROWS = 128, COLUMNS = 256 };
+    const uint64_t down = ((uint64_t)c->v[0].shape[0] + ROWS - 1) / ROWS,
+                   across = ((uint64_t)c->v[0].shape[1] + COLUMNS - 1) / COLUMNS;
+    return down * across * ROWS * COLUMNS;
+}
+
+/* Whether products begin the sums of all members' plans alike, with tiles of one shape. */
+static int push_alike(const hal_group *g, hal_exec *const *execs) {
+    const char *op = "";
+    for (uint32_t n = 0; n < execs[0]->n_meetings; n++)
+        for (uint32_t i = 1; i < g->members; i++) {
+            const gpu_call *first = nth(execs[0], n, &op), *other = nth(execs[i], n, &op);
+            if (first && other && gpu_pushed(first) != gpu_pushed(other))
+                return 0;
+        }
+    return 1;
+}
+
+/* Room for this member's own tiles, as it pushes them. */
+static int make_room_for_tiles(hal_group *g, const hal_exec *e) {
+    const char *op = "";
+    int code = 0;
+    for (uint32_t n = 0; n < e->n_meetings && !code; n++) {
+        const gpu_call *c = nth(e, n, &op);
+        if (strcmp(op, "gather_columns") && gpu_pushed(c))
+            code = grow_rounded(g, sizeof(float) * tiled_numbers(c));
+    }
+    return code;
+}
+
 /* Compares the members' collectives. *most: the room that they need. */
 static int check_collectives(const hal_group *g, hal_exec *const *execs, room *most) {
     for (uint32_t i = 1; i < g->members; i++)
@@ -885,10 +933,36 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, room *m
         int code = check_collective(g, execs, n);
         if (code)
             return code;
-        if (!gathers && by_library(g, gpu_sum_bytes(c)))
+        if (!gathers && !gpu_pushed(c) && by_library(g, gpu_sum_bytes(c)))
             continue;
+        if (!gathers && gpu_pushed(c)) {
+            const uint64_t numbers = tiled_numbers(c);
+            most->parts = numbers > most->parts ? numbers : most->parts;
+            continue;
+        }
         most->words = r.words > most->words ? r.words : most->words;
         most->parts = r.parts > most->parts ? r.parts : most->parts;
+    }
+    return 0;
+}
+
+static void release_all(const hal_group *g, hal_exec **execs) {
+    for (uint32_t i = 0; i < g->members; i++) {
+        gpu_release(execs[i]);
+        execs[i] = NULL;
+    }
+}
+
+static int compile_members(hal_group *g, const hal_plan *const *plans, hal_buffer *const *const *buffers,
+                           hal_exec **execs, int push) {
+    char why[256];
+    for (uint32_t i = 0; i < g->members; i++) {
+        const gpu_member member = {g, i, g->at[i], fault_of, sum_of, by_library, push};
+        const int code = gpu_compile_member(g->devices[i], plans[i], buffers[i], &member, execs + i);
+        if (code) {
+            snprintf(why, sizeof why, "%s", hal_last_error());
+            return hal_fail(code, "member %u: %s", i, why);
+        }
     }
     return 0;
 }
@@ -897,18 +971,15 @@ static int compile_locked(hal_group *g, const hal_plan *const *plans, hal_buffer
                           hal_exec **execs) {
     room most = {0, 0};
     uint64_t sum = 0;
-    char why[256];
     int code;
-    if (!gpu_largest_sum(g->devices[0], plans[0], &sum) && (code = choose_way(g, sum)))
+    if (!g->push && !gpu_largest_sum(g->devices[0], plans[0], &sum) && (code = choose_way(g, sum)))
         return code;
-    for (uint32_t i = 0; i < g->members; i++) {
-        const gpu_member member = {g, i, g->at[i], fault_of, sum_of, by_library};
-        if ((code = gpu_compile_member(g->devices[i], plans[i], buffers[i], &member, execs + i))) {
-            snprintf(why, sizeof why, "%s", hal_last_error());
-            return hal_fail(code, "member %u: %s", i, why);
-        }
+    code = compile_members(g, plans, buffers, execs, g->push);
+    if (!code && g->push && !push_alike(g, execs)) {
+        release_all(g, execs);
+        code = compile_members(g, plans, buffers, execs, 0);
     }
-    if ((code = check_collectives(g, execs, &most)))
+    if (code || (code = check_collectives(g, execs, &most)) || (code = make_room_for_tiles(g, execs[0])))
         return code;
     return grow_inboxes(g, most);
 }
@@ -920,10 +991,7 @@ int gpu_compile_group(hal_group *g, const hal_plan *const *plans, hal_buffer *co
     lock_group(g);
     if ((code = compile_locked(g, plans, buffers, execs))) {
         snprintf(why, sizeof why, "%s", hal_last_error());
-        for (uint32_t i = 0; i < g->members; i++) {
-            gpu_release(execs[i]);
-            execs[i] = NULL;
-        }
+        release_all(g, execs);
         hal_fail(code, "%s", why);
     }
     unlock_group(g);

@@ -17,7 +17,13 @@ typedef struct {
     int (*sum_of)(hal_group *, uint32_t rank, uint64_t numbers, gpu_stream);
     /* Whether a vendor's library adds up a message of so many bytes of float32. NULL: none does. */
     int (*by_library)(const hal_group *, uint64_t bytes);
+    int push; /* 1: products may begin the all-reduce of their result */
 } gpu_member;
+
+/* The columns of the tiles that a product pushed to a reduce_add; 0: none did. */
+static inline uint32_t gpu_pushed(const gpu_call *reduce) {
+    return reduce->mode;
+}
 
 /* Bytes of float32 that a reduce_add has at most. */
 uint64_t gpu_sum_bytes(const gpu_call *);

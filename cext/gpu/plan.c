@@ -15,6 +15,7 @@
 
 enum { EARLY_ARCH = 90 /* CUDA: has programmatic dependent launch */ };
 enum { LIBRARY_LAUNCHES = 3 };
+enum { PUSH_LEAST = 256 /* rows from which a product begins the all-reduce of its result */ };
 enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof((hal_op *)0)->name };
 
 static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, gpu_function found[GPU_LAUNCHES]) {
@@ -213,11 +214,74 @@ static int resolve_all(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     return code;
 }
 
+static int overlaps(const gpu_view *a, const gpu_view *b) {
+    const uint64_t a_end = a->data + (uint64_t)a->shape[0] * a->stride,
+                   b_end = b->data + (uint64_t)b->shape[0] * b->stride;
+    return a->data < b_end && b->data < a_end;
+}
+
+/* Whether a step behind i + 1 reads the result of step i. */
+static int is_read_later(const hal_exec *e, int i, int n) {
+    const gpu_view *y = e->calls[i].v;
+    for (int j = i + 2; j < n; j++) {
+        const gpu_call *c = e->calls + j;
+        for (uint32_t v = 1; v <= c->n_in; v++)
+            if (overlaps(c->v + v, y))
+                return 1;
+        if (overlaps(c->v, y))
+            return 0;
+    }
+    return 0;
+}
+
+/* The columns of a product's tiles if it can push them to the reduce_add behind it, which alone reads them; else 0. */
+static uint32_t push_columns(const hal_exec *e, const gpu_kernel *k, int i, int n) {
+    const gpu_call *c = e->calls + i, *sum = c + 1;
+    const char *kernel = k->launch[1].kernel;
+    const uint32_t columns = !kernel                            ? 0
+                             : !strcmp(kernel, "linear_wide")   ? 256
+                             : !strcmp(kernel, "linear_narrow") ? 128
+                                                                : 0;
+    if (!columns || i + 1 >= n || strncmp(e->ops[i + 1], "reduce_add", OP_NAME) != 0)
+        return 0;
+    return c->v[0].shape[0] >= PUSH_LEAST && !memcmp(c->v, sum->v + 1, sizeof *c->v) && sum->v[1].stride % 8 == 0 &&
+                   !is_read_later(e, i, n)
+               ? columns
+               : 0;
+}
+
+/* Lets the product of step i, whose launches were added last, push its tiles to the next collective. */
+static int begin_sum(hal_exec *e, const gpu_kernel *k, int i) {
+    char name[GPU_NAME];
+    snprintf(name, sizeof name, "%s_push", k->launch[1].kernel);
+    e->calls[i].arg[GROUP_ARG_PLACE] = e->n_meetings + 1;
+    return gpu_function_find(e->device, name, &e->launches[e->n_launches - 1].function)
+               ? hal_fail(HAL_E_UNSUPPORTED, "%s was not built for this device", name)
+               : 0;
+}
+
+/* The sum of what a product pushed. */
+static int end_sum(hal_exec *e, int i, uint32_t columns) {
+    enum { WAVES = 4 };
+    gpu_call *c = e->calls + i;
+    const uint64_t down = ((uint64_t)c->v[0].shape[0] + 127) / 128,
+                   tiles = down * (((uint64_t)c->v[0].shape[1] + columns - 1) / columns),
+                   most = WAVES * (uint64_t)e->device->traits.units;
+    gpu_launch *l = e->launches + e->n_launches++;
+    *l = (gpu_launch){.grid = {.groups = {(uint32_t)(tiles < most ? tiles : most), 1, 1}, .threads = GROUP_THREADS},
+                      .call = (uint32_t)i,
+                      .early = e->device->traits.arch >= EARLY_ARCH};
+    c->mode = columns;
+    return gpu_function_find(e->device, columns == 256 ? "sum_tiles_256" : "sum_tiles_128", &l->function)
+               ? hal_fail(HAL_E_UNSUPPORTED, "sums of tiles were not built for this device")
+               : 0;
+}
+
 static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
                  hal_exec *e) {
     uint64_t scratch = 0;
     gpu_address fault_at = 0;
-    uint32_t counters = 0;
+    uint32_t counters = 0, pushed = 0;
     int code = gpu_check_overrides(d, plan);
     if (!code)
         code = resolve_all(d, plan, buffers, e);
@@ -246,6 +310,11 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         }
         c->mode = k->mode;
         c->counts = e->block->at;
+        if (pushed) {
+            code = end_sum(e, i, pushed);
+            pushed = 0;
+            continue;
+        }
         if (member->by_library && !strncmp(e->ops[i], "reduce_add", OP_NAME) &&
             member->by_library(member->group, gpu_sum_bytes(c))) {
             code = gpu_library_launches(d, c, (uint32_t)i, e->launches + e->n_launches);
@@ -259,6 +328,11 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
             scratch = k->scratch(c, &d->traits);
         counters = k->counters > counters ? k->counters : counters;
         code = add_launches(e, k, found, i);
+        if (!code && member->push && !asked && !gpu_override_at(plan, (uint32_t)i + 1) &&
+            (pushed = push_columns(e, k, i, (int)plan->n_steps))) {
+            c->arg[GROUP_ARG] = member->at;
+            code = begin_sum(e, k, i);
+        }
     }
     if (!code)
         code = reserve_host(e);

@@ -58,8 +58,8 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-# The first three are float32 on the wire of any group; from 512 KB on (of three and more 256) bfloat16. The last two go by
-# parts: of two GPUs in one shot and in two.
+# The first three are float32 on the wire of any group; from 512 KB on (of three and more 256) bfloat16. From
+# 2 MB on they go by parts, of two GPUs from 16 MB on in two shots.
 SIZES = [(1, 64), (1, 4096), (3, 1000), (33, 4096), (64, 4096), (100, 8192)]
 
 
@@ -170,7 +170,7 @@ def test_a_member_that_is_late_for_nccl_is_named(
 
 
 def test_long_and_short_steps_follow_each_other(group: GroupDevice, rng: np.random.Generator) -> None:
-    """Words and parts, in turn and at changing sizes, down to no row: each has its inbox, and all share numbers."""
+    """Words and parts, in turn and at changing sizes, down to no row: they have inboxes of their own."""
     n = len(group.members)
     cases = reduce_cases(rng, n, 1100, 4096, "rows")
     step, want = GroupStep(group, "reduce_add", cases, True), defined("reduce_add", cases)
@@ -247,6 +247,29 @@ def test_logits_are_those_of_one_gpu(group: GroupDevice, arch: str, format: str,
         found.append(np.concatenate((first, engine.logits([BatchEntry(1, [9])]))))
         engine.close()
     assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= bound
+
+
+@pytest.mark.parametrize("push", ["1", "0"])
+@pytest.mark.parametrize("n", MEMBERS)
+@pytest.mark.parametrize(("arch", "format"), [("llama", "q8_0"), ("qwen3moe", "q4_k"), ("command_r", "q8_0")])
+def test_prompts_are_those_of_one_gpu(
+    arch: str, format: str, n: int, push: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products begin the sums of their results, or not; after each step the members' bits are compared."""
+    monkeypatch.setenv("SATCHEL_GROUP_PUSH", push)
+    monkeypatch.setenv("SATCHEL_GROUP_CHECK", "1")
+    found = []
+    for device in (find_backend("cuda").open(), joined(n)):
+        weights = tiny.weights(arch, format)
+        engine = tiny.engine(arch, weights, Cache(1024, 2, block=16), device, batch=512)
+        rows = [
+            engine.logits([BatchEntry(i % 2, [1 + t % 50 for t in range(size)])])
+            for i, size in enumerate((512, 300))
+        ]
+        rows += [engine.logits([BatchEntry(i, [9])]) for i in range(2)]
+        found.append(np.concatenate(rows))
+        engine.close()
+    assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= 5e-3
 
 
 @pytest.mark.model
