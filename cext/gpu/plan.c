@@ -214,38 +214,39 @@ static int resolve_all(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     return code;
 }
 
-static int overlaps(const gpu_view *a, const gpu_view *b) {
-    const uint64_t a_end = a->data + (uint64_t)a->shape[0] * a->stride,
-                   b_end = b->data + (uint64_t)b->shape[0] * b->stride;
-    return a->data < b_end && b->data < a_end;
+/* Views of the arena: bytes from `offset` on of as many rows as they have at most. */
+static int overlaps(const hal_view *a, const hal_view *b) {
+    return a->buffer == b->buffer && a->offset < b->offset + (uint64_t)b->shape[0] * b->stride &&
+           b->offset < a->offset + (uint64_t)a->shape[0] * a->stride;
 }
 
 /* Whether a step behind i + 1 reads the result of step i. */
-static int is_read_later(const hal_exec *e, int i, int n) {
-    const gpu_view *y = e->calls[i].v;
-    for (int j = i + 2; j < n; j++) {
-        const gpu_call *c = e->calls + j;
-        for (uint32_t v = 1; v <= c->n_in; v++)
-            if (overlaps(c->v + v, y))
+static int is_read_later(const hal_plan *plan, uint32_t i) {
+    const hal_view *y = plan->views + plan->steps[i].view;
+    for (uint32_t j = i + 2; j < plan->n_steps; j++) {
+        const hal_step *s = plan->steps + j;
+        for (uint32_t v = 1; v <= s->n_in; v++)
+            if (overlaps(plan->views + s->view + v, y))
                 return 1;
-        if (overlaps(c->v, y))
+        if (overlaps(plan->views + s->view, y))
             return 0;
     }
     return 0;
 }
 
 /* The columns of a product's tiles if it can push them to the reduce_add behind it, which alone reads them; else 0. */
-static uint32_t push_columns(const hal_exec *e, const gpu_kernel *k, int i, int n) {
+static uint32_t push_columns(const hal_exec *e, const hal_plan *plan, const gpu_kernel *k, uint32_t i) {
     const gpu_call *c = e->calls + i, *sum = c + 1;
     const char *kernel = k->launch[1].kernel;
     const uint32_t columns = !kernel                            ? 0
                              : !strcmp(kernel, "linear_wide")   ? 256
                              : !strcmp(kernel, "linear_narrow") ? 128
                                                                 : 0;
-    if (!columns || i + 1 >= n || strncmp(e->ops[i + 1], "reduce_add", OP_NAME) != 0)
+    if (!columns || i + 1 >= plan->n_steps || strncmp(e->ops[i + 1], "reduce_add", OP_NAME) != 0 ||
+        gpu_override_at(plan, i) || gpu_override_at(plan, i + 1))
         return 0;
     return c->v[0].shape[0] >= PUSH_LEAST && !memcmp(c->v, sum->v + 1, sizeof *c->v) && sum->v[1].stride % 8 == 0 &&
-                   !is_read_later(e, i, n)
+                   !is_read_later(plan, i)
                ? columns
                : 0;
 }
@@ -275,6 +276,29 @@ static int end_sum(hal_exec *e, int i, uint32_t columns) {
     return gpu_function_find(e->device, columns == 256 ? "sum_tiles_256" : "sum_tiles_128", &l->function)
                ? hal_fail(HAL_E_UNSUPPORTED, "sums of tiles were not built for this device")
                : 0;
+}
+
+/* Adds the launches of a step's kernel, or of a sum that goes another way. *pushed: columns of the tiles that the step before pushed,
+ * then of those that this one pushes. */
+static int add_step(hal_exec *e, const hal_plan *plan, const gpu_member *member, const gpu_kernel *k,
+                    const gpu_function *found, int i, uint32_t *pushed) {
+    gpu_call *c = e->calls + i;
+    const uint32_t columns = *pushed;
+    int code;
+    *pushed = 0;
+    if (columns)
+        return end_sum(e, i, columns);
+    if (member->by_library && !strncmp(e->ops[i], "reduce_add", OP_NAME) &&
+        member->by_library(member->group, gpu_sum_bytes(c))) {
+        code = gpu_library_launches(e->device, c, (uint32_t)i, e->launches + e->n_launches);
+        e->n_launches += LIBRARY_LAUNCHES;
+        e->n_library++;
+        return code;
+    }
+    if ((code = add_launches(e, k, found, i)) || !member->push || !(*pushed = push_columns(e, plan, k, (uint32_t)i)))
+        return code;
+    c->arg[GROUP_ARG] = member->at;
+    return begin_sum(e, k, i);
 }
 
 static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
@@ -310,29 +334,12 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         }
         c->mode = k->mode;
         c->counts = e->block->at;
-        if (pushed) {
-            code = end_sum(e, i, pushed);
-            pushed = 0;
-            continue;
-        }
-        if (member->by_library && !strncmp(e->ops[i], "reduce_add", OP_NAME) &&
-            member->by_library(member->group, gpu_sum_bytes(c))) {
-            code = gpu_library_launches(d, c, (uint32_t)i, e->launches + e->n_launches);
-            e->n_launches += LIBRARY_LAUNCHES;
-            e->n_library++;
-            continue;
-        }
         if (asked)
             gpu_is_named(k, c, asked, &c->config);
         if (k->scratch && k->scratch(c, &d->traits) > scratch)
             scratch = k->scratch(c, &d->traits);
         counters = k->counters > counters ? k->counters : counters;
-        code = add_launches(e, k, found, i);
-        if (!code && member->push && !asked && !gpu_override_at(plan, (uint32_t)i + 1) &&
-            (pushed = push_columns(e, k, i, (int)plan->n_steps))) {
-            c->arg[GROUP_ARG] = member->at;
-            code = begin_sum(e, k, i);
-        }
+        code = add_step(e, plan, member, k, found, i, &pushed);
     }
     if (!code)
         code = reserve_host(e);
