@@ -73,12 +73,13 @@ KERNEL(gather_shards, GROUP_THREADS) {
     gather(r);
 }
 
-/* Whether a piece of all others has come; all lanes get the same answer. False: the group is broken. */
-static __device__ __forceinline__ bool pieces_came(const meeting &r, const tile_sum &s, int64_t piece) {
+/* Whether a piece of one member, or of all others (from: the number of members), has come; all lanes get the same answer. False: the
+ * group is broken. */
+static __device__ __forceinline__ bool piece_came(const meeting &r, const tile_sum &s, int64_t piece, uint32_t from) {
     const uint32_t q = threadIdx.x % 32;
     const uint64_t began = counts_time() ? now_ns() : 0;
     bool came = true;
-    if (q < s.g->members && q != s.g->rank) {
+    if (q < s.g->members && q != s.g->rank && (from == s.g->members || from == q)) {
         volatile uint32_t *at = piece_flag(s, s.g->rank, q, piece);
         group_wait w = {0, 0};
         while (came && *at != s.number)
@@ -99,54 +100,93 @@ static __device__ __forceinline__ void end_two(const reduction &r, int row, int 
     *(float2 *)((float *)(r.out.at + row * r.out.stride) + column) = sum;
 }
 
+/* The sum of a lane's sixteenth i of a piece: two columns of a row, of the row eight below, and of the next eight columns. */
+template <int BN>
+static __device__ __forceinline__ void end_eight(const reduction &r, int rows, int down, int64_t piece, int i,
+                                                 const eight &sum) {
+    const int tile = (int)(piece / PUSH_WAVES), lane = threadIdx.x % 32;
+    const int row = tile % down * PUSH_ROWS + (int)(piece % PUSH_WAVES) * PUSH_WAVE_ROWS + lane / 4;
+    const int column = tile / down * BN + 16 * i + 2 * (lane % 4);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (row + 8 * (k % 2) < rows && column + 8 * (k / 2) < (int)r.width)
+            end_two(r, row + 8 * (k % 2), column + 8 * (k / 2), make_float2(sum.x[2 * k], sum.x[2 * k + 1]));
+}
+
+/* Adds up a wave's piece that has come; `spread`: and pushes the sum, rounded. */
+template <int BN>
+static __device__ __forceinline__ void sum_piece(const reduction &r, const tile_sum &s, int rows, int down,
+                                                 int64_t piece, bool spread) {
+#pragma unroll 4
+    for (int i = 0; i < BN / 16; i++) {
+        eight all;
+        for (uint32_t q = 0; q < s.g->members; q++) {
+            const uint64_t from = q == s.g->rank ? s.g->rounded : pushed_at(s, s.g->rank, q);
+            const eight theirs(__ldcg((const uint4 *)(from + piece_at<BN>(piece, i))));
+            if (q)
+                all.add(theirs);
+            else
+                all = theirs;
+        }
+        if (spread) {
+            const uint4 x = all.packed();
+            for (uint32_t k = 1; k < s.g->members; k++)
+                *(uint4 *)(pushed_at(s, next_member(s.g, k), s.g->rank) + piece_at<BN>(piece, i)) = x;
+            all = eight(x);
+        }
+        end_eight<BN>(r, rows, down, piece, i, all);
+    }
+}
+
+/* Each wave goes through its pieces. Of more than two members, first through those of the member's own tiles, which wait for products
+ * alone. All groups are on the device at once. */
 template <int BN> static __device__ __forceinline__ void sum_tiles_of(const gpu_call *c, int rows) {
-    const int wave = threadIdx.x / 32, lane = threadIdx.x % 32, down = (rows + PUSH_ROWS - 1) / PUSH_ROWS;
+    const int wave = threadIdx.x / 32, down = (rows + PUSH_ROWS - 1) / PUSH_ROWS;
     const tile_sum s = tile_sum_of(*c);
+    const uint32_t members = s.g->members;
+    const bool spread = members > 2;
+    int64_t summed = -1;
     reduction r;
     set_reduction(&r, c);
-    const int columns = (int)r.width, tiles = down * ((columns + BN - 1) / BN);
+    const int tiles = down * (((int)r.width + BN - 1) / BN);
     come(r);
     if (!rows) { /* the members hear each other, as in a sum of nothing */
         small_message<WIRE_F32>(r);
         return;
     }
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    for (int n = blockIdx.x, tile; (tile = spread ? n * (int)members + (int)s.g->rank : n) < tiles; n += gridDim.x) {
         const int64_t piece = (int64_t)tile * PUSH_WAVES + wave;
-        const int row = tile % down * PUSH_ROWS + wave * PUSH_WAVE_ROWS + lane / 4,
-                  base = tile / down * BN + 2 * (lane % 4);
-        if (!pieces_came(r, s, piece))
+        if (!piece_came(r, s, piece, members))
+            return;
+        if (summed >= 0)
+            flag_piece(s, summed, true);
+        sum_piece<BN>(r, s, rows, down, piece, spread);
+        summed = spread ? piece : -1;
+    }
+    if (summed >= 0)
+        flag_piece(s, summed, true);
+    for (int tile = blockIdx.x; spread && tile < tiles; tile += gridDim.x) {
+        const int64_t piece = (int64_t)tile * PUSH_WAVES + wave;
+        const uint32_t owner = (uint32_t)tile % members;
+        if (owner == s.g->rank)
+            continue;
+        if (!piece_came(r, s, piece, owner))
             return;
 #pragma unroll 4
-        for (int i = 0; i < BN / 16; i++) {
-            eight all;
-            for (uint32_t q = 0; q < s.g->members; q++) {
-                const uint64_t from = q == s.g->rank ? s.g->rounded : pushed_at(s, s.g->rank, q);
-                const eight theirs(__ldcg((const uint4 *)(from + piece_at<BN>(piece, i))));
-                if (q)
-                    all.add(theirs);
-                else
-                    all = theirs;
-            }
-#pragma unroll
-            for (int k = 0; k < 4;
-                 k++) { /* two columns of a row, of the row eight below, and of the next eight columns */
-                const int at = row + 8 * (k % 2), column = base + 16 * i + 8 * (k / 2);
-                if (at < rows && column < columns)
-                    end_two(r, at, column, make_float2(all.x[2 * k], all.x[2 * k + 1]));
-            }
-        }
+        for (int i = 0; i < BN / 16; i++)
+            end_eight<BN>(r, rows, down, piece, i,
+                          eight(__ldcg((const uint4 *)(pushed_at(s, s.g->rank, owner) + piece_at<BN>(piece, i)))));
     }
 }
 
-KERNEL(sum_tiles_256, GROUP_THREADS) {
-    (void)m;
-    sum_tiles_of<256>(c, rows_of(c, c->v));
-}
-
-KERNEL(sum_tiles_128, GROUP_THREADS) {
-    (void)m;
-    sum_tiles_of<128>(c, rows_of(c, c->v));
-}
+#define SUM_TILES(name, BN)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(GROUP_THREADS, GROUP_TILE_GROUPS)                                     \
+        name(const __grid_constant__ gpu_call call) {                                                                  \
+        AWAIT_BEFORE();                                                                                                \
+        sum_tiles_of<BN>(&call, rows_of(&call, call.v));                                                               \
+    }
+SUM_TILES(sum_tiles_256, 256)
+SUM_TILES(sum_tiles_128, 128)
 
 /* Writes words into the inboxes of all others, which join() reads there. */
 KERNEL(prove_reach, GROUP_THREADS) {

@@ -261,13 +261,12 @@ static int begin_sum(hal_exec *e, const gpu_kernel *k, int i) {
                : 0;
 }
 
-/* The sum of what a product pushed. */
+/* The sum of what a product pushed. Its groups wait for those of other members, so all are on the device at once. */
 static int end_sum(hal_exec *e, int i, uint32_t columns) {
-    enum { WAVES = 4 };
     gpu_call *c = e->calls + i;
     const uint64_t down = ((uint64_t)c->v[0].shape[0] + 127) / 128,
                    tiles = down * (((uint64_t)c->v[0].shape[1] + columns - 1) / columns),
-                   most = WAVES * (uint64_t)e->device->traits.units;
+                   most = GROUP_TILE_GROUPS * (uint64_t)e->device->traits.units;
     gpu_launch *l = e->launches + e->n_launches++;
     *l = (gpu_launch){.grid = {.groups = {(uint32_t)(tiles < most ? tiles : most), 1, 1}, .threads = GROUP_THREADS},
                       .call = (uint32_t)i,

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 enum { GROUP_MEMBERS = 16, GROUP_SLOTS = 2, GROUP_COUNT = 7, GROUP_THREADS = 256, GROUP_WORD = 16 };
+enum { GROUP_TILE_GROUPS = 4 /* groups on a multiprocessor, of sums of tiles: all are there at once */ };
 enum { GROUP_PART_EACH = 4, GROUP_PART = 8 * GROUP_THREADS * GROUP_PART_EACH /* numbers of a part */ };
 
 typedef struct {
