@@ -13,6 +13,7 @@
 
 #include "call.h"
 #include "group_call.h"
+#include "override.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@
 #include <string.h>
 
 enum { DEVICES = 8, FAILED = 719 };
-enum { NO_MEMORY = 2, BAD_IMAGE = 200, NO_BINARY = 209, NEWER_PTX = 222, CUDA_12 = 12000 };
+enum { NO_MEMORY = 2, BAD_IMAGE = 200, NO_BINARY = 209, INVALID = 1, NEWER_PTX = 222, CUDA_12 = 12000 };
 enum { MAJOR = 0, MINOR, UNITS, SHARED, WAVE_WIDTH };
 
 static char handle; /* of all that has no state */
@@ -226,11 +227,14 @@ static int load(gpu_module *out, const void *image) {
     return dry_archive() ? takes(image) : 0;
 }
 
-/* A function's handle is its name. */
+/* A function's handle. */
 typedef struct named {
     struct named *next;
+    int shared; /* bytes of shared memory that a launch may have */
     char name[64];
 } named;
+
+enum { USUAL_SHARED = 48 << 10 };
 
 static int function(gpu_function *out, gpu_module module, const char *wanted) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -242,12 +246,20 @@ static int function(gpu_function *out, gpu_module module, const char *wanted) {
         ;
     if (!found && (found = calloc(1, sizeof *found))) {
         snprintf(found->name, sizeof found->name, "%s", wanted);
+        found->shared = USUAL_SHARED;
         found->next = all;
         all = found;
     }
     pthread_mutex_unlock(&lock);
-    *out = found ? found->name : NULL;
+    *out = found;
     return found ? 0 : NO_MEMORY;
+}
+
+static int allow(gpu_function f, int what, int value) {
+    named *of = f;
+    if (what == GPU_ALLOW_SHARED)
+        of->shared = value;
+    return 0;
 }
 
 /* Each line is one write at the end of the file, because several devices may log at once. */
@@ -262,8 +274,11 @@ static void tell(const char *kernel) {
 
 static int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz,
                   unsigned shared, gpu_stream s, void **arguments, void **more) {
-    const char *lose = getenv("SATCHEL_DRY_LOSE"), *kernel = f;
-    (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)shared, (void)s, (void)more;
+    const named *of = f;
+    const char *lose = getenv("SATCHEL_DRY_LOSE"), *kernel = of->name;
+    (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)s, (void)more;
+    if (shared > (unsigned)of->shared)
+        return INVALID;
     if (!strcmp(kernel, "prove_reach"))
         prove(arguments[0]);
     else if (lose && current == contexts + atoi(lose) % DEVICES)
@@ -327,6 +342,7 @@ const char *dry_driver(gpu_api *out) {
                      .load = load,
                      .unload = done,
                      .function = function,
+                     .allow = allow,
                      .launch = launch,
                      .is = {MAJOR, MINOR, UNITS, SHARED, WAVE_WIDTH, 600}};
     return NULL;

@@ -253,12 +253,13 @@ static uint32_t push_columns(const hal_exec *e, const hal_plan *plan, const gpu_
 
 /* Lets the product of step i, whose launches were added last, push its tiles to the next collective. */
 static int begin_sum(hal_exec *e, const gpu_kernel *k, int i) {
+    gpu_launch *l = e->launches + e->n_launches - 1;
     char name[GPU_NAME];
     snprintf(name, sizeof name, "%s_push", k->launch[1].kernel);
     e->calls[i].arg[GROUP_ARG_PLACE] = e->n_meetings + 1;
-    return gpu_function_find(e->device, name, &e->launches[e->n_launches - 1].function)
+    return gpu_function_find(e->device, name, &l->function)
                ? hal_fail(HAL_E_UNSUPPORTED, "%s was not built for this device", name)
-               : 0;
+               : allow_shared(e->device, l);
 }
 
 /* The sum of what a product pushed. Its groups wait for those of other members, so all are on the device at once. */
