@@ -158,48 +158,6 @@ WIDE_CHECKS(linear)
 WIDE_CHECKS(add)
 WIDE_CHECKS(swiglu)
 
-/* Of products behind a norm; the weight of the norm is the last input. Weights in the file's order keep a norm of their own: a kernel of
- * their format, such as FP8's, may be faster. */
-static const char *check_normed(const gpu_call *c, const gpu_traits *t, int weights, int64_t columns) {
-    const gpu_view *norm = c->v + c->n_in;
-    const char *why = check_hopper(t);
-    gpu_call plain = *c;
-    if (why)
-        return why;
-    if ((int)c->n_in < weights + 2 || norm->format != F32 || norm->data % 16 || width(c->v + 1) > NORM_TILES_MOST)
-        return "it takes x, weights and the weight of a norm, and rows of 16,384 numbers at most";
-    for (int i = 0; i < weights; i++)
-        if (!(c->v[2 + i].format & HAL_PACKED))
-            return "weights must be in the packed order";
-    plain.n_in--;
-    why = check_many(&plain, t, weights);
-    return why ? why : c->v[1].shape[0] > COLUMNS_MOST && columns ? NULL : "it is made for more tokens";
-}
-
-static const char *narrow_normed_linear(const gpu_call *c, const gpu_traits *t) {
-    int64_t n = 0;
-    for (uint32_t i = 2; i < c->n_in; i++)
-        n += c->v[i].shape[0];
-    return n == width(c->v) ? check_normed(c, t, (int)c->n_in - 2, n)
-                            : "the output must hold the products of all weights";
-}
-
-static const char *wide_normed_linear(const gpu_call *c, const gpu_traits *t) {
-    const char *why = narrow_normed_linear(c, t);
-    return why ? why : check_wide(c, t, width(c->v));
-}
-
-static const char *narrow_normed_swiglu(const gpu_call *c, const gpu_traits *t) {
-    return c->n_in == 4 && c->v[2].shape[0] == width(c->v) && c->v[3].shape[0] == width(c->v)
-               ? check_normed(c, t, 2, width(c->v))
-               : "it takes x, a gate and an up with the output's columns, and the weight of a norm";
-}
-
-static const char *wide_normed_swiglu(const gpu_call *c, const gpu_traits *t) {
-    const char *why = narrow_normed_swiglu(c, t);
-    return why ? why : check_wide(c, t, 2 * width(c->v));
-}
-
 const char *cuda_fixed_fault(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     int dense = !(c->v[2].format & PACKED_FLAG);
     const char *why = c->n_in < 2 ? "it takes x and weights"
@@ -240,11 +198,6 @@ static uint64_t scratch_many(const gpu_call *c, const gpu_traits *t) {
 static void grid_tiles(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     (void)c;
     *g = grid_of((int64_t)t->units * TILES_GROUPS, 1, 1, 256, 0);
-}
-
-static void grid_norm_tiles(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    (void)t;
-    *g = grid_of(c->v[1].shape[0], 1, 1, NORM_TILES_THREADS, 0);
 }
 
 static void grid_products(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int64_t width, uint64_t shared) {
@@ -431,17 +384,6 @@ const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_AT
         }                                                                                                              \
     }
 
-#define NORMED_PRODUCT(op_, mode_, kind)                                                                               \
-    {.op = "norm_" op_,                                                                                                \
-     .check = wide_normed_##kind,                                                                                      \
-     .scratch = scratch_many,                                                                                          \
-     .mode = PRODUCT_NORM | (mode_),                                                                                   \
-     .launch = {{"norm_tiles", grid_norm_tiles, 0}, {"wide_tiles", grid_tiles, 0}, {op_ "_wide", grid_wide, 0}}},      \
-    {                                                                                                                  \
-        .op = "norm_" op_, .check = narrow_normed_##kind, .scratch = scratch_many, .mode = PRODUCT_NORM | (mode_),     \
-        .launch = {{"norm_tiles", grid_norm_tiles, 0}, {"wide_tiles", grid_tiles, 0}, {op_ "_narrow", grid_narrow, 0}} \
-    }
-
 #define SPLITS {1, 2, 4, 8, 16, 32}
 /* name: of the kind; wide, split: of its kernels. */
 #define ATTENTION(name, wide, split)                                                                                   \
@@ -478,8 +420,6 @@ const gpu_kernel cuda_prompt_kernels[] = {
     PRODUCT("linear", WIDE_LINEAR, linear),
     PRODUCT("linear_add", WIDE_ADD, add),
     PRODUCT("linear_swiglu", WIDE_SWIGLU, swiglu),
-    NORMED_PRODUCT("linear", WIDE_LINEAR, linear),
-    NORMED_PRODUCT("linear_swiglu", WIDE_SWIGLU, swiglu),
     ATTENTION(64_8, "64", "64_8"),
     ATTENTION(64_16, "64", "64_16"),
     ATTENTION(128_8, "128", "128_8"),

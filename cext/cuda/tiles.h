@@ -12,11 +12,8 @@
 #include "packed.h"
 
 enum { PANEL_ROWS = 128, PANEL_K = 64, PANEL_BYTES = PANEL_ROWS * PANEL_K * 2 };
-/* Modes. PRODUCT_DETERMINISTIC may stand beside another, and PRODUCT_NORM beside the first and the last: the last input is the weight of
- * the activations' rms_norm. */
+/* Modes, of which only PRODUCT_DETERMINISTIC may stand beside another. */
 enum { WIDE_LINEAR = 0, WIDE_ADD = PRODUCT_ADD, WIDE_SWIGLU = PRODUCT_GATED };
-
-enum { NORM_TILES_THREADS = 256, NORM_TILES_EACH = 8, NORM_TILES_MOST = 8 * NORM_TILES_THREADS * NORM_TILES_EACH };
 
 #ifdef __CUDACC__
 #define TILES_FN static constexpr __host__ __device__ __forceinline__
@@ -49,7 +46,7 @@ TILES_FN uint64_t tiles_place(uint32_t row, uint32_t k, uint32_t across) {
 }
 
 TILES_FN int tiles_weights(const gpu_call *c) {
-    return c->mode & WIDE_ADD ? 1 : (int)c->n_in - (c->mode & PRODUCT_NORM ? 2 : 1);
+    return c->mode & WIDE_ADD ? 1 : (int)c->n_in - 1;
 }
 
 /* Rows of all weights: columns of the product. */

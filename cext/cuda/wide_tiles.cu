@@ -6,8 +6,6 @@
  *
  * wide_tiles_fixed, for PRODUCT_DETERMINISTIC, rounds packed weights as columns.cu does and orders K as it does within 16
  * columns, so products of many tokens have the bits of those of few.
- *
- * Activations behind a norm are norm_tiles': their norm is neither written nor read again.
  */
 #include "columns_values.cuh"
 #include "quant.h"
@@ -224,61 +222,12 @@ extern "C" __global__ void __launch_bounds__(256, 5) wide_tiles(const __grid_con
     uint32_t item = blockIdx.x * 8 + threadIdx.x / 32, first = 0;
     if (tokens <= 0)
         return;
-    if (!(c.mode & PRODUCT_NORM))
-        item = bring_all(c.v[1], tokens, item, to, 0, 0,
-                         [](const uint8_t *row, int k, float *x) { eight_f32(row, k, x); });
+    item = bring_all(c.v[1], tokens, item, to, 0, 0, [](const uint8_t *row, int k, float *x) { eight_f32(row, k, x); });
     to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1]);
     for (int i = 0; i < tiles_weights(&c); i++) {
         const int step = c.mode & WIDE_SWIGLU ? 1 : 0;
         item = bring_weight(c.v[2 + i], item, to, step ? i * 8 : first, step);
         first += c.v[2 + i].shape[0];
-    }
-}
-
-/* The activations of norm_linear and norm_linear_swiglu: rms_norm of a row, a group each, whose numbers stay in registers. */
-extern "C" __global__ void __launch_bounds__(NORM_TILES_THREADS) norm_tiles(const __grid_constant__ gpu_call c) {
-    __shared__ float room[NORM_TILES_THREADS / 32];
-    const int row = blockIdx.x, k_all = c.v[1].shape[1], across = (k_all + PANEL_K - 1) / PANEL_K;
-    const uint8_t *from = (const uint8_t *)c.v[1].data + row * c.v[1].stride, *w = (const uint8_t *)c.v[c.n_in].data;
-    float x[NORM_TILES_EACH][8], sum = 0;
-    if (row >= rows_of(&c, &c.v[1]))
-        return;
-#pragma unroll
-    for (int i = 0; i < NORM_TILES_EACH; i++) {
-        const int k = 8 * (i * NORM_TILES_THREADS + threadIdx.x);
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            x[i][e] = 0;
-        if (k < k_all)
-            eight_f32(from, k, x[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < NORM_TILES_EACH; i++)
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            sum += x[i][e] * x[i][e];
-    for (int o = 16; o > 0; o /= 2)
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
-    if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-#pragma unroll
-    for (int i = 0; i < NORM_TILES_THREADS / 32; i++)
-        sum += room[i];
-    sum = sqrtf(sum / (float)k_all + ((const arg_norm_linear *)c.arg)->eps);
-#pragma unroll
-    for (int i = 0; i < NORM_TILES_EACH; i++) {
-        const int k = 8 * (i * NORM_TILES_THREADS + threadIdx.x);
-        float scale[8] = {0};
-        if (k >= across * PANEL_K)
-            break;
-        if (k < k_all)
-            eight_f32(w, k, scale);
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            x[i][e] = x[i][e] / sum * scale[e];
-        *(uint4 *)((uint8_t *)c.scratch + tiles_place(row, k, across)) = bf16_of_eight(x[i]);
     }
 }
 
