@@ -9,7 +9,7 @@ Each device is a process of its own, one after another, on the same file; random
 shape (bench/make_shape.py) serve as well as real ones. A batch of N decodes 64 tokens of each of N sequences
 behind prompts of 128. `waited` is of the member that waited least; others waited for it, too.
 
---also measures each group once more with variables of the environment: SATCHEL_GROUP_PUSH=0 without products
+--also measures each group once more with variables of the environment: SATCHEL_GROUP_PUSH=1 with products
 that begin their sums, SATCHEL_NCCL=off without NCCL.
 """
 

@@ -737,16 +737,15 @@ static int choose_way(hal_group *g, uint64_t bytes) {
 
 /* --- making a group */
 
-/* Whether products begin the sums of their results: to more than one other each tile would go several times. The user's word for
- * measurements goes before that. */
+/* Whether products begin the sums of their results: if the user asks for it, because no GPU has measured it yet. */
 static int pushes(const hal_group *g) {
     const char *asked = getenv("SATCHEL_GROUP_PUSH");
-    if (g->members < 2 || g->exact || (asked && !strcmp(asked, "0")))
+    if (g->members < 2 || g->exact || !asked || strcmp(asked, "1") != 0)
         return 0;
     for (uint32_t i = 0; i < g->members; i++)
         if (g->devices[i]->traits.flags & HAL_DETERMINISTIC)
             return 0;
-    return asked && !strcmp(asked, "1") ? 1 : g->members == 2 && g->link == HAL_LINK_NVLINK;
+    return 1;
 }
 
 static int make_group(hal_group *g, uint32_t timeout_ms) {

@@ -108,7 +108,7 @@ def by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     if not nccl_asked():
         pytest.skip("NCCL is not installed: pip install 'satchel[nccl]', or SATCHEL_NCCL=PATH")
     monkeypatch.setenv("SATCHEL_NCCL_LEAST", "1")
-    monkeypatch.setenv("SATCHEL_GROUP_PUSH", "0")  # two members over NVLink do without NCCL otherwise
+    monkeypatch.setenv("SATCHEL_GROUP_PUSH", "0")  # else products begin their sums, if the user asks for it
 
 
 @pytest.mark.usefixtures("by_nccl")
