@@ -2,21 +2,26 @@
 device's, and the share of the time that members waited for others.
 
     python bench/parallel.py MODEL.gguf... [--devices cuda:0,cuda:0+cuda:1] [--tg 128] [--batches 16,64]
-                             [--pp 4096] [--repeats 5] [--step 0] [--markdown FILE] [--json FILE]
+                             [--pp 4096] [--repeats 5] [--step 0] [--also NAME=VALUE]
+                             [--markdown FILE] [--json FILE]
 
 Each device is a process of its own, one after another, on the same file; random weights in a known model's
 shape (bench/make_shape.py) serve as well as real ones. A batch of N decodes 64 tokens of each of N sequences
 behind prompts of 128. `waited` is of the member that waited least; others waited for it, too.
+
+--also measures each group once more with variables of the environment: SATCHEL_GROUP_PUSH=1 with products
+that begin their sums, SATCHEL_NCCL=off without NCCL.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -89,15 +94,19 @@ def rows(path: Path, asked: argparse.Namespace) -> Iterator[Row]:
             yield Row(path.stem, name, asked.device, *timed(model, batch))
 
 
-def measured(path: Path, device: str, words: Sequence[str]) -> Iterator[Row]:
-    """The rows of one device, from a process of its own; none, and a line on stderr, where it fails."""
+def measured(path: Path, device: str, words: Sequence[str], also: str = "") -> Iterator[Row]:
+    """The rows of one device, from a process of its own; none, and a line on stderr, where it fails. also:
+    variables of its environment, NAME=VALUE and spaces between.
+    """
     command = [sys.executable, __file__, str(path), "--device", device, *words]
-    done = subprocess.run(command, capture_output=True, text=True)
+    environment = os.environ | dict(one.split("=", 1) for one in also.split())
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    name = f"{device} {also}".strip()
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        print(f"{path.name} on {device}: exit {done.returncode}: {last}", file=sys.stderr, flush=True)
+        print(f"{path.name} on {name}: exit {done.returncode}: {last}", file=sys.stderr, flush=True)
     for line in done.stdout.splitlines():
-        yield Row(**json.loads(line))
+        yield replace(Row(**json.loads(line)), device=name)
 
 
 def heading() -> str:
@@ -127,6 +136,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pp", type=numbers, default=[4096])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--step", type=int, default=0, help="largest step in tokens; 0: Satchel's default")
+    parser.add_argument(
+        "--also", action="append", default=[], help="groups once more with these variables: NAME=VALUE ..."
+    )
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
@@ -147,8 +159,11 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     for path in asked.models:
         first: dict[str, float] = {}
-        for device in asked.devices.split(","):
-            for row in measured(path, device, words):
+        runs = [
+            (d, also) for d in asked.devices.split(",") for also in ("", *(asked.also if "+" in d else ()))
+        ]
+        for device, also in runs:
+            for row in measured(path, device, words, also):
                 line = row.line(first.setdefault(row.test, row.tokens_per_second))
                 print(line, flush=True)
                 lines.append(line)

@@ -5,6 +5,7 @@ repair it, and the tuning in use.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shlex
 import sys
@@ -77,6 +78,8 @@ def parts(built: bool, reinstall: str) -> Iterator[GpuRequirement]:
         text = f"this build of Satchel has no kernels for CUDA: {nvcc}"
         yield GpuRequirement("kernels", False, True, text, reinstall)
     yield _nvrtc()
+    if n > 1:
+        yield _nccl()
     if opens("libnvidia-ml.so.1"):
         yield GpuRequirement("nvml", True, False, "energy can be measured")
     else:
@@ -106,6 +109,21 @@ def mend_image(error: str, reinstall: str) -> str:
     if arch < LEAST_CAPABILITY:
         return "--device cpu: the kernels are written for compute capability 7.5 and newer"
     return f"with nvcc: CMAKE_ARGS=-DSATCHEL_CUDA_ARCHITECTURES={arch} {reinstall} --no-binary satchel"
+
+
+def _nccl() -> GpuRequirement:
+    from satchel.runtime.device.nccl import NAME, nccl_asked
+
+    found = nccl_asked() or "libnccl.so.2"
+    if os.environ.get(NAME) == "off":
+        return GpuRequirement("nccl", False, False, f"{NAME} is off: groups of GPUs do not use it")
+    if opens(found):
+        text = f"{found}: groups of GPUs add up long prompts by it where they measure it as faster"
+        return GpuRequirement("nccl", True, False, text)
+    text = "NCCL (libnccl.so.2) is not installed: groups of GPUs add up long prompts by their own kernels"
+    return GpuRequirement(
+        "nccl", False, False, text, f"{shlex.quote(sys.executable)} -m pip install 'satchel[nccl]'"
+    )
 
 
 def _nvrtc() -> GpuRequirement:

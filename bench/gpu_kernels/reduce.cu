@@ -20,9 +20,9 @@
 #include "bench.cuh"
 
 enum { MOST = 8, RUNS = 32, REPLAYS = 8, SERIES = 5 };
-enum { SMALL, ONE_SHOT, TWO_SHOTS, NCCL };
+enum { SMALL, ONE_SHOT, TWO_SHOTS, PARTS_ONE_SHOT, PARTS_TWO_SHOTS, NCCL };
 static const int64_t LARGEST = 16 << 20; /* numbers of a message: 64 MiB of float32 */
-static const int64_t PLACE = 8 * LARGEST;
+static const int64_t PLACE = 8 * LARGEST, FLAGS = 4 * (LARGEST / GROUP_PART), PARTS_PLACE = FLAGS + 2 * LARGEST;
 
 typedef struct {
     int algorithm, wire, each, groups;
@@ -30,7 +30,7 @@ typedef struct {
 
 struct member {
     gpu_group *group; /* on the device */
-    uint8_t *inbox;
+    uint8_t *inbox, *parts;
     float *y, *residual, *out;
     uint32_t *base, *wrong;
     gpu_group_counts *counts;
@@ -58,6 +58,10 @@ __global__ void __launch_bounds__(GROUP_THREADS)
         small_message<WIRE>(m);
     else if (ALGORITHM == ONE_SHOT)
         one_shot<WIRE, EACH>(m);
+    else if (ALGORITHM == PARTS_ONE_SHOT)
+        parts::one_shot(m);
+    else if (ALGORITHM == PARTS_TWO_SHOTS)
+        parts::two_shots(m);
     else
         two_shots<WIRE, EACH>(m);
 }
@@ -133,6 +137,10 @@ template <int A, int W, int E> static void *kernel_of(void) {
 static void *find_kernel(const variant &v) {
     if (v.algorithm == SMALL)
         return v.wire == WIRE_F32 ? kernel_of<SMALL, WIRE_F32, 1>() : kernel_of<SMALL, WIRE_BF16, 1>();
+    if (v.algorithm == PARTS_ONE_SHOT)
+        return kernel_of<PARTS_ONE_SHOT, WIRE_BF16, 4>();
+    if (v.algorithm == PARTS_TWO_SHOTS)
+        return kernel_of<PARTS_TWO_SHOTS, WIRE_BF16, 4>();
     if (v.algorithm == ONE_SHOT)
         return v.wire == WIRE_F32
                    ? (v.each == 4 ? kernel_of<ONE_SHOT, WIRE_F32, 4>() : kernel_of<ONE_SHOT, WIRE_F32, 8>())
@@ -144,7 +152,7 @@ static void *find_kernel(const variant &v) {
 
 /* Numbers of a group's chunk. */
 static int64_t chunk_of(const variant &v) {
-    return (v.wire == WIRE_F32 ? 2 : 4) * v.each * GROUP_THREADS;
+    return v.algorithm >= PARTS_ONE_SHOT ? GROUP_PART : (v.wire == WIRE_F32 ? 2 : 4) * v.each * GROUP_THREADS;
 }
 
 static int groups_of(const variant &v, int64_t n) {
@@ -212,6 +220,8 @@ static void make_group(void) {
                 OK(cudaDeviceEnablePeerAccess(j, 0));
         OK(cudaMalloc(&m.inbox, PLACE * GROUP_SLOTS * n_gpus));
         OK(cudaMemset(m.inbox, 0, PLACE * GROUP_SLOTS * n_gpus));
+        OK(cudaMalloc(&m.parts, PARTS_PLACE * GROUP_SLOTS * n_gpus));
+        OK(cudaMemset(m.parts, 0, PARTS_PLACE * GROUP_SLOTS * n_gpus));
         OK(cudaMalloc(&m.y, 4 * LARGEST));
         OK(cudaMalloc(&m.residual, 4 * LARGEST));
         OK(cudaMalloc(&m.out, 4 * LARGEST));
@@ -230,11 +240,11 @@ static void make_group(void) {
     for (int i = 0; i < n_gpus; i++) {
         gpu_group g = {};
         g.rank = i, g.members = n_gpus, g.timeout_ns = 20000000000;
-        g.place = PLACE;
+        g.place = PLACE, g.parts_place = PARTS_PLACE, g.parts_flags = FLAGS;
         g.broken = (uint64_t)broken, g.fault = (uint64_t)(faults + i);
         g.counts = (uint64_t)members[i].counts;
         for (int j = 0; j < n_gpus; j++)
-            g.inbox[j] = (uint64_t)members[j].inbox;
+            g.inbox[j] = (uint64_t)members[j].inbox, g.parts[j] = (uint64_t)members[j].parts;
         OK(cudaSetDevice(i));
         OK(cudaMemcpy(members[i].group, &g, sizeof g, cudaMemcpyHostToDevice));
         OK(cudaDeviceSynchronize());
@@ -248,14 +258,17 @@ static uint32_t drawn_host(uint32_t i) {
 }
 
 static void check(void) {
-    static const variant variants[] = {{SMALL, 0, 1, 0},      {SMALL, 1, 1, 0},      {ONE_SHOT, 0, 4, 264},
-                                       {ONE_SHOT, 1, 8, 32},  {ONE_SHOT, 1, 4, 264}, {TWO_SHOTS, 0, 4, 132},
-                                       {TWO_SHOTS, 1, 4, 32}, {TWO_SHOTS, 1, 8, 264}};
+    enum { VARIANTS = 11 };
+    static const variant variants[VARIANTS] = {
+        {SMALL, 0, 1, 0},          {SMALL, 1, 1, 0},           {ONE_SHOT, 0, 4, 264},       {ONE_SHOT, 1, 8, 32},
+        {ONE_SHOT, 1, 4, 264},     {TWO_SHOTS, 0, 4, 132},     {TWO_SHOTS, 1, 4, 32},       {TWO_SHOTS, 1, 8, 264},
+        {PARTS_ONE_SHOT, 1, 4, 8}, {PARTS_TWO_SHOTS, 1, 4, 8}, {PARTS_TWO_SHOTS, 1, 4, 264}};
     uint32_t number = 0;
-    for (int round = 0; round < 200; round++) {
-        const variant v = variants[(round * 7 + round / 8) % 8];
+    for (int round = 0; round < 400; round++) {
+        const variant v = variants[(round * 7 + round / VARIANTS) % VARIANTS];
+        const bool twice = v.algorithm == TWO_SHOTS || v.algorithm == PARTS_TWO_SHOTS;
         int64_t n = (1 + drawn_host((uint32_t)round) % (round % 5 ? 4000 : 100000)) * 8, width = n;
-        if (v.algorithm == TWO_SHOTS)
+        if (twice)
             n = width = std::max<int64_t>(n, n_gpus * chunk_of(v));
         if (round % 3 == 0)
             width = 8, n = n / 8 * 8;
@@ -267,8 +280,7 @@ static void check(void) {
             OK(cudaMemsetAsync(m.out, 0xFF, 4 * n, m.stream));
             add_base<<<1, 1, 0, m.stream>>>(m.base, 1);
             start(m, v, 0, n, width, width != n, true);
-            compare<<<256, 256, 0, m.stream>>>(m.out, n_gpus, number, n, width, v.wire, v.algorithm == TWO_SHOTS,
-                                               m.wrong);
+            compare<<<256, 256, 0, m.stream>>>(m.out, n_gpus, number, n, width, v.wire, twice, m.wrong);
             OK(cudaStreamSynchronize(m.stream));
         });
         for (int i = 0; i < n_gpus; i++) {
@@ -283,7 +295,7 @@ static void check(void) {
             }
         }
     }
-    printf("check: 200 messages, all bits equal to the sum in the order of ranks on %d GPUs\n", n_gpus);
+    printf("check: 400 messages, all bits equal to the sum in the order of ranks on %d GPUs\n", n_gpus);
 }
 
 /* A member stays away: the others leave within the timeout, and so does every later kernel. */
@@ -374,7 +386,7 @@ static void time_all(bool nccl) {
     fflush(stdout);
     printf("us for an all-reduce on %d GPUs; float32 KB | small f32, bf16 | f32 without early launch | one shot f32, "
            "bf16 | "
-           "two shots f32, bf16 (least of words each and groups) | NCCL f32, bf16\n",
+           "two shots f32, bf16 (least of words each and groups) | parts in one shot, two (groups) | NCCL f32, bf16\n",
            n_gpus);
     for (int64_t n = 4096; n <= LARGEST; n *= n < (1 << 20) ? 2 : 4) {
         printf("%7lld |", (long long)n / 256);
@@ -397,6 +409,20 @@ static void time_all(bool nccl) {
                     }
                 printf(" %7.2f (%d x %d)", least, best.each, groups_of(best, n));
             }
+        }
+        printf(" |");
+        for (int algorithm = PARTS_ONE_SHOT; algorithm <= PARTS_TWO_SHOTS; algorithm++) {
+            int best = 0;
+            double least = 1e30;
+            for (int groups : {66, 132, 264, 528}) {
+                const variant v = {algorithm, WIRE_BF16, 4, groups};
+                double us = n < n_gpus * GROUP_PART || (groups > 66 && groups_of(v, n) <= groups / 2)
+                                ? 1e30
+                                : median_us(v, n, true);
+                if (us < least)
+                    least = us, best = groups_of(v, n);
+            }
+            printf(best ? " %7.2f (%d)" : "       -", best ? least : 0.0, best);
         }
         if (nccl)
             printf(" | %7.2f %7.2f", median_us({NCCL, WIRE_F32, 0, 0}, n, false),

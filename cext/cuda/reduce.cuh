@@ -6,6 +6,8 @@
  * one shot each member pushes to all others and adds up what they push; in two, a chunk goes to its owner alone, who adds up and pushes
  * the sum to all: fewer bytes from three members on.
  *
+ * A long sum goes by parts: a group of threads pushes bfloat16 alone, then a fence and the part's flag, for half the bytes.
+ *
  * Sums go in the order of ranks, then comes the residual, in both: all members have the same bits. Data are a float32 or two bfloat16;
  * a member rounds its own as it does the others'.
  *
@@ -347,6 +349,169 @@ template <int WIRE, int EACH> static __device__ void two_shots(const reduction &
     }
 }
 
+/* --- long sums, by parts */
+
+struct eight {
+    float x[8];
+
+    __device__ __forceinline__ eight(void) {}
+    __device__ __forceinline__ explicit eight(const float *at) {
+        const float4 a = ((const float4 *)at)[0], b = ((const float4 *)at)[1];
+        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+    }
+    __device__ __forceinline__ explicit eight(uint4 p) {
+        const uint32_t w[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[2 * i] = __uint_as_float(w[i] << 16), x[2 * i + 1] = __uint_as_float(w[i] & 0xFFFF0000u);
+    }
+    __device__ __forceinline__ uint4 packed(void) const {
+        return make_uint4(bfloats_of_floats(x[0], x[1]), bfloats_of_floats(x[2], x[3]), bfloats_of_floats(x[4], x[5]),
+                          bfloats_of_floats(x[6], x[7]));
+    }
+    __device__ __forceinline__ void add(const eight &other) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] += other.x[i];
+    }
+    __device__ __forceinline__ void store(float *at) const {
+        ((float4 *)at)[0] = make_float4(x[0], x[1], x[2], x[3]);
+        ((float4 *)at)[1] = make_float4(x[4], x[5], x[6], x[7]);
+    }
+};
+
+/* All threads of a group call these together. */
+struct parts {
+    enum { EACH = GROUP_PART_EACH };
+
+    static __device__ __forceinline__ int64_t count(const reduction &m) {
+        return (m.n + GROUP_PART - 1) / GROUP_PART;
+    }
+    /* The first of eight numbers of a thread. */
+    static __device__ __forceinline__ int64_t first(int64_t part, int u) {
+        return part * GROUP_PART + 8 * (u * GROUP_THREADS + (int)threadIdx.x);
+    }
+    static __device__ __forceinline__ uint4 *data_at(const reduction &m, uint32_t member, uint32_t source, int64_t e) {
+        return (uint4 *)(group_parts(m.g, member, source, m.number) + m.g->parts_flags + 2 * e);
+    }
+    static __device__ __forceinline__ volatile uint32_t *flag_at(const reduction &m, uint32_t member, uint32_t source,
+                                                                 int64_t part) {
+        return (volatile uint32_t *)(group_parts(m.g, member, source, m.number) + 4 * part);
+    }
+    /* Behind what the group pushed of a part to a member, or to all (owner: the number of members). */
+    static __device__ __forceinline__ void flag(const reduction &m, int64_t part, uint32_t owner) {
+        __syncthreads();
+        if (threadIdx.x)
+            return;
+        __threadfence_system();
+        for (uint32_t k = 1; k < m.g->members; k++) {
+            const uint32_t q = next_member(m.g, k);
+            if (owner == m.g->members || owner == q)
+                *flag_at(m, q, m.g->rank, part) = m.number;
+        }
+    }
+    /* Waits for a part of one member, or of all others. All threads get the same answer; false: the group is broken. */
+    static __device__ __forceinline__ bool await(const reduction &m, int64_t part, uint32_t from) {
+        const uint32_t q = threadIdx.x;
+        const uint64_t began = counts_time() ? now_ns() : 0;
+        bool came = true;
+        if (q < m.g->members && q != m.g->rank && (from == m.g->members || from == q)) {
+            volatile uint32_t *at = flag_at(m, m.g->rank, q, part);
+            group_wait w = {0, 0};
+            while (came && *at != m.number)
+                came = still_waits(m, &w, q);
+            __threadfence_system(); /* what the flag stands for is read after it */
+        }
+        came = __syncthreads_and(came);
+        add_waited(m, began);
+        return came;
+    }
+    static __device__ __forceinline__ void push_to(const reduction &m, int64_t e, uint4 x, uint32_t owner) {
+        for (uint32_t k = 1; k < m.g->members; k++) {
+            const uint32_t q = next_member(m.g, k);
+            if (owner == m.g->members || owner == q)
+                *data_at(m, q, m.g->rank, e) = x;
+        }
+    }
+    static __device__ __forceinline__ void push(const reduction &m, int64_t part, uint32_t owner) {
+        eight own[EACH];
+#pragma unroll
+        for (int u = 0; u < EACH; u++)
+            if (first(part, u) < m.n)
+                own[u] = eight(number_at(m.y, m.width, first(part, u)));
+#pragma unroll
+        for (int u = 0; u < EACH; u++)
+            if (first(part, u) < m.n)
+                push_to(m, first(part, u), own[u].packed(), owner);
+        flag(m, part, owner);
+    }
+    static __device__ __forceinline__ void end(const reduction &m, int64_t e, eight sum) {
+        if (m.residual.at)
+            sum.add(eight(number_at(m.residual, m.width, e)));
+        sum.store(number_at(m.out, m.width, e));
+    }
+    /* Adds up a part that has come; `spread`: and pushes the sum, rounded. */
+    static __device__ __forceinline__ bool sum(const reduction &m, int64_t part, bool spread) {
+        if (!await(m, part, m.g->members))
+            return false;
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            const int64_t e = first(part, u);
+            eight all;
+            if (e >= m.n)
+                break;
+            for (uint32_t q = 0; q < m.g->members; q++) {
+                const eight theirs(q == m.g->rank ? eight(number_at(m.y, m.width, e)).packed()
+                                                  : __ldcg(data_at(m, m.g->rank, q, e)));
+                if (q)
+                    all.add(theirs);
+                else
+                    all = theirs;
+            }
+            if (spread) {
+                push_to(m, e, all.packed(), m.g->members);
+                all = eight(all.packed());
+            }
+            end(m, e, all);
+        }
+        if (spread)
+            flag(m, part, m.g->members);
+        return true;
+    }
+    static __device__ __forceinline__ bool take(const reduction &m, int64_t part, uint32_t owner) {
+        if (!await(m, part, owner))
+            return false;
+#pragma unroll
+        for (int u = 0; u < EACH; u++)
+            if (first(part, u) < m.n)
+                end(m, first(part, u), eight(__ldcg(data_at(m, m.g->rank, owner, first(part, u)))));
+        return true;
+    }
+    static __device__ void one_shot(const reduction &m) {
+        const int64_t all = count(m), step = gridDim.x;
+        for (int64_t j = blockIdx.x; j - step < all; j += step) {
+            if (j < all)
+                push(m, j, m.g->members);
+            if (j >= step && !sum(m, j - step, false))
+                return;
+        }
+    }
+    /* There must be a part for each member, so that all hear each other. */
+    static __device__ void two_shots(const reduction &m) {
+        const int64_t all = count(m), step = gridDim.x;
+        const uint32_t members = m.g->members;
+        for (int64_t j = blockIdx.x; j - 2 * step < all; j += step) {
+            const int64_t sums = j - step, takes = j - 2 * step;
+            if (j < all && (uint32_t)(j % members) != m.g->rank)
+                push(m, j, (uint32_t)(j % members));
+            if (sums >= 0 && sums < all && (uint32_t)(sums % members) == m.g->rank && !sum(m, sums, true))
+                return;
+            if (takes >= 0 && (uint32_t)(takes % members) != m.g->rank && !take(m, takes, (uint32_t)(takes % members)))
+                return;
+        }
+    }
+};
+
 template <int WIRE> static __device__ __forceinline__ void reduce_as(const reduction &m) {
     if (m.n / numbers<WIRE>::COUNT <= (int64_t)gridDim.x * GROUP_THREADS)
         small_message<WIRE>(m);
@@ -359,10 +524,35 @@ template <int WIRE> static __device__ __forceinline__ void reduce_as(const reduc
 /* By the message's size and the group's borders. */
 static __device__ __forceinline__ void reduce(const reduction &m) {
     come(m);
-    if (4 * (uint64_t)m.n >= m.g->bf16_least)
+    if (4 * (uint64_t)m.n >= m.g->parts_least && parts::count(m) >= m.g->members) {
+        if (4 * (uint64_t)m.n >= m.g->parts_two_least)
+            parts::two_shots(m);
+        else
+            parts::one_shot(m);
+    } else if (4 * (uint64_t)m.n >= m.g->bf16_least)
         reduce_as<WIRE_BF16>(m);
     else
         reduce_as<WIRE_F32>(m);
+}
+
+/* --- sums by a vendor's library, between these two */
+
+static __device__ __forceinline__ void begin_sum(const meeting &m) {
+    volatile gpu_group_progress *host = (volatile gpu_group_progress *)m.g->progress;
+    come(m);
+    if (!counts_time())
+        return;
+    ((gpu_group_counts *)m.g->counts)->began_ns = now_ns();
+    host->step = m.step + 1;
+    host->began = m.number;
+}
+
+static __device__ __forceinline__ void end_sum(const meeting &m) {
+    gpu_group_counts *counts = (gpu_group_counts *)m.g->counts;
+    if (!counts_time())
+        return;
+    ((volatile gpu_group_progress *)m.g->progress)->ended = m.number;
+    counts->waited_ns += now_ns() - counts->began_ns;
 }
 
 /* --- gathering */

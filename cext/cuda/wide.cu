@@ -7,9 +7,12 @@
  *
  * The kernels of PRODUCT_DETERMINISTIC sum K in the parts that columns.cu's groups have there and add these in the same order, so
  * a token's bits are those of columns.cu. That takes a second set of accumulators: they have tiles of 128 columns alone.
+ *
+ * In a group of devices, the kernels ..._push begin the all-reduce of y (tile_push.cuh) in place of writing y.
  */
 #include "columns.h"
 #include "hopper.h"
+#include "tile_push.cuh"
 #include "wgmma.h"
 #include "wide_store.cuh"
 
@@ -74,12 +77,13 @@ static __device__ __forceinline__ int part_border(const wide_shape &s, int i) {
 }
 
 /* Consumer warpgroup: multiplies 64 tokens of each tile. */
-template <int BN, int MODE, bool FIXED>
+template <int BN, int MODE, bool FIXED, bool PUSH>
 static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wide_shape &s,
                                                      const wide_ring<BN> &ring) {
     typedef wide_ring<BN> R;
     const int half = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
     uint32_t stage = 0, phase = 0, last = 0;
+    int64_t pushed = -1; /* a piece that is not flagged yet */
     for (int tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
         float d[BN / 2], sum[BN / 2];
         int from = 0, part = 0, border = FIXED ? part_border(s, 1) : 0;
@@ -114,12 +118,21 @@ static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wi
         }
         products_wait<0>();
         wide_release(ring.empty(last));
-        wide_store<BN, MODE>(c, s, FIXED ? sum : d, tile % s.tiles_m * PANEL_ROWS + half * 64 + warp * 16,
-                             tile / s.tiles_m * BN);
+        if (PUSH) {
+            if (pushed >= 0)
+                flag_piece(tile_sum_of(c), pushed);
+            pushed = (int64_t)tile * PUSH_WAVES + 4 * half + warp;
+            push_piece<BN>(tile_sum_of(c), pushed, d);
+        } else
+            wide_store<BN, MODE>(c, s, FIXED ? sum : d, tile % s.tiles_m * PANEL_ROWS + half * 64 + warp * 16,
+                                 tile / s.tiles_m * BN);
     }
+    if (PUSH && pushed >= 0)
+        flag_piece(tile_sum_of(c), pushed);
 }
 
-template <int BN, int MODE, bool FIXED = false> static __device__ __forceinline__ void wide(const gpu_call &c) {
+template <int BN, int MODE, bool FIXED = false, bool PUSH = false>
+static __device__ __forceinline__ void wide(const gpu_call &c) {
     typedef wide_ring<BN> R;
     extern __shared__ uint8_t memory[];
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
@@ -145,7 +158,7 @@ template <int BN, int MODE, bool FIXED = false> static __device__ __forceinline_
             wide_load<BN>(s, ring);
     } else {
         registers_take<232>();
-        wide_multiply<BN, MODE, FIXED>(c, s, ring);
+        wide_multiply<BN, MODE, FIXED, PUSH>(c, s, ring);
     }
 }
 
@@ -159,6 +172,8 @@ WIDE(linear_swiglu_wide, 256, WIDE_SWIGLU)
 WIDE(linear_narrow, 128, WIDE_LINEAR)
 WIDE(linear_add_narrow, 128, WIDE_ADD)
 WIDE(linear_swiglu_narrow, 128, WIDE_SWIGLU)
+WIDE(linear_wide_push, 256, WIDE_LINEAR, false, true)
+WIDE(linear_narrow_push, 128, WIDE_LINEAR, false, true)
 WIDE(linear_fixed, 128, WIDE_LINEAR, true)
 WIDE(linear_add_fixed, 128, WIDE_ADD, true)
 WIDE(linear_swiglu_fixed, 128, WIDE_SWIGLU, true)

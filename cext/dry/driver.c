@@ -1,9 +1,10 @@
 /* driver.c: a driver that has the numbers of an H100 and memory of the host, knows every kernel by name, and runs none but
- * prove_reach, by which a group finds whether its members reach each other. Its copies happen at once; handles of streams, events and
+ * those by which a group finds whether its members reach each other and how far they are in a library's sums. Its copies happen at once; handles of streams, events and
  * modules stand for nothing.
  *
  * SATCHEL_DRY_DEVICES: number of devices, default 1. SATCHEL_DRY_PEER: "none", devices have no peer access; "lost", they say that
- * they have, but nothing arrives. SATCHEL_DRY_LOSE=DEVICE: whatever is started there fails as on a broken GPU.
+ * they have, but nothing arrives. SATCHEL_DRY_LOSE=DEVICE: whatever is started there fails as on a broken GPU. SATCHEL_DRY_STALL=DEVICE: a
+ * library's sums do not end there. SATCHEL_DRY_LOG=FILE: the names of the kernels that are started, a line each.
  * SATCHEL_DRY_ARCH, SATCHEL_DRY_DRIVER: another compute capability times 10, and what the driver says of its version.
  * SATCHEL_DRY_IMAGES: a file, the archive of images from which kernels are loaded. Such an image is a text: "sm_80" or
  * "compute_75", by which the driver takes or refuses it as NVIDIA's does, more, and "end". It refuses SATCHEL_DRY_REFUSED too.
@@ -12,16 +13,18 @@
 
 #include "call.h"
 #include "group_call.h"
+#include "override.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { DEVICES = 8, FAILED = 719 };
-enum { NO_MEMORY = 2, BAD_IMAGE = 200, NO_BINARY = 209, NEWER_PTX = 222, CUDA_12 = 12000 };
+enum { NO_MEMORY = 2, BAD_IMAGE = 200, NO_BINARY = 209, INVALID = 1, NEWER_PTX = 222, CUDA_12 = 12000 };
 enum { MAJOR = 0, MINOR, UNITS, SHARED, WAVE_WIDTH };
 
-static char handle, prover; /* of all that has no state; of the kernel prove_reach */
+static char handle; /* of all that has no state */
 static char contexts[DEVICES];
 static _Thread_local const char *current;
 
@@ -98,6 +101,21 @@ static void prove(const gpu_call *c) {
         for (uint32_t i = 0; to != g->rank && !peer_is("lost") && i < GROUP_PROVED; i++)
             words[i] = GROUP_PROOF(g->rank, to, i);
     }
+}
+
+/* round_rows and finish_rows of ../cuda/reduce.cu, but for the rows. */
+static void go_on(const gpu_call *c, int ends) {
+    const gpu_group *g = (const gpu_group *)(uintptr_t)c->arg[GROUP_ARG];
+    const char *stall = getenv("SATCHEL_DRY_STALL");
+    gpu_group_progress *host = (gpu_group_progress *)(uintptr_t)g->progress;
+    const uint32_t number =
+        (uint32_t)((const int32_t *)(uintptr_t)c->counts)[GROUP_COUNT] + (uint32_t)c->arg[GROUP_ARG_PLACE];
+    if (!ends)
+        host->step = c->step + 1;
+    if (!ends)
+        host->began = number;
+    else if (!stall || current != contexts + atoi(stall) % DEVICES)
+        host->ended = number;
 }
 
 static int leave(int index) {
@@ -209,20 +227,65 @@ static int load(gpu_module *out, const void *image) {
     return dry_archive() ? takes(image) : 0;
 }
 
+/* A function's handle. */
+typedef struct named {
+    struct named *next;
+    int shared; /* bytes of shared memory that a launch may have */
+    char name[64];
+} named;
+
+enum { USUAL_SHARED = 48 << 10 };
+
 static int function(gpu_function *out, gpu_module module, const char *wanted) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static named *all; /* never freed, because devices keep the names */
+    named *found;
     (void)module;
-    *out = strcmp(wanted, "prove_reach") ? &handle : &prover;
+    pthread_mutex_lock(&lock);
+    for (found = all; found && strcmp(found->name, wanted) != 0; found = found->next)
+        ;
+    if (!found && (found = calloc(1, sizeof *found))) {
+        snprintf(found->name, sizeof found->name, "%s", wanted);
+        found->shared = USUAL_SHARED;
+        found->next = all;
+        all = found;
+    }
+    pthread_mutex_unlock(&lock);
+    *out = found;
+    return found ? 0 : NO_MEMORY;
+}
+
+static int allow(gpu_function f, int what, int value) {
+    named *of = f;
+    if (what == GPU_ALLOW_SHARED)
+        of->shared = value;
     return 0;
+}
+
+/* Each line is one write at the end of the file, because several devices may log at once. */
+static void tell(const char *kernel) {
+    const char *path = getenv("SATCHEL_DRY_LOG");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file)
+        return;
+    fprintf(file, "%s\n", kernel);
+    fclose(file);
 }
 
 static int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz,
                   unsigned shared, gpu_stream s, void **arguments, void **more) {
-    const char *lose = getenv("SATCHEL_DRY_LOSE");
-    (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)shared, (void)s, (void)more;
-    if (f == &prover)
+    const named *of = f;
+    const char *lose = getenv("SATCHEL_DRY_LOSE"), *kernel = of->name;
+    (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)s, (void)more;
+    if (shared > (unsigned)of->shared)
+        return INVALID;
+    if (!strcmp(kernel, "prove_reach"))
         prove(arguments[0]);
     else if (lose && current == contexts + atoi(lose) % DEVICES)
         return FAILED;
+    else if (!strcmp(kernel, "round_rows") || !strcmp(kernel, "finish_rows"))
+        go_on(arguments[0], !strcmp(kernel, "finish_rows"));
+    tell(kernel);
     return 0;
 }
 
@@ -279,6 +342,7 @@ const char *dry_driver(gpu_api *out) {
                      .load = load,
                      .unload = done,
                      .function = function,
+                     .allow = allow,
                      .launch = launch,
                      .is = {MAJOR, MINOR, UNITS, SHARED, WAVE_WIDTH, 600}};
     return NULL;

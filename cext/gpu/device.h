@@ -80,7 +80,7 @@ struct hal_buffer {
 };
 
 typedef struct {
-    gpu_function function;
+    gpu_function function; /* NULL: no kernel but the all-reduce of a vendor's library, on what the group rounded */
     gpu_grid grid;
     uint32_t call; /* index into the exec's calls */
     int early;     /* 1: may start before the previous kernel ends */
@@ -107,7 +107,10 @@ struct hal_exec {
     /* Of a group's exec: breaks the group where `code` (0: none) is an error of the device. Gives `code`, or HAL_E_LOST with the
      * reason if the group is broken. */
     int (*fault_of)(hal_group *, uint32_t rank, int code);
-    uint32_t rank, n_meetings;
+    /* Of a group's exec: starts the library's all-reduce of so many numbers on the stream. */
+    int (*sum_of)(hal_group *, uint32_t rank, uint64_t numbers, gpu_stream);
+    uint32_t rank, n_meetings,
+        n_library; /* of the collectives, those by a library: such an exec is launched without a graph */
     int ran;
     gpu_event *marks; /* HAL_PROFILE: events before each call and after the last; else NULL */
     uint64_t *times;

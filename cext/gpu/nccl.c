@@ -314,6 +314,17 @@ int nccl_fault(nccl_group *g) {
     return 0;
 }
 
+void nccl_leave(nccl_group *g, uint32_t rank) {
+    nccl_member *m = g->member + rank;
+    nccl_comm comm;
+    pthread_mutex_lock(&m->lock);
+    comm = m->comm;
+    m->comm = NULL;
+    pthread_mutex_unlock(&m->lock);
+    if (comm)
+        g->api.destroy(comm); /* it may wait for the others' */
+}
+
 void nccl_part(nccl_group *g) {
     if (!g)
         return;

@@ -40,7 +40,9 @@ int nccl_all_gather(nccl_group *, uint32_t rank, uint64_t in, uint64_t out, size
 int nccl_fault(nccl_group *);
 /* Aborts all communicators, because of a member: kernels of the group that wait for others end. Any thread, any number of times. */
 void nccl_abort(nccl_group *, const char *why);
-/* Ends communicators and the group. No other call is under way, and the streams are empty or the group is aborted. NULL: nothing. */
+/* Ends a member's communicator, on its thread; all members leave at once, and their streams are empty. */
+void nccl_leave(nccl_group *, uint32_t rank);
+/* Ends the communicators that are left, and the group. No other call is under way, and the streams are empty or the group is aborted. NULL: nothing. */
 void nccl_part(nccl_group *);
 
 #endif

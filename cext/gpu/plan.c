@@ -14,6 +14,8 @@
 #include "table.h"
 
 enum { EARLY_ARCH = 90 /* CUDA: has programmatic dependent launch */ };
+enum { LIBRARY_LAUNCHES = 3 };
+enum { PUSH_LEAST = 256 /* rows from which a product begins the all-reduce of its result */ };
 enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof((hal_op *)0)->name };
 
 static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, gpu_function found[GPU_LAUNCHES]) {
@@ -212,11 +214,98 @@ static int resolve_all(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     return code;
 }
 
+/* Views of the arena: bytes from `offset` on of as many rows as they have at most. */
+static int overlaps(const hal_view *a, const hal_view *b) {
+    return a->buffer == b->buffer && a->offset < b->offset + (uint64_t)b->shape[0] * b->stride &&
+           b->offset < a->offset + (uint64_t)a->shape[0] * a->stride;
+}
+
+/* Whether a step behind i + 1 reads the result of step i. */
+static int is_read_later(const hal_plan *plan, uint32_t i) {
+    const hal_view *y = plan->views + plan->steps[i].view;
+    for (uint32_t j = i + 2; j < plan->n_steps; j++) {
+        const hal_step *s = plan->steps + j;
+        for (uint32_t v = 1; v <= s->n_in; v++)
+            if (overlaps(plan->views + s->view + v, y))
+                return 1;
+        if (overlaps(plan->views + s->view, y))
+            return 0;
+    }
+    return 0;
+}
+
+/* The columns of a product's tiles if it can push them to the reduce_add behind it, which alone reads them; else 0. */
+static uint32_t push_columns(const hal_exec *e, const hal_plan *plan, const gpu_kernel *k, uint32_t i) {
+    const gpu_call *c = e->calls + i, *sum = c + 1;
+    const char *kernel = k->launch[1].kernel;
+    const uint32_t columns = !kernel                            ? 0
+                             : !strcmp(kernel, "linear_wide")   ? 256
+                             : !strcmp(kernel, "linear_narrow") ? 128
+                                                                : 0;
+    if (!columns || i + 1 >= plan->n_steps || strncmp(e->ops[i + 1], "reduce_add", OP_NAME) != 0 ||
+        gpu_override_at(plan, i) || gpu_override_at(plan, i + 1))
+        return 0;
+    return c->v[0].shape[0] >= PUSH_LEAST && !memcmp(c->v, sum->v + 1, sizeof *c->v) && sum->v[1].stride % 8 == 0 &&
+                   !is_read_later(plan, i)
+               ? columns
+               : 0;
+}
+
+/* Lets the product of step i, whose launches were added last, push its tiles to the next collective. */
+static int begin_sum(hal_exec *e, const gpu_kernel *k, int i) {
+    gpu_launch *l = e->launches + e->n_launches - 1;
+    char name[GPU_NAME];
+    snprintf(name, sizeof name, "%s_push", k->launch[1].kernel);
+    e->calls[i].arg[GROUP_ARG_PLACE] = e->n_meetings + 1;
+    return gpu_function_find(e->device, name, &l->function)
+               ? hal_fail(HAL_E_UNSUPPORTED, "%s was not built for this device", name)
+               : allow_shared(e->device, l);
+}
+
+/* The sum of what a product pushed. Its groups wait for those of other members, so all are on the device at once. */
+static int end_sum(hal_exec *e, int i, uint32_t columns) {
+    gpu_call *c = e->calls + i;
+    const uint64_t down = ((uint64_t)c->v[0].shape[0] + 127) / 128,
+                   tiles = down * (((uint64_t)c->v[0].shape[1] + columns - 1) / columns),
+                   most = GROUP_TILE_GROUPS * (uint64_t)e->device->traits.units;
+    gpu_launch *l = e->launches + e->n_launches++;
+    *l = (gpu_launch){.grid = {.groups = {(uint32_t)(tiles < most ? tiles : most), 1, 1}, .threads = GROUP_THREADS},
+                      .call = (uint32_t)i,
+                      .early = e->device->traits.arch >= EARLY_ARCH};
+    c->mode = columns;
+    return gpu_function_find(e->device, columns == 256 ? "sum_tiles_256" : "sum_tiles_128", &l->function)
+               ? hal_fail(HAL_E_UNSUPPORTED, "sums of tiles were not built for this device")
+               : 0;
+}
+
+/* Adds the launches of a step's kernel, or of a sum that goes another way. *pushed: columns of the tiles that the step before pushed,
+ * then of those that this one pushes. */
+static int add_step(hal_exec *e, const hal_plan *plan, const gpu_member *member, const gpu_kernel *k,
+                    const gpu_function *found, int i, uint32_t *pushed) {
+    gpu_call *c = e->calls + i;
+    const uint32_t columns = *pushed;
+    int code;
+    *pushed = 0;
+    if (columns)
+        return end_sum(e, i, columns);
+    if (member->by_library && !strncmp(e->ops[i], "reduce_add", OP_NAME) &&
+        member->by_library(member->group, gpu_sum_bytes(c))) {
+        code = gpu_library_launches(e->device, c, (uint32_t)i, e->launches + e->n_launches);
+        e->n_launches += LIBRARY_LAUNCHES;
+        e->n_library++;
+        return code;
+    }
+    if ((code = add_launches(e, k, found, i)) || !member->push || !(*pushed = push_columns(e, plan, k, (uint32_t)i)))
+        return code;
+    c->arg[GROUP_ARG] = member->at;
+    return begin_sum(e, k, i);
+}
+
 static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
                  hal_exec *e) {
     uint64_t scratch = 0;
     gpu_address fault_at = 0;
-    uint32_t counters = 0;
+    uint32_t counters = 0, pushed = 0;
     int code = gpu_check_overrides(d, plan);
     if (!code)
         code = resolve_all(d, plan, buffers, e);
@@ -250,7 +339,7 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         if (k->scratch && k->scratch(c, &d->traits) > scratch)
             scratch = k->scratch(c, &d->traits);
         counters = k->counters > counters ? k->counters : counters;
-        code = add_launches(e, k, found, i);
+        code = add_step(e, plan, member, k, found, i, &pushed);
     }
     if (!code)
         code = reserve_host(e);
@@ -270,6 +359,39 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     return code ? code : gpu_capture(e);
 }
 
+uint64_t gpu_sum_bytes(const gpu_call *c) {
+    return sizeof(float) * (uint64_t)c->v[0].shape[0] * (uint64_t)c->v[0].shape[1];
+}
+
+int gpu_largest_sum(hal_device *d, const hal_plan *plan, uint64_t *bytes) {
+    gpu_call call;
+    int code = 0;
+    *bytes = 0;
+    for (uint32_t i = 0; i < plan->n_steps && !code; i++) {
+        if (plan->steps[i].op >= plan->n_ops || strncmp(plan->ops[plan->steps[i].op].name, "reduce_add", OP_NAME) != 0)
+            continue;
+        code = gpu_resolve_step(d, plan, NULL, i, &call); /* compile() tells what is wrong with it */
+        if (!code && gpu_sum_bytes(&call) > *bytes)
+            *bytes = gpu_sum_bytes(&call);
+    }
+    return code;
+}
+
+int gpu_library_launches(hal_device *d, const gpu_call *c, uint32_t call, gpu_launch out[3]) {
+    enum { EACH = 4 /* numbers of a thread's word */, WAVES = 8 };
+    const uint64_t all = gpu_sum_bytes(c) / sizeof(float) / (EACH * GROUP_THREADS) + 1,
+                   most = WAVES * (uint64_t)d->traits.units;
+    const gpu_launch one = {.grid = {.groups = {(uint32_t)(all < most ? all : most), 1, 1}, .threads = GROUP_THREADS},
+                            .call = call};
+    for (int i = 0; i < LIBRARY_LAUNCHES; i++)
+        out[i] = one;
+    out[1].function = NULL;
+    if (gpu_function_find(d, "round_rows", &out[0].function) || gpu_function_find(d, "finish_rows", &out[2].function))
+        return hal_fail(HAL_E_UNSUPPORTED, "the kernels around a library's all-reduce were not built for this device");
+    out[0].early = d->traits.arch >= EARLY_ARCH;
+    return 0;
+}
+
 int gpu_is_collective(const char *op) {
     return !strncmp(op, "reduce_add", sizeof((hal_op *)0)->name) ||
            !strncmp(op, "gather_columns", sizeof((hal_op *)0)->name);
@@ -285,6 +407,7 @@ int gpu_compile_member(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     e->group = member->group;
     e->rank = member->rank;
     e->fault_of = member->fault_of;
+    e->sum_of = member->sum_of;
     if (plan->step_buffer >= plan->n_buffers)
         code = hal_fail(HAL_E_INVALID, "plan: its step buffer is none of its buffers");
     else if (plan->n_steps > MAX_STEPS)

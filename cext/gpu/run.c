@@ -13,7 +13,20 @@
 
 enum { CAPTURE_MINE = 1, POLL_NS = 20000 };
 
-static int start_all(hal_exec *e) {
+/* A launch, or a library's all-reduce of as many rows as the step has. */
+static int start_one(hal_exec *e, const gpu_launch *l, const int32_t *counts) {
+    const gpu_call *c = e->calls + l->call;
+    const gpu_view *out = c->v;
+    uint64_t rows;
+    if (l->function)
+        return gpu_start(e->device, l, c, e->device->main);
+    rows = (uint64_t)(out->count >= 0 ? counts[out->count] : out->shape[0]);
+    rows = rows ? rows : 1; /* the members hear each other in any case, as group_call.h asks */
+    return e->sum_of(e->group, e->rank, rows * (uint64_t)out->shape[1], e->device->main);
+}
+
+/* counts: of the step block; of a graph, which has no library's all-reduce, NULL. */
+static int start_all(hal_exec *e, const int32_t *counts) {
     hal_device *d = e->device;
     int code = 0, before = -1;
     for (int i = 0; !code && i < e->n_launches; i++) {
@@ -22,7 +35,7 @@ static int start_all(hal_exec *e) {
             code = gpu_check(d, d->api.record(e->marks[l->call], d->main), "an event");
         before = (int)l->call;
         if (!code)
-            code = gpu_start(d, l, e->calls + l->call, d->main);
+            code = start_one(e, l, counts);
     }
     for (int i = 0; !code && i < e->n_outs; i++)
         code = gpu_check(d, d->api.read(e->outs[i]->mirror, e->outs[i]->at, e->outs[i]->size, d->main),
@@ -34,11 +47,11 @@ int gpu_capture(hal_exec *e) {
     hal_device *d = e->device;
     gpu_graph graph = NULL;
     int code, ended;
-    if (e->marks || !d->api.capture || !d->api.instantiate)
+    if (e->marks || e->n_library || !d->api.capture || !d->api.instantiate)
         return 0;
     if ((code = gpu_check(d, d->api.capture(d->main, CAPTURE_MINE), "beginning a graph")))
         return code;
-    code = start_all(e);
+    code = start_all(e, NULL);
     ended = d->api.end_capture(d->main, &graph);
     if (!code)
         code = gpu_check(d, ended, "ending a graph");
@@ -82,7 +95,8 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size, uint32_t be
     if (!code)
         code = gpu_check(d, d->api.record(e->taken[turn], d->main), "an event");
     if (!code)
-        code = e->graph ? gpu_check(d, d->api.replay(e->graph, d->main), "starting a graph") : start_all(e);
+        code = e->graph ? gpu_check(d, d->api.replay(e->graph, d->main), "starting a graph")
+                        : start_all(e, (const int32_t *)e->blocks[turn]);
     if (!code && e->marks)
         code = gpu_check(d, d->api.record(e->marks[e->n_calls], d->main), "an event");
     if (!code)

@@ -8,6 +8,9 @@
  * heard every other at n + 1, who thus has read n. For this a kernel hears every member, even where a step has no rows.
  *
  * A place has words of 16 bytes, each of two halves: 4 bytes of data and the number.
+ *
+ * Long sums go by parts: bfloat16 alone, and a flag for each part, which is the number. They have an inbox of their own, because what
+ * lies in a flag's stead must never have been data. Its places begin with the flags.
  */
 #ifndef SATCHEL_GROUP_CALL_H
 #define SATCHEL_GROUP_CALL_H
@@ -15,23 +18,39 @@
 #include <stdint.h>
 
 enum { GROUP_MEMBERS = 16, GROUP_SLOTS = 2, GROUP_COUNT = 7, GROUP_THREADS = 256, GROUP_WORD = 16 };
+enum { GROUP_TILE_GROUPS = 4 /* groups on a multiprocessor, of sums of tiles: all are there at once */ };
+enum { GROUP_PART_EACH = 4, GROUP_PART = 8 * GROUP_THREADS * GROUP_PART_EACH /* numbers of a part */ };
 
 typedef struct {
     uint32_t rank, members;
-    uint64_t timeout_ns;           /* the longest wait for a member */
-    uint64_t inbox[GROUP_MEMBERS]; /* device addresses */
-    uint64_t place;                /* bytes of a place */
-    /* Bytes of a message of float32: from which it is bfloat16 on the wire, and from which it goes in two shots. */
-    uint64_t bf16_least, two_least;
+    uint64_t timeout_ns;               /* the longest wait for a member */
+    uint64_t inbox[GROUP_MEMBERS];     /* device addresses */
+    uint64_t place;                    /* bytes of a place */
+    uint64_t parts[GROUP_MEMBERS];     /* inboxes of parts */
+    uint64_t parts_place, parts_flags; /* bytes of a place there, and of its flags */
+    /* Bytes of a message of float32: from which it is bfloat16 on the wire, and from which it goes in two shots; from which it goes
+     * by parts, and from which these go in two shots. */
+    uint64_t bf16_least, two_least, parts_least, parts_two_least;
     uint64_t broken; /* host memory that all members see: a uint32, not 0 once the group is broken */
     uint64_t fault;  /* host memory: the gpu_group_fault of this member */
     uint64_t counts; /* device memory: the gpu_group_counts of this member */
+    /* Of sums by a vendor's library. Device memory, where this member's part is rounded to bfloat16 and the sum comes; and host
+     * memory, the gpu_group_progress of this member. */
+    uint64_t rounded, progress;
 } gpu_group;
 
 typedef struct {
     uint64_t waited_ns; /* that this member waited for others */
     uint64_t number;    /* of the collective to which it came last */
+    uint64_t began_ns;  /* a library's sum */
 } gpu_group_counts;
+
+/* How far a member is in sums by a vendor's library, which has no deadline of its own: `ended` is not `began` while one is under
+ * way. */
+typedef struct {
+    uint32_t began, step; /* the collective's number, and 1 + its step */
+    uint32_t ended;
+} gpu_group_progress;
 
 #ifdef __CUDACC__
 #define GROUP_FN static __device__ __forceinline__
@@ -42,6 +61,12 @@ typedef struct {
 /* Device address of the place in a member's inbox that a source writes: a member has none of its own. */
 GROUP_FN uint64_t group_place(const gpu_group *g, uint32_t member, uint32_t source, uint32_t number) {
     return g->inbox[member] + g->place * ((number & 1) * (g->members - 1) + (source < member ? source : source - 1));
+}
+
+/* Likewise of parts. */
+GROUP_FN uint64_t group_parts(const gpu_group *g, uint32_t member, uint32_t source, uint32_t number) {
+    return g->parts[member] +
+           g->parts_place * ((number & 1) * (g->members - 1) + (source < member ? source : source - 1));
 }
 
 /* Words by which a member proves that it can write another's memory. */

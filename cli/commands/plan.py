@@ -170,17 +170,18 @@ def group_facts(run: DryRun) -> dict[str, Any]:
     if run.sharding is None or not isinstance(group, GroupDevice):
         return {}
     found = report(run.optimized, run.sharding)
-    share, predicted = None, run.predicted()
+    share, library, predicted = None, group.group_info().library, run.predicted()
     if predicted is not None:
-        meets = collective_speed(group).seconds(found.reduces, found.reduce_bytes)
-        share = min(1.0, meets / predicted.decode)
-    about = {"link": group.group_info().link, "library": group.group_info().library, "reduce_share": share}
+        speed = collective_speed(group)
+        library = speed.library
+        share = min(1.0, speed.seconds(found.reduces, found.reduce_bytes) / predicted.decode)
+    about = {"link": group.group_info().link, "library": library, "reduce_share": share}
     return {"group": found._asdict() | about}
 
 
 def show_group(group: dict[str, Any]) -> None:
     """The members of a group, what they meet for in a step, and which matrices each of them has whole."""
-    by = f" and by {group['library']}" if group["library"] else ""
+    by = f"; {group['library']} adds up long prompts" if group["library"] else ""
     share = group["reduce_share"]
     part = "" if share is None else f", {100 * share:.0f} % of the time of a step of one token"
     lines = [

@@ -4,11 +4,21 @@ with. The C side opens it (cext/gpu/nccl.c), and looks elsewhere too.
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGE = "nvidia.nccl"  # of nvidia-nccl-cu12 and nvidia-nccl-cu13 alike
 LIBRARY = Path("lib", "libnccl.so.2")
+NAME = "SATCHEL_NCCL"  # a path, or off; it goes before the wheels' library
+
+
+def nccl_asked() -> str:
+    """Path of the library that groups of GPUs may use; "": it is off, or none was found here (the loader may
+    find one yet).
+    """
+    asked = os.environ.get(NAME, "")
+    return "" if asked == "off" else asked or str(nccl_library() or "")
 
 
 def nccl_library() -> Path | None:

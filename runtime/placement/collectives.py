@@ -18,6 +18,7 @@ from satchel.runtime.compiler import compile, optimize_group
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.device.group import GroupDevice
+from satchel.runtime.device.nccl import nccl_asked
 from satchel.runtime.engine.program import DeviceMemory, Program
 from satchel.runtime.graph import TOKENS, Graph, Roots, Type
 from satchel.runtime.placement.predict import PROMPT
@@ -27,9 +28,10 @@ from satchel.runtime.weights.packing import PackedWeights
 from satchel.runtime.weights.resident import Uploaded
 
 WIDTH = 4096  # numbers of a token: 16 KB, and 8 MB of a prompt
+LONG = 4096  # tokens of the longest step: 64 MB
 FEW, MANY = 2, 18  # all-reduces of the two plans
 RUNS = 9  # timed runs of each; their median counts
-VERSION = 1
+VERSION = 2
 
 
 class CollectiveSpeed(NamedTuple):
@@ -37,6 +39,7 @@ class CollectiveSpeed(NamedTuple):
 
     latency: float  # seconds of one of a token
     rate: float  # bytes per second that a longer one adds
+    library: str = ""  # the vendor's library that adds up the longest; "": none does
 
     def seconds(self, reduces: int, nbytes: float) -> float:
         """Seconds of so many all-reduces of so many bytes in all."""
@@ -50,8 +53,8 @@ def collective_speed(group: GroupDevice, cache: Path | None = None) -> Collectiv
     path = cache or cache_file().with_name("collectives.json")
     key = " ".join(map(str, [VERSION, group.backend.name, *group_key(group)]))
     found = read_cache(path).get(key)
-    if isinstance(found, list) and len(found) == 2 and all(isinstance(x, float) and x > 0 for x in found):
-        return CollectiveSpeed(*found)
+    if isinstance(found, list) and len(found) == 3 and all(isinstance(x, float) and x > 0 for x in found[:2]):
+        return CollectiveSpeed(found[0], found[1], str(found[2]))
     speed = measured_now(group)
     write_cache(path, read_cache(path) | {key: list(speed)})
     return speed
@@ -59,7 +62,10 @@ def collective_speed(group: GroupDevice, cache: Path | None = None) -> Collectiv
 
 def measured_now(group: GroupDevice) -> CollectiveSpeed:
     small, large = (_seconds(group, tokens) for tokens in (1, PROMPT))
-    return CollectiveSpeed(small, 4 * WIDTH * (PROMPT - 1) / max(1e-9, large - small))
+    if nccl_asked():
+        _run(group, LONG, FEW)  # the group finds whether its own way or the library is faster
+    rate = 4 * WIDTH * (PROMPT - 1) / max(1e-9, large - small)
+    return CollectiveSpeed(small, rate, group.group_info().library)
 
 
 def _seconds(group: GroupDevice, tokens: int) -> float:

@@ -28,6 +28,7 @@ from satchel.quant import FORMATS
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import OUT, Buffer, Device
 from satchel.runtime.device.group import GroupDevice, members_of
+from satchel.runtime.device.nccl import nccl_asked
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, Type
@@ -209,7 +210,8 @@ def _key(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int) 
 def group_key(group: GroupDevice) -> list[object]:
     """What the speed of a group depends on besides its first member."""
     found = group.group_info()
-    return [*((m.name, m.info().name) for m in group.members), *group.shares, found.link, found.library]
+    members = ((m.name, m.info().name) for m in group.members)
+    return [*members, *group.shares, found.link, nccl_asked()]
 
 
 def cache_file() -> Path:

@@ -3,7 +3,8 @@
  * A collective is computed when all ranks have called it. What breaks NCCL's contract is noted, and fake_faults() gives it: ranks
  * whose calls differ in kind, count or type; buffers outside of those that fake_buffer() made known; a stream that is not the rank's; a
  * call from another thread than the one that made the communicator; a call while its stream is captured, before the communicator
- * is ready, or after it has ended; a communicator that ends twice. fake_next() asks for a fault.
+ * is ready, or after it has ended; a communicator that ends twice. fake_next() asks for a fault. After fake_any() the buffers and
+ * streams are those of a device that the test does not see.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -45,7 +46,7 @@ typedef struct comm {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    int faults, fault, fault_rank, slow, ended, made;
+    int faults, fault, fault_rank, slow, ended, made, any;
     uint64_t fault_call, computed;
     char text[4096];
     comm *comms[MOST_RANKS];
@@ -98,6 +99,21 @@ void fake_slow(int polls) {
     is.slow = polls;
 }
 
+void fake_any(void) {
+    is.any = 1;
+}
+
+/* Collectives of a rank's communicator so far, and the numbers of the last one. */
+uint64_t fake_calls(int rank, uint64_t *count) {
+    const comm *c = is.comms[rank];
+    uint64_t calls;
+    pthread_mutex_lock(&lock);
+    calls = c ? c->calls : 0;
+    *count = calls ? c->queue[(calls - 1) % DEEP].count : 0;
+    pthread_mutex_unlock(&lock);
+    return calls;
+}
+
 int fake_faults(char *out, size_t size) {
     int found;
     pthread_mutex_lock(&lock);
@@ -120,6 +136,8 @@ static size_t size_of(int type) {
 
 static int is_known(const void *at, size_t size) {
     const char *from = at;
+    if (is.any)
+        return at != NULL;
     for (int i = 0; i < is.n_buffers; i++)
         if (from >= is.buffers[i].at && from + size <= is.buffers[i].at + is.buffers[i].size)
             return 1;
@@ -192,7 +210,7 @@ static int collective(comm *c, call made, void *stream) {
         note("a collective before the communicator is ready", c->rank);
     else if (!pthread_equal(c->thread, pthread_self()))
         note("a collective from another thread than the communicator's", c->rank);
-    else if (is.streams[c->rank] != stream)
+    else if (is.any ? !stream : is.streams[c->rank] != stream)
         note("a collective on another stream than the rank's", c->rank);
     else if (is.captured == stream)
         note("a collective while its stream is captured", c->rank);

@@ -4,8 +4,10 @@ taken, one call a step, and what a failing member does. What kernels compute nee
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,3 +151,28 @@ def test_divided_models_are_taken(arch: str, reduces: int) -> None:
     assert sum(step.op == "reduce_add" for step in segment.steps) == reduces
     assert sum(step.op == "gather_columns" for step in segment.steps) == 1
     engine.close()
+
+
+def kernels_of(log: Path, group: GroupDevice, tokens: int) -> Counter[str]:
+    """The kernels of a prompt of so many tokens, of all members."""
+    engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), Cache(1024, 2, block=16), group, batch=512)
+    log.unlink(missing_ok=True)
+    engine.step([BatchEntry(0, [5] * tokens)])
+    engine.close()
+    return Counter(log.read_text().split())
+
+
+@pytest.mark.parametrize("push", ["1", "0"])
+def test_products_of_prompts_begin_their_sums(
+    push: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SATCHEL_DRY_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("SATCHEL_GROUP_PUSH", push)
+    prompt = kernels_of(tmp_path / "log", joined(0, 1), 512)
+    pushes = sum(n for name, n in prompt.items() if name.endswith("_push"))
+    sums = sum(n for name, n in prompt.items() if name.startswith("sum_tiles"))
+    # Of both members, two for each of two layers: the last one has one row, and embeddings are no product.
+    assert (pushes, sums, prompt["reduce_rows"]) == ((8, 8, 6) if push == "1" else (0, 0, 14))
+    answer = kernels_of(tmp_path / "log", joined(0, 1), 5)
+    assert not any("push" in name or "sum_tiles" in name for name in answer)
+    assert answer["reduce_rows"] == 14

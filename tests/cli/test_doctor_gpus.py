@@ -27,7 +27,13 @@ BRIDGE, INTEL, CARD = ("0x10de", "0x068000"), ("0x8086", "0x030000"), ("0x10de",
 CASES = {
     "no card": ((INTEL, BRIDGE), (), True, {"gpu": "NONE"}),
     "no driver": ((CARD,), (), True, {"driver": "FAIL", "kernels": "PASS", "nvrtc": "NONE", "nvml": "NONE"}),
-    "all": ((CARD, CARD), ("libcuda.so.1", "libnvidia-ml.so.1"), True, {"driver": "PASS", "nvml": "PASS"}),
+    "all": (
+        (CARD, CARD),
+        ("libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2"),
+        True,
+        {"driver": "PASS", "nvml": "PASS", "nccl": "PASS"},
+    ),
+    "no NCCL": ((CARD, CARD), ("libcuda.so.1",), True, {"driver": "PASS", "nccl": "NONE"}),
     "no nvcc at install": ((CARD,), ("libcuda.so.1",), False, {"driver": "PASS", "kernels": "FAIL"}),
     "a card behind a window": ((), ("libcuda.so.1",), True, {"driver": "PASS"}),
 }
@@ -41,6 +47,7 @@ def test_what_is_missing_is_named_with_what_mends_it(
     monkeypatch.setattr(gpus, "DEVICES", bus(tmp_path, *devices))
     monkeypatch.setattr(gpus, "opens", lambda *names: bool(set(names) & set(installed)))
     monkeypatch.setattr(nvrtc, "library", lambda: None)
+    monkeypatch.setattr("satchel.runtime.device.nccl.nccl_asked", lambda: "")
     monkeypatch.setattr(
         "satchel.runtime.device.libraries.libraries",
         lambda: tuple(f for f in libraries() if built or f.name != "cuda"),

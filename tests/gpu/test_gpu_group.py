@@ -21,6 +21,7 @@ from satchel.runtime.device.device import Device
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.device.lost import DeviceLost
+from satchel.runtime.device.nccl import nccl_asked
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.engine import Launched
 from satchel.runtime.engine.host_sampling import drawn
@@ -57,12 +58,13 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-# The first three are float32 on the wire of any group; from 512 KB on (of three and more 256) bfloat16.
+# The first three are float32 on the wire of any group; from 512 KB on (of three and more 256) bfloat16. From
+# 2 MB on they go by parts, of two GPUs from 16 MB on in two shots.
 SIZES = [(1, 64), (1, 4096), (3, 1000), (33, 4096), (64, 4096), (100, 8192)]
 
 
 @pytest.mark.parametrize("residual", ["", "rows", "row"])
-@pytest.mark.parametrize(("rows", "columns"), [*SIZES, (700, 4096)])
+@pytest.mark.parametrize(("rows", "columns"), [*SIZES, (700, 4096), (1100, 4096)])
 def test_sums_have_the_same_bits_on_all(
     group: GroupDevice, rng: np.random.Generator, rows: int, columns: int, residual: str
 ) -> None:
@@ -98,6 +100,93 @@ def test_many_steps_of_changing_sizes(group: GroupDevice, rng: np.random.Generat
                 assert all(np.array_equal(found[:rows], want[:rows]) for found in step.results())
     for step in steps:
         step.close()
+
+
+@pytest.fixture
+def by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that join now add up everything by NCCL."""
+    if not nccl_asked():
+        pytest.skip("NCCL is not installed: pip install 'satchel[nccl]', or SATCHEL_NCCL=PATH")
+    monkeypatch.setenv("SATCHEL_NCCL_LEAST", "1")
+    monkeypatch.setenv("SATCHEL_GROUP_PUSH", "0")  # else products begin their sums, if the user asks for it
+
+
+@pytest.mark.usefixtures("by_nccl")
+@pytest.mark.parametrize("n", MEMBERS)
+def test_sums_by_nccl(n: int, rng: np.random.Generator) -> None:
+    group = joined(n)
+    for rows, columns, residual in ((1, 64, ""), (3, 1000, "rows"), (700, 4096, "rows"), (64, 8192, "row")):
+        cases = reduce_cases(rng, n, rows, columns, residual)
+        found, want = run_on_all(group, "reduce_add", cases), defined("reduce_add", cases)
+        assert all(np.array_equal(found[0].view(np.uint32), other.view(np.uint32)) for other in found[1:])
+        assert np.square(found[0] - want).sum() / np.square(want).sum() <= 1e-4
+    assert group.group_info().library.startswith("NCCL ")
+    group.close()
+
+
+@pytest.mark.usefixtures("by_nccl")
+@pytest.mark.parametrize("n", MEMBERS)
+def test_steps_with_and_without_nccl_follow_each_other(
+    n: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SATCHEL_NCCL_LEAST", str(1 << 20))
+    group = joined(n)
+    small, large = reduce_cases(rng, n, 8, 4096, "rows"), reduce_cases(rng, n, 256, 4096, "rows")
+    steps = [GroupStep(group, "reduce_add", cases, True) for cases in (small, large)]
+    wants = [defined("reduce_add", cases) for cases in (small, large)]
+    for i in range(300):
+        rows = (i * 7) % 9
+        for step, times in zip(steps, (1 + i % 3, 1), strict=True):
+            for _ in range(times):
+                step.run(rows)
+        if i % 10 == 9:
+            for step, want in zip(steps, wants, strict=True):
+                for found in step.results():
+                    assert np.square(found[:rows] - want[:rows]).sum() <= 1e-4 * np.square(want[:rows]).sum()
+    for step in steps:
+        step.close()
+    group.close()
+
+
+@pytest.mark.usefixtures("by_nccl")
+def test_a_member_that_is_late_for_nccl_is_named(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setenv("SATCHEL_GROUP_TIMEOUT_MS", "4000")  # NCCL's own start takes a while
+    group = joined(2)
+    step = GroupStep(group, "reduce_add", reduce_cases(rng, 2, 1, 4096))
+    step.run()
+    step.exec.wait()
+    held = [one for _ in range(14) for one in busy(group.members[1])]
+    with pytest.raises(DeviceLost, match="member 1 did not come to reduce_add of step 0") as caught:
+        for _ in range(3):
+            step.run()
+        step.exec.wait()
+    assert caught.value.device == group.members[1].name
+    step.close()
+    for one in held:
+        one.close()  # type: ignore[attr-defined]
+    group.close()
+    joined(2).close()
+
+
+def test_long_and_short_steps_follow_each_other(group: GroupDevice, rng: np.random.Generator) -> None:
+    """Words and parts, in turn and at changing sizes, down to no row: they have inboxes of their own."""
+    n = len(group.members)
+    cases = reduce_cases(rng, n, 1100, 4096, "rows")
+    step, want = GroupStep(group, "reduce_add", cases, True), defined("reduce_add", cases)
+    sizes = (1100, 0, 3, 130, 1100, 1, 600, 127, 128, 1090)
+    for i in range(200):
+        rows = sizes[(i * 7) % len(sizes)]
+        step.run(rows)
+        if i % 9 == 8 and rows:
+            found = step.results()
+            assert all(
+                np.array_equal(found[0][:rows].view(np.uint32), other[:rows].view(np.uint32))
+                for other in found[1:]
+            )
+            assert np.square(found[0][:rows] - want[:rows]).sum() <= 1e-5 * np.square(want[:rows]).sum()
+    step.close()
 
 
 def busy(device: Device) -> list[object]:
@@ -159,6 +248,29 @@ def test_logits_are_those_of_one_gpu(group: GroupDevice, arch: str, format: str,
         found.append(np.concatenate((first, engine.logits([BatchEntry(1, [9])]))))
         engine.close()
     assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= bound
+
+
+@pytest.mark.parametrize("push", ["1", "0"])
+@pytest.mark.parametrize("n", MEMBERS)
+@pytest.mark.parametrize(("arch", "format"), [("llama", "q8_0"), ("qwen3moe", "q4_k"), ("command_r", "q8_0")])
+def test_prompts_are_those_of_one_gpu(
+    arch: str, format: str, n: int, push: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products begin the sums of their results, or not; after each step the members' bits are compared."""
+    monkeypatch.setenv("SATCHEL_GROUP_PUSH", push)
+    monkeypatch.setenv("SATCHEL_GROUP_CHECK", "1")
+    found = []
+    for device in (find_backend("cuda").open(), joined(n)):
+        weights = tiny.weights(arch, format)
+        engine = tiny.engine(arch, weights, Cache(1024, 2, block=16), device, batch=512)
+        rows = [
+            engine.logits([BatchEntry(i % 2, [1 + t % 50 for t in range(size)])])
+            for i, size in enumerate((512, 300))
+        ]
+        rows += [engine.logits([BatchEntry(i, [9])]) for i in range(2)]
+        found.append(np.concatenate(rows))
+        engine.close()
+    assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= 5e-3
 
 
 @pytest.mark.model

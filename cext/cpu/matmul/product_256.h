@@ -51,10 +51,30 @@ VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, int offset, con
     return sum + (chains == 1 ? b : a + b) * scale[0];
 }
 
-/* isum[c] += group_sum() of column c, for n columns; its activations begin at x + x_stride * c. */
-VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, int offset, const uint8_t *x, uint64_t x_stride,
-                          vi *isum, int n) {
+#if defined(DOT4_IN_16_BITS)
+/* The same for unsigned codes below 64: two products of four bytes fit 16 bits, so pairs of words are added there, and the scale
+ * is applied where they become 32 bits. */
+VI_INLINE vi small_group_sum(const vi *q, const vi *scale, int scales, const int8_t *x, vi sum) {
+    vi both[2];
+    UNROLL_FOR (int i = 0; i < scales; i++)
+        both[i] = (scale[i] & 0xFFFF) | scale[i] << 16;
+    UNROLL_FOR (int j = 0; j < 8; j += 2)
+        sum = dot2(sum, dot4_pairs(q[j], x + 4 * j, q[j + 1], x + 4 * j + 4), both[scales == 2 ? j / 4 : 0]);
+    return sum;
+}
+#endif
+
+/* isum[c] += group_sum() of column c, for n columns; its activations begin at x + x_stride * c. small: codes are unsigned and
+ * below 64. */
+VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, int offset, int small, const uint8_t *x,
+                          uint64_t x_stride, vi *isum, int n) {
     int c = 0;
+#if defined(DOT4_IN_16_BITS)
+    UNROLL_FOR (; small && c < n; c++)
+        isum[c] = small_group_sum(q, scale, scales, (const int8_t *)(x + x_stride * (uint64_t)c), isum[c]);
+#else
+    (void)small;
+#endif
 #if defined(COLUMN_PAIRS)
     vi pairs[8], a[2], b[2] = {vi_set(0), vi_set(0)};
     pair_words(q, pairs);
@@ -94,6 +114,9 @@ VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int
     return minimums ? vf_fused(-vi_to_vf(pairs_by(minimums, s->pairs, a)), s->min * d, sum) : sum;
 }
 
+/* Whether codes are unsigned and below 64, by their offset: those of IQ_LIFT are not, nor signed ones. */
+#define SMALL_CODES(offset) ((offset) >= 0 && (offset) < 64)
+
 #define BLOCK_256(stem, groups, offset, minimums)                                                                      \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride,        \
                                 vf *sum, int n) {                                                                      \
@@ -107,7 +130,8 @@ VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int
             vi q[8];                                                                                                   \
             fetch_part(words, BYTES, g, n);                                                                            \
             stem##_panel_codes(words, g, q);                                                                           \
-            group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, offset, x + 32 * g, x_stride, isum, n);            \
+            group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, offset, SMALL_CODES(offset), x + 32 * g, x_stride, \
+                       isum, n);                                                                                       \
         }                                                                                                              \
         UNROLL_FOR (int c = 0; c < n; c++) {                                                                           \
             const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);                                \

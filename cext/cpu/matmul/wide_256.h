@@ -37,7 +37,7 @@ VI_INLINE void wide_columns(const wide_256 *f, const uint8_t *codes, const scale
         vi q[8];
         UNROLL_FOR (int j = 0; j < 8; j++)
             q[j] = vi_load(codes + LINE * (8 * g + j));
-        group_sums(q, s->scale + scales * g, scales, offset, x + 32 * g, x_stride, isum, n);
+        group_sums(q, s->scale + scales * g, scales, offset, 0, x + 32 * g, x_stride, isum, n);
     }
     UNROLL_FOR (int c = 0; c < n; c++, sums += 16 * TOGETHER) {
         const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);

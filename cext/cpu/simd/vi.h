@@ -135,6 +135,12 @@ VI_INLINE vi dot4_signed(vi sum, vi a, vi b) {
 VI_INLINE vi dot4(vi sum, vi a, vi b) { /* exact on every engine, because a has 7 bits */
     return (vi)wasm_i32x4_relaxed_dot_i8x16_i7x16_add((v128_t)b, (v128_t)a, (v128_t)sum);
 }
+/* Pairs of int16 whose sums are dot4(0, a, lane at x) + dot4(0, b, lane at y), for a and b below 64: 63 * 127 * 4 fits. */
+#define DOT4_IN_16_BITS
+VI_INLINE vi dot4_pairs(vi a, const int8_t *x, vi b, const int8_t *y) {
+    return (vi)wasm_i16x8_add(wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load32_splat(x), (v128_t)a),
+                              wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load32_splat(y), (v128_t)b));
+}
 #else
 VI_INLINE vi dot4(vi sum, vi a, vi b) {
     v128_t even = wasm_i32x4_dot_i16x8(wasm_v128_and((v128_t)a, wasm_i16x8_splat(255)),
