@@ -130,10 +130,7 @@ def settings_of(told: Mapping[str, Any]) -> AnswerTextSettings:
 
 
 def main() -> None:
-    for stop in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # meant for the server, which drains: this process ends with it
+    for stop in (signal.SIGINT, signal.SIGTERM):  # for the server, which drains; this process ends with it
         signal.signal(stop, signal.SIG_IGN)
     given = json.loads(sys.argv[1])
     control, side = (socket.socket(fileno=given[name]) for name in ("control", "side"))
