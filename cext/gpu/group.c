@@ -327,8 +327,8 @@ static void set_borders(gpu_group *g, int exact) {
     const int many = g->members > 2;
     g->bf16_least = exact ? UINT64_MAX : (many ? 256 : 512) * KB + 1;
     g->two_least = many ? 1536 * KB : UINT64_MAX;
-    g->parts_least = exact ? UINT64_MAX : 2048 * KB;
-    g->parts_two_least = many ? 0 : 16384 * KB;
+    g->parts_least = exact ? UINT64_MAX : 2048 * KB + many;
+    g->parts_two_least = many ? 0 : UINT64_MAX;
 }
 
 static int make_member(hal_group *g, uint32_t i, uint32_t timeout_ms) {
@@ -737,7 +737,7 @@ static int choose_way(hal_group *g, uint64_t bytes) {
 
 /* --- making a group */
 
-/* Whether products begin the sums of their results: if the user asks for it, because no GPU has measured it yet. */
+/* Whether products begin the sums of their results: if the user asks for it. On two H200s it was not faster (docs/parallel.md). */
 static int pushes(const hal_group *g) {
     const char *asked = getenv("SATCHEL_GROUP_PUSH");
     if (g->members < 2 || g->exact || !asked || strcmp(asked, "1") != 0)

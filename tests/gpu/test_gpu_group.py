@@ -59,7 +59,7 @@ def rng() -> np.random.Generator:
 
 
 # The first three are float32 on the wire of any group; from 512 KB on (of three and more 256) bfloat16. From
-# 2 MB on they go by parts, of two GPUs from 16 MB on in two shots.
+# 2 MB on they go by parts, of two GPUs in one shot, of more in two.
 SIZES = [(1, 64), (1, 4096), (3, 1000), (33, 4096), (64, 4096), (100, 8192)]
 
 
@@ -157,7 +157,7 @@ def test_a_member_that_is_late_for_nccl_is_named(
     step = GroupStep(group, "reduce_add", reduce_cases(rng, 2, 1, 4096))
     step.run()
     step.exec.wait()
-    held = [one for _ in range(14) for one in busy(group.members[1])]
+    held = busy(group.members[1], 16384, 160)  # some ten seconds
     with pytest.raises(DeviceLost, match="member 1 did not come to reduce_add of step 0") as caught:
         for _ in range(3):
             step.run()
@@ -189,20 +189,19 @@ def test_long_and_short_steps_follow_each_other(group: GroupDevice, rng: np.rand
     step.close()
 
 
-def busy(device: Device) -> list[object]:
-    """Queues work of a second or so on a device."""
-    rng = np.random.default_rng(1)
-    x, w = (rng.standard_normal((n, 4096)).astype(np.float32) for n in (4096, 4096))
-    one = Case("", ((x, "f32"), (w, "f32")), (4096, 4096))
+def busy(device: Device, size: int = 4096, execs: int = 40) -> list[object]:
+    """Queues products of matrices of so many rows and columns on a device, four of each exec."""
+    x = w = np.ones((size, size), np.float32)
+    one = Case("", ((x, "f32"), (w, "f32")), (size, size))
     segment, data = plan_of("linear", one, 0)
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
     for buffer, raw in zip(buffers, data, strict=True):
         buffer.write(0, raw)
-    execs = [device.compile(segment, buffers) for _ in range(40)]
-    for exec in execs:
+    made = [device.compile(segment, buffers) for _ in range(execs)]
+    for exec in made:
         for _ in range(4):
             exec.run(b"\0" * 32, 32)
-    return [*execs, *buffers]
+    return [*made, *buffers]
 
 
 def test_a_late_member_is_named(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
