@@ -356,7 +356,7 @@ class ResponseWriter:
 
     def __init__(self, connection: Deadlines, cycle: RequestResponseCycle | None) -> None:
         self._connection, self._cycle, self.at = connection, cycle, 0.0
-        self._lent: Recallable | None = None
+        self._leased: Recallable | None = None
         self._owned = asyncio.Event()
         self._owned.set()
 
@@ -382,16 +382,16 @@ class ResponseWriter:
             return -1
         return int(transport.get_extra_info("socket").fileno())
 
-    def lent(self, to: Recallable | None) -> None:
-        self._lent = to
+    def leased(self, to: Recallable | None) -> None:
+        self._leased = to
         if to is None:
             self._owned.set()
         else:
             self._owned.clear()
 
     async def own(self) -> None:
-        if self._lent is not None:
-            self._lent.recall()
+        if self._leased is not None:
+            self._leased.recall()
             await self._owned.wait()
 
     def raw(self, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 A stream's generator yields its first chunk, which middleware sees. From then on run() writes what comes, all
 that has come for one stream as one chunk, in the turn of the event loop in which the engine's tokens arrive.
-Where the server has writer processes (writers.py) and text alone can follow, it lends them the stream.
+Where the server has writer processes (writers.py) and text alone can follow, it leases the stream to one.
 
 run() returns wherever the generator must go on: at the end of the answer, where the client reads slowly, and
 before tokens with reports of their own.
@@ -21,14 +21,14 @@ from satchel.formats.chat import Event
 from satchel.server.answer import Answer
 from satchel.server.stream import PIECE, DirectWriter
 from satchel.server.text_frame import TextFrame
-from satchel.server.writers import LentStream, StreamWriters, Vocabulary, state_writers
+from satchel.server.writers import StreamLease, StreamWriters, Vocabulary, state_writers
 
 Render = Callable[[Sequence[Event]], bytes]
 
 
 class Relay:
     """The relay of one stream. render: the chunk for events of the answer's one completion, b"" for none.
-    frames: the chunks of events that have nothing but text, by kind; none: the stream cannot be lent.
+    frames: the chunks of events that have nothing but text, by kind; none: the stream cannot be leased.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Relay:
             return await self._relayed(write)
         self._writers.running += 1
         try:
-            if (lent := self._lend(write, self._writers)) is not None:
-                return await self._lent(write, *lent)
+            if (found := self._lease(write, self._writers)) is not None:
+                return await self._leased(write, *found)
             return await self._relayed(write)
         finally:
             self._writers.running -= 1
@@ -68,7 +68,7 @@ class Relay:
         self._useless = not relayed  # its tokens have reports: each must go the long way
         return left
 
-    def _lend(self, write: DirectWriter, writers: StreamWriters) -> tuple[LentStream, Vocabulary] | None:
+    def _lease(self, write: DirectWriter, writers: StreamWriters) -> tuple[StreamLease, Vocabulary] | None:
         """The stream as a process has it; None where the server writes it."""
         reply, descriptor = self._answer.replies[0].reply, write.descriptor
         settings = reply.text_settings
@@ -77,9 +77,9 @@ class Relay:
         process = writers.choose()
         if process is None:
             return None
-        return process.lend(descriptor, reply.model.tokenizer, settings, self._frames, reply.ids)
+        return process.lease(descriptor, reply.model.tokenizer, settings, self._frames, reply.ids)
 
-    async def _lent(self, write: DirectWriter, lent: LentStream, vocabulary: Vocabulary) -> bytes:
+    async def _leased(self, write: DirectWriter, lease: StreamLease, vocabulary: Vocabulary) -> bytes:
         """Passes tokens to the process until something else comes, or it gives the stream back. Then the
         answer here takes the same tokens, of which it says what is not written.
         """
@@ -91,27 +91,27 @@ class Relay:
                 later.extend(tokens)
                 return False
             write.at = time.monotonic()
-            lent.give(vocabulary, tokens)
+            lease.give(vocabulary, tokens)
             return True
 
         assert reply.handle is not None
         relaying = asyncio.ensure_future(reply.handle.relay(take))
-        write.lent(lent)
+        write.leased(lease)
         try:
-            await asyncio.wait((relaying, lent.back), return_when=asyncio.FIRST_COMPLETED)
-            lent.recall()
-            written, unsent = await lent.back
+            await asyncio.wait((relaying, lease.back), return_when=asyncio.FIRST_COMPLETED)
+            lease.recall()
+            written, unsent = await lease.back
         except DeviceError:
             write.abort()  # nobody knows how much the client got
             raise
         finally:
             relaying.cancel()
-            lent.drop()
+            lease.drop()
             await asyncio.wait((relaying,))
-            write.lent(None)
+            write.leased(None)
         if not relaying.cancelled():
             relaying.result()
-        self._useless = not (lent.given or later)
+        self._useless = not (lease.given or later)
         write.raw(unsent)
-        self._answer.say(lent.given[:written])
-        return self._render([*self._answer.say(lent.given[written:]), *self._answer.say(later)])
+        self._answer.say(lease.given[:written])
+        return self._render([*self._answer.say(lease.given[written:]), *self._answer.say(later)])

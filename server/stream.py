@@ -71,7 +71,7 @@ class DirectWriter(Protocol):
     def descriptor(self) -> int:
         """The connection's, to which another process may write now; -1 where it may not."""
 
-    def lent(self, to: Recallable | None) -> None:
+    def leased(self, to: Recallable | None) -> None:
         """Notes that another process writes to the connection; None: no other does any more."""
 
     async def own(self) -> None:

@@ -1,5 +1,5 @@
 """A process that writes streams of answers for the server: it turns tokens into text, text into chunks, and
-writes these to the clients' connections, which the server lends it.
+writes these to the clients' connections, which the server leases to it.
 
 It knows nothing of requests, models and limits. It gives a stream back with the number of tokens that it has
 written, and the server goes on from there: where the server asks for it, where the client reads slowly, and

@@ -1,8 +1,8 @@
-"""The server's writer processes (writer_process.py): which stream is lent to which, and how it comes back.
+"""The server's writer processes (writer_process.py): which stream is leased to which, and how it comes back.
 
 All that decides over a request stays in the server: connections and their deadlines, keys, limits, drain,
-metrics. A stream is lent while its tokens are plain text; what ends it or interrupts it happens after it came
-back. The server keeps the tokens that it passed on, so its own answer has them all then.
+metrics. A stream is leased while its tokens are plain text; what ends it or interrupts it happens after it
+came back. The server keeps the tokens that it passed on, so its own answer has them all then.
 
 All methods run in the event loop's thread.
 """
@@ -43,7 +43,7 @@ NUMBERS = PART // 4 - 2  # numbers of a message with tokens, beside the last str
 PATIENCE = 5.0  # seconds for a process to end
 
 
-class LentStream:
+class StreamLease:
     """A stream that a process writes. given: the tokens that it got. back: (how many of them it has written,
     bytes that it could not write), once it gave the stream back; DeviceError where the process was lost.
     """
@@ -66,7 +66,7 @@ class LentStream:
             self._process.send({"recall": self.number})
 
     def drop(self) -> None:
-        """Ends the lending: whatever was given and not written is lost."""
+        """Ends the lease: what was given and not written is lost."""
         if not self.back.done():
             self._process.forget(self.number)
             self.back.cancel()
@@ -84,7 +84,7 @@ class WriterProcess(asyncio.Protocol):
 
     def __init__(self, lost: Callable[[WriterProcess], object]) -> None:
         self.ready = self.closing = False
-        self.streams: dict[int, LentStream] = {}
+        self.streams: dict[int, StreamLease] = {}
         self._lost, self._numbers = lost, count(1)
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
@@ -119,15 +119,15 @@ class WriterProcess(asyncio.Protocol):
     def pid(self) -> int:
         return self._child.pid if self._child else 0
 
-    def lend(
+    def lease(
         self,
         descriptor: int,
         tokenizer: Tokenizer,
         settings: AnswerTextSettings,
         frames: Mapping[str, TextFrame],
         ids: Sequence[int],
-    ) -> tuple[LentStream, Vocabulary]:
-        """Lends it a stream. descriptor: of the connection. ids: the tokens whose text is written."""
+    ) -> tuple[StreamLease, Vocabulary]:
+        """Leases a stream to it. descriptor: of the connection. ids: the tokens whose text is written."""
         vocabulary = self._vocabularies.get(tokenizer)
         if vocabulary is None:
             vocabulary = Vocabulary(next(self._numbers), tokenizer.stream().piece)
@@ -136,13 +136,13 @@ class WriterProcess(asyncio.Protocol):
         while self._gone:
             self.send({"forget": self._gone.popleft()})
         self._teach(vocabulary, ids)
-        lent = LentStream(next(self._numbers), self)
-        self.streams[lent.number] = lent
+        lease = StreamLease(next(self._numbers), self)
+        self.streams[lease.number] = lease
         socket.send_fds(cast(socket.socket, self._side), [b"f"], [descriptor])
         told = {name: [frame.before, frame.after] for name, frame in frames.items()}
-        message = {"begin": lent.number, "vocabulary": vocabulary.number, "settings": told_settings(settings)}
-        self.send({**message, "frames": told, "ids": list(ids)})
-        return lent, vocabulary
+        message = {"begin": lease.number, "vocabulary": vocabulary.number, "frames": told, "ids": list(ids)}
+        self.send({**message, "settings": told_settings(settings)})
+        return lease, vocabulary
 
     def _teach(self, vocabulary: Vocabulary, tokens: Sequence[int]) -> None:
         """Tells the process the tokens that it does not know."""
@@ -205,14 +205,14 @@ class WriterProcess(asyncio.Protocol):
     def _hear(self, message: Message, data: bytes) -> None:
         if "ready" in message:
             self.ready = True
-        elif (lent := self.streams.pop(message["back"], None)) and not lent.back.done():
-            lent.back.set_result((message["tokens"], data))
+        elif (lease := self.streams.pop(message["back"], None)) and not lease.back.done():
+            lease.back.set_result((message["tokens"], data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ready = False
-        for lent in self.streams.values():
-            if not lent.back.done():
-                lent.back.set_exception(DeviceError("the process that wrote the stream was lost"))
+        for lease in self.streams.values():
+            if not lease.back.done():
+                lease.back.set_exception(DeviceError("the process that wrote the stream was lost"))
         self.streams.clear()
         self._lost(self)
 
@@ -239,7 +239,7 @@ class StreamWriters:
     """
 
     def __init__(self, count: int) -> None:
-        self.running = 0  # streams that run now, lent or not
+        self.running = 0  # streams that run now, leased or not
         self._auto = count == AUTO
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._count = min(MOST_AUTO, cores // CORES) if self._auto else count

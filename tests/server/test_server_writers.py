@@ -25,7 +25,7 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.server.settings import ServerSettings
 from satchel.server.text_frame import TextFrame
-from satchel.server.writers import LentStream, StreamWriters, WriterProcess
+from satchel.server.writers import StreamLease, StreamWriters, WriterProcess
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "send_fds"), reason="this system passes no descriptors")
 FRAMES = {"content": TextFrame("<", ">")}
@@ -43,22 +43,22 @@ def both(models: list[Path], serving_of: Any) -> Iterator[tuple[str, str]]:
     options = Options(slots=4, context=256)
     with (
         serving_of(models, options, ServerSettings(port=0, http_processes=0)) as alone,
-        serving_of(models, options, ServerSettings(port=0, http_processes=1)) as lending,
+        serving_of(models, options, ServerSettings(port=0, http_processes=1)) as leasing,
     ):
-        yield alone, lending
+        yield alone, leasing
 
 
 @pytest.fixture
-def lent(monkeypatch: pytest.MonkeyPatch) -> list[LentStream]:
-    """The streams that are lent during the test."""
-    found, lend = list[LentStream](), WriterProcess.lend
+def leased(monkeypatch: pytest.MonkeyPatch) -> list[StreamLease]:
+    """The streams that are leased during the test."""
+    found, lease = list[StreamLease](), WriterProcess.lease
 
     def noted(self: WriterProcess, *args: Any) -> Any:
-        made = lend(self, *args)
+        made = lease(self, *args)
         found.append(made[0])
         return made
 
-    monkeypatch.setattr(WriterProcess, "lend", noted)
+    monkeypatch.setattr(WriterProcess, "lease", noted)
     return found
 
 
@@ -88,54 +88,54 @@ def events(server: str, path: str, body: dict[str, Any]) -> list[Any]:
     ],
 )
 def test_a_stream_is_the_same_whoever_writes_it(
-    both: tuple[str, str], lent: list[LentStream], path: str, body: dict[str, Any]
+    both: tuple[str, str], leased: list[StreamLease], path: str, body: dict[str, Any]
 ) -> None:
-    alone, lending = both
+    alone, leasing = both
     wanted = events(alone, path, body)
-    assert not lent
+    assert not leased
 
-    def as_lent() -> bool:
-        assert events(lending, path, body) == wanted
-        return bool(lent) or "min_tokens" in body  # its tokens wait for the host one by one
+    def as_leased() -> bool:
+        assert events(leasing, path, body) == wanted
+        return bool(leased) or "min_tokens" in body  # its tokens wait for the host one by one
 
-    until(as_lent, "no stream was lent")
+    until(as_leased, "no stream was leased")
 
 
 def test_a_stop_text_ends_a_lent_stream_where_it_ends_another(
-    both: tuple[str, str], lent: list[LentStream]
+    both: tuple[str, str], leased: list[StreamLease]
 ) -> None:
-    alone, lending = both
+    alone, leasing = both
     body = {"prompt": "ab", **SAME, "max_tokens": 60}
     text = str(events(alone, "/v1/completions", body)[0])
     stop = text[len(text) // 2 :][:3]
     cut = {**body, "stop": [stop]}
-    assert events(lending, "/v1/completions", cut)[:2] == [text.partition(stop)[0], "stop"]
+    assert events(leasing, "/v1/completions", cut)[:2] == [text.partition(stop)[0], "stop"]
 
 
 def test_the_next_request_goes_over_the_connection_of_a_lent_stream(
-    both: tuple[str, str], lent: list[LentStream]
+    both: tuple[str, str], leased: list[StreamLease]
 ) -> None:
-    _, lending = both
+    _, leasing = both
     body = {"prompt": "ab", **SAME, "stream": True}
-    with httpx.Client(base_url=lending, timeout=SECONDS) as client:
+    with httpx.Client(base_url=leasing, timeout=SECONDS) as client:
         first, second = (client.post("/v1/completions", json=body) for _ in range(2))
         assert first.text.endswith("data: [DONE]\n\n") and second.status_code == 200
         assert client.get("/healthz").status_code == 200
 
 
 def test_a_client_that_leaves_a_lent_stream_ends_its_request(
-    both: tuple[str, str], lent: list[LentStream]
+    both: tuple[str, str], leased: list[StreamLease]
 ) -> None:
-    _, lending = both
+    _, leasing = both
     body = json.dumps({"prompt": "ab", "stream": True, "max_tokens": 200, "ignore_eos": True}).encode()
-    place = urlsplit(lending)
+    place = urlsplit(leasing)
     head = f"POST /v1/completions HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-type: application/json\r\n"
     with socket.create_connection((place.hostname, place.port), timeout=SECONDS) as wire:
         wire.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         assert wire.recv(100)
 
     def idle() -> bool:
-        return not any(slot["is_processing"] for slot in httpx.get(f"{lending}/slots").json())
+        return not any(slot["is_processing"] for slot in httpx.get(f"{leasing}/slots").json())
 
     until(idle, "the request goes on")
 
@@ -144,7 +144,7 @@ def test_a_client_that_leaves_a_lent_stream_ends_its_request(
 
 
 class Connection:
-    """A process with one stream lent to it. client: the other end of its connection."""
+    """A process with one stream leased to it. client: the other end of its connection."""
 
     def __init__(self, model: Model) -> None:
         self.writers, self.model = StreamWriters(1), model
@@ -155,7 +155,7 @@ class Connection:
         self.writers.begin()
         self.process = await until_async(self.writers.choose, "the process is not ready")
         settings = AnswerTextSettings()
-        self.stream, self.vocabulary = self.process.lend(
+        self.stream, self.vocabulary = self.process.lease(
             self.server.fileno(), self.model.tokenizer, settings, FRAMES, [5]
         )
         return self
