@@ -21,7 +21,7 @@ from satchel.formats.chat import Event
 from satchel.server.answer import Answer
 from satchel.server.stream import PIECE, DirectWriter
 from satchel.server.text_frame import TextFrame
-from satchel.server.writers import LentStream, StreamWriters, Vocabulary, state_writers
+from satchel.server.writers import LentStream, StreamWriters, state_writers
 
 Render = Callable[[Sequence[Event]], bytes]
 
@@ -49,7 +49,7 @@ class Relay:
         self._writers.running += 1
         try:
             if (lent := self._lend(write, self._writers)) is not None:
-                return await self._lent(write, *lent)
+                return await self._lent(write, lent)
             return await self._relayed(write)
         finally:
             self._writers.running -= 1
@@ -68,7 +68,7 @@ class Relay:
         self._useless = not relayed  # its tokens have reports: each must go the long way
         return left
 
-    def _lend(self, write: DirectWriter, writers: StreamWriters) -> tuple[LentStream, Vocabulary] | None:
+    def _lend(self, write: DirectWriter, writers: StreamWriters) -> LentStream | None:
         """The stream as a process has it; None where the server writes it."""
         reply, descriptor = self._answer.replies[0].reply, write.descriptor
         settings = reply.text_settings
@@ -79,7 +79,7 @@ class Relay:
             return None
         return process.lend(descriptor, reply.model.tokenizer, settings, self._frames, reply.ids)
 
-    async def _lent(self, write: DirectWriter, lent: LentStream, vocabulary: Vocabulary) -> bytes:
+    async def _lent(self, write: DirectWriter, lent: LentStream) -> bytes:
         """Passes tokens to the process until something else comes, or it gives the stream back. Then the
         answer here takes the same tokens, of which it says what is not written.
         """
@@ -91,7 +91,7 @@ class Relay:
                 later.extend(tokens)
                 return False
             write.at = time.monotonic()
-            lent.give(vocabulary, tokens)
+            lent.give(tokens)
             return True
 
         assert reply.handle is not None
