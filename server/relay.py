@@ -21,7 +21,7 @@ from satchel.formats.chat import Event
 from satchel.server.answer import Answer
 from satchel.server.stream import PIECE, DirectWriter
 from satchel.server.text_frame import TextFrame
-from satchel.server.writers import StreamLease, StreamWriters, Vocabulary, state_writers
+from satchel.server.writers import StreamLease, StreamWriters, state_writers
 
 Render = Callable[[Sequence[Event]], bytes]
 
@@ -48,8 +48,8 @@ class Relay:
             return await self._relayed(write)
         self._writers.running += 1
         try:
-            if (found := self._lease(write, self._writers)) is not None:
-                return await self._leased(write, *found)
+            if (leased := self._lease(write, self._writers)) is not None:
+                return await self._leased(write, leased)
             return await self._relayed(write)
         finally:
             self._writers.running -= 1
@@ -68,7 +68,7 @@ class Relay:
         self._useless = not relayed  # its tokens have reports: each must go the long way
         return left
 
-    def _lease(self, write: DirectWriter, writers: StreamWriters) -> tuple[StreamLease, Vocabulary] | None:
+    def _lease(self, write: DirectWriter, writers: StreamWriters) -> StreamLease | None:
         """The stream as a process has it; None where the server writes it."""
         reply, descriptor = self._answer.replies[0].reply, write.descriptor
         settings = reply.text_settings
@@ -79,7 +79,7 @@ class Relay:
             return None
         return process.lease(descriptor, reply.model.tokenizer, settings, self._frames, reply.ids)
 
-    async def _leased(self, write: DirectWriter, lease: StreamLease, vocabulary: Vocabulary) -> bytes:
+    async def _leased(self, write: DirectWriter, leased: StreamLease) -> bytes:
         """Passes tokens to the process until something else comes, or it gives the stream back. Then the
         answer here takes the same tokens, of which it says what is not written.
         """
@@ -91,7 +91,7 @@ class Relay:
                 later.extend(tokens)
                 return False
             write.at = time.monotonic()
-            lease.give(vocabulary, tokens)
+            lease.give(tokens)
             return True
 
         assert reply.handle is not None

@@ -44,20 +44,24 @@ PATIENCE = 5.0  # seconds for a process to end
 
 
 class StreamLease:
-    """A stream that a process writes. given: the tokens that it got. back: (how many of them it has written,
+    """A stream that a process writes. piece: the bytes of a token, b"" for a hidden one. given: the tokens
+    that it got. back: (how many of them it has written,
     bytes that it could not write), once it gave the stream back; DeviceError where the process was lost.
     """
 
-    def __init__(self, number: int, process: WriterProcess) -> None:
-        self.number, self._process = number, process
+    def __init__(
+        self, number: int, process: WriterProcess, vocabulary: Vocabulary, piece: Callable[[int], bytes]
+    ) -> None:
+        self.number, self.vocabulary, self.piece = number, vocabulary, piece
+        self._process = process
         self.given: list[int] = []
         self.back: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self._recalled = False
 
-    def give(self, vocabulary: Vocabulary, tokens: Sequence[int]) -> None:
+    def give(self, tokens: Sequence[int]) -> None:
         """Passes tokens on."""
         self.given += tokens
-        self._process.give(self.number, vocabulary, tokens)
+        self._process.give(self, tokens)
 
     def recall(self) -> None:
         """Has the process give the stream back."""
@@ -73,10 +77,10 @@ class StreamLease:
 
 
 class Vocabulary:
-    """A vocabulary as far as a process knows it. piece: the bytes of a token, b"" for a hidden one."""
+    """A vocabulary as far as a process knows it. The tokenizer is not held: it goes with its model."""
 
-    def __init__(self, number: int, piece: Callable[[int], bytes]) -> None:
-        self.number, self.piece, self.known = number, piece, set[int]()
+    def __init__(self, number: int) -> None:
+        self.number, self.known = number, set[int]()
 
 
 class WriterProcess(asyncio.Protocol):
@@ -126,41 +130,42 @@ class WriterProcess(asyncio.Protocol):
         settings: AnswerTextSettings,
         frames: Mapping[str, TextFrame],
         ids: Sequence[int],
-    ) -> tuple[StreamLease, Vocabulary]:
+    ) -> StreamLease:
         """Leases a stream to it. descriptor: of the connection. ids: the tokens whose text is written."""
         vocabulary = self._vocabularies.get(tokenizer)
         if vocabulary is None:
-            vocabulary = Vocabulary(next(self._numbers), tokenizer.stream().piece)
+            vocabulary = Vocabulary(next(self._numbers))
             self._vocabularies[tokenizer] = vocabulary
             weakref.finalize(tokenizer, self._gone.append, vocabulary.number).atexit = False
         while self._gone:
             self.send({"forget": self._gone.popleft()})
-        self._teach(vocabulary, ids)
-        lease = StreamLease(next(self._numbers), self)
-        self.streams[lease.number] = lease
+        leased = StreamLease(next(self._numbers), self, vocabulary, tokenizer.stream().piece)
+        self._teach(leased, ids)
+        self.streams[leased.number] = leased
         socket.send_fds(cast(socket.socket, self._side), [b"f"], [descriptor])
         told = {name: [frame.before, frame.after] for name, frame in frames.items()}
         message = {"begin": lease.number, "vocabulary": vocabulary.number, "frames": told, "ids": list(ids)}
         self.send({**message, "settings": told_settings(settings)})
-        return lease, vocabulary
+        return leased
 
-    def _teach(self, vocabulary: Vocabulary, tokens: Sequence[int]) -> None:
+    def _teach(self, leased: StreamLease, tokens: Sequence[int]) -> None:
         """Tells the process the tokens that it does not know."""
+        vocabulary = leased.vocabulary
         if vocabulary.known.issuperset(tokens):
             return
         new = set(tokens) - vocabulary.known
         vocabulary.known |= new
-        pieces = [[token, vocabulary.piece(token).decode("latin-1")] for token in new]
+        pieces = [[token, leased.piece(token).decode("latin-1")] for token in new]
         self.send({"vocabulary": vocabulary.number, "pieces": pieces})
 
-    def give(self, number: int, vocabulary: Vocabulary, tokens: Sequence[int]) -> None:
+    def give(self, leased: StreamLease, tokens: Sequence[int]) -> None:
         """Passes tokens of a stream on at the end of this turn of the loop, with those of the others."""
-        self._teach(vocabulary, tokens)
+        self._teach(leased, tokens)
         for at in range(0, len(tokens), NUMBERS):
             part = tokens[at : at + NUMBERS]
             if len(self._tokens) + len(part) > NUMBERS:
                 self._flush()
-            self._tokens.extend((number, len(part), *part))
+            self._tokens.extend((leased.number, len(part), *part))
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._flush)

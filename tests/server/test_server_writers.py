@@ -5,10 +5,12 @@ the server must go on.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import socket
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from satchel.server.text_frame import TextFrame
 from satchel.server.writers import StreamLease, StreamWriters, WriterProcess
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "send_fds"), reason="this system passes no descriptors")
+NO_MODEL: Any = None
 FRAMES = {"content": TextFrame("<", ">")}
 SAME = {"seed": 3, "max_tokens": 40, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
@@ -55,7 +58,7 @@ def leased(monkeypatch: pytest.MonkeyPatch) -> list[StreamLease]:
 
     def noted(self: WriterProcess, *args: Any) -> Any:
         made = lease(self, *args)
-        found.append(made[0])
+        found.append(made)
         return made
 
     monkeypatch.setattr(WriterProcess, "lease", noted)
@@ -155,9 +158,7 @@ class Connection:
         self.writers.begin()
         self.process = await until_async(self.writers.choose, "the process is not ready")
         settings = AnswerTextSettings()
-        self.stream, self.vocabulary = self.process.lease(
-            self.server.fileno(), self.model.tokenizer, settings, FRAMES, [5]
-        )
+        self.stream = self.process.lease(self.server.fileno(), self.model.tokenizer, settings, FRAMES, [5])
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -166,7 +167,7 @@ class Connection:
         self.server.close()
 
     def give(self, *tokens: int) -> None:
-        self.stream.give(self.vocabulary, tokens)
+        self.stream.give(tokens)
 
     async def came(self, wanted: bytes) -> bytes:
         got = bytearray()
@@ -228,6 +229,22 @@ def test_a_stream_whose_client_does_not_read_comes_back_with_what_is_unsent(mode
             assert unsent and written % len(tokens) == 0 and written <= len(one.stream.given)
             whole = chunk(model, tokens) * (written // len(tokens))
             assert await one.came(whole[: len(whole) - len(unsent)]) + unsent == whole
+
+    asyncio.run(run())
+
+
+def test_a_tokenizer_goes_with_its_model_and_the_process_forgets_it(models: list[Path]) -> None:
+    async def run() -> None:
+        loaded = Model.load(models[0], context=64)
+        gone = weakref.ref(loaded.tokenizer)
+        async with Connection(loaded) as one:
+            process, one.model = one.process, NO_MODEL
+            one.stream.drop()
+            del one.stream
+            loaded.close()
+            del loaded
+            await until_async(lambda: gc.collect() < 0 or gone() is None, "the tokenizer is still there")
+            assert list(process._gone)
 
     asyncio.run(run())
 

@@ -14,7 +14,8 @@ import satchel
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 # Public to Satchel's own packages: a program has no use for them. mkdocs.yml leaves them out of the page.
 INNER = {"adapter_scales", "answer_chat", "chat_prompt", "check_ids", "key", "placement_options"}
-INNER |= {"pulse", "served", "service", "style", "submit", "taken", "to", "with_usage"}
+INNER |= {"pulse", "served", "service", "stop_ids", "style", "submit", "taken", "text_settings", "to"}
+INNER |= {"with_usage"}
 
 
 def directives() -> dict[str, list[str]]:
