@@ -398,8 +398,8 @@ def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> N
     print("| failure | answers equal | processes lost | moved | their pause | others' pause | back |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     front(path, options, wanted, args)
-    head(path, options, wanted, args)
     if args.only == "lost":
+        head(path, options, wanted, args)
         return
     how = {**options, "replicas": args.replicas}
     with Model.load(path, **how) as model:
@@ -425,6 +425,7 @@ def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> N
     with Model.load(path, **how) as model:
         driven(model, crowd(args.clients, args.prompt, 4))
         Failure("a request that ends its process", poison(token)).run(model, wanted, args)
+    head(path, options, wanted, args)  # the last: Ray may end a process whose head was lost
 
 
 def prefixes(path: Path, options: dict[str, Any], args: argparse.Namespace) -> None:

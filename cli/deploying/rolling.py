@@ -18,7 +18,7 @@ PAUSE = 0.5  # seconds between two questions
 LEAST = 2  # engines that the old version must have: one of them answers while the other is replaced
 
 
-class Ask(Protocol):
+class ServerCall(Protocol):
     """Asks the server: a path and, for POST, a body. Raises DeviceError for a refusal."""
 
     def __call__(self, path: str, body: Any = None) -> Any: ...
@@ -29,7 +29,7 @@ class Rolling:
     leave, or be there.
     """
 
-    def __init__(self, ask: Ask, old: str, replicas: str | int, seconds: float) -> None:
+    def __init__(self, ask: ServerCall, old: str, replicas: str | int, seconds: float) -> None:
         self._ask, self._old, self._seconds = ask, old, seconds
         self._range = self._scaling(old)
         self.engines = self._ready(old)

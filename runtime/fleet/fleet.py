@@ -47,7 +47,7 @@ from satchel.runtime.fleet.member import (
 from satchel.runtime.fleet.move import Move, MoveMeter
 from satchel.runtime.fleet.pools import PrefillPools, Role
 from satchel.runtime.fleet.router import Ask, LeastTime, Route, RoutingPolicy, View
-from satchel.runtime.fleet.scaler import Scaling
+from satchel.runtime.fleet.scaler import FleetScaling
 from satchel.runtime.fleet.share import share_of
 from satchel.runtime.fleet.suspects import Suspects
 from satchel.runtime.kv.digests import SHORT, BlockDigests
@@ -116,7 +116,7 @@ class Fleet:
         self._files, self._stamps, self._engines = files, stamps, engines
         self._start, self._first = size if start is None else start, threading.Event()
         self._closers: list[abc.Callable[[], object]] = []
-        self.scaling: Scaling | None = None  # how it is scaled; None: it is not
+        self.scaling: FleetScaling | None = None  # how it is scaled; None: it is not
         self._lock, self._names = threading.RLock(), count()
         self._shared = Membership(self, self._lock, count(1), secrets.token_bytes(32))
         self._pools = read_pools(options.pools)

@@ -51,7 +51,7 @@ class ScalingFacts:
     start_seconds: float  # of a cold start, mean; 0: none was seen
 
 
-class Scaling(Protocol):
+class FleetScaling(Protocol):
     """What scales a fleet."""
 
     def facts(self) -> ScalingFacts:

@@ -26,7 +26,7 @@ OCTAVE = 4  # sizes that are told apart between a number of rows and twice as ma
 
 
 @dataclass(slots=True)
-class Decision:
+class KeptLanes:
     """lanes: that are used. left: rounds until the next comparison. hold: `left` after the last one."""
 
     lanes: int = 1
@@ -38,7 +38,7 @@ class LaneCount:
     """of() is asked when a step is planned, ended() is told when one has ended."""
 
     def __init__(self) -> None:
-        self._decisions: dict[int, Decision] = {}  # by size
+        self._decisions: dict[int, KeptLanes] = {}  # by size
         self._size, self._most = -1, 1
         self._lanes = 1  # in use: those of the decision, or that are tried
         self._seconds: dict[int, float] = {}  # of a round for each row, by lanes, of the comparison under way
@@ -74,13 +74,13 @@ class LaneCount:
             self._part.clear()
             self._note_round()
 
-    def _decision(self, size: int) -> Decision:
+    def _decision(self, size: int) -> KeptLanes:
         """For a number of rows that was never seen it begins with that of the nearest within an octave."""
         found = self._decisions.get(size)
         if found is None:
             near = min(self._decisions, key=lambda other: abs(other - size), default=size + 2 * OCTAVE)
             lanes = self._decisions[near].lanes if abs(near - size) <= OCTAVE else 1
-            found = self._decisions[size] = Decision(min(lanes, self._most))
+            found = self._decisions[size] = KeptLanes(min(lanes, self._most))
         return found
 
     def _use(self, lanes: int, *, trying: bool = False) -> None:

@@ -126,78 +126,88 @@ def test_an_engine_divides_its_layers_among_nodes(cluster: Any, path: Path, want
         assert len(ready(fleet_of(model))) == 1
 
 
-def test_a_fleet_is_deployed_upgraded_rolled_back_and_ended(
-    cluster: Any, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    httpx = pytest.importorskip("httpx")
-    pytest.importorskip("uvicorn")
-    file = tmp_path / "fleet.toml"
+class Deployed:
+    """A fleet's file, and `satchel deploy` of it in this process."""
 
-    def says(context: int, model: Path = path) -> None:
-        file.write_text(FILE.format(address=cluster.address, path=model, context=context))
+    def __init__(self, cluster: Any, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._at, self.file, self._capsys = cluster.address, file, capsys
 
-    def deploy(*words: str) -> tuple[int, str, str]:
-        """`satchel deploy` in this process: its exit status, and what it printed."""
+    def says(self, context: int, model: Path) -> None:
+        self.file.write_text(FILE.format(address=self._at, path=model, context=context))
+
+    def deploy(self, *words: str) -> tuple[int, str, str]:
+        """Its exit status, and what it printed."""
         import ray
 
-        capsys.readouterr()
+        self._capsys.readouterr()
         try:
-            status = main(["deploy", str(file), *words])
+            status = main(["deploy", str(self.file), *words])
         finally:
             ray.shutdown()
-        return (status, *capsys.readouterr())
+        return (status, *self._capsys.readouterr())
 
-    def versions() -> dict[str, float]:
-        status, told, _ = deploy("--status")
+    def versions(self) -> dict[str, float]:
+        status, told, _ = self.deploy("--status")
         assert status == 0
         found: dict[str, float] = json.loads(told)["versions"]["tiny"]
         return found
 
-    says(128)
-    command = [*interpreter(), "-m", "satchel", "deploy", str(file)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS)
-    assert made.returncode == 0, made.stderr
-    address = made.stdout.strip()
-    assert address.startswith("http://127.0.0.1:") and "has loaded" in made.stderr
 
-    def asked() -> str:
-        body = {"model": "tiny", "prompt": [104, 105, 106], "max_tokens": 8, "temperature": 0}
-        answer = httpx.post(f"{address}/v1/completions", json=body, timeout=SECONDS)
-        assert answer.status_code == 200, answer.text
-        return str(answer.json()["choices"][0]["text"])
+@contextmanager
+def talking(address: str) -> Iterator[list[str]]:
+    """A client asks all the time; gives its answers."""
+    import httpx
 
-    wanted = asked()
-    # A new version, while requests go on: none fails.
     over, texts = threading.Event(), list[str]()
+    body = {"model": "tiny", "prompt": [104, 105, 106], "max_tokens": 8, "temperature": 0}
 
     def ask() -> None:
         while not over.wait(0.02):
-            texts.append(asked())
+            answer = httpx.post(f"{address}/v1/completions", json=body, timeout=SECONDS)
+            texts.append(answer.json()["choices"][0]["text"] if answer.is_success else answer.text)
 
     client = threading.Thread(target=ask)
     client.start()
     try:
-        first = versions()
-        says(96)
-        status, _, told = deploy()
-        assert status == 0, told
-        assert "was found as good: over" in told
-        assert "10% of the requests" in told and "has all requests" in told
-        second = versions()
-        assert set(second.values()) == {1.0} and set(second) != set(first)
-        # One that no engine can load is taken back, and the old one goes on.
-        other = write_model(tmp_path / "other.gguf", seed=1)
-        says(96, other)
-        other.write_bytes(path.read_bytes()[:1000])
-        status, _, told = deploy()
-        assert status == 1 and "was taken back" in told, told
-        assert versions() == second
+        yield texts
     finally:
         over.set()
         joined(client, "the client")
-    assert set(texts) == {wanted}
-    assert deploy("--down")[0] == 0
-    status, _, told = deploy("--status")
+
+
+def test_a_fleet_is_deployed_upgraded_rolled_back_and_ended(
+    cluster: Any, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("httpx")
+    pytest.importorskip("uvicorn")
+    fleet = Deployed(cluster, tmp_path / "fleet.toml", capsys)
+    fleet.says(128, path)
+    command = [*interpreter(), "-m", "satchel", "deploy", str(fleet.file)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS)
+    assert made.returncode == 0, made.stderr
+    address = made.stdout.strip()
+    assert address.startswith("http://127.0.0.1:") and "has loaded" in made.stderr
+    with talking(address) as texts:
+        until(lambda: texts, "it answers")
+        # A new version, while requests go on: none fails.
+        first = fleet.versions()
+        fleet.says(96, path)
+        status, _, told = fleet.deploy()
+        assert status == 0, told
+        assert "was found as good: over" in told
+        assert "10% of the requests" in told and "has all requests" in told
+        second = fleet.versions()
+        assert set(second.values()) == {1.0} and set(second) != set(first)
+        # One that no engine can load is taken back, and the old one goes on.
+        other = tmp_path / "other.gguf"
+        other.write_bytes(path.read_bytes()[:1000])
+        fleet.says(96, other)
+        status, _, told = fleet.deploy()
+        assert status == 1 and "was taken back" in told, told
+        assert fleet.versions() == second
+    assert len(set(texts)) == 1, set(texts)
+    assert fleet.deploy("--down")[0] == 0
+    status, _, told = fleet.deploy("--status")
     assert status == 1 and "is not deployed" in told
 
 
