@@ -327,7 +327,7 @@ static void set_borders(gpu_group *g, int exact) {
     const int many = g->members > 2;
     g->bf16_least = exact ? UINT64_MAX : (many ? 256 : 512) * KB + 1;
     g->two_least = many ? 1536 * KB : UINT64_MAX;
-    g->parts_least = exact ? UINT64_MAX : 2048 * KB + many;
+    g->parts_least = exact ? UINT64_MAX : (uint64_t)(2048 * KB + many);
     g->parts_two_least = many ? 0 : UINT64_MAX;
 }
 
