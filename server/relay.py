@@ -48,8 +48,8 @@ class Relay:
             return await self._relayed(write)
         self._writers.running += 1
         try:
-            if (leased := self._lease(write, self._writers)) is not None:
-                return await self._leased(write, leased)
+            if (lease := self._lease(write, self._writers)) is not None:
+                return await self._leased(write, lease)
             return await self._relayed(write)
         finally:
             self._writers.running -= 1
@@ -79,7 +79,7 @@ class Relay:
             return None
         return process.lease(descriptor, reply.model.tokenizer, settings, self._frames, reply.ids)
 
-    async def _leased(self, write: DirectWriter, leased: StreamLease) -> bytes:
+    async def _leased(self, write: DirectWriter, lease: StreamLease) -> bytes:
         """Passes tokens to the process until something else comes, or it gives the stream back. Then the
         answer here takes the same tokens, of which it says what is not written.
         """

@@ -139,33 +139,33 @@ class WriterProcess(asyncio.Protocol):
             weakref.finalize(tokenizer, self._gone.append, vocabulary.number).atexit = False
         while self._gone:
             self.send({"forget": self._gone.popleft()})
-        leased = StreamLease(next(self._numbers), self, vocabulary, tokenizer.stream().piece)
-        self._teach(leased, ids)
-        self.streams[leased.number] = leased
+        lease = StreamLease(next(self._numbers), self, vocabulary, tokenizer.stream().piece)
+        self._teach(lease, ids)
+        self.streams[lease.number] = lease
         socket.send_fds(cast(socket.socket, self._side), [b"f"], [descriptor])
         told = {name: [frame.before, frame.after] for name, frame in frames.items()}
         message = {"begin": lease.number, "vocabulary": vocabulary.number, "frames": told, "ids": list(ids)}
         self.send({**message, "settings": told_settings(settings)})
-        return leased
+        return lease
 
-    def _teach(self, leased: StreamLease, tokens: Sequence[int]) -> None:
+    def _teach(self, lease: StreamLease, tokens: Sequence[int]) -> None:
         """Tells the process the tokens that it does not know."""
-        vocabulary = leased.vocabulary
+        vocabulary = lease.vocabulary
         if vocabulary.known.issuperset(tokens):
             return
         new = set(tokens) - vocabulary.known
         vocabulary.known |= new
-        pieces = [[token, leased.piece(token).decode("latin-1")] for token in new]
+        pieces = [[token, lease.piece(token).decode("latin-1")] for token in new]
         self.send({"vocabulary": vocabulary.number, "pieces": pieces})
 
-    def give(self, leased: StreamLease, tokens: Sequence[int]) -> None:
+    def give(self, lease: StreamLease, tokens: Sequence[int]) -> None:
         """Passes tokens of a stream on at the end of this turn of the loop, with those of the others."""
-        self._teach(leased, tokens)
+        self._teach(lease, tokens)
         for at in range(0, len(tokens), NUMBERS):
             part = tokens[at : at + NUMBERS]
             if len(self._tokens) + len(part) > NUMBERS:
                 self._flush()
-            self._tokens.extend((leased.number, len(part), *part))
+            self._tokens.extend((lease.number, len(part), *part))
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._flush)
