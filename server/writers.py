@@ -50,7 +50,7 @@ class StreamLease:
     """
 
     def __init__(
-        self, number: int, process: WriterProcess, vocabulary: Vocabulary, piece: Callable[[int], bytes]
+        self, number: int, process: WriterProcess, vocabulary: KnownPieces, piece: Callable[[int], bytes]
     ) -> None:
         self.number, self.vocabulary, self.piece = number, vocabulary, piece
         self._process = process
@@ -76,7 +76,7 @@ class StreamLease:
             self.back.cancel()
 
 
-class Vocabulary:
+class KnownPieces:
     """A vocabulary as far as a process knows it. The tokenizer is not held: it goes with its model."""
 
     def __init__(self, number: int) -> None:
@@ -93,7 +93,7 @@ class WriterProcess(asyncio.Protocol):
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
         self._side: socket.socket | None = None
-        self._vocabularies: weakref.WeakKeyDictionary[Tokenizer, Vocabulary] = weakref.WeakKeyDictionary()
+        self._vocabularies: weakref.WeakKeyDictionary[Tokenizer, KnownPieces] = weakref.WeakKeyDictionary()
         self._gone: deque[int] = deque()  # vocabularies of models that are unloaded
         self._tokens, self._due = array("i"), False
         self._came = bytearray()
@@ -134,7 +134,7 @@ class WriterProcess(asyncio.Protocol):
         """Leases a stream to it. descriptor: of the connection. ids: the tokens whose text is written."""
         vocabulary = self._vocabularies.get(tokenizer)
         if vocabulary is None:
-            vocabulary = Vocabulary(next(self._numbers))
+            vocabulary = KnownPieces(next(self._numbers))
             self._vocabularies[tokenizer] = vocabulary
             weakref.finalize(tokenizer, self._gone.append, vocabulary.number).atexit = False
         while self._gone:

@@ -21,6 +21,8 @@ ALLOWED = {
     ("support/waiting.py", "monotonic"): "its bound",
     ("support/crashing_child.py", "sleep"): "a simulated delay: steps of a worker take their time",
     ("soak.py", "sleep"): "simulated users pause",
+    ("cli/test_deploy_front.py", "wait"): "pauses between looks; what they saw is judged at the end",
+    ("runtime/ray/test_ray_cluster.py", "wait"): "a simulated client pauses between its requests",
     ("soak.py", "monotonic"): "how long users stay; what must have happened is counted",
     ("soak.py", "time"): "the seed of a soak by hand",
     ("runtime/api/test_library_face.py", "timeout"): "a deadline that passes while the request is made",
