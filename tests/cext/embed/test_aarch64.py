@@ -71,7 +71,7 @@ def test_every_set_gives_the_same_tokens(
 ) -> None:
     path = family(tmp_path_factory, arch)
     first, *others = (answers(emulated, path, *how) for how in ((SETS[0], 1), (SETS[1], 2), (SETS[2], 1)))
-    assert len({token for tokens in first for token in tokens}) > 3
+    assert len({token for tokens in first for token in tokens}) > 2
     assert others == [first, first]
 
 
