@@ -532,7 +532,7 @@ static void tell_late(hal_group *g, uint32_t i) {
     *(volatile uint32_t *)g->broken = 1;
 }
 
-/* The thread that gives the library's sums their deadline. It takes no lock: whoever waits for a device may have the group's. */
+/* The thread that gives the library's sums their deadline. It takes no lock: a thread that waits for a device may have the group's. */
 static void *watch(void *of) {
     hal_group *g = of;
     const struct timespec pause = {0, WATCH_NS};

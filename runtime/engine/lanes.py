@@ -101,16 +101,15 @@ class LaneProgram(Program):
         self._early = {t: np.empty(t.rows * t.stride, np.uint8) for s in plan.segments for t in s.transfers}
         self._leaving = _leaving(plan)
 
-    def run_forward(self) -> None:
-        self.worked = 0.0
-        super().run_forward()
-
     def run_at_once(self, size: int) -> None:
-        self.worked, self.seconds = 0.0, dict.fromkeys(self.seconds, 0.0)
-        for i in range(self._gate, len(self._execs)):
-            self._sizes[i] = size
+        self._reset()
+        self._size_sampling(size)
         with self._settled():
             self._run_segments(range(len(self._execs)))
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.worked = 0.0
 
     def _run_segments(self, numbers: range) -> None:
         self._done()  # the sampling follows the forward pass

@@ -186,7 +186,7 @@ class Program:
         """Runs the segments before the one that waits for the host; run_sampling() runs the others. Between
         the two the host may write outputs, and fields that only the others read; no other program may run.
         """
-        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        self._reset()
         self._run_segments(range(self._gate if self._gate >= 0 else len(self._execs)))
 
     def run_sampling(self, size: int = 0) -> None:
@@ -194,14 +194,22 @@ class Program:
         they read; 0: as many as they may.
         """
         if self._gate >= 0:
-            for i in range(self._gate, len(self._execs)):
-                self._sizes[i] = size or self.plan.block_bytes
+            self._size_sampling(size)
             self._run_segments(range(self._gate, len(self._execs)))
 
     def run_at_once(self, size: int) -> None:
         """Both, where nothing waits for the host in between. size: as in run_sampling()."""
         self.run_forward()
         self.run_sampling(size)
+
+    def _reset(self) -> None:
+        """Begins the times of a run."""
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+
+    def _size_sampling(self, size: int) -> None:
+        """Notes how much of the step block the segments from the one on that waits for the host read."""
+        for i in range(self._gate, len(self._execs)):
+            self._sizes[i] = size or self.plan.block_bytes
 
     def end_of(self, name: str, rows: int) -> int:
         """Bytes of the step block up to the end of so many rows of a field."""

@@ -22,7 +22,7 @@ ENDS = 3  # of the shortest and of the longest that are left out: plans were com
 GAIN = 0.05  # by which rounds must be shorter: less is noise
 SOME, FAR = 4, 1.4  # after so many rounds that are longer by this factor no more are tried
 FIRST, AGAIN, LAST = 256, 4, 16384  # rounds until the next comparison, by what they grow, and the most
-OCTAVE = 4  # sizes that are told apart between a number of rows and twice as many
+OCTAVE = 4  # sizes between a number of rows and twice as many, each with a decision of its own
 
 
 @dataclass(slots=True)
