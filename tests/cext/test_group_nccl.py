@@ -8,6 +8,7 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -207,7 +208,8 @@ def test_a_fault_of_nccl_breaks_the_group(
     group = joined()
     step = GroupStep(group, "reduce_add", reduce_cases(rng, MEMBERS, 64, 4096))
     nccl.handle.fake_next(FAILS_LATER, 2, 1)
-    for _ in range(2):
+    step.run()
+    with suppress(DeviceLost):  # the watch may see the fault before the step has ended
         step.run()
     until(lambda: group.group_info().missing, "the watch sees the fault")
     with pytest.raises(DeviceLost, match="member 2: a collective: remote process exited"):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -87,27 +88,36 @@ def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iter
 @pytest.fixture
 def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine of this process goes on once its last token was read, so that tokens of a stream do not wait
-    for the loop together. For one request at a time, which is read to its end.
+    for the loop together. For requests that begin in the test, one at a time, and are read to their end: the
+    engine does not wait for those of earlier tests, whose clients may have left.
     """
-    put, take, plain = RequestHandle.put, RequestHandle._take, RequestHandle.plain
-    taken = threading.Semaphore(0)
+    make, put = RequestHandle.__init__, RequestHandle.put
+    take, plain = RequestHandle._take, RequestHandle.plain
+    taken, watched = threading.Semaphore(0), WeakSet[RequestHandle]()
+
+    def makes(self: RequestHandle, *what: Any) -> None:
+        make(self, *what)
+        watched.add(self)
 
     def waits(self: RequestHandle, item: Any) -> None:
         put(self, item)
-        assert taken.acquire(timeout=SECONDS), "nobody reads the answer"
+        if self in watched:
+            assert taken.acquire(timeout=SECONDS), "nobody reads the answer"
 
     def takes(self: RequestHandle, item: Any) -> int | None:
         try:
             return take(self, item)
         finally:
-            taken.release()
+            if self in watched:
+                taken.release()
 
     def takes_plain(self: RequestHandle) -> list[int]:
         tokens = plain(self)
-        for _ in tokens:
-            taken.release()
+        if tokens and self in watched:
+            taken.release(len(tokens))
         return tokens
 
+    monkeypatch.setattr(RequestHandle, "__init__", makes)
     monkeypatch.setattr(RequestHandle, "plain", takes_plain)
     monkeypatch.setattr(RequestHandle, "put", waits)
     monkeypatch.setattr(RequestHandle, "_take", takes)

@@ -276,7 +276,7 @@ def test_a_stream_is_framed_as_its_version_of_http_wants(
     monkeypatch.setattr(ResponseWriter, "__call__", counted)
     body = json.dumps({"prompt": "One two", "stream": True, "max_tokens": 12, "ignore_eos": True}).encode()
     at = urlsplit(server)
-    with socket.create_connection((at.hostname, at.port), timeout=60) as talk:
+    with socket.create_connection((at.hostname, at.port), timeout=SECONDS) as talk:
         asked = f"POST /v1/completions HTTP/{version}\r\nhost: {at.netloc}\r\ncontent-type: application/json"
         talk.sendall(f"{asked}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         came = b"".join(iter(lambda: talk.recv(1 << 16), b""))

@@ -384,6 +384,7 @@ def test_masks_are_filled_by_the_thread_that_launched_the_forward_pass(
     engine: Engine, service: Service
 ) -> None:
     """The device computes meanwhile, so another thread would gain nothing and cost its wake-up."""
+    assert len(list(service.submit(constrained(Odd(LONG))))) == LONG  # a plan that is not made yet waits
     threads: list[str] = []
 
     class Told(Odd):
