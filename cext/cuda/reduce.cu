@@ -1,9 +1,9 @@
 /* reduce.cu: the kernels of collectives: reduce_add and gather_columns, see reduce.cuh, and those of sequence parallelism, see
- * sequence.cuh. A vendor's library may add up long messages: round_rows writes what it reads, and finish_rows reads the sum. Sums of
+ * sequence_parallel.cuh. A vendor's library may add up long messages: round_rows writes what it reads, and finish_rows reads the sum. Sums of
  * tiles that products pushed are tile_push.cuh's.
  */
 #include "reduce.cuh"
-#include "sequence.cuh"
+#include "sequence_parallel.cuh"
 #include "tile_push.cuh"
 #include "port.h"
 

@@ -22,7 +22,7 @@ from satchel.runtime.compiler.merge import merge
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import place
-from satchel.runtime.compiler.sequence import divide_rows, least_tokens
+from satchel.runtime.compiler.sequence_parallel import divide_rows, least_tokens
 from satchel.runtime.compiler.shard import BEFORE, shard
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Node, Roots, toposort

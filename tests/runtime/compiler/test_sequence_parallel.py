@@ -12,7 +12,7 @@ import pytest
 import shard_cases
 
 from satchel.runtime.compiler.optimized import DeviceAssignment, Optimized
-from satchel.runtime.compiler.sequence import LEAST, divide_rows, divided, least_tokens
+from satchel.runtime.compiler.sequence_parallel import LEAST, divide_rows, divided, least_tokens
 from satchel.runtime.compiler.verify import verify_graph
 from satchel.runtime.graph import LEAVES, TOKENS, Graph, Node, Roots, Type, toposort
 from satchel.runtime.ops import reduce_add, rms_norm

@@ -1,4 +1,4 @@
-/* sequence.cuh: the collectives of sequence parallelism over peer memory: reduce_scatter, all_gather, and all_gather behind a norm.
+/* sequence_parallel.cuh: the collectives of sequence parallelism over peer memory: reduce_scatter, all_gather, and all_gather behind a norm.
  * Rows of float32 are divided among the members of a group (own_rows.h); see group_call.h for inboxes and numbers.
  *
  * A member's own rows go in chunks. Of a chunk, a group of threads pushes what the others need into their inboxes of parts, then comes
@@ -9,8 +9,8 @@
  * member rounds its own gathered rows as the others get them, so all have the same bits. Own parts of a sum are not rounded: one
  * member alone has it.
  */
-#ifndef SATCHEL_CUDA_SEQUENCE_CUH
-#define SATCHEL_CUDA_SEQUENCE_CUH
+#ifndef SATCHEL_CUDA_SEQUENCE_PARALLEL_CUH
+#define SATCHEL_CUDA_SEQUENCE_PARALLEL_CUH
 
 #include "own_rows.h"
 #include "reduce.cuh"
