@@ -23,6 +23,7 @@ class Dim:
 
     name: str
     count: int  # index into the counts of the step block
+    ranks: int = 1  # of a rank's own tokens: the number of ranks that the step's tokens are divided among
 
     def __repr__(self) -> str:
         return self.name
@@ -30,6 +31,18 @@ class Dim:
 
 TOKENS = Dim("tokens", 0)
 ROWS = Dim("rows", 1)
+
+
+def own_tokens(ranks: int) -> Dim:
+    """The tokens of a step whose rows a rank of a group has alone (HAL_COUNT_OWN), see `own_rows`."""
+    return Dim("own tokens", 2, ranks)
+
+
+def own_rows(tokens: int, rank: int, ranks: int) -> slice:
+    """The rows of a step of so many tokens that are a rank's own: one stretch for each rank, in order, whose
+    lengths differ by one at most.
+    """
+    return slice(tokens * rank // ranks, tokens * (rank + 1) // ranks)
 
 
 class Type(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from satchel.runtime.graph import Array, Dim, Type
+from satchel.runtime.graph import ROWS, Array, Dim, Type
 
 ALIGN = 64
 COUNTS_BYTES = 32  # eight int32 counts open the step block
@@ -29,7 +29,9 @@ class Bucket:
     rows: int
 
     def size(self, dim: int | Dim) -> int:
-        return dim if not isinstance(dim, Dim) else (self.tokens, self.rows)[dim.count]
+        if not isinstance(dim, Dim):
+            return dim
+        return self.rows if dim.count == ROWS.count else -(-self.tokens // dim.ranks)
 
 
 ONE = Bucket(1, 1)

@@ -1,8 +1,9 @@
-/* reduce.cu: the kernels of collectives, reduce_add and gather_columns; see reduce.cuh. A vendor's library may add up long messages:
- * round_rows writes what it reads, and finish_rows reads the sum. Sums of tiles that
- * products pushed are tile_push.cuh's.
+/* reduce.cu: the kernels of collectives: reduce_add and gather_columns, see reduce.cuh, and those of sequence parallelism, see
+ * sequence_parallel.cuh. A vendor's library may add up long messages: round_rows writes what it reads, and finish_rows reads the sum. Sums of
+ * tiles that products pushed are tile_push.cuh's.
  */
 #include "reduce.cuh"
+#include "sequence_parallel.cuh"
 #include "tile_push.cuh"
 #include "port.h"
 
@@ -72,6 +73,70 @@ KERNEL(gather_shards, GROUP_THREADS) {
     r.total = a->total;
     gather(r);
 }
+
+/* rows: the view of all rows, own: of this member's. */
+static __device__ __forceinline__ void set_divided(divided *d, const gpu_call *c, uint32_t op, const gpu_view &rows,
+                                                   const gpu_view &own) {
+    set_meeting(d, c, op);
+    d->rows = matrix_of(rows);
+    d->own = matrix_of(own);
+    d->tokens = rows_of(c, &rows);
+    d->width = (uint32_t)rows.shape[1];
+    d->each = d->width < GROUP_PART ? (int32_t)(GROUP_PART / d->width) : 1;
+    come(*d);
+}
+
+static __device__ __forceinline__ bool is_exact(const gpu_group *g) {
+    return g->parts_least == UINT64_MAX;
+}
+
+KERNEL(scatter_rows, GROUP_THREADS) {
+    scattering r;
+    (void)m;
+    set_divided(&r, c, GROUP_SCATTER, c->v[1], c->v[0]);
+    r.residual = {NULL, 0};
+    r.whole = 0;
+    if (c->n_in > 1) {
+        r.residual = matrix_of(c->v[2]);
+        r.whole = c->v[2].count == c->v[1].count;
+    }
+    if (is_exact(r.g))
+        scatter_sums<WIRE_F32>(r);
+    else
+        scatter_sums<WIRE_BF16>(r);
+}
+
+KERNEL(gather_own, GROUP_THREADS) {
+    const arg_all_gather *a = (const arg_all_gather *)c->arg;
+    divided r;
+    (void)m;
+    set_divided(&r, c, GROUP_ALL_GATHER, c->v[0], c->v[1]);
+    if (!a->rounds || is_exact(r.g))
+        gather_chunks<WIRE_F32>(r, plain_rows<WIRE_F32>());
+    else
+        gather_chunks<WIRE_BF16>(r, plain_rows<WIRE_BF16>());
+}
+
+template <int MOST> static __device__ __forceinline__ void gather_normed(const gpu_call *c) {
+    const arg_norm_all_gather *a = (const arg_norm_all_gather *)c->arg;
+    const float *w = (const float *)c->v[2].data;
+    divided r;
+    set_divided(&r, c, GROUP_ALL_GATHER, c->v[0], c->v[1]);
+    if (!a->rounds || is_exact(r.g))
+        gather_chunks<WIRE_F32>(r, normed_rows<WIRE_F32, MOST>{w, a->eps});
+    else
+        gather_chunks<WIRE_BF16>(r, normed_rows<WIRE_BF16, MOST>{w, a->eps});
+}
+
+/* By the eighths of a row that a thread has. */
+#define GATHER_NORMED(MOST)                                                                                            \
+    KERNEL(gather_normed_##MOST, GROUP_THREADS) {                                                                      \
+        (void)m;                                                                                                       \
+        gather_normed<MOST>(c);                                                                                        \
+    }
+GATHER_NORMED(2)
+GATHER_NORMED(4)
+GATHER_NORMED(8)
 
 /* Whether a piece of one member, or of all others (from: the number of members), has come; all lanes get the same answer. False: the
  * group is broken. */

@@ -391,15 +391,15 @@ struct parts {
     static __device__ __forceinline__ int64_t first(int64_t part, int u) {
         return part * GROUP_PART + 8 * (u * GROUP_THREADS + (int)threadIdx.x);
     }
-    static __device__ __forceinline__ uint4 *data_at(const reduction &m, uint32_t member, uint32_t source, int64_t e) {
+    static __device__ __forceinline__ uint4 *data_at(const meeting &m, uint32_t member, uint32_t source, int64_t e) {
         return (uint4 *)(group_parts(m.g, member, source, m.number) + m.g->parts_flags + 2 * e);
     }
-    static __device__ __forceinline__ volatile uint32_t *flag_at(const reduction &m, uint32_t member, uint32_t source,
+    static __device__ __forceinline__ volatile uint32_t *flag_at(const meeting &m, uint32_t member, uint32_t source,
                                                                  int64_t part) {
         return (volatile uint32_t *)(group_parts(m.g, member, source, m.number) + 4 * part);
     }
     /* Behind what the group pushed of a part to a member, or to all (owner: the number of members). */
-    static __device__ __forceinline__ void flag(const reduction &m, int64_t part, uint32_t owner) {
+    static __device__ __forceinline__ void flag(const meeting &m, int64_t part, uint32_t owner) {
         __syncthreads();
         if (threadIdx.x)
             return;
@@ -411,7 +411,7 @@ struct parts {
         }
     }
     /* Waits for a part of one member, or of all others. All threads get the same answer; false: the group is broken. */
-    static __device__ __forceinline__ bool await(const reduction &m, int64_t part, uint32_t from) {
+    static __device__ __forceinline__ bool await(const meeting &m, int64_t part, uint32_t from) {
         const uint32_t q = threadIdx.x;
         const uint64_t began = counts_time() ? now_ns() : 0;
         bool came = true;

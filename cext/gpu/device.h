@@ -109,7 +109,7 @@ struct hal_exec {
     int (*fault_of)(hal_group *, uint32_t rank, int code);
     /* Of a group's exec: starts the library's all-reduce of so many numbers on the stream. */
     int (*sum_of)(hal_group *, uint32_t rank, uint64_t numbers, gpu_stream);
-    uint32_t rank, n_meetings,
+    uint32_t rank, members, n_meetings,
         n_library; /* of the collectives, those by a library: such an exec is launched without a graph */
     int ran;
     gpu_event *marks; /* HAL_PROFILE: events before each call and after the last; else NULL */

@@ -138,6 +138,14 @@ static uint32_t least_begun(const hal_group *g) {
     return found;
 }
 
+static const char *collective_of(uint32_t op) {
+    static const char *const names[] = {[GROUP_REDUCE] = "reduce_add",
+                                        [GROUP_GATHER] = "gather_columns",
+                                        [GROUP_SCATTER] = "reduce_scatter",
+                                        [GROUP_ALL_GATHER] = "all_gather"};
+    return op < sizeof names / sizeof *names ? names[op] : "a collective";
+}
+
 /* What the kernels wrote when they gave up. Of several the first number counts: later ones failed because of it. */
 static void look_at_faults(hal_group *g) {
     const volatile gpu_group_fault *first = NULL;
@@ -157,8 +165,8 @@ static void look_at_faults(hal_group *g) {
     if (!first)
         return;
     missing = first->missing == GROUP_SOMEONE ? least_number(g) : first->missing;
-    snprintf(why, sizeof why, "member %u did not come to %s of step %u within %u ms", missing,
-             first->op == GROUP_REDUCE ? "reduce_add" : "gather_columns", first->step - 1, g->timeout_ms);
+    snprintf(why, sizeof why, "member %u did not come to %s of step %u within %u ms", missing, collective_of(first->op),
+             first->step - 1, g->timeout_ms);
     break_group(g, missing, why);
 }
 
@@ -865,6 +873,23 @@ static const gpu_call *nth(const hal_exec *e, uint32_t n, const char **op) {
     return NULL;
 }
 
+/* Arguments of a collective that divides rows: the group's members, and whether rows may be rounded on the wire. */
+static int32_t ranks_of(const char *op, const gpu_call *c) {
+    arg_norm_all_gather normed;
+    arg_all_gather plain; /* reduce_scatter's begin alike */
+    memcpy(&normed, c->arg, sizeof normed);
+    memcpy(&plain, c->arg, sizeof plain);
+    return strcmp(op, "norm_all_gather") ? plain.ranks : normed.ranks;
+}
+
+static int rounds_of(const char *op, const gpu_call *c) {
+    arg_norm_all_gather normed;
+    arg_all_gather plain;
+    memcpy(&normed, c->arg, sizeof normed);
+    memcpy(&plain, c->arg, sizeof plain);
+    return !strcmp(op, "reduce_scatter") || (strcmp(op, "norm_all_gather") ? plain.rounds : normed.rounds);
+}
+
 static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t n) {
     const char *op = "", *other = "";
     const gpu_call *first = nth(execs[0], n, &op);
@@ -875,7 +900,8 @@ static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t
         arg_gather_columns place;
         memcpy(&place, c->arg, sizeof place);
         if (strcmp(op, other) || columns_of(c) != columns_of(first) || c->v[1].count != first->v[1].count ||
-            c->v[1].shape[0] != first->v[1].shape[0] || (gathers && place.start != before))
+            c->v[1].shape[0] != first->v[1].shape[0] || c->v[0].shape[0] != first->v[0].shape[0] ||
+            (gathers && place.start != before) || (gpu_divides_rows(op) && ranks_of(op, c) != ranks_of(op, first)))
             return hal_fail(HAL_E_INVALID,
                             "collective %u differs: member 0 has %s of step %u, member %u has %s of step %u", n, op,
                             first->step, i, other, c->step);
@@ -883,7 +909,18 @@ static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t
     }
     if (gathers && before != columns_of(first))
         return hal_fail(HAL_E_INVALID, "collective %u: the members' columns are not its total", n);
+    if (gpu_divides_rows(op) && ranks_of(op, first) != (int32_t)g->members)
+        return hal_fail(HAL_E_INVALID, "collective %u: %s is of %d members, the group has %u", n, op,
+                        ranks_of(op, first), g->members);
     return 0;
+}
+
+/* Room for rows that are divided: of the member that has the most. float32 takes that of two bfloat16. */
+static room room_for_rows(const hal_group *g, const char *op, const gpu_call *c) {
+    const int exact = g->on_device[0].parts_least == UINT64_MAX;
+    const gpu_view *own = strcmp(op, "reduce_scatter") ? c->v + 1 : c->v;
+    const uint64_t numbers = (uint64_t)own->shape[0] * (uint64_t)own->shape[1];
+    return (room){0, exact || !rounds_of(op, c) ? 2 * numbers : numbers};
 }
 
 /* Numbers of a sum in whole tiles. */
@@ -928,13 +965,16 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, room *m
         const char *op = "";
         const gpu_call *c = nth(execs[0], n, &op);
         const int gathers = !strcmp(op, "gather_columns");
-        const room r = room_for(g->on_device, gathers, (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
+        const room r = gpu_divides_rows(op)
+                           ? room_for_rows(g, op, c)
+                           : room_for(g->on_device, gathers, (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
         int code = check_collective(g, execs, n);
         if (code)
             return code;
-        if (!gathers && !gpu_pushed(c) && by_library(g, gpu_sum_bytes(c)))
+        const int sums = !strcmp(op, "reduce_add");
+        if (sums && !gpu_pushed(c) && by_library(g, gpu_sum_bytes(c)))
             continue;
-        if (!gathers && gpu_pushed(c)) {
+        if (sums && gpu_pushed(c)) {
             const uint64_t numbers = tiled_numbers(c);
             most->parts = numbers > most->parts ? numbers : most->parts;
             continue;
@@ -956,7 +996,7 @@ static int compile_members(hal_group *g, const hal_plan *const *plans, hal_buffe
                            hal_exec **execs, int push) {
     char why[256];
     for (uint32_t i = 0; i < g->members; i++) {
-        const gpu_member member = {g, i, g->at[i], fault_of, sum_of, by_library, push};
+        const gpu_member member = {g, i, g->members, g->at[i], fault_of, sum_of, by_library, push};
         const int code = gpu_compile_member(g->devices[i], plans[i], buffers[i], &member, execs + i);
         if (code) {
             snprintf(why, sizeof why, "%s", hal_last_error());

@@ -7,11 +7,13 @@
 
 /* Whether an op is a collective. */
 int gpu_is_collective(const char *op);
+/* Whether it is one of sequence parallelism. */
+int gpu_divides_rows(const char *op);
 
 /* What compile() makes a member's exec with; for a device alone, `group` is NULL. */
 typedef struct {
     hal_group *group;
-    uint32_t rank;
+    uint32_t rank, members;
     gpu_address at;                                        /* the member's gpu_group */
     int (*fault_of)(hal_group *, uint32_t rank, int code); /* as in hal_exec, and so the next */
     int (*sum_of)(hal_group *, uint32_t rank, uint64_t numbers, gpu_stream);

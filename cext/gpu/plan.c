@@ -393,8 +393,12 @@ int gpu_library_launches(hal_device *d, const gpu_call *c, uint32_t call, gpu_la
 }
 
 int gpu_is_collective(const char *op) {
-    return !strncmp(op, "reduce_add", sizeof((hal_op *)0)->name) ||
-           !strncmp(op, "gather_columns", sizeof((hal_op *)0)->name);
+    return !strncmp(op, "reduce_add", OP_NAME) || !strncmp(op, "gather_columns", OP_NAME) || gpu_divides_rows(op);
+}
+
+int gpu_divides_rows(const char *op) {
+    return !strncmp(op, "reduce_scatter", OP_NAME) || !strncmp(op, "all_gather", OP_NAME) ||
+           !strncmp(op, "norm_all_gather", OP_NAME);
 }
 
 int gpu_compile_member(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
@@ -406,6 +410,7 @@ int gpu_compile_member(hal_device *d, const hal_plan *plan, hal_buffer *const *b
     e->device = d;
     e->group = member->group;
     e->rank = member->rank;
+    e->members = member->members;
     e->fault_of = member->fault_of;
     e->sum_of = member->sum_of;
     if (plan->step_buffer >= plan->n_buffers)

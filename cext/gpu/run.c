@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "group.h"
+#include "own_rows.h"
 
 enum { CAPTURE_MINE = 1, POLL_NS = 20000 };
 
@@ -77,7 +78,7 @@ static int add_times(hal_exec *e) {
     return code;
 }
 
-/* before: the collectives of its group before the run, which the device finds in the step block. */
+/* before: the collectives of its group before the run. The device finds them in the step block, and how many rows are its own. */
 static int run_locked(hal_exec *e, const void *block, uint64_t size, uint32_t before) {
     hal_device *d = e->device;
     int turn = e->turn, code = gpu_settle(d);
@@ -89,8 +90,11 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size, uint32_t be
     if (code)
         return code;
     memcpy(e->blocks[turn], block, size);
-    if (e->group)
-        ((uint32_t *)e->blocks[turn])[GROUP_COUNT] = before;
+    if (e->group) {
+        int32_t *counts = (int32_t *)e->blocks[turn];
+        counts[HAL_COUNT_OWN] = own_rows_count(counts[HAL_COUNT_TOKENS], e->rank, e->members);
+        counts[GROUP_COUNT] = (int32_t)before;
+    }
     code = gpu_check(d, d->api.write(e->block->at, e->blocks[turn], size, d->main), "sending a step block");
     if (!code)
         code = gpu_check(d, d->api.record(e->taken[turn], d->main), "an event");

@@ -192,6 +192,37 @@ static const char *gather_columns(const call *c) {
                : "its columns must lie within the output's, which are total";
 }
 
+/* Whether v has a member's own rows of those of `all`. */
+static int is_own(const hal_view *v, const hal_view *all, int32_t ranks) {
+    return is(v, F32, 2) && is(all, F32, 2) && all->count == HAL_COUNT_TOKENS && v->count == HAL_COUNT_OWN &&
+           ranks > 0 && ranks <= HAL_MEMBERS && v->shape[1] == all->shape[1] &&
+           v->shape[0] == (all->shape[0] - 1) / ranks + 1;
+}
+
+static const char *reduce_scatter(const call *c) {
+    const hal_view *y = c->v, *x = c->v + 1, *rest = c->v + 2;
+    const int32_t ranks = ((const arg_reduce_scatter *)c->arg)->ranks;
+    if (c->n < 1 || c->n > 2 || !is_own(y, x, ranks))
+        return "it takes y f32 (T, N), and may take a residual, and gives a member's own rows";
+    if (c->n == 1 || is_own(rest, x, ranks))
+        return NULL;
+    return is(rest, F32, 2) && same_shape(rest, x) && rest->count == x->count
+               ? NULL
+               : "the residual must be f32, of as many rows as y or the member's own";
+}
+
+static const char *all_gather(const call *c) {
+    const arg_all_gather *a = c->arg;
+    return c->n == 1 && is_own(c->v + 1, c->v, a->ranks) ? NULL : "it takes a member's own rows, f32, and gives all";
+}
+
+static const char *norm_all_gather(const call *c) {
+    const arg_norm_all_gather *a = c->arg;
+    if (c->n != 2 || !is_own(c->v + 1, c->v, a->ranks))
+        return "it takes a member's own rows, f32, and w, and gives all rows";
+    return is_dense_list(c->v + 2, F32, c->v->shape[1]) ? NULL : "w must be f32 and have the length of a row";
+}
+
 static const char *first(const call *c) {
     const hal_view *y = c->v, *x = c->v + 1;
     int words = y->format == F32 || y->format == I32;
@@ -822,6 +853,9 @@ static rule *const rules[HAL_N_OPS] = {
     [HAL_OP_PAD] = pad,
     [HAL_OP_REDUCE_ADD] = reduce_add,
     [HAL_OP_GATHER_COLUMNS] = gather_columns,
+    [HAL_OP_REDUCE_SCATTER] = reduce_scatter,
+    [HAL_OP_ALL_GATHER] = all_gather,
+    [HAL_OP_NORM_ALL_GATHER] = norm_all_gather,
     [HAL_OP_FIRST] = first,
     [HAL_OP_GATHER] = gather,
     [HAL_OP_LINEAR] = linear,

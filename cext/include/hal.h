@@ -199,8 +199,10 @@ typedef struct {
 
 const hal_backend *hal_backend_entry(void);
 
-/* The step block: HAL_COUNTS int32 counts (tokens, output rows, zeros), then the plan's inputs. */
-enum { HAL_COUNT_TOKENS = 0, HAL_COUNT_ROWS = 1, HAL_COUNTS = 8 };
+/* The step block: HAL_COUNTS int32 counts (tokens, output rows, zeros), then the plan's inputs. COUNT_OWN: the number of a member's
+ * own rows, of T tokens on N members those from T rank / N up to T (rank + 1) / N, rounded down; run_group() writes it for each
+ * member. */
+enum { HAL_COUNT_TOKENS = 0, HAL_COUNT_ROWS = 1, HAL_COUNT_OWN = 2, HAL_COUNTS = 8 };
 
 /* One stage of a sampling chain and its numbers. kernels/sample_stages.k.h numbers the stages and says what their numbers are;
  * runtime/sampling/chain.py defines them. Whole numbers are exact up to 2^24. */
@@ -294,6 +296,9 @@ enum {
     HAL_OP_EXPERT_LINEAR_SUM,
     HAL_OP_EXPERT_SUM_ADD,
     HAL_OP_ROPE_LATENT_WRITE,
+    HAL_OP_REDUCE_SCATTER,
+    HAL_OP_ALL_GATHER,
+    HAL_OP_NORM_ALL_GATHER,
     HAL_N_OPS
 };
 
@@ -458,6 +463,17 @@ typedef struct {
 typedef struct {
     int32_t start, total;
 } arg_gather_columns;
+/* Sequence parallelism. ranks: the members of the group. rounds 1: rows may be bfloat16 on the wire. */
+typedef struct {
+    int32_t ranks;
+} arg_reduce_scatter;
+typedef struct {
+    int32_t ranks, rounds;
+} arg_all_gather;
+typedef struct {
+    float eps;
+    int32_t ranks, rounds;
+} arg_norm_all_gather;
 typedef struct {
     int32_t first; /* id of the table's first row */
 } arg_get_rows_part;

@@ -10,7 +10,8 @@
  * A place has words of 16 bytes, each of two halves: 4 bytes of data and the number.
  *
  * Long sums go by parts: bfloat16 alone, and a flag for each part, which is the number. They have an inbox of their own, because what
- * lies in a flag's stead must never have been data. Its places begin with the flags.
+ * lies in a flag's stead must never have been data. Its places begin with the flags. Collectives of sequence parallelism go by parts
+ * too, of bfloat16 or of float32.
  */
 #ifndef SATCHEL_GROUP_CALL_H
 #define SATCHEL_GROUP_CALL_H
@@ -74,7 +75,7 @@ enum { GROUP_PROVED = 1024 };
 #define GROUP_PROOF(from, to, i) (((from) * GROUP_MEMBERS + (to) + 1) * 0x9E3779B9u + (i))
 
 enum { GROUP_ARG = 2, GROUP_ARG_PLACE = 3 }; /* indices of gpu_call.arg */
-enum { GROUP_REDUCE, GROUP_GATHER };
+enum { GROUP_REDUCE, GROUP_GATHER, GROUP_SCATTER, GROUP_ALL_GATHER };
 enum { GROUP_SOMEONE = 0xFF };
 
 /* Written whole by a kernel that gave up. */

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "own_rows.h"
 #include "remote.h"
 
 /* One write() per line, so that lines of several devices don't mix. */
@@ -136,6 +137,16 @@ int build_exec(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, 
     return e->block ? 0 : hal_fail(HAL_E_MEMORY, "no memory for a step block");
 }
 
+/* Writes how many of the step's rows are the member's own. */
+static void count_own(hal_exec *e) {
+    int32_t counts[HAL_COUNTS];
+    if (!e->group)
+        return;
+    memcpy(counts, e->block, sizeof counts);
+    counts[HAL_COUNT_OWN] = own_rows_count(counts[HAL_COUNT_TOKENS], e->rank, e->group->members);
+    memcpy(e->block, counts, sizeof counts);
+}
+
 int queue_run(hal_exec *e, const void *block, uint64_t size, uint64_t first, uint32_t timeout_ms) {
     hal_device *d = e->device;
     int code = lock_done(d, e->run, timeout_ms);
@@ -146,6 +157,7 @@ int queue_run(hal_exec *e, const void *block, uint64_t size, uint64_t first, uin
     while (d->last - d->done == DEEP)
         pthread_cond_wait(&d->changed, &d->lock);
     memcpy(e->block, block, size);
+    count_own(e);
     e->size = size;
     e->first = first;
     e->run = ++d->last;

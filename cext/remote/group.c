@@ -61,7 +61,7 @@ void remote_info(hal_group *g, hal_group_info *out) {
 /* Whether two members can meet at a collective of theirs. before: columns of the members before this one. */
 static int agrees(const meeting *first, const meeting *m, uint64_t before) {
     if (m->op != first->op || m->out.columns != first->out.columns || m->in.view.count != first->in.view.count ||
-        m->in.view.shape[0] != first->in.view.shape[0])
+        m->in.view.shape[0] != first->in.view.shape[0] || m->out.view.shape[0] != first->out.view.shape[0])
         return 0;
     return m->op != HAL_OP_GATHER_COLUMNS || (uint64_t)m->place.start == before;
 }
@@ -81,6 +81,9 @@ static int check_meetings(const hal_group *g, hal_exec *const *execs) {
     for (uint32_t n = 0; n < execs[0]->n_meetings; n++) {
         const meeting *first = nth_meeting(execs[0], n);
         uint64_t before = 0;
+        if (first->ranks && first->ranks != (int32_t)g->members)
+            return hal_fail(HAL_E_INVALID, "collective %u: %s is of %d members, the group has %u", n, first->what,
+                            first->ranks, g->members);
         for (uint32_t i = 0; i < g->members; i++) {
             const meeting *m = nth_meeting(execs[i], n);
             if (!agrees(first, m, before))

@@ -9,12 +9,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "own_rows.h"
 #include "remote.h"
 #include "shapes.h"
 #include "step.h"
 
 static int is_collective(int op) {
-    return op == HAL_OP_REDUCE_ADD || op == HAL_OP_GATHER_COLUMNS || op == HAL_OP_FIRST;
+    return op == HAL_OP_REDUCE_ADD || op == HAL_OP_GATHER_COLUMNS || op == HAL_OP_FIRST ||
+           op == HAL_OP_REDUCE_SCATTER || op == HAL_OP_ALL_GATHER;
 }
 
 int supports_meeting(const hal_plan *plan, uint32_t step) {
@@ -55,6 +57,8 @@ static int new_meeting(const hal_plan *plan, uint32_t step, hal_buffer **cpu, me
         m->rest = viewed(plan, cpu, s->view + 2);
     if (op == HAL_OP_GATHER_COLUMNS)
         memcpy(&m->place, plan->args + s->arg, sizeof m->place);
+    if (op == HAL_OP_REDUCE_SCATTER || op == HAL_OP_ALL_GATHER)
+        memcpy(&m->ranks, plan->args + s->arg, sizeof m->ranks); /* the first argument of both */
     rows = (uint64_t)m->in.view.shape[0];
     for (int i = 0; i < 2; i++)
         m->brought[i] = (brought){calloc(rows * m->in.columns, sizeof(float)), m->in.columns};
@@ -139,12 +143,22 @@ void peer_copy(const hal_device *to, int own, void *at, const void *from, size_t
         memcpy(at, from, size);
 }
 
-/* Row `t` of the result, from what all members brought. It comes directly from their memory, or through the host's. */
-static void combine(const hal_exec *e, const meeting *m, const void *const *all, int t) {
+/* The member that has row `t` of `rows` alone. */
+static uint32_t owner_of(const hal_exec *e, int rows, int t) {
+    uint32_t owner = 0;
+    while (own_rows_first(rows, owner + 1, e->group->members) <= t)
+        owner++;
+    return owner;
+}
+
+/* Row `t` of all rows' result, from what all members brought. It comes directly from their memory, or through the host's. */
+static void combine(const hal_exec *e, const meeting *m, const void *const *all, int rows, int t) {
+    const uint32_t owner = m->op == HAL_OP_ALL_GATHER ? owner_of(e, rows, t) : 0;
     uint64_t at = 0;
-    for (uint32_t i = 0; i < e->group->members; i++) {
+    for (uint32_t i = owner; i < e->group->members; i++) {
         const brought *b = all[i];
-        const float *row = b->rows + b->columns * (uint64_t)t;
+        const int first = m->op == HAL_OP_ALL_GATHER ? own_rows_first(rows, owner, e->group->members) : 0;
+        const float *row = b->rows + b->columns * (uint64_t)(t - first);
         if (e->group->link != HAL_LINK_HOST) {
             memset(m->came, 0, sizeof(float) * b->columns);
             peer_copy(e->device, i == e->rank, m->came, row, sizeof(float) * b->columns);
@@ -152,26 +166,27 @@ static void combine(const hal_exec *e, const meeting *m, const void *const *all,
         }
         if (m->op == HAL_OP_GATHER_COLUMNS)
             memcpy(m->result + at, row, sizeof(float) * b->columns);
-        else if (m->op == HAL_OP_FIRST && i == 0)
+        else if (m->op == HAL_OP_FIRST || m->op == HAL_OP_ALL_GATHER) {
             memcpy(m->result, row, sizeof(float) * b->columns); /* its bits: they may be int32 */
-        else if (m->op == HAL_OP_FIRST)
             break;
-        else
+        } else
             for (uint64_t n = 0; n < m->out.columns; n++)
                 m->result[n] = i ? m->result[n] + row[n] : row[n];
         at += b->columns;
     }
 }
 
-static int finish_row(const meeting *m, int t) {
+/* Row `t` of all rows, which is row `t - first` of the result. */
+static int finish_row(const meeting *m, int t, int first) {
     int code;
     if (m->rest.cpu) {
-        if ((code = move_row(&m->rest, m->rest.view.ndim == 1 ? 0 : t, m->kept, 0)))
+        const int own = m->rest.view.count == HAL_COUNT_OWN;
+        if ((code = move_row(&m->rest, m->rest.view.ndim == 1 ? 0 : own ? t - first : t, m->kept, 0)))
             return code;
         for (uint64_t n = 0; n < m->out.columns; n++)
             m->result[n] += m->kept[n];
     }
-    return move_row(&m->out, t, m->result, 1);
+    return move_row(&m->out, t - first, m->result, 1);
 }
 
 /* Comes to a meeting; nothing: this member cannot go on. */
@@ -185,8 +200,12 @@ static int come(hal_exec *e, const meeting *m, uint64_t number, const void *what
 static int run_meeting(hal_exec *e, meeting *m, uint64_t number) {
     const void *all[HAL_MEMBERS];
     const brought *mine = m->brought + (number & 1);
-    int code = 0, rows = rows_of(e, &m->in);
-    for (int t = 0; t < rows && !code; t++)
+    const int came = rows_of(e, &m->in), rows = m->op == HAL_OP_ALL_GATHER ? rows_of(e, &m->out) : came;
+    const int scatters = m->op == HAL_OP_REDUCE_SCATTER;
+    const int from = scatters ? own_rows_first(rows, e->rank, e->group->members) : 0;
+    const int until = scatters ? own_rows_first(rows, e->rank + 1, e->group->members) : rows;
+    int code = 0;
+    for (int t = 0; t < came && !code; t++)
         code = move_row(&m->in, t, mine->rows + m->in.columns * (uint64_t)t, 0);
     if (code || (code = come(e, m, number, mine, all)))
         return code;
@@ -195,11 +214,11 @@ static int run_meeting(hal_exec *e, meeting *m, uint64_t number) {
             snprintf(e->why, sizeof e->why, "member %u of the group could not compute the step", i);
             return HAL_E_INVALID;
         }
-    for (int t = 0; t < rows && !code; t++) {
-        combine(e, m, all, t);
+    for (int t = from; t < until && !code; t++) {
+        combine(e, m, all, rows, t);
         if (e->device->drift && number - e->first + 1 == e->device->drift)
             m->result[0] += 1000;
-        code = finish_row(m, t);
+        code = finish_row(m, t, from);
     }
     return code;
 }

@@ -62,6 +62,7 @@ typedef struct {
     char what[48];               /* for errors */
     meeting_view out, in, rest;  /* rest.cpu NULL: there is no residual */
     arg_gather_columns place;    /* of gather_columns */
+    int32_t ranks;               /* of reduce_scatter and all_gather */
     brought brought[2];          /* by the parity of the meeting: others read it until this member comes to the next */
     float *result, *kept, *came; /* a row, one of rest, and one of a member */
 } meeting;

@@ -22,6 +22,7 @@ from satchel.runtime.compiler.merge import merge
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import place
+from satchel.runtime.compiler.sequence_parallel import divide_rows, least_tokens
 from satchel.runtime.compiler.shard import BEFORE, shard
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Node, Roots, toposort
@@ -75,7 +76,10 @@ def compile(
     by device. checked: of a group, whole values are kept to the end of the step. gated: a segment begins
     where a step waits for the host; False: the host has filled in all inputs before the step.
     """
-    fused = [fuse_steps(own, bucket) for own in optimized.all]
+    members, least = optimized.all, least_tokens()
+    if optimized.members and 0 < least <= bucket.tokens:
+        members = tuple(divide_rows(own, bucket, len(members)) for own in members)
+    fused = [fuse_steps(own, bucket) for own in members]
     if not optimized.members:
         return _compiled(fused[0], bucket, weights, states, gated=gated)
     kept = whole_values([own.roots for own in fused]) if checked else [frozenset[Node]()] * len(fused)

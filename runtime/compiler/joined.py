@@ -36,5 +36,5 @@ def joined(group: str, plans: Sequence[Plan]) -> Plan:
 
 def _meetings(segment: Segment) -> list[tuple[str, str, str]]:
     """The collectives of a segment, in order."""
-    steps = (step for step in segment.steps if OPS[step.op].meets is not None)
+    steps = (step for step in segment.steps if OPS[step.op].collective)
     return [(step.label, step.op, step.out) for step in steps]

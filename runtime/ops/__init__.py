@@ -17,7 +17,17 @@ import numpy as np
 from satchel.quant import FORMATS
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
 from satchel.runtime.ops import split
-from satchel.runtime.ops.collective import first, gather_columns, get_rows_part, pad, reduce_add
+from satchel.runtime.ops.collective import (
+    Ranks,
+    all_gather,
+    first,
+    gather_columns,
+    get_rows_part,
+    of_tokens,
+    pad,
+    reduce_add,
+    reduce_scatter,
+)
 from satchel.runtime.ops.latent import (
     absorbed_attention,
     expanded_attention,
@@ -60,6 +70,7 @@ from satchel.runtime.ops.tokens import (
 __all__ = [
     "OPS",
     "absorbed_attention",
+    "all_gather",
     "attention",
     "conv_write",
     "evaluate",
@@ -78,6 +89,7 @@ __all__ = [
     "pad",
     "position_scale",
     "reduce_add",
+    "reduce_scatter",
     "rope",
     "rope_kv_write",
     "rope_table",
@@ -263,6 +275,20 @@ def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
 def norm_quantize(x: Array, w: Array, *, eps: float, format: str) -> Array:
     """quantize(rms_norm(x, w)) in one pass over the row."""
     return quantize.define(rms_norm.define(x, w, eps=eps), format=format)
+
+
+def _normed_together(of_ranks: Ranks, *, eps: float, **_: object) -> Array:
+    return np.concatenate([rms_norm.define(x, w, eps=eps) for x, w in of_ranks])
+
+
+@op(
+    of_tokens,
+    parts=lambda x, w, *, eps, ranks, rounds: all_gather(rms_norm(x, w, eps=eps), ranks=ranks, rounds=rounds),
+    meets=_normed_together,
+)
+def norm_all_gather(x: Array, w: Array, *, eps: float, ranks: int, rounds: int) -> Array:
+    """all_gather(rms_norm(x, w)) of a rank's own rows x: (T, N)."""
+    return rms_norm.define(x, w, eps=eps)
 
 
 @op(_same, row_wise=True, follows=True, split=split.along_zeros)

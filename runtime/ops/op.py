@@ -70,8 +70,10 @@ class Op:
     # A choice among candidates: values that differ in their last bits may choose otherwise, so in a group of
     # unlike devices the first rank's choice counts.
     discrete: bool = False
-    # A collective: the definition of its result, the same on all ranks, from each rank's sources.
-    meets: Callable[[Sequence[tuple[Array, ...]]], Array] | None = None
+    # A collective: the definition of its result from each rank's sources, in the order of ranks. `meets`
+    # takes the arguments too and gives what all ranks have; `scatters` gives what each has.
+    meets: Callable[..., Array] | None = None
+    scatters: Callable[[Sequence[tuple[Array, ...]]], list[Array]] | None = None
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -86,6 +88,11 @@ class Op:
     def defaults(self) -> dict[str, Any]:
         given = signature(self.define).parameters.values()
         return {p.name: p.default for p in given if p.default is not p.empty}
+
+    @property
+    def collective(self) -> bool:
+        """Whether ranks meet at the op."""
+        return self.meets is not None or self.scatters is not None
 
     @property
     def gathers(self) -> bool:

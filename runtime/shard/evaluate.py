@@ -28,18 +28,20 @@ def evaluate_ranks(ranks: Sequence[Roots], values: Sequence[Mapping[str, Array]]
         if ended:
             assert not meetings, f"a rank waits at {meetings[0][0].op}, another has ended"
             return ended
-        sent = [_met(meetings)] * len(running)
+        sent = [*_met(meetings)]
     return results
 
 
-def _met(meetings: Sequence[Meeting]) -> Array:
-    """What all ranks get from a collective."""
-    nodes = [node for node, _ in meetings]
+def _met(meetings: Sequence[Meeting]) -> list[Array]:
+    """What each rank gets from a collective."""
+    nodes, sources = [node for node, _ in meetings], [src for _, src in meetings]
     places = {(node.op, node.name) for node in nodes}
     assert len(places) == 1, f"ranks meet at {places}"
-    meets = OPS[nodes[0].op].meets
-    assert meets is not None
-    return meets([src for _, src in meetings])
+    made_by = OPS[nodes[0].op]
+    if made_by.scatters is not None:
+        return made_by.scatters(sources)
+    assert made_by.meets is not None
+    return [made_by.meets(sources, **dict(nodes[0].args))] * len(meetings)
 
 
 def _run(roots: Roots, values: Mapping[str, Array]) -> Running:
@@ -50,7 +52,7 @@ def _run(roots: Roots, values: Mapping[str, Array]) -> Running:
             known[node] = node.arg("value").array
         elif node.op in LEAVES:
             known[node] = values[node.name]
-        elif OPS[node.op].meets is not None:
+        elif OPS[node.op].collective:
             met = yield node, tuple(known[s] for s in node.src)
             assert met is not None
             known[node] = met

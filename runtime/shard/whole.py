@@ -25,7 +25,8 @@ def whole_values(members: Sequence[Roots]) -> tuple[frozenset[Node], ...]:
             if node.op in LEAVES:
                 fits = node.op not in ("weight", "const") or _content(node) in common
             else:
-                fits = OPS[node.op].meets is not None or all(source in whole for source in node.src)
+                same = OPS[node.op].scatters is None and all(source in whole for source in node.src)
+                fits = OPS[node.op].meets is not None or same
             if fits:
                 whole.add(node)
         found.append(frozenset(node for node in whole if node.op not in LEAVES))

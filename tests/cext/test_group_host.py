@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny
 from devices import needs
-from group_steps import GroupStep, gather_cases, reduce_cases
+from group_steps import GroupStep, gather_cases, own_cases, reduce_cases, scatter_cases
 from one_step import run
 
 from satchel.errors import DeviceError
@@ -153,9 +153,9 @@ def test_divided_models_are_taken(arch: str, reduces: int) -> None:
     engine.close()
 
 
-def kernels_of(log: Path, group: GroupDevice, tokens: int) -> Counter[str]:
+def kernels_of(log: Path, group: GroupDevice, tokens: int, arch: str = "llama") -> Counter[str]:
     """The kernels of a prompt of so many tokens, of all members."""
-    engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), Cache(1024, 2, block=16), group, batch=512)
+    engine = tiny.engine(arch, tiny.weights(arch, "q8_0"), Cache(1024, 2, block=16), group, batch=512)
     log.unlink(missing_ok=True)
     engine.step([BatchEntry(0, [5] * tokens)])
     engine.close()
@@ -176,3 +176,40 @@ def test_products_of_prompts_begin_their_sums(
     answer = kernels_of(tmp_path / "log", joined(0, 1), 5)
     assert not any("push" in name or "sum_tiles" in name for name in answer)
     assert answer["reduce_rows"] == 14
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma2", "qwen3moe", "command_r"])
+def test_rows_of_prompts_are_divided(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A norm and the gather of its rows are one kernel; layer_norm has none of its own."""
+    monkeypatch.setenv("SATCHEL_DRY_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("SATCHEL_GROUP_SEQUENCE", "256")
+    prompt = kernels_of(tmp_path / "log", joined(0, 1, 2), 500, arch)
+    scatters, normed = (
+        prompt["scatter_rows"],
+        sum(n for k, n in prompt.items() if k.startswith("gather_normed")),
+    )
+    assert scatters > 0
+    assert prompt["gather_own"] > 0  # of the residual, once
+    assert (normed > 0) == (arch != "command_r")
+    answer = kernels_of(tmp_path / "log", joined(0, 1, 2), 5, arch)
+    assert not any(name in answer for name in ("scatter_rows", "gather_own"))
+    monkeypatch.setenv("SATCHEL_GROUP_SEQUENCE", "0")
+    before = kernels_of(tmp_path / "log", joined(0, 1, 2), 500, arch)
+    assert before["reduce_rows"] == prompt["reduce_rows"] + scatters
+
+
+def test_a_plan_for_other_members_is_refused(group: GroupDevice, rng: np.random.Generator) -> None:
+    cases, counts = scatter_cases(rng, 4, 9, 64, "own")
+    with pytest.raises(DeviceError, match="reduce_scatter is of 4 members, the group has 3"):
+        GroupStep(group, "reduce_scatter", cases[:3], counts=counts)
+    cases, counts = own_cases(rng, 4, 9, 64, 1, normed=True)
+    with pytest.raises(DeviceError, match="norm_all_gather is of 4 members, the group has 3"):
+        GroupStep(group, "norm_all_gather", cases[:3], counts=counts)
+    for op, (cases, counts) in (
+        ("all_gather", own_cases(rng, 3, 900, 4096, 0)),
+        ("norm_all_gather", own_cases(rng, 3, 900, 16384, 1, normed=True)),
+    ):
+        step = GroupStep(group, op, cases, counts=counts)
+        step.run(5)
+        step.exec.wait()
+        step.close()

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import tiny
 from devices import missing
-from group_steps import GroupStep, defined, gather_cases, reduce_cases, run_on_all
+from group_steps import (
+    GroupStep,
+    defined,
+    defined_rows,
+    gather_cases,
+    own_cases,
+    reduce_cases,
+    run_on_all,
+    scatter_cases,
+)
 from one_step import Case, define, plan_of
 
 from satchel.formats.quantize import quantize_file
@@ -100,6 +109,83 @@ def test_many_steps_of_changing_sizes(group: GroupDevice, rng: np.random.Generat
                 assert all(np.array_equal(found[:rows], want[:rows]) for found in step.results())
     for step in steps:
         step.close()
+
+
+# Rows that a member's own are not whole chunks of, and fewer rows than members; the widest has two kernels.
+DIVIDED = [(9, 64), (700, 4096), (1100, 1000), (257, 8192), (130, 16384)]
+
+
+@pytest.mark.parametrize("residual", ["", "all", "own"])
+@pytest.mark.parametrize(("rows", "columns"), DIVIDED)
+def test_sums_of_own_rows(
+    group: GroupDevice, rng: np.random.Generator, rows: int, columns: int, residual: str
+) -> None:
+    cases, counts = scatter_cases(rng, len(group.members), rows, columns, residual)
+    step = GroupStep(group, "reduce_scatter", cases, counts=counts)
+    for size in (rows, 0, 1, rows - 1, 2, rows // 2):
+        step.run(size)
+        for found, want in zip(
+            step.results(), defined_rows("reduce_scatter", cases, counts, size), strict=True
+        ):
+            assert np.square(found[: len(want)] - want).sum() <= 1e-5 * np.square(want).sum()
+    step.close()
+
+
+@pytest.mark.parametrize("op", ["all_gather", "norm_all_gather"])
+@pytest.mark.parametrize("rounds", [0, 1])
+@pytest.mark.parametrize(("rows", "columns"), DIVIDED)
+def test_own_rows_are_gathered(
+    group: GroupDevice, rng: np.random.Generator, rows: int, columns: int, rounds: int, op: str
+) -> None:
+    """All members have the same bits; without rounding a gather's are those of the definition."""
+    cases, counts = own_cases(rng, len(group.members), rows, columns, rounds, normed=op != "all_gather")
+    step = GroupStep(group, op, cases, counts=counts)
+    for size in (rows, 0, 1, rows - 1, 2, rows // 2):
+        step.run(size)
+        found, want = [x[:size] for x in step.results()], defined_rows(op, cases, counts, size)[0]
+        assert all(np.array_equal(found[0].view(np.uint32), x.view(np.uint32)) for x in found[1:])
+        if op == "all_gather" and not rounds:
+            assert np.array_equal(found[0], want)
+        bound = 1e-5 if rounds else 1e-11
+        assert np.square(found[0] - want).sum() <= bound * np.square(want).sum()
+    step.close()
+
+
+def test_sums_and_gathers_of_own_rows_follow_each_other(group: GroupDevice, rng: np.random.Generator) -> None:
+    """Queued without waiting, at changing sizes down to no row, in turn with sums that all members have."""
+    n = len(group.members)
+    scatter, gather = scatter_cases(rng, n, 600, 4096, "own"), own_cases(rng, n, 600, 4096, 1, normed=True)
+    whole = reduce_cases(rng, n, 1100, 4096)
+    steps = [
+        GroupStep(group, "reduce_scatter", scatter[0], counts=scatter[1]),
+        GroupStep(group, "norm_all_gather", gather[0], counts=gather[1]),
+        GroupStep(group, "reduce_add", whole, True),
+    ]
+    for i in range(200):
+        rows = (600, 0, 3, 130, 599, 1, 256)[i % 7]
+        for step in steps:
+            step.run(rows)
+        if i % 9 == 8:
+            sums = defined_rows("reduce_scatter", *scatter, rows)
+            for found, want in zip(steps[0].results(), sums, strict=True):
+                assert np.square(found[: len(want)] - want).sum() <= 1e-5 * np.square(want).sum()
+            want = defined_rows("norm_all_gather", *gather, rows)[0]
+            for found in steps[1].results():
+                assert np.square(found[:rows] - want).sum() <= 1e-5 * np.square(want).sum()
+    for step in steps:
+        step.close()
+
+
+def test_sums_of_own_rows_are_exact_where_it_is_asked_for(rng: np.random.Generator) -> None:
+    backend = find_backend("cuda")
+    group = GroupDevice([backend.open(i, deterministic=True) for i in range(2)])
+    cases, counts = scatter_cases(rng, 2, 700, 4096, "own")
+    step = GroupStep(group, "reduce_scatter", cases, counts=counts)
+    step.run(700)
+    for found, want in zip(step.results(), defined_rows("reduce_scatter", cases, counts, 700), strict=True):
+        assert np.array_equal(found.view(np.uint32), want.view(np.uint32))
+    step.close()
+    group.close()
 
 
 @pytest.fixture
@@ -249,14 +335,17 @@ def test_logits_are_those_of_one_gpu(group: GroupDevice, arch: str, format: str,
     assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= bound
 
 
-@pytest.mark.parametrize("push", ["1", "0"])
+@pytest.mark.parametrize("way", ["push", "rows", "plain"])
 @pytest.mark.parametrize("n", MEMBERS)
 @pytest.mark.parametrize(("arch", "format"), [("llama", "q8_0"), ("qwen3moe", "q4_k"), ("command_r", "q8_0")])
 def test_prompts_are_those_of_one_gpu(
-    arch: str, format: str, n: int, push: str, monkeypatch: pytest.MonkeyPatch
+    arch: str, format: str, n: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products begin the sums of their results, or not; after each step the members' bits are compared."""
-    monkeypatch.setenv("SATCHEL_GROUP_PUSH", push)
+    """Products begin the sums of their results, or rows are divided, or neither; after each step the members'
+    bits are compared.
+    """
+    monkeypatch.setenv("SATCHEL_GROUP_PUSH", str(int(way == "push")))
+    monkeypatch.setenv("SATCHEL_GROUP_SEQUENCE", "256" if way == "rows" else "0")
     monkeypatch.setenv("SATCHEL_GROUP_CHECK", "1")
     found = []
     for device in (find_backend("cuda").open(), joined(n)):

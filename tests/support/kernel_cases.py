@@ -42,7 +42,7 @@ CASES.update(latent_cases.CASES)
 CASES.update(recurrent_cases.CASES)
 
 # Collectives need a group of devices; tests/runtime/engine/test_group.py runs them.
-OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy" and op.meets is None]
+OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy" and not op.collective]
 # Fused ops that the CPU lacks, which has no launches to save. CUDA alone has those for few tokens and that of
 # recurrent layers.
 CUDA_ALONE = {

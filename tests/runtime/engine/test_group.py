@@ -114,6 +114,59 @@ def test_greedy_text_is_that_of_one_device(alone: str, n: int) -> None:
         assert model.generate(PROMPT, max_tokens=10, temperature=0.0).read() == alone
 
 
+LONG = "Once upon a time there was a little girl who lived in a house near the woods, and"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_greedy_text_is_that_of_one_device_with_divided_rows(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of prompts are divided, from four tokens on; answers of one token a step are not."""
+    with Model.load(device="cpu", **EXACT) as model:  # type: ignore[arg-type]
+        alone = model.generate(LONG, max_tokens=10, temperature=0.0).read()
+    monkeypatch.setenv("SATCHEL_GROUP_SEQUENCE", "4")
+    with Model.load(device=GROUPS[n], **EXACT) as model:  # type: ignore[arg-type]
+        assert model.generate(LONG, max_tokens=10, temperature=0.0).read() == alone
+        steps = model.engine.program(16, 1).plan.segments[0].steps
+        assert sum(step.op == "reduce_scatter" for step in steps) > 2
+
+
+def prompt_bits(arch: str, format: str, n: int, sizes: tuple[int, ...]) -> tuple[bytes, int]:
+    """Bits of the logits behind prompts of these sizes, and the number of sums of own rows in their plans."""
+    engine = tiny.engine(arch, tiny.weights(arch, format), Cache(64, 2, block=16), group_of(n), batch=16)
+    try:
+        found = [engine.logits([BatchEntry(1, [1 + t for t in range(size)])]) for size in sizes]
+        found.append(engine.logits([BatchEntry(1, [9])]))
+        plans = (program.plan for program in engine._programs.values())
+        steps = (step for plan in plans for segment in plan.segments for step in segment.steps)
+        return np.concatenate(found).tobytes(), sum(step.op == "reduce_scatter" for step in steps)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("arch", "format", "n"),
+    [
+        ("llama", "q8_0", 2),
+        ("llama", "f32", 3),
+        ("gemma2", "q8_0", 4),
+        ("qwen3moe", "q4_k", 3),
+        ("gpt2", "f32", 2),
+    ],
+)
+def test_divided_rows_change_no_bit(arch: str, format: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts that do not divide evenly, of buckets that they do not fill; after each step the members' whole
+    values are compared.
+    """
+    monkeypatch.setenv("SATCHEL_GROUP_CHECK", "1")
+    found = []
+    for tokens in ("0", "4"):
+        monkeypatch.setenv("SATCHEL_GROUP_SEQUENCE", tokens)
+        found.append(prompt_bits(arch, format, n, (13, 5, 3)))
+    (whole, none), (divided, some) = found
+    assert whole == divided
+    assert none == 0 < some
+
+
 def test_drafts_grammars_and_biases_are_those_of_one_device(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "qwen3", "f32")
     texts = []
