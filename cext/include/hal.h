@@ -294,6 +294,9 @@ enum {
     HAL_OP_EXPERT_LINEAR_SUM,
     HAL_OP_EXPERT_SUM_ADD,
     HAL_OP_ROPE_LATENT_WRITE,
+    HAL_OP_KV_WRITE_PART,
+    HAL_OP_ATTENTION_PARTS,
+    HAL_OP_MERGE_PARTS,
     HAL_N_OPS
 };
 
@@ -464,3 +467,15 @@ typedef struct {
 typedef struct {
     int32_t before, after; /* zeros around the last dimension */
 } arg_pad;
+/* Context parallelism: block b of the pool is block b / ranks of the cache of rank b % ranks. */
+typedef struct {
+    int32_t ranks, rank;
+} arg_kv_write_part;
+/* scale to alibi are those of arg_attention, which is causal and has no window. */
+typedef struct {
+    float scale, cap;
+    int32_t value, alibi, ranks, rank;
+} arg_attention_parts;
+typedef struct {
+    int32_t heads, rank;
+} arg_merge_parts;

@@ -18,6 +18,7 @@ from satchel.quant import FORMATS
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
 from satchel.runtime.ops import split
 from satchel.runtime.ops.collective import first, gather_columns, get_rows_part, pad, reduce_add
+from satchel.runtime.ops.context import attention_parts, kv_write_part, merge_parts
 from satchel.runtime.ops.latent import (
     absorbed_attention,
     expanded_attention,
@@ -61,6 +62,7 @@ __all__ = [
     "OPS",
     "absorbed_attention",
     "attention",
+    "attention_parts",
     "conv_write",
     "evaluate",
     "expanded_attention",
@@ -73,7 +75,9 @@ __all__ = [
     "hadamard",
     "index_positions",
     "kv_write",
+    "kv_write_part",
     "logprobs",
+    "merge_parts",
     "ordered_after",
     "pad",
     "position_scale",

@@ -13,7 +13,7 @@ from satchel.runtime.ops.op import OPS
 def whole_values(members: Sequence[Roots]) -> tuple[frozenset[Node], ...]:
     """Of each member's graph, the computed nodes that are whole: results of collectives, and of ops whose
     sources are whole. A weight or a constant is whole where all members have it. A state is: what was written
-    to it counts, for the op that writes it stands before its readers.
+    to it counts, for the op that writes it stands before its readers. What an op gives for one rank is not.
     """
     orders = [toposort(roots) for roots in members]
     held = [{_content(node) for node in order if node.op in ("weight", "const")} for order in orders]
@@ -25,7 +25,10 @@ def whole_values(members: Sequence[Roots]) -> tuple[frozenset[Node], ...]:
             if node.op in LEAVES:
                 fits = node.op not in ("weight", "const") or _content(node) in common
             else:
-                fits = OPS[node.op].meets is not None or all(source in whole for source in node.src)
+                mine = "rank" in OPS[node.op].arguments  # its result is the rank's own
+                fits = OPS[node.op].meets is not None or (
+                    not mine and all(source in whole for source in node.src)
+                )
             if fits:
                 whole.add(node)
         found.append(frozenset(node for node in whole if node.op not in LEAVES))
