@@ -4,7 +4,8 @@ blocks are dealt among the members, which together hold a context that one of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import tiny
 import tiny_file
 from devices import needs
 
-from satchel.formats.gguf import GGUF
+from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import Device
@@ -22,7 +23,7 @@ from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.sharded import CacheRoom
-from satchel.runtime.graph import Array
+from satchel.runtime.graph import Array, Roots, leaves
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.placement.dryrun import DryRun, dry_run
 from satchel.runtime.placement.speeds import Speed
@@ -93,18 +94,19 @@ def test_types_of_cache(type: str) -> None:
     assert np.square(group - one).sum() / np.square(one).sum() <= 1e-5
 
 
+def blocks_of(roots: Roots) -> set[object]:
+    """Numbers of blocks of a member's caches."""
+    return {leaf.shape[0] for leaf in leaves(roots, "state") if len(leaf.shape) == 4}
+
+
 def test_members_have_the_blocks_of_the_pool_once() -> None:
     """Of 18 blocks four members have five each; the states of one device have all."""
     sizes = []
     for room in (CacheRoom("off"), ON):
         weights = tiny.weights("deepseek2", "f32")
         engine = tiny.engine("deepseek2", weights, CACHE, group_of(4), room=room)
-        optimized = engine.optimized("tokens").members
-        shapes = [
-            {n.shape[0] for node in own.assignment.device for n in node.src if n.op == "state" and len(n.shape) == 4}
-            for own in optimized
-        ]  # fmt: skip
-        sizes.append(shapes)
+        members = engine.optimized("tokens").members
+        sizes.append([blocks_of(own.roots) for own in members])
         engine.close()
     assert CACHE.pool == 18
     assert sizes == [[{18}] * 4, [{5}] * 4]
@@ -222,42 +224,43 @@ def test_a_saved_state_does_not_depend_on_the_division(tmp_path: Path, saved: in
         assert reply.report.cached_tokens > 0
 
 
-def planned(path: Path, **options: object) -> DryRun:
-    """The plan on a group of four, whose context is longer than the model was trained for."""
+@contextmanager
+def planned(path: Path, **options: object) -> Iterator[DryRun]:
+    """The plan on a group of four, of a context far longer than the model was trained for."""
     made = Options(threads=1, context=1 << 16, batch=64, device=GROUPS[4], **options)  # type: ignore[arg-type]
     group = group_of(4)
-    with GGUF(path) as gguf:
-        try:
-            return dry_run(gguf, [group], made, lambda device: Speed((1, 1), (1, 1), 1e9, 1e-6))
-        finally:
-            group.close()
+    try:
+        with open_gguf(path) as gguf:
+            yield dry_run(gguf, [group], made, lambda device: Speed((1, 1), (1, 1), 1e9, 1e-6))
+    finally:
+        group.close()
 
 
 def test_a_context_that_fits_only_where_its_blocks_are_dealt(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "deepseek2", "f32")
-    whole, dealt = (planned(path, context_parallel=how) for how in ("off", "on"))
-    caches = [max(share.kv for share in run.shares()) for run in (whole, dealt)]
+    caches, most = [], []
+    for how in ("off", "on"):
+        with planned(path, context_parallel=how) as run:
+            shares = list(run.shares())
+            caches.append(max(share.kv for share in shares))
+            most.append(max(share.total for share in shares))
     assert caches[0] / 4 <= caches[1] < caches[0] / 3.9
-    most = [max(share.total for share in run.shares()) for run in (whole, dealt)]
-    memory = (most[0] + most[1]) // 2
     fits = {}
     for how in ("off", "on", "auto"):
-        run = planned(path, context_parallel=how, gpu_memory=memory)
-        fits[how] = all(share.fits for share in run.shares())
+        with planned(path, context_parallel=how, gpu_memory=sum(most) // 2) as run:
+            fits[how] = all(share.fits for share in run.shares())
     assert fits == {"off": False, "on": True, "auto": True}
 
 
 def test_auto_divides_caches_only_where_they_do_not_fit(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "deepseek2", "f32")
-    ample, scarce = planned(path), planned(path, gpu_memory=1 << 20)
-    assert ample.sharding is not None
-    assert scarce.sharding is not None
-    assert not ample.sharding.blocks
-    assert len(scarce.sharding.blocks) == tiny.LAYERS
-    shown = report(scarce.optimized, scarce.sharding)
-    assert shown.blocks == tiny.LAYERS
-    assert shown.block_gathers == 2 * tiny.LAYERS  # the queries, and the states of the softmax
-    assert report(ample.optimized, ample.sharding).block_gathers == 0
+    for memory, caches in ((0, 0), (1 << 20, tiny.LAYERS)):
+        with planned(path, gpu_memory=memory) as run:
+            assert run.sharding is not None
+            assert len(run.sharding.blocks) == caches
+            shown = report(run.optimized, run.sharding)
+            assert shown.blocks == caches
+            assert shown.block_gathers == 2 * caches  # the queries, and the states of the softmax
 
 
 def test_caches_that_are_divided_by_heads_stay_so() -> None:
