@@ -1,6 +1,7 @@
 /* attention_latent.cu: multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434) over paged caches of one row per
  * position, 512 numbers of a latent and 64 with RoPE: all query heads attend to the same row, whose latent is also the value.
- * The sparse form (DeepSeek-V3.2-Exp) reads listed positions instead of all.
+ * The sparse form (DeepSeek-V3.2-Exp) reads listed positions instead of all. attention_parts (context parallelism) reads the
+ * blocks that this rank of a group has, which deal_blocks lists first, and leaves softmax states.
  *
  * A group computes a tile of 64 rows (a row: a query head of a token) over the keys of a run or of a split, 64 at a time. Warps
  * 8 to 11 fetch rows, two warps for each of the two stages of the ring. Warpgroup 0 multiplies queries and keys, turns scores
@@ -329,8 +330,26 @@ static __device__ __forceinline__ void add_run(const latent_group &g, const late
 
 /* --- a tile */
 
+/* How a call is partitioned: tiles of whole runs, tokens cut into splits, or tokens with lists, or with dealt blocks, cut likewise. */
+enum latent_kind { WHOLE, CUT, LISTED, DEALT };
+
+/* What deal_blocks left for a token. */
+static __device__ __forceinline__ latent_keys dealt_keys(const gpu_call &c, int token) {
+    const int32_t *left = (const int32_t *)c.scratch;
+    const int to = left[token], slot = to < 0 ? 0 : i32_at(&c.v[4], token);
+    return {left + c.v[1].shape[0] + (int64_t)slot * c.v[6].shape[1], nullptr, 0, to};
+}
+
+/* Writes the two numbers of a head's softmax state behind its token's sums. most: in powers of two. */
+static __device__ __forceinline__ void leave_state(const gpu_call &c, int token, int head, float most, float total) {
+    const int heads = c.v[1].shape[1];
+    float *y = (float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + heads * LATENT_V + head;
+    y[0] = most / LOG2_E, y[heads] = total;
+}
+
 /* Writes half of the rows' results: the output, or what latent_join merges. Warpgroup 0 has written each row's largest score
  * and sum of weights where the factors were, and where the scales were. */
+template <int KIND>
 static __device__ __forceinline__ void leave_rows(const latent_group &g, const gpu_call &c, const float (&o)[128],
                                                   int half, int splits, int split, int used) {
 #pragma unroll
@@ -341,9 +360,12 @@ static __device__ __forceinline__ void leave_rows(const latent_group &g, const g
         const float total = g.scales[row];
         float *y = (float *)(c.v[0].data + (uint64_t)(g.first + t) * c.v[0].stride) + head * LATENT_V, share = 1;
         if (used > 1) {
-            y = latent_result(c, g.first + t, head, splits, split);
+            y = latent_result(c, g.first + t, head, splits, split, KIND == DEALT ? dealt_bytes(&c) : 0);
             if (half == 0 && threadIdx.x % 4 == 0)
                 y[LATENT_V] = g.factors[row], y[LATENT_V + 1] = total;
+        } else if (KIND == DEALT) {
+            if (half == 0 && threadIdx.x % 4 == 0)
+                leave_state(c, g.first + t, head, g.factors[row], total);
         } else {
             share = total == 0 ? 0 : 1 / total;
         }
@@ -374,9 +396,6 @@ static __device__ __forceinline__ latent_group group_of(const gpu_call &c, char 
     g.places = g.slots + LATENT_ROWS;
     return g;
 }
-
-/* How a call is partitioned: tiles of whole runs, tokens cut into splits, or tokens with lists, cut likewise. */
-enum latent_kind { WHOLE, CUT, LISTED };
 
 /* Calls part(keys, first, end, turn) for the runs of the tile: tokens first .. end - 1 of it, and the keys of the last one. */
 template <int KIND, class F>
@@ -429,7 +448,7 @@ static __device__ __forceinline__ void left_half(const latent_group &g, const gp
         for (int h = 0; h < 2; h++)
             g.factors[latent_row(h)] = scaled[h], g.scales[latent_row(h)] = w.total[h];
     asm volatile("bar.sync 1, 256;" ::: "memory");
-    leave_rows(g, c, o, 0, splits, split, used);
+    leave_rows<KIND>(g, c, o, 0, splits, split, used);
 }
 
 /* Warpgroup 1's part of a tile: the right half of the sums. */
@@ -445,7 +464,7 @@ static __device__ __forceinline__ void right_half(const latent_group &g, const g
         o[i] = 0;
     each_run<KIND>(g, own, &bad, [&](const latent_keys &keys, int, int) { add_run<HALF>(g, keys, step, turn, o); });
     asm volatile("bar.sync 1, 256;" ::: "memory");
-    leave_rows(g, c, o, 1, splits, split, used);
+    leave_rows<KIND>(g, c, o, 1, splits, split, used);
 }
 
 template <int FORMAT, int KIND> static __device__ __forceinline__ void latent_tile(const gpu_call &c) {
@@ -458,7 +477,14 @@ template <int FORMAT, int KIND> static __device__ __forceinline__ void latent_ti
     if (g.used <= 0)
         return;
     latent_keys own = {nullptr, nullptr, 0, 0};
-    if (KIND != WHOLE) {
+    if (KIND == DEALT) {
+        own = dealt_keys(c, g.first);
+        if (own.to < 0) /* deal_blocks has faulted the run */
+            return;
+        own = cut_keys(own, split, splits, &used);
+        if (own.from >= own.to && split)
+            return;
+    } else if (KIND != WHOLE) {
         const int slot = i32_at(&c.v[4], g.first), pos = i32_at(&c.v[5], g.first);
         if (!place_good(g.x, slot, pos)) {
             fault(&c);
@@ -497,6 +523,103 @@ template <int FORMAT, int KIND> static __device__ __forceinline__ void latent_ti
         right_half<HALF, KIND>(g, c, own, splits, split, used);
 }
 
+/* --- dealt blocks */
+
+/* Whether this rank of a group has a block: block b of the pool is block b / ranks of the cache of rank b % ranks. */
+static __device__ __forceinline__ bool owns(const arg_attention_parts *a, int number) {
+    return number >= 0 && number % a->ranks == a->rank;
+}
+
+/* Counts the positions up to a token's own that this rank has the blocks of, by all threads of a group. */
+static __device__ __forceinline__ void count_token(const gpu_call &c, const caches &x, int token) {
+    const arg_attention_parts *a = (const arg_attention_parts *)c.arg;
+    const int slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
+    int32_t *left = (int32_t *)c.scratch + token;
+    int count = 0, wrong = !place_good(x, slot, pos);
+    const int32_t *table = x.table + (wrong ? 0 : slot) * x.table_stride;
+    const int last = wrong ? -1 : pos >> x.shift;
+#pragma unroll 4
+    for (int i = threadIdx.x; i <= last; i += DEAL_THREADS) {
+        const int number = table[i];
+        wrong |= number < 0 || (owns(a, number) && number / a->ranks >= x.blocks);
+        count += owns(a, number) ? i == last ? (pos & (x.block - 1)) + 1 : x.block : 0;
+    }
+    wrong = __syncthreads_or(wrong);
+    __shared__ int all;
+    if (threadIdx.x == 0)
+        all = 0;
+    __syncthreads();
+    if (count)
+        atomicAdd_block(&all, count);
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    *left = wrong ? -1 : all;
+    if (wrong)
+        fault(&c);
+}
+
+/* Lists a slot's blocks that this rank has, in order, by all threads of a group: a warp counts the own ones among consecutive
+ * entries of the table, then writes them behind those of the warps before. What is in entries that are not in use is never read. */
+static __device__ __forceinline__ void list_slot(const gpu_call &c, const caches &x, int slot) {
+    __shared__ int counts[DEAL_THREADS / 32];
+    const arg_attention_parts *a = (const arg_attention_parts *)c.arg;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = (x.width + DEAL_THREADS - 1) / DEAL_THREADS * 32;
+    const int begin = warp * each, end = min(begin + each, x.width);
+    const int32_t *table = x.table + slot * x.table_stride;
+    int32_t *row = (int32_t *)c.scratch + c.v[1].shape[0] + (int64_t)slot * x.width;
+    int count = 0;
+#pragma unroll 4
+    for (int i = begin + lane; i - lane < end; i += 32)
+        count += __popc(__ballot_sync(0xFFFFFFFFu, i < end && owns(a, table[i])));
+    if (lane == 0)
+        counts[warp] = count;
+    __syncthreads();
+    int before = 0;
+    for (int w = 0; w < warp; w++)
+        before += counts[w];
+    for (int i = begin + lane; i - lane < end; i += 32) {
+        const bool own = i < end && owns(a, table[i]);
+        const uint32_t mine = __ballot_sync(0xFFFFFFFFu, own);
+        if (own)
+            row[before + __popc(mine & ((1u << lane) - 1))] = table[i] / a->ranks;
+        before += __popc(mine);
+    }
+}
+
+/* Grid: tokens, then slots. */
+extern "C" __global__ void __launch_bounds__(DEAL_THREADS) deal_blocks(const __grid_constant__ gpu_call c) {
+    AWAIT_BEFORE();
+    const caches x = caches_of(c, 0);
+    const int group = blockIdx.x, most = c.v[1].shape[0];
+    if (group >= most)
+        list_slot(c, x, group - most);
+    else if (group < rows_of(&c, &c.v[1]))
+        count_token(c, x, group);
+}
+
+/* Joins the splits of a head of a token: a quarter of its columns. Grid: four times the heads by tokens. */
+extern "C" __global__ void __launch_bounds__(LATENT_JOINERS) attention_dealt_join(const __grid_constant__ gpu_call c) {
+    AWAIT_BEFORE();
+    const int head = blockIdx.x / 4, token = blockIdx.y, column = blockIdx.x % 4 * 128 + threadIdx.x % 32 * 4;
+    const int splits = latent_splits(c.v[1].shape[0], c.v[1].shape[1], c.config);
+    int used;
+    if (token >= rows_of(&c, &c.v[1]))
+        return;
+    const latent_keys all = dealt_keys(c, token);
+    if (all.to < 0)
+        return;
+    cut_keys(all, 0, splits, &used);
+    if (used < 2)
+        return;
+    latent_joined found;
+    if (!join_splits(latent_result(c, token, head, splits, 0, dealt_bytes(&c)), used, column, &found))
+        return;
+    *(float4 *)((float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + head * LATENT_V + column) = found.sum;
+    if (column == 0)
+        leave_state(c, token, head, found.most, found.total);
+}
+
 #define LATENT(name, FORMAT, KIND)                                                                                     \
     extern "C" __global__ void __launch_bounds__(LATENT_THREADS, 1) name(const __grid_constant__ gpu_call c) {         \
         AWAIT_BEFORE();                                                                                                \
@@ -506,6 +629,7 @@ template <int FORMAT, int KIND> static __device__ __forceinline__ void latent_ti
     LATENT(attention_latent_##format, FORMAT, WHOLE)                                                                   \
     LATENT(attention_cut_##format, FORMAT, CUT)                                                                        \
     LATENT(attention_listed_##format, FORMAT, LISTED)                                                                  \
+    LATENT(attention_dealt_##format, FORMAT, DEALT)                                                                    \
     JOIN(attention_cut_join_##format, false)                                                                           \
     JOIN(attention_listed_join_##format, true)
 /* Grids: tiles by splits; four times the heads by tokens. */

@@ -1,4 +1,5 @@
-/* latent.c: kernel tables of attention_latent.cu, attention over the latents of MLA, of all positions or of listed ones, and of
+/* latent.c: kernel tables of attention_latent.cu, attention over the latents of MLA, of all positions, of listed ones or of those
+ * whose blocks this rank of a group has, and of
  * latent_step.cu, what stands before it.
  */
 #include "check.h"
@@ -15,15 +16,16 @@ static int aligned(const gpu_view *v, uint64_t bytes) {
     return v->data % bytes == 0 && v->stride % bytes == 0;
 }
 
-/* Checks common to both ops; value: elements of a row that are its value. */
-static const char *check_latent(const gpu_call *c, const gpu_traits *t, int32_t value, float scale, int hopper) {
+/* Checks common to the ops; value: elements of a row that are its value; columns: numbers of the result for each head. */
+static const char *check_latent(const gpu_call *c, const gpu_traits *t, int32_t value, int columns, float scale,
+                                int hopper) {
     const gpu_view *q = c->v + 1, *k = c->v + 2;
     const int32_t block = k->shape[2];
     if (t->arch < LEAST_ARCH || (t->arch == HOPPER_ARCH) != hopper ||
         (hopper ? LATENT_SHARED : LATENT_WARP_SHARED) > t->shared)
         return hopper ? "it is made for sm_90" : "it is made for devices without wgmma, from compute capability 8.0 on";
     if (k->shape[1] != 1 || k->shape[3] != LATENT_D || q->shape[2] != LATENT_D || value != LATENT_V ||
-        width(c->v) != (int64_t)q->shape[1] * LATENT_V)
+        width(c->v) != (int64_t)q->shape[1] * columns)
         return "it is made for rows of 576 numbers, of which the first 512 are the value";
     if (k->format == F32 || !kv_block(k->format) || block < 16 || (block & (block - 1)) || !(scale > 0))
         return "a cache must have F16, BF16, FP8, Q8_0 or Q4_0 rows, blocks of 16, 32, 64 ... positions, and the scale "
@@ -42,7 +44,7 @@ static const char *check_all(const gpu_call *c, const gpu_traits *t, int hopper)
     memcpy(&a, c->arg, sizeof a);
     if (c->n_in != 6 || a.cap != 0 || a.chunk || a.window || !a.causal || a.alibi)
         return "it has no sinks, soft caps, chunks, windows or sight of what follows";
-    return check_latent(c, t, a.value, a.scale, hopper);
+    return check_latent(c, t, a.value, LATENT_V, a.scale, hopper);
 }
 
 static const char *check_dense(const gpu_call *c, const gpu_traits *t) {
@@ -63,7 +65,7 @@ static const char *check_some(const gpu_call *c, const gpu_traits *t, int hopper
     memcpy(&a, c->arg, sizeof a);
     if (c->n_in != 7 || list->format != I32 || list->stride % 4 || list->shape[1] < 1)
         return "positions must be i32 (T, k)";
-    return check_latent(c, t, a.value, a.scale, hopper);
+    return check_latent(c, t, a.value, LATENT_V, a.scale, hopper);
 }
 
 static const char *check_listed(const gpu_call *c, const gpu_traits *t) {
@@ -72,6 +74,24 @@ static const char *check_listed(const gpu_call *c, const gpu_traits *t) {
 
 static const char *check_listed_warp(const gpu_call *c, const gpu_traits *t) {
     return check_some(c, t, 0);
+}
+
+static const char *check_dealt(const gpu_call *c, const gpu_traits *t) {
+    arg_attention_parts a;
+    memcpy(&a, c->arg, sizeof a);
+    if (a.cap != 0 || a.alibi)
+        return "it has no soft caps and no ALiBi";
+    return check_latent(c, t, a.value, LATENT_V + 2, a.scale, 1);
+}
+
+static uint64_t scratch_dealt(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return dealt_bytes(c) + latent_scratch(c, 0);
+}
+
+static void grid_deal(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of((int64_t)c->v[1].shape[0] + c->v[6].shape[0], 1, 1, DEAL_THREADS, 0);
 }
 
 static uint64_t scratch_cut(const gpu_call *c, const gpu_traits *t) {
@@ -169,6 +189,14 @@ const gpu_kernel cuda_latent_kernels[] = {
      .scratch = scratch_cut,
      .format_of = 2,
      .launch = {{"attention_cut", grid_cut, 1}, {"attention_cut_join", grid_join, 1}},
+     .configs = {1, 2, 4, 8, 16, 32, 64}},
+    {.op = "attention_parts",
+     .check = check_dealt,
+     .scratch = scratch_dealt,
+     .format_of = 2,
+     .launch = {{"deal_blocks", grid_deal, 1, 1},
+                {"attention_dealt", grid_cut, 1},
+                {"attention_dealt_join", grid_join, 1, 1}},
      .configs = {1, 2, 4, 8, 16, 32, 64}},
     {.op = "attention",
      .check = check_dense_warp,

@@ -80,30 +80,25 @@ static __device__ __forceinline__ latent_keys cut_keys(latent_keys keys, int spl
     return keys;
 }
 
-static __device__ __forceinline__ float *latent_result(const gpu_call &c, int token, int head, int splits, int split) {
+/* before: bytes of scratch before the splits' results. */
+static __device__ __forceinline__ float *latent_result(const gpu_call &c, int token, int head, int splits, int split,
+                                                       uint64_t before = 0) {
     const int64_t heads = c.v[1].shape[1];
-    return (float *)c.scratch + ((token * heads + head) * splits + split) * LATENT_RESULT;
+    return (float *)(c.scratch + before) + ((token * heads + head) * splits + split) * LATENT_RESULT;
 }
 
-/* Merges the splits of a head of a token, a quarter of its columns: each of four warps adds a quarter of the splits in order,
- * then the warps' sums are added in order. */
-template <bool LIST> static __device__ __forceinline__ void latent_join(const gpu_call &c) {
+/* Four columns of a head's splits, merged: the sum relative to the largest score, which is in powers of two. */
+struct latent_joined {
+    float4 sum;
+    float most, total;
+};
+
+/* Merges `used` results of a head of a token, a quarter of its columns: each of four warps adds a quarter of the splits in order,
+ * then the warps' sums are added in order. True for the threads of the first warp, which have the result. */
+static __device__ __forceinline__ bool join_splits(const float *parts, int used, int column, latent_joined *out) {
     __shared__ float4 sums[4][32];
     __shared__ float totals[4];
-    const int head = blockIdx.x / 4, token = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int column = blockIdx.x % 4 * 128 + lane * 4;
-    const int splits = latent_splits(c.v[1].shape[0], c.v[1].shape[1], c.config);
-    const caches x = caches_of(c, 0);
-    if (token >= rows_of(&c, &c.v[1]))
-        return;
-    const int slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
-    if (!place_good(x, slot, pos))
-        return;
-    int used;
-    cut_keys(keys_of_token<LIST>(c, x, token, slot, pos), 0, splits, &used);
-    if (used < 2)
-        return;
-    const float *parts = latent_result(c, token, head, splits, 0);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float most = -INFINITY, total = 0;
     for (int i = lane; i < used; i += 32)
         most = fmaxf(most, parts[(int64_t)i * LATENT_RESULT + LATENT_V]);
@@ -126,15 +121,36 @@ template <bool LIST> static __device__ __forceinline__ void latent_join(const gp
         totals[warp] = total;
     __syncthreads();
     if (warp)
-        return;
+        return false;
     for (int i = 1; i < 4; i++) {
         const float4 y = sums[i][lane];
         sum.x += y.x, sum.y += y.y, sum.z += y.z, sum.w += y.w;
         total += totals[i];
     }
-    const float share = total == 0 ? 0 : 1 / total;
+    *out = {sum, most, total};
+    return true;
+}
+
+/* Joins the splits of a head of a token. */
+template <bool LIST> static __device__ __forceinline__ void latent_join(const gpu_call &c) {
+    const int head = blockIdx.x / 4, token = blockIdx.y, column = blockIdx.x % 4 * 128 + threadIdx.x % 32 * 4;
+    const int splits = latent_splits(c.v[1].shape[0], c.v[1].shape[1], c.config);
+    const caches x = caches_of(c, 0);
+    if (token >= rows_of(&c, &c.v[1]))
+        return;
+    const int slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
+    if (!place_good(x, slot, pos))
+        return;
+    int used;
+    cut_keys(keys_of_token<LIST>(c, x, token, slot, pos), 0, splits, &used);
+    if (used < 2)
+        return;
+    latent_joined all;
+    if (!join_splits(latent_result(c, token, head, splits, 0), used, column, &all))
+        return;
+    const float share = all.total == 0 ? 0 : 1 / all.total;
     *(float4 *)((float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + head * LATENT_V + column) =
-        make_float4(sum.x * share, sum.y * share, sum.z * share, sum.w * share);
+        make_float4(all.sum.x * share, all.sum.y * share, all.sum.z * share, all.sum.w * share);
 }
 
 /* Grid: four times the heads by tokens. */

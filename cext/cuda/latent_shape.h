@@ -77,6 +77,15 @@ LATENT_FN int latent_splits(int tokens, int heads, uint32_t config) {
 /* Floats of a split's result: the weighted sum of values, the largest score in powers of two, the sum of weights. */
 enum { LATENT_RESULT = LATENT_V + 4 };
 
+/* Of attention_parts, whose keys are the blocks that this rank of a group has: int32 of scratch that deal_blocks leaves. For each
+ * token, how many of its positions these blocks hold (-1: its place is wrong), then for each slot these blocks, in order. Behind
+ * them, at a multiple of 16 bytes, come the splits' results. */
+LATENT_FN uint64_t dealt_bytes(const gpu_call *c) {
+    return (4 * ((uint64_t)c->v[1].shape[0] + (uint64_t)c->v[6].shape[0] * (uint64_t)c->v[6].shape[1]) + 15) / 16 * 16;
+}
+
+enum { DEAL_THREADS = 512 };
+
 LATENT_FN uint64_t latent_scratch(const gpu_call *c, int whole) {
     const int tokens = c->v[1].shape[0], heads = c->v[1].shape[1];
     const int splits = whole ? 1 : latent_splits(tokens, heads, c->config);

@@ -489,6 +489,16 @@ static const char *kv_write(const call *c) {
     return c->n == 5 ? cache_write(c, c->v + 3) : "it takes cache, x, slot, pos and table";
 }
 
+static const char *deal(int32_t ranks, int32_t rank) {
+    return ranks < 1 || rank < 0 || rank >= ranks ? "rank must be one of the ranks" : NULL;
+}
+
+static const char *kv_write_part(const call *c) {
+    const arg_kv_write_part *a = c->arg;
+    const char *fault = kv_write(c);
+    return fault ? fault : deal(a->ranks, a->rank);
+}
+
 static const char *rope_kv_write(const call *c) {
     const char *fault = c->n == 6 ? cache_write(c, c->v + 4) : "it takes cache, x, cos_sin, slot, pos and table";
     return fault ? fault : rotation(c->v + 2, c->v + 3, ((const arg_rope_kv_write *)c->arg)->style);
@@ -563,39 +573,75 @@ static const char *rope_latent_write(const call *c) {
 }
 
 /* Mask, sinks and slopes of attention. */
-static const char *sight(const call *c) {
-    const hal_view *k = c->v + 2, *v = c->v + 3;
-    const arg_attention *a = c->arg;
+static const char *sight(const hal_view *all, int n, const arg_attention *a) {
+    const hal_view *k = all + 2, *v = all + 3;
     if (a->window < 0 || a->chunk < 0 || a->value < 0 || !(a->cap >= 0))
         return "window, cap, chunk and value must not be negative";
     if (a->value && (k->format != v->format || !same_shape(k, v) || a->value > k->shape[3]))
         return "with value > 0, v must be the same cache as k, and at least `value` wide";
-    for (const hal_view *x = c->v + 7; x <= c->v + c->n; x++)
-        if (!is_dense_list(x, F32, c->v[1].shape[1]))
+    for (const hal_view *x = all + 7; x <= all + n; x++)
+        if (!is_dense_list(x, F32, all[1].shape[1]))
             return "sinks and slopes must be f32 (H)";
     return !a->causal && a->chunk ? "chunks must be causal" : NULL;
 }
 
-static const char *attention(const call *c) {
-    const hal_view *y = c->v, *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *table = c->v + 6;
-    const arg_attention *a = c->arg;
+/* q, k, v, slot, pos and table of attention. */
+static const char *queries_and_caches(const call *c) {
+    const hal_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *table = c->v + 6;
     const char *fault;
-    if (a->alibi < 0 || a->alibi > 1 || (c->n - a->alibi != 6 && c->n - a->alibi != 7))
-        return "it takes q, k, v, slot, pos and table, may take sinks, and with alibi 1 slopes";
     if (!is(q, F32, 3))
         return "q must be f32 (T, H, D)";
     if ((fault = places(c->v + 4, q->shape[0])))
         return fault;
-    if (!is(y, F32, 2) || y->shape[0] != q->shape[0] ||
-        y->shape[1] != (int64_t)q->shape[1] * (a->value ? a->value : v->shape[3]))
-        return "the output must be f32 (T, H * D)";
     if (!is_cache(k) || !is_cache(v) || memcmp(k->shape, v->shape, 3 * sizeof *k->shape) != 0)
         return "k and v must be caches " KV_FORMATS " (blocks, KV, block, D)";
     if ((fault = countable(table, k)))
         return fault;
-    if (k->shape[3] != q->shape[2] || q->shape[1] % k->shape[1])
-        return "q must have the keys' D, and a multiple of KV heads";
-    return sight(c);
+    return k->shape[3] != q->shape[2] || q->shape[1] % k->shape[1]
+               ? "q must have the keys' D, and a multiple of KV heads"
+               : NULL;
+}
+
+static const char *attention(const call *c) {
+    const hal_view *y = c->v, *q = c->v + 1, *v = c->v + 3;
+    const arg_attention *a = c->arg;
+    const char *fault;
+    if (a->alibi < 0 || a->alibi > 1 || (c->n - a->alibi != 6 && c->n - a->alibi != 7))
+        return "it takes q, k, v, slot, pos and table, may take sinks, and with alibi 1 slopes";
+    if ((fault = queries_and_caches(c)))
+        return fault;
+    if (!is(y, F32, 2) || y->shape[0] != q->shape[0] ||
+        y->shape[1] != (int64_t)q->shape[1] * (a->value ? a->value : v->shape[3]))
+        return "the output must be f32 (T, H * D)";
+    return sight(c->v, c->n, a);
+}
+
+static const char *attention_parts(const call *c) {
+    const hal_view *y = c->v, *q = c->v + 1, *v = c->v + 3;
+    const arg_attention_parts *a = c->arg;
+    const char *fault;
+    if (a->alibi < 0 || a->alibi > 1 || c->n - a->alibi != 6)
+        return "it takes q, k, v, slot, pos and table, and with alibi 1 slopes";
+    if ((fault = queries_and_caches(c)) || (fault = deal(a->ranks, a->rank)))
+        return fault;
+    if (!is(y, F32, 2) || y->shape[0] != q->shape[0] ||
+        y->shape[1] != q->shape[1] * ((int64_t)(a->value ? a->value : v->shape[3]) + 2))
+        return "the output must be f32 (T, H * (D + 2))";
+    return sight(c->v, c->n, &(arg_attention){.cap = a->cap, .value = a->value, .causal = 1, .alibi = a->alibi});
+}
+
+static const char *merge_parts(const call *c) {
+    const hal_view *y = c->v, *x = c->v + 1, *stats = c->v + 2;
+    const arg_merge_parts *a = c->arg;
+    if (c->n < 2 || c->n > 3 || !is(y, F32, 2) || !is(x, F32, 2) || !is(stats, F32, 2) || x->shape[0] != y->shape[0] ||
+        stats->shape[0] != y->shape[0])
+        return "it takes parts and stats f32 (T, N), may take sinks, and gives f32 (T, H * D)";
+    if (a->heads < 1 || x->shape[1] % a->heads || x->shape[1] / a->heads < 3 ||
+        y->shape[1] != x->shape[1] - 2 * (int64_t)a->heads || stats->shape[1] % (2 * (int64_t)a->heads))
+        return "parts must have H * (D + 2) columns, stats 2 H of each rank, and the output H * D";
+    if (c->n == 3 && !is_dense_list(c->v + 3, F32, a->heads))
+        return "sinks must be f32 (H)";
+    return deal((int32_t)(stats->shape[1] / (2 * (int64_t)a->heads)), a->rank);
 }
 
 /* --- latent attention */
@@ -881,11 +927,14 @@ static rule *const rules[HAL_N_OPS] = {
     [HAL_OP_POSITION_SCALE] = position_scale,
     [HAL_OP_ROPE] = rope,
     [HAL_OP_KV_WRITE] = kv_write,
+    [HAL_OP_KV_WRITE_PART] = kv_write_part,
     [HAL_OP_ROPE_KV_WRITE] = rope_kv_write,
     [HAL_OP_ROPE_QKV_WRITE] = rope_qkv_write,
     [HAL_OP_ROPE_LATENT_WRITE] = rope_latent_write,
     [HAL_OP_ROPE_QKV_ATTENTION] = rope_qkv_attention,
     [HAL_OP_ATTENTION] = attention,
+    [HAL_OP_ATTENTION_PARTS] = attention_parts,
+    [HAL_OP_MERGE_PARTS] = merge_parts,
     [HAL_OP_ABSORBED_ATTENTION] = absorbed_attention,
     [HAL_OP_EXPANDED_ATTENTION] = expanded_attention,
     [HAL_OP_INDEX_POSITIONS] = index_positions,

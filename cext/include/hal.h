@@ -299,6 +299,9 @@ enum {
     HAL_OP_REDUCE_SCATTER,
     HAL_OP_ALL_GATHER,
     HAL_OP_NORM_ALL_GATHER,
+    HAL_OP_KV_WRITE_PART,
+    HAL_OP_ATTENTION_PARTS,
+    HAL_OP_MERGE_PARTS,
     HAL_N_OPS
 };
 
@@ -480,3 +483,15 @@ typedef struct {
 typedef struct {
     int32_t before, after; /* zeros around the last dimension */
 } arg_pad;
+/* Context parallelism: block b of the pool is block b / ranks of the cache of rank b % ranks. */
+typedef struct {
+    int32_t ranks, rank;
+} arg_kv_write_part;
+/* scale to alibi are those of arg_attention, which is causal and has no window. */
+typedef struct {
+    float scale, cap;
+    int32_t value, alibi, ranks, rank;
+} arg_attention_parts;
+typedef struct {
+    int32_t heads, rank;
+} arg_merge_parts;

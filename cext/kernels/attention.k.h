@@ -24,6 +24,7 @@ typedef struct {
     float scale, cap; /* 0: scores are not capped */
     float slope;      /* ALiBi: a score falls by this per position of distance from `at`, the query's position */
     int at;
+    int ranks; /* > 0: the cache has a part of the pool's blocks, block b at b / ranks (context.k.h) */
 } attended;
 
 /* State of the online softmax: the sum of weights and of weighted values so far, both relative to e^most. */
@@ -33,8 +34,8 @@ typedef struct {
 
 /* Row of the i-th position. */
 FN DEVICE const char *cached_row(THREAD const attended *a, CONSTANT gpu_view *cache, int i) {
-    int size = cache->shape[2], pos = a->list ? a->list[i] : i;
-    return ROW(const char, cache, a->blocks[pos / size]) +
+    int size = cache->shape[2], pos = a->list ? a->list[i] : i, block = a->blocks[pos / size];
+    return ROW(const char, cache, a->ranks ? block / a->ranks : block) +
            kv_bytes(cache->format, cache->shape[3]) * ((int64_t)a->kv_head * size + pos % size);
 }
 
@@ -49,8 +50,9 @@ FN float score_at(THREAD const attended *a, LOCAL const float *q, int pos) {
     return score - a->slope * (float)(pos < a->at ? a->at - pos : pos - a->at);
 }
 
-FN void attend_chunk(self m, THREAD const attended *a, LOCAL const float *q, int chunk, THREAD softmax *s) {
-    int pos = chunk * WAVE + m.lane, dv = a->dv, seen = pos >= a->from && pos < a->to;
+/* Adds the seen ones of WAVE positions to the state. */
+FN void attend_wave(self m, THREAD const attended *a, LOCAL const float *q, int start, THREAD softmax *s) {
+    int pos = start + m.lane, dv = a->dv, seen = pos >= a->from && pos < a->to;
     float score = seen ? score_at(a, q, pos) : -INFINITY;
     float most = fmaxf(s->most, wave_most(m, score)), keep = softmax_weight(s->most, most);
     float weight = seen ? softmax_weight(score, most) : 0;
@@ -61,7 +63,7 @@ FN void attend_chunk(self m, THREAD const attended *a, LOCAL const float *q, int
     for (int j = 0; j < WAVE; j++) {
         float w = take_f32(m, weight, j);
         DEVICE const char *row;
-        pos = chunk * WAVE + j;
+        pos = start + j;
         if (pos < a->from || pos >= a->to)
             continue;
         row = cached_row(a, a->v, pos);
@@ -136,7 +138,7 @@ FN void attend(self m, THREAD const attended *a, LOCAL const float *q, float sin
     softmax s = {-INFINITY, 0};
     for (int chunk = a->from / WAVE; chunk <= (a->to - 1) / WAVE; chunk++)
         if (chunk % m.waves == m.wave)
-            attend_chunk(m, a, q, chunk, &s);
+            attend_wave(m, a, q, chunk * WAVE, &s);
     merge_waves(m, &s, a->dv, sink, room, y);
 }
 

@@ -63,6 +63,19 @@ static inline void grid_attention(const gpu_call *c, const gpu_traits *t, gpu_gr
     grid_softmax(c, t, c->v[1].shape[0], attention_local(c->v[1].shape[2], value_of(c)), g);
 }
 
+/* Of attention_parts: columns of a value. */
+static inline int32_t parts_value(const gpu_call *c) {
+    return c->v[0].shape[1] / c->v[1].shape[1] - 2;
+}
+
+static inline const char *check_parts(const gpu_call *c, const gpu_traits *t) {
+    return check_softmax(c, t, c->v[1].shape[2], parts_value(c));
+}
+
+static inline void grid_parts(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_softmax(c, t, c->v[1].shape[0], attention_local(c->v[1].shape[2], parts_value(c)), g);
+}
+
 static inline void grid_one(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of(1, 1, 1, threads_for(t, c->v[c->n_in].shape[0], THREADS), 0);
 }

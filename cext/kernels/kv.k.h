@@ -1,6 +1,6 @@
-/* kv.k.h: writes keys or values to the paged cache (blocks, H, block, D), as they are or after RoPE. A group writes one head of
- * one token; a thread writes one unit of it (kv_rows.k.h). A token whose slot, position or block is out of range is not written
- * and faults the run.
+/* kv.k.h: writes keys or values to the paged cache (blocks, H, block, D), as they are or after RoPE; or those of the blocks that
+ * this rank of a group has (context parallelism). A group writes one head of one token; a thread writes one unit of it
+ * (kv_rows.k.h). A token whose slot, position or block is out of range is not written and faults the run.
  */
 #ifndef SATCHEL_KV_K_H
 #define SATCHEL_KV_K_H
@@ -9,15 +9,26 @@
 #include "modes.h"
 #include "rope.k.h"
 
-/* Address of head `head` of token t in block table[slot[t]][pos[t] / block]; NULL if an index is out of range. */
-FN DEVICE char *kv_place(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t, int head) {
+/* Block table[slot[t]][pos[t] / block] of token t; -1 if an index is out of range. */
+FN int kv_block_of(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t) {
     CONSTANT gpu_view *table = slots + 2;
-    int slot = i32_at(slots, t), pos = i32_at(slots + 1, t), size = cache->shape[2], block = -1;
-    if (inside(slot, table->shape[0]) && pos >= 0 && pos / size < table->shape[1])
-        block = ROW(const int32_t, table, slot)[pos / size];
+    int slot = i32_at(slots, t), pos = i32_at(slots + 1, t), size = cache->shape[2];
+    return inside(slot, table->shape[0]) && pos >= 0 && pos / size < table->shape[1]
+               ? ROW(const int32_t, table, slot)[pos / size]
+               : -1;
+}
+
+/* Address of head `head` of token t in a block of the cache; NULL if there is no such block. */
+FN DEVICE char *kv_in_block(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t, int head, int block) {
+    int pos = i32_at(slots + 1, t), size = cache->shape[2];
     if (!inside(block, cache->shape[0]))
         return NULL;
     return ROW(char, cache, block) + kv_bytes(cache->format, cache->shape[3]) * ((int64_t)head * size + pos % size);
+}
+
+/* Address of head `head` of token t in its block; NULL if an index is out of range. */
+FN DEVICE char *kv_place(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t, int head) {
+    return kv_in_block(cache, slots, t, head, kv_block_of(cache, slots, t));
 }
 
 /* Writes a head to the cache, after RoPE of its first n_rot elements (0: none). */
@@ -41,11 +52,19 @@ FN void kv_encode(self m, CONSTANT gpu_view *cache, DEVICE char *to, rope_head h
 KERNEL(kv_write, GROUP) {
     CONSTANT gpu_view *cache = c->v, *x = c->v + 2, *cos_sin = c->v + 3;
     int head = m.group[0], t = m.group[1], rotated = c->mode == KV_ROPE;
-    int style = rotated ? ((CONSTANT arg_rope_kv_write *)c->arg)->style : 0;
+    int style = rotated ? ((CONSTANT arg_rope_kv_write *)c->arg)->style : 0, block;
+    CONSTANT gpu_view *slots = rotated ? c->v + 4 : c->v + 3;
     DEVICE char *to;
     if (t >= rows_of(c, x))
         return;
-    to = kv_place(cache, rotated ? c->v + 4 : c->v + 3, t, head);
+    block = kv_block_of(cache, slots, t);
+    if (c->mode == KV_PART && block >= 0) {
+        CONSTANT arg_kv_write_part *a = (CONSTANT arg_kv_write_part *)c->arg;
+        if (block % a->ranks != a->rank)
+            return;
+        block /= a->ranks;
+    }
+    to = kv_in_block(cache, slots, t, head, block);
     if (!to) {
         fault(c);
         return;

@@ -23,7 +23,7 @@ enum { PAIR_ADD, PAIR_MUL };
 enum { UNARY_GELU, UNARY_CAP, UNARY_SIGMOID, UNARY_SOFTPLUS };
 enum { EXPERTS_ONE, EXPERTS_GATED, EXPERTS_BY_HEAD };
 enum { EXPERT_GROUPS_MOST = 32 /* most groups of experts: one per lane */ };
-enum { KV_PLAIN, KV_ROPE };
+enum { KV_PLAIN, KV_ROPE, KV_PART };
 enum { KV_WAVES = 4 /* of a group that attends */, KV_VALUES_MOST = 512 /* columns of a value */ };
 enum { EXPANDED_ROWS = 64 /* groups of a head; each loops over tokens and has scratch of its own */ };
 enum {

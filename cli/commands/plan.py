@@ -190,6 +190,11 @@ def show_group(group: dict[str, Any]) -> None:
         f"gathers of {group['gather_bytes']:,} bytes a sampled token",
         f"{group['divided']:.1f} % of the matrices' bytes are divided",
     ]
+    if group["blocks"]:
+        lines.append(
+            f"{group['blocks']} caches are divided by blocks (context parallelism): "
+            f"{group['block_gathers']} more gathers a step, of {group['block_gather_bytes']:,} bytes a token"
+        )
     lines += [f"whole on each member: {name}: {why}" for name, why in group["whole"].items()]
     for line in lines:
         out().print(plain(line), markup=False)

@@ -76,7 +76,7 @@ from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.log import LOG
 from satchel.runtime.net.remote_process import remote_engines
 from satchel.runtime.option import check_list
-from satchel.runtime.placement.devices import used_of
+from satchel.runtime.placement.devices import cache_room, used_of
 from satchel.runtime.placement.options import is_range, replica_range
 from satchel.runtime.placement.sizing import check_room, size
 from satchel.runtime.placement.speeds import measured
@@ -236,6 +236,7 @@ class Model(Recovering, Readings, Resource):
             activations=o.activations,
             host_cache=o.host_cache,
             source=str(self.path),
+            room=cache_room(self.devices[0], self.placement_options),
         )
         self.devices = used_of(self.devices, self.engine.devices)
         self.device = self.devices[0]

@@ -18,6 +18,7 @@ from satchel.runtime.api.overrides import read_overrides, read_template
 from satchel.runtime.net.address import SLASH
 from satchel.runtime.option import PARALLEL, REPLICAS, SERVER, WORKER, check_options, documented, option_field
 from satchel.runtime.placement.options import (
+    DIVIDED_CACHES,
     GROUP,
     PREFETCHES,
     SPLIT_MODES,
@@ -192,6 +193,14 @@ class Options:
         help="layer: whole layers on each device; tensor: a part of each; none: the first alone; auto: the "
         "fastest.",
         choices=SPLIT_MODES,
+    )
+    context_parallel: str = option_field(
+        "auto",
+        "Whether the members of a group divide the blocks of caches that each of them would hold otherwise:"
+        " on, off, or auto: if the cache does not fit.",
+        "--context-parallel",
+        help="Members of a group divide caches that each would hold: on, off; auto: if they do not fit.",
+        choices=DIVIDED_CACHES,
     )
     gpu_memory: int = option_field(
         0,
@@ -516,6 +525,7 @@ class Options:
             key=self.device_key,
             sharers=self.sharers,
             expert_cache="off" if self.deterministic or far else read_expert_cache(self.expert_cache).word,
+            context_parallel=self.context_parallel,
         )
 
     @property
@@ -550,6 +560,7 @@ class LoadKwargs(TypedDict, total=False):
     override_tensor: str | Sequence[str]
     tensor_split: str
     split_mode: str
+    context_parallel: str
     gpu_memory: int
     kv_offload: bool
     stream_weights: str

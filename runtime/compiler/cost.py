@@ -67,6 +67,7 @@ class Attention:
     bytes: int  # of one position in its cache
     macs: int  # of one query with one position
     window: int  # 0: the whole past
+    ranks: int = 1  # that share the positions (context parallelism)
 
     @classmethod
     def of(cls, node: Node) -> Attention:
@@ -76,7 +77,7 @@ class Attention:
         heads = int(node.src[0].type.shape[1])  # type: ignore[arg-type]
         met = value + sum(d for _, d, _ in shapes if isinstance(d, int))
         window = int(node.arg("window") or node.arg("chunk")) if node.op == "attention" else 0
-        return cls(size, heads * met, window)
+        return cls(size, heads * met, window, node.arg("ranks") if node.op == "attention_parts" else 1)
 
     def cost(self, span: TokenSpan) -> PlanCost:
         """Each position within the window is read once, and multiplied with the queries that see it."""
@@ -84,7 +85,7 @@ class Attention:
         seen = min(end, self.window + span.tokens) if self.window else end
         most = self.window or end
         pairs = sum(min(p + 1, most) for p in range(span.start, end))
-        return PlanCost(self.bytes * seen, Counter({"f32": self.macs * pairs}))
+        return PlanCost(self.bytes * seen / self.ranks, Counter({"f32": self.macs * pairs // self.ranks}))
 
 
 class CostModel:

@@ -10,7 +10,7 @@ from satchel.runtime.compiler.push_down import push_down
 from satchel.runtime.compiler.rotate import rotate
 from satchel.runtime.graph import Roots
 from satchel.runtime.shard.rank import rank_graph
-from satchel.runtime.shard.sharding import Sharding, decide
+from satchel.runtime.shard.sharding import Sharding, decide, with_blocks
 from satchel.runtime.shard.windows import separate
 
 BEFORE = (rotate, fold, push_down)  # the passes before this one
@@ -29,8 +29,12 @@ def prepared(roots: Roots) -> Roots:
     return separate(roots)
 
 
-def sharding_of(outputs: Iterable[Roots], shares: Sequence[float], unlike: bool = False) -> Sharding:
+def sharding_of(
+    outputs: Iterable[Roots], shares: Sequence[float], unlike: bool = False, blocks: bool = False
+) -> Sharding:
     """How a model is divided among ranks. outputs: the roots of each graph that will run. unlike: of
-    Sharding.
+    Sharding. blocks: with context parallelism.
     """
-    return decide(tuple(root for roots in outputs for root in prepared(roots)), shares, unlike)
+    roots = tuple(root for each in outputs for root in prepared(each))
+    found = decide(roots, shares, unlike)
+    return with_blocks(roots, found) if blocks else found

@@ -28,7 +28,7 @@ from satchel.runtime.engine.host_sampling import Sampled, token_of, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
 from satchel.runtime.engine.lanes import LaneProgram, StageThreads
 from satchel.runtime.engine.program import DeviceMemory, Program
-from satchel.runtime.engine.sharded import GroupStates, shard_model
+from satchel.runtime.engine.sharded import UNDIVIDED, CacheRoom, GroupStates, shard_model
 from satchel.runtime.engine.states import States
 from satchel.runtime.engine.step_rows import StepRows
 from satchel.runtime.engine.watchdog import Pulse
@@ -105,7 +105,8 @@ class Engine:
     """A model on its devices. residency: how its weights reach them. wanted: the device on which a node of
     the graph is to run, the first where it is not given. host_cache: bytes of host memory for blocks of the
     KV cache that its own memory has no room for. source: the model's name in errors, its file's path.
-    lanes: steps that may be under way on a pipeline; 0: as many as it has stages.
+    lanes: steps that may be under way on a pipeline; 0: as many as it has stages. room: whether a group
+    divides its caches by blocks.
 
     stages: the devices of a pipeline in order; () where the model is on one device, or passes one repeatedly.
     """
@@ -122,6 +123,7 @@ class Engine:
         host_cache: int = 0,
         source: str = "the model",
         lanes: int = 0,
+        room: CacheRoom = UNDIVIDED,
     ) -> None:
         self.forward, self.cache, self.batch, self.residency = forward, cache, batch, residency
         self.sharding: Sharding | None = None  # of a group of devices
@@ -129,7 +131,7 @@ class Engine:
         self._lengths = [0] * cache.slots
         self._rows = StepRows.of(())  # those of the last step
         self.group = devices[0] if isinstance(devices[0], GroupDevice) else None
-        targets, self._contexts = self._targets(devices, wanted, activations)
+        targets, self._contexts = self._targets(devices, wanted, activations, room)
         self._optimized: dict[tuple[str, int, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
         deterministic = any(d.deterministic for d in devices)
@@ -164,11 +166,15 @@ class Engine:
         self.moved = tokens.assignment.moved
 
     def _targets(
-        self, devices: Sequence[Device], wanted: Callable[[Node], str] | None, activations: int
+        self,
+        devices: Sequence[Device],
+        wanted: Callable[[Node], str] | None,
+        activations: int,
+        room: CacheRoom,
     ) -> tuple[Targets, tuple[Context, ...]]:
         """The devices as the compiler sees them, and what the passes know: for each member of a group."""
         if self.group is not None:
-            made = shard_model(self.group, self.forward, self.residency, activations, self.group.shares)
+            made = shard_model(self.group, self.forward, self.residency, activations, room)
             self.sharding = made.sharding
             return made.targets, made.contexts
         targets = self.residency.targets(devices, packable(self.forward))

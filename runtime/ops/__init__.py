@@ -28,6 +28,7 @@ from satchel.runtime.ops.collective import (
     reduce_add,
     reduce_scatter,
 )
+from satchel.runtime.ops.context import attention_parts, kv_write_part, merge_parts
 from satchel.runtime.ops.latent import (
     absorbed_attention,
     expanded_attention,
@@ -72,6 +73,7 @@ __all__ = [
     "absorbed_attention",
     "all_gather",
     "attention",
+    "attention_parts",
     "conv_write",
     "evaluate",
     "expanded_attention",
@@ -84,7 +86,9 @@ __all__ = [
     "hadamard",
     "index_positions",
     "kv_write",
+    "kv_write_part",
     "logprobs",
+    "merge_parts",
     "ordered_after",
     "pad",
     "position_scale",

@@ -61,6 +61,9 @@ class Cuts(Protocol):
     def link(self, queries: Split, keys: Split, heads: int, kv_heads: int) -> None:
         """Queries of `heads` heads attend to keys of `kv_heads`."""
 
+    def by_blocks(self, cache: Node) -> bool:
+        """Whether the blocks of a cache are dealt among the ranks (context parallelism)."""
+
 
 SplitRule = Callable[[Node, tuple[Spec, ...], Cuts], SplitOutcome | None]
 
@@ -203,16 +206,19 @@ def rows_gathered(node: Node, specs: tuple[Spec, ...], cuts: Cuts) -> SplitOutco
 
 
 def written(node: Node, specs: tuple[Spec, ...], cuts: Cuts) -> SplitOutcome | None:
-    """kv_write: each rank's cache has the heads that are written there."""
+    """kv_write: each rank's cache has the heads that are written there. One that is divided by blocks has all
+    of them.
+    """
     x = specs[1]
-    if not isinstance(x, Split) or x.axis != 1:
+    if cuts.by_blocks(node.src[0]) or not isinstance(x, Split) or x.axis != 1:
         return None
     return SplitOutcome(x, (x, x, WHOLE, WHOLE, WHOLE))
 
 
 def attended(node: Node, specs: tuple[Spec, ...], cuts: Cuts) -> SplitOutcome | None:
     """attention: queries are split by heads, keys and values by the heads that these share; a cache of one
-    head is whole. Numbers by head (sinks, slopes) are split as the queries are.
+    head is whole, and so are the heads of one that is divided by blocks. Numbers by head (sinks, slopes) are
+    split as the queries are.
     """
     q, k, v = specs[:3]
     if not isinstance(q, Split) or q.axis != 1:
@@ -222,7 +228,7 @@ def attended(node: Node, specs: tuple[Spec, ...], cuts: Cuts) -> SplitOutcome | 
     if isinstance(k, Split) and isinstance(v, Split):
         cuts.link(q, k, heads, kv_heads)
         cuts.link(q, v, heads, kv_heads)
-    elif kv_heads > 1 or k != WHOLE or v != WHOLE:
+    elif (kv_heads > 1 and not cuts.by_blocks(node.src[1])) or k != WHOLE or v != WHOLE:
         return None
     rest = (
         Split(0, q.cut) if len(s.shape) == 1 and s.op in ("weight", "const") else WHOLE for s in node.src[6:]

@@ -15,8 +15,9 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.resource import Resource
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import HOST_MEMORY, TEST_ONLY, Backend, Device, device_name, open_device
-from satchel.runtime.device.group import GroupDevice
+from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.engine.sharded import CacheRoom
 from satchel.runtime.net.address import SLASH, read_name
 from satchel.runtime.net.device import NetBackend, NetDevice
 from satchel.runtime.placement.options import GROUP, PlacementOptions
@@ -184,6 +185,12 @@ def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
         own = free // placement_options.sharers
         return min(own, placement_options.gpu_memory) if placement_options.gpu_memory else own
     return min([free, *_group_room()]) // placement_options.sharers
+
+
+def cache_room(device: Device, placement_options: PlacementOptions) -> CacheRoom:
+    """Whether a group divides its caches by blocks, as the options want it."""
+    free = (free_bytes(d, placement_options) - driver_bytes(d) for d in members_of(device))
+    return CacheRoom(placement_options.context_parallel, tuple(free))
 
 
 def _group_room() -> Iterator[int]:

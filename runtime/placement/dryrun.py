@@ -24,7 +24,7 @@ from satchel.runtime.engine.engine import bucket_of
 from satchel.runtime.engine.sharded import shard_model
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.layers.arch import Arch
-from satchel.runtime.placement.devices import driver_bytes, free_bytes
+from satchel.runtime.placement.devices import cache_room, driver_bytes, free_bytes
 from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.settle import Measure, Settled, dry_places, scratch
@@ -161,7 +161,8 @@ def dry_run(
     sharding: Sharding | None = None
     if isinstance(devices[0], GroupDevice):
         group = devices[0]
-        made = shard_model(group, forward, residency, options.activations, group.shares)
+        room = cache_room(group, options.placement_options)
+        made = shard_model(group, forward, residency, options.activations, room)
         sharding, targets, context = made.sharding, made.targets, made.contexts[0]
         optimized = optimize_group(group.name, roots, made.contexts, trace)
     else:

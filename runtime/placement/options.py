@@ -16,7 +16,7 @@ GROUP = "+"  # between the names of a group's devices
 SPLIT_MODES = ("auto", "layer", "row", "tensor", "none")
 MOST_REPLICAS = 256
 ONE_CONTEXT = "context"  # a KV budget of one full conversation
-STREAMS = PREFETCHES = ("auto", "on", "off")
+STREAMS = PREFETCHES = DIVIDED_CACHES = ("auto", "on", "off")
 PEER = re.compile(
     r"(CPU|CUDA|ROCm|HIP|SYCL|Metal|MTL)(\d*)", re.IGNORECASE
 )  # devices as llama.cpp writes them
@@ -53,6 +53,8 @@ class PlacementOptions:
     key: str = ""  # path of the key file for devices of other hosts; "": none
     sharers: int = 1  # engines that divide the free memory of these devices
     expert_cache: str = AUTO  # experts cached beside the CPU's: "auto", "off", a number per layer, or a size
+    # The members of a group divide caches by blocks: "on", "off", or "auto": if they do not fit otherwise.
+    context_parallel: str = AUTO
 
     @property
     def far(self) -> bool:

@@ -16,6 +16,13 @@ from satchel.runtime.shard.pieces import Piece
 LEAST_ROWS = 16  # a product with fewer rows for each rank is not divided
 
 
+def state_of(cache: Node) -> Node:
+    """The state behind a cache and the writes to it."""
+    while cache.op not in LEAVES:
+        cache = cache.src[0]
+    return cache
+
+
 @dataclass(slots=True)
 class CutGroup:
     """Divisions that met, and what their cut points must divide."""
@@ -30,13 +37,18 @@ class CutGroup:
 
 class Inference:
     """Specs of all nodes that the roots need. whole: weights that are not divided by rows; experts: weights
-    that are divided by experts, by name.
+    that are divided by experts; blocks: caches that are divided by blocks, all by name.
     """
 
     def __init__(
-        self, roots: Roots, ranks: int, whole: Collection[str] = (), experts: Collection[str] = ()
+        self,
+        roots: Roots,
+        ranks: int,
+        whole: Collection[str] = (),
+        experts: Collection[str] = (),
+        blocks: Collection[str] = (),
     ) -> None:
-        self.ranks, self.whole, self.experts = ranks, whole, experts
+        self.ranks, self.whole, self.experts, self.blocks = ranks, whole, experts, blocks
         self.order, self._roots = toposort(roots), roots
         self.reduced: set[Node] = set()  # partial sums that an op needs whole
         while True:
@@ -145,6 +157,9 @@ class Inference:
         if found:
             self._join(found[0][0], keys.cut)
         found.append((keys.cut, heads, kv_heads))
+
+    def by_blocks(self, cache: Node) -> bool:
+        return state_of(cache).name in self.blocks
 
     def find(self, cut: str) -> str:
         while (above := self._parents.setdefault(cut, cut)) != cut:

@@ -15,6 +15,7 @@ from satchel.runtime import ops
 from satchel.runtime.graph import LEAVES, Graph, Node, Roots, Type
 from satchel.runtime.ops.op import OPS
 from satchel.runtime.ops.split import GATHERED, PARTIAL, WHOLE, Experts, Spec, Split
+from satchel.runtime.shard.blocks import own_blocks
 from satchel.runtime.shard.cuts import Cut
 from satchel.runtime.shard.pieces import Range, cut_weight
 from satchel.runtime.shard.sharding import Sharding
@@ -54,6 +55,8 @@ class RankGraph:
 
     def _node(self, node: Node) -> Node:
         outcome = self.found.outcomes[node]
+        if node.op == "attention" and self.found.by_blocks(node.src[1]):
+            return self._attention_by_blocks(node, outcome.spec)
         if PARTIAL in outcome.wants and node.op == "add":
             made = self._pending(node)
         else:
@@ -90,9 +93,44 @@ class RankGraph:
             return ops.reduce_add(partial, rest)
         return ops.add(ops.reduce_add(partial), rest)
 
+    def _attention_by_blocks(self, node: Node, spec: Spec) -> Node:
+        """Attention to a cache of which each rank has some blocks: every rank computes the softmax states of
+        all heads over its own blocks. The ranks meet three times: for the queries, for the states' largest
+        scores and sums of weights, and to add up what each has of the result. A rank keeps its own heads.
+        """
+        q, heads = self._all_heads(node.src[0]), _size(node.src[0].shape[1])
+        ranks, rank = self.sharding.ranks, self.rank
+        rest = [self._source(s, WHOLE) for s in node.src[1:]]
+        args = {name: node.arg(name) for name in ("scale", "cap", "value", "alibi")}
+        alibi = args["alibi"]
+        sinks, slopes = rest[5 : len(rest) - alibi], rest[len(rest) - alibi :]
+        parts = ops.attention_parts(q, *rest[:5], *slopes, **args, ranks=ranks, rank=rank)
+        own = ops.cols(parts, start=node.width, size=2 * heads)
+        stats = ops.gather_columns(own, start=2 * heads * rank, total=2 * heads * ranks)
+        whole = ops.reduce_add(ops.merge_parts(parts, stats, *sinks, heads=heads, rank=rank))
+        if not isinstance(spec, Split):
+            return whole
+        mine = self._range(spec, node)
+        return ops.cols(whole, start=mine.start, size=mine.size)
+
+    def _all_heads(self, source: Node) -> Node:
+        """Heads (T, H, D) of all ranks."""
+        made, spec = self._made[source], self.found.specs[source]
+        if not isinstance(spec, Split):
+            return made
+        if source not in self._whole:
+            heads, size = (_size(d) for d in source.shape[1:])
+            mine = self._range(spec, source)
+            flat = ops.reshape(made, shape=(mine.size * size,))
+            whole = ops.gather_columns(flat, start=mine.start * size, total=heads * size)
+            self._whole[source] = ops.reshape(whole, shape=(heads, size))
+        return self._whole[source]
+
     def _again(self, node: Node, src: list[Node], spec: Spec) -> Node:
         """The node's op on the rank's sources."""
         made_by, args = OPS[node.op], dict(node.args)
+        if node.op == "kv_write" and self.found.by_blocks(node.src[0]):
+            return ops.kv_write_part(*src, ranks=self.sharding.ranks, rank=self.rank)
         if node.op == "reshape":
             return ops.reshape(src[0], shape=_shape(node, src[0], spec))
         if made_by.gathers and spec == PARTIAL:
@@ -136,6 +174,9 @@ class RankGraph:
         return self._leaves[leaf, want]
 
     def _cut_leaf(self, leaf: Node, want: Spec) -> Node:
+        if leaf.op == "state" and leaf.name in self.sharding.blocks:
+            shape = (own_blocks(_size(leaf.shape[0]), self.sharding.ranks), *leaf.shape[1:])
+            return self.graph.node("state", (), Type(shape, leaf.type.format), leaf.name)
         if not isinstance(want, Split | Experts) or leaf.op == "input":
             return self.graph.node(leaf.op, (), leaf.type, leaf.name, **dict(leaf.args))
         axis = want.axis if isinstance(want, Split) else 0

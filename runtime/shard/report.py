@@ -22,15 +22,20 @@ class GroupReport(NamedTuple):
     members: int
     reduces: int  # all-reduces of a step
     reduce_bytes: int  # per token
-    gathers: int
+    gathers: int  # of logits and the like
     gather_bytes: int  # per sampled token, of all members together
+    blocks: int  # caches that are divided by blocks
+    block_gathers: int  # gathers for these
+    block_gather_bytes: int  # per token, of all members together
     divided: float  # percentage of the matrices' bytes that is divided
     whole: dict[str, str]  # why a kind of matrix is not divided
 
 
 def report(optimized: Optimized, sharding: Sharding) -> GroupReport:
     reduces = _collectives(optimized, "reduce_add")
-    gathers = _collectives(optimized, "gather_columns")
+    every = _collectives(optimized, "gather_columns")
+    of_blocks = [node for node in every if node.name.startswith("blk.")]
+    gathers = [node for node in every if node not in of_blocks]
     held = [_matrices(own.roots) for own in optimized.all]
     names = {w.name for own in held for w in own}
     whole = {n for n in names if all(n in {w.name for w in own} for own in held)}
@@ -45,6 +50,9 @@ def report(optimized: Optimized, sharding: Sharding) -> GroupReport:
         sum(4 * node.width for node in reduces),
         len(gathers),
         sum(4 * node.width for node in gathers),
+        len(sharding.blocks),
+        len(of_blocks),
+        sum(4 * node.width for node in of_blocks),
         100 * (total - sum(sizes[name] for name in whole)) / max(1, total),
         reasons,
     )

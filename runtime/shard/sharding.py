@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from satchel.errors import RequestError
 from satchel.runtime.graph import Roots
 from satchel.runtime.ops.op import OPS
+from satchel.runtime.shard.blocks import caches_by_blocks
 from satchel.runtime.shard.cuts import Cut, by_kv_heads, dealt, of_keys
 from satchel.runtime.shard.infer import CutGroup, Inference
 
@@ -28,6 +29,7 @@ class Sharding:
     experts: Mapping[str, Cut] = field(default_factory=dict)  # of weights divided by experts
     whole: Mapping[str, str] = field(default_factory=dict)  # why a weight is not divided by rows
     unlike: bool = False  # the ranks' devices differ, so their sums may too: rank 0's discrete choices count
+    blocks: frozenset[str] = frozenset()  # caches that are divided by blocks, by name
 
     @property
     def ranks(self) -> int:
@@ -35,25 +37,39 @@ class Sharding:
 
     def infer(self, roots: Roots) -> Inference:
         """The specs of a graph of this model."""
-        return Inference(roots, self.ranks, self.whole, self.experts)
+        return Inference(roots, self.ranks, self.whole, self.experts, self.blocks)
 
 
-def decide(roots: Roots, shares: Sequence[float], unlike: bool = False) -> Sharding:
-    """The division of a model. roots: those of all its outputs, after `prepared`. unlike: of Sharding."""
+def decide(
+    roots: Roots, shares: Sequence[float], unlike: bool = False, blocks: frozenset[str] = frozenset()
+) -> Sharding:
+    """The division of a model. roots: those of all its outputs, after `prepared`. unlike, blocks: of
+    Sharding.
+    """
     if not 1 <= len(shares) <= MOST:
         raise RequestError(f"a group has 1 to {MOST} devices, got {len(shares)}")
     whole, experts = dict[str, str](), dict[str, Cut]()
     for _ in range(ROUNDS):
-        found = Inference(roots, len(shares), whole, experts)
+        found = Inference(roots, len(shares), whole, experts, blocks)
         wrong = dict(found.conflicts)
         cuts, by_experts = dict[str, Cut](), dict[str, Cut]()
         if not wrong:
             cuts, by_experts, wrong = _resolved(found, tuple(shares))
         if not wrong and not by_experts:
-            return Sharding(tuple(shares), cuts, experts, whole, unlike)
+            return Sharding(tuple(shares), cuts, experts, whole, unlike, blocks)
         whole |= wrong
         experts = {name: cut for name, cut in {**experts, **by_experts}.items() if name not in whole}
     raise AssertionError(f"no division was found in {ROUNDS} rounds: {wrong}")
+
+
+def with_blocks(roots: Roots, sharding: Sharding) -> Sharding:
+    """The division with context parallelism: caches that ranks would hold several times are divided by
+    blocks. The same one where there are none. roots: as of decide().
+    """
+    if sharding.ranks < 2:
+        return sharding
+    blocks = caches_by_blocks(sharding.infer(roots), roots, sharding.cuts)
+    return decide(roots, sharding.shares, sharding.unlike, blocks) if blocks else sharding
 
 
 def _resolved(

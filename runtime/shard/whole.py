@@ -11,26 +11,36 @@ from satchel.runtime.ops.op import OPS
 
 
 def whole_values(members: Sequence[Roots]) -> tuple[frozenset[Node], ...]:
-    """Of each member's graph, the computed nodes that are whole: results of collectives, and of ops whose
-    sources are whole. A weight or a constant is whole where all members have it. A state is: what was written
-    to it counts, for the op that writes it stands before its readers.
+    """Of each member's graph, the computed nodes that are whole: results of collectives, and what all members
+    compute alike from such. A weight or a constant is whole where all members have it. A state is: what was
+    written to it counts, for the op that writes it stands before its readers.
     """
-    orders = [toposort(roots) for roots in members]
-    held = [{_content(node) for node in order if node.op in ("weight", "const")} for order in orders]
-    common = frozenset.intersection(*map(frozenset, held))
-    found = []
-    for order in orders:
-        whole: set[Node] = set()
-        for node in order:
-            if node.op in LEAVES:
-                fits = node.op not in ("weight", "const") or _content(node) in common
-            else:
-                same = OPS[node.op].scatters is None and all(source in whole for source in node.src)
-                fits = OPS[node.op].meets is not None or same
-            if fits:
-                whole.add(node)
-        found.append(frozenset(node for node in whole if node.op not in LEAVES))
-    return tuple(found)
+    terms: dict[object, int] = {}  # numbers of terms: an op with its arguments, of terms
+    named = [_terms(toposort(roots), rank, terms) for rank, roots in enumerate(members)]
+    common = frozenset.intersection(*(frozenset(own.values()) for own in named))
+    return tuple(
+        frozenset(node for node, term in own.items() if term in common and node.op not in LEAVES)
+        for own in named
+    )
+
+
+def _terms(order: Sequence[Node], rank: int, terms: dict[object, int]) -> dict[Node, int]:
+    """The term of each node of a member's graph. Members meet in one order, so a collective's term is its
+    number; of one that leaves each member its own rows, also the member's.
+    """
+    found: dict[Node, int] = {}
+    meetings = 0
+    for node in order:
+        if node.op in LEAVES:
+            term: object = (node.op, node.name if node.op in ("input", "state") else _content(node))
+        elif OPS[node.op].scatters is not None:
+            term = ("own rows", rank, len(found))
+        elif OPS[node.op].meets is not None:
+            term, meetings = ("meeting", meetings), meetings + 1
+        else:
+            term = (node.op, node.args, tuple(found[source] for source in node.src))
+        found[node] = terms.setdefault(term, len(terms))
+    return found
 
 
 def _content(leaf: Node) -> object:

@@ -34,6 +34,7 @@ from satchel.runtime.device.nccl import nccl_asked
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.engine import Launched
 from satchel.runtime.engine.host_sampling import drawn
+from satchel.runtime.engine.sharded import CacheRoom
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.sampling import GREEDY
 
@@ -333,6 +334,25 @@ def test_logits_are_those_of_one_gpu(group: GroupDevice, arch: str, format: str,
         found.append(np.concatenate((first, engine.logits([BatchEntry(1, [9])]))))
         engine.close()
     assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= bound
+
+
+@pytest.mark.parametrize(("arch", "caches"), [("deepseek2", 3), ("olmo2", 6), ("gpt_oss", 0)])
+def test_caches_divided_by_blocks_give_the_logits_of_one_gpu(
+    group: GroupDevice, arch: str, caches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Context parallelism: prompts over several blocks, then single tokens; after each step the members' bits
+    are compared. gpt_oss has as many KV heads as two members, so only more of them divide its caches.
+    """
+    monkeypatch.setenv("SATCHEL_GROUP_CHECK", "1")
+    found = []
+    for device in (find_backend("cuda").open(), joined(len(group.members))):
+        weights, cache = tiny.weights(arch, "f32"), Cache(96, 2, block=16)
+        engine = tiny.engine(arch, weights, cache, device, room=CacheRoom("on"))
+        assert engine.sharding is None or len(engine.sharding.blocks) >= caches
+        first = engine.logits([BatchEntry(1, list(range(3, 50))), BatchEntry(0, [7, 8])])
+        found.append(np.concatenate((first, engine.logits([BatchEntry(1, [9]), BatchEntry(0, [5])]))))
+        engine.close()
+    assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= 1e-4
 
 
 @pytest.mark.parametrize("way", ["push", "rows", "plain"])

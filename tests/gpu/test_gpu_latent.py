@@ -1,19 +1,22 @@
 """Latent attention of DeepSeek's size (rows of 512 + 64 numbers) on a GPU against the CPU: all cache formats,
-one and many tokens, runs and single tokens of several slots in one step, all positions and listed ones;
-`pytest -m gpu`.
+one and many tokens, runs and single tokens of several slots in one step, all positions, listed ones, and
+those of one rank's blocks; `pytest -m gpu`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from accuracy import nmse
 from attention_cases import Tokens
+from context_cases import parts_case
 from kernel_cases import check
 from latent_cases import past_of
 from one_step import Case, f32, generator, run
 
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.device.device import Device
+from satchel.runtime.graph import Array
 
 LATENT, ROW = 512, 576
 ROUNDED = 1e-3  # nmse: rows in blocks are met as bfloat16, and large scores are the more wrong for it
@@ -70,3 +73,31 @@ def test_listed_positions_equal_the_cpus(card: Device, cpu: Device, format: str)
         first = "attention_listed" if has_wgmma(card) else "attention_listed_warp"
         kernel = f"{first}_{format}+attention_listed_join_{format}"
         check(one, run(card, "sparse_attention", one, kernel=kernel), run(cpu, "sparse_attention", one))
+
+
+def states_of(parts: Array, heads: int) -> tuple[Array, Array]:
+    """Values (T, H, LATENT) that heads found, and the logarithms of their sums of weights (T, H); -inf where
+    they saw no position. The largest score itself may be rounded either way.
+    """
+    sums, most, total = np.split(parts, [heads * LATENT, heads * (LATENT + 1)], axis=1)
+    with np.errstate(divide="ignore"):
+        weighed = most + np.log(total)
+    return sums.reshape(-1, heads, LATENT) / np.maximum(total, 1e-30)[..., None], weighed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", FORMATS_OF_TENSOR_CORES)
+@pytest.mark.parametrize("step", STEPS)
+def test_softmax_states_of_dealt_blocks_are_the_cpus(
+    card: Device, cpu: Device, format: str, step: str
+) -> None:
+    """Blocks are dealt at random: of a short past a rank may have none."""
+    heads, tokens = STEPS[step]
+    rng = generator(f"{format} {step} dealt")
+    for deal in ((1, 0), (2, 0), (2, 1), (3, 2)):
+        one = parts_case(rng, format, (heads, 1, ROW), tokens, deal, value=LATENT, turns=False, scale=0.07)
+        kernel = f"deal_blocks+attention_dealt_{format}+attention_dealt_join" if has_wgmma(card) else ""
+        found, weighed = states_of(run(card, "attention_parts", one, kernel=kernel), heads)
+        wanted, meant = states_of(run(cpu, "attention_parts", one), heads)
+        assert nmse(found, wanted) <= ROUNDED, one.name
+        np.testing.assert_allclose(weighed, meant, rtol=0.01, atol=0.05)

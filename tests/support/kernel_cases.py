@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attention_cases
+import context_cases
 import elementwise_cases
 import expert_cases
 import fused_cases
@@ -35,6 +36,7 @@ from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 
 CASES.update(attention_cases.CASES)
+CASES.update(context_cases.CASES)
 CASES.update(elementwise_cases.CASES)
 CASES.update(expert_cases.CASES)
 CASES.update(fused_cases.CASES)
@@ -280,6 +282,12 @@ WRONG: list[tuple[str, int, list[int] | list[list[int]]]] = [
     ("kv_write", 2, [0, 2, 1, 0]),
     ("kv_write", 3, [0, 15, 16, 4000]),
     ("kv_write", 3, [-1, 0, 0, 0]),
+    ("kv_write_part", 2, [0, 2, 1, 0]),
+    ("kv_write_part", 3, [-1, 0, 0, 0]),
+    ("attention_parts", 3, [9] * 14),
+    ("attention_parts", 4, [2**31 - 1] * 14),
+    ("attention_parts", 5, [[-1] * 48] * 2),
+    ("attention_parts", 5, [[2**20] * 48] * 2),
     ("attention", 3, [9] * 40),
     ("attention", 4, [2**31 - 1] * 40),
     ("attention", 4, [-5] * 40),

@@ -36,15 +36,21 @@ class Sharded:
     ranks: tuple[Roots, ...]
 
 
-def sharded(arch: str, format: str = "f32", shares: tuple[float, ...] = (1, 1), **options: object) -> Sharded:
-    """options: of the cache."""
+def sharded(
+    arch: str,
+    format: str = "f32",
+    shares: tuple[float, ...] = (1, 1),
+    blocks: bool = False,
+    **options: object,
+) -> Sharded:
+    """blocks: with context parallelism. options: of the cache."""
     cache = Cache(96, 2, block=16, **options)  # type: ignore[arg-type]
     weights = tiny.weights(arch, format)
     forward = tiny.build(arch, weights, cache)
     outputs = (
         ("tokens", "logits") if forward.causal else ("hidden",)
     )  # an engine has more, of the same layers
-    plan = sharding_of((forward.roots(output) for output in outputs), shares)
+    plan = sharding_of((forward.roots(output) for output in outputs), shares, blocks=blocks)
     plain: Roots = forward.roots("logits" if forward.causal else "hidden")
     for step in BEFORE:
         plain = step(plain, Context((), lambda node: ""))

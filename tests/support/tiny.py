@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import tiny_grown
@@ -147,7 +148,8 @@ def engine(  # type: ignore[no-untyped-def]
     wanted=None,
     batch: int = 64,
     lanes: int = 0,
+    **options: Any,
 ) -> Engine:
-    """An engine over a tiny model, which owns the devices."""
+    """An engine over a tiny model, which owns the devices. options: others of Engine."""
     made = build(arch, w, cache)
-    return Engine(made, cache, devices, Uploaded(w.tensors), wanted, batch=batch, lanes=lanes)
+    return Engine(made, cache, devices, Uploaded(w.tensors), wanted, batch=batch, lanes=lanes, **options)

@@ -114,6 +114,10 @@ def test_attention_sees_its_window(window: int, span: TokenSpan, seen: int, pair
     assert Attention(10, 7, window).cost(span) == PlanCost(10 * seen, Counter(f32=7 * pairs))
 
 
+def test_ranks_share_the_positions_of_a_cache_by_blocks() -> None:
+    assert Attention(10, 6, 0, ranks=2).cost(TokenSpan(1, 9)) == PlanCost(50, Counter(f32=30))
+
+
 @pytest.mark.parametrize(
     ("weight", "act", "kind"),
     [
