@@ -12,7 +12,7 @@ from attention_cases import Tokens
 from context_cases import parts_case
 from kernel_cases import check
 from latent_cases import past_of
-from one_step import Case, f32, generator, run
+from one_step import Case, f32, generator, plan_of, run
 
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime.device.device import Device
@@ -101,3 +101,20 @@ def test_softmax_states_of_dealt_blocks_are_the_cpus(
         wanted, meant = states_of(run(cpu, "attention_parts", one), heads)
         assert nmse(found, wanted) <= ROUNDED, one.name
         np.testing.assert_allclose(weighed, meant, rtol=0.01, atol=0.05)
+
+
+@pytest.mark.parametrize("format", FORMATS_OF_TENSOR_CORES)
+def test_which_dealt_blocks_tensor_cores_take(dry: Device, format: str) -> None:
+    """Rows of 576 numbers without caps; others have the portable kernel, and so has a cache of float32."""
+    rng = generator(f"{format} which")
+    tokens: Tokens = [(0, 130), (1, 3)]
+
+    def first(heads: int, row: int, value: int, kind: str, **args: float) -> str:
+        one = parts_case(rng, kind, (heads, 1, row), tokens, (2, 1), value=value, turns=False, **args)
+        return dry.kernels(plan_of("attention_parts", one, 0)[0], 0)[0]
+
+    dealt = f"deal_blocks+attention_dealt_{format}+attention_dealt_join"
+    assert first(16, ROW, LATENT, format) == first(128, ROW, LATENT, format) == dealt
+    assert first(16, ROW, LATENT, format, cap=5.0) == "attention_parts"
+    assert first(16, 96, 64, format) == "attention_parts"
+    assert first(16, ROW, LATENT, "f32") == "attention_parts"
