@@ -48,12 +48,17 @@ def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Opti
     return Optimized(assignment.roots, assignment, context.targets)
 
 
-def optimize_group(
-    group: str, roots: Roots, contexts: Sequence[Context], trace: Trace | None = None
+def optimize_ranks(
+    groups: Mapping[str, tuple[str, ...]],
+    roots: Roots,
+    contexts: Sequence[Context],
+    trace: Trace | None = None,
 ) -> Optimized:
-    """optimize() for each member of a group of devices; `trace` sees the first one's graph."""
-    members = tuple(optimize(roots, c, trace if not c.rank else None) for c in contexts)
-    return replace(members[0], group=group, members=members)
+    """optimize() for each rank of groups of devices; without groups, for the one context. groups: names of
+    their members. `trace` sees the first rank's graph.
+    """
+    ranks = tuple(optimize(roots, c, trace if not c.rank else None) for c in contexts)
+    return replace(ranks[0], groups=groups, ranks=ranks) if groups else ranks[0]
 
 
 def _order_of(optimized: Optimized) -> Ordered:
@@ -72,15 +77,15 @@ def compile(
     gated: bool = True,
 ) -> Plan:
     """The plan of one bucket. weights: the tensors of each device; states: offsets of its states,
-    by device. checked: of a group, whole values are kept to the end of the step. gated: a segment begins
+    by device. checked: of groups, whole values are kept to the end of the step. gated: a segment begins
     where a step waits for the host; False: the host has filled in all inputs before the step.
     """
     fused = [fuse_steps(own, bucket) for own in optimized.all]
-    if not optimized.members:
+    if not optimized.ranks:
         return _compiled(fused[0], bucket, weights, states, gated=gated)
     kept = whole_values([own.roots for own in fused]) if checked else [frozenset[Node]()] * len(fused)
     plans = [_compiled(own, bucket, weights, states, k) for own, k in zip(fused, kept, strict=True)]
-    return joined(optimized.group, plans)
+    return joined(optimized.groups, plans)
 
 
 def _compiled(
@@ -91,7 +96,7 @@ def _compiled(
     kept: Collection[Node] = (),
     gated: bool = True,
 ) -> Plan:
-    """The plan of one device."""
+    """The plan of one rank."""
     verify_graph(optimized.roots)
     ordered = _order_of(optimized)
     memory = assign(ordered.order, optimized, bucket, ordered.begins, kept, gated)

@@ -39,14 +39,16 @@ class GroupCheck:
     """The check of one plan."""
 
     def __init__(self, plan: Plan, buffers: Mapping[tuple[str, str], Buffer]) -> None:
-        self._group, self._buffers = plan.segments[0].device, buffers
-        self._segments = [[(m.device, dict(_kept(m))) for m in s.members] for s in plan.segments]
+        self._buffers = buffers
+        self._segments = [
+            (s.device, [(m.device, dict(_kept(m))) for m in s.members]) for s in plan.segments if s.members
+        ]
 
     def check(self, counts: Array) -> None:
         """Raises DeviceError with the first op whose results differ between the members. counts: those of the
         step block that ran.
         """
-        for members in self._segments:
+        for group, members in self._segments:
             (first, wanted), *others = members
             images = {device: self._read(device, kept) for device, kept in members}
             for key, value in wanted.items():
@@ -58,7 +60,7 @@ class GroupCheck:
                         mine, images[device][its.buffer][its.offset : its.offset + size]
                     ):
                         raise DeviceError(
-                            f"{self._group}: {key[1]} of {key[0]} has other bits on {device} than on "
+                            f"{group}: {key[1]} of {key[0]} has other bits on {device} than on "
                             f"{first}; the values before it are the same"
                         )
 

@@ -22,6 +22,7 @@ from satchel.runtime.net.device import NetBackend, NetDevice
 from satchel.runtime.placement.options import GROUP, PlacementOptions
 
 Open = Callable[[Backend, int], Device]
+ROOM = 1.1  # bytes of a group's member, over its share: what is whole on every member
 DRIVER = 256 << 20  # bytes that a driver takes: 237 to 290 MB on an H200, for any model
 
 
@@ -79,7 +80,7 @@ def open_devices(placement_options: PlacementOptions, open: Open) -> Opened:
         elif placement_options.layers != 0:
             _open_found(open, made, notes, placement_options.lost)
             notes += _without_gpu(made, placement_options)
-        if made and all(apart(device) for device in made) and not placement_options.grouped:
+        if made and all(apart(device) for device in made):
             made.append(_open("cpu", open))
         if not made:
             made.append(_open("auto", open))
@@ -112,7 +113,7 @@ def _open_group(name: str, placement_options: PlacementOptions, open: Open) -> G
     try:
         for member in name.split(GROUP):
             members.append(_open(member, open))
-        return GroupDevice(members, placement_options.split)
+        return GroupDevice(members, placement_options.member_split)
     except BaseException:
         for device in members:
             device.close()
@@ -169,7 +170,11 @@ def apart(device: Device) -> bool:
 
 
 def driver_bytes(device: Device) -> int:
-    """Memory that a driver takes once a device works: local memory of kernels, graphs, staging buffers."""
+    """Memory that a driver takes once a device works: local memory of kernels, graphs, staging buffers. Of a
+    group, that of all members.
+    """
+    if isinstance(device, GroupDevice):
+        return sum(map(driver_bytes, device.members))
     if isinstance(device, NetDevice):
         return device.driver
     return 0 if device.info().flags & (HOST_MEMORY | TEST_ONLY) else DRIVER
@@ -177,8 +182,15 @@ def driver_bytes(device: Device) -> int:
 
 def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
     """Memory on a device that a model may take: the free memory within the budget, and on the host within the
-    limits of the control groups; of that, its part where several engines divide it.
+    limits of the control groups; of that, its part where several engines divide it. Of a group, as much as
+    its members have room for together when each takes its share.
     """
+    if isinstance(device, GroupDevice):
+        shares = device.shares or (1.0,) * len(device.members)
+        most = (
+            free_bytes(d, placement_options) / s for d, s in zip(device.members, shares, strict=True) if s
+        )
+        return int(min(most) * sum(shares) / ROOM)
     free = device.info().memory_free
     if apart(device):
         own = free // placement_options.sharers
