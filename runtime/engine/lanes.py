@@ -141,6 +141,8 @@ class LaneProgram(Program):
                 self._own[target, buffer].write(at, value)
         exec.run(self._pointer, self._sizes[i])
         exec.wait()  # a failed run is known before anything of it goes on
+        if self._check is not None:
+            self._check.check([i], self.counts)
         for t in self._leaving[i]:
             if (value := self._crossing(t)).size:
                 self._own[t.source, t.source_at[0]].read_into(t.source_at[1], value)

@@ -314,7 +314,7 @@ class Program:
             with self._timed(device) if self._single is None else nullcontext():
                 exec.wait()
         if self._check is not None:
-            self._check.check(self.counts)
+            self._check.check(range(len(self._execs)), self.counts)
         self._out.read_into(self.plan.output.offset if offset is None else offset, out)
         return out
 

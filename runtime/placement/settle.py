@@ -40,9 +40,7 @@ from satchel.runtime.weights.sharded import has_pieces, piece_places
 from satchel.runtime.weights.streamed import Streamed
 
 TRIES = 4
-ROOMY = (
-    1.5  # bytes free on a group, over those of weights and cache, where there is no need to count the rest
-)
+ROOMY = 1.5  # bytes free on a group, over those of weights and cache, from which on the rest is not counted
 SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that plans do not share
 Measure = Callable[[Device], Speed]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from satchel.runtime.graph import LEAVES, Node, Roots, toposort
-from satchel.runtime.ops.op import OPS
+from satchel.runtime.ops.op import op_of
 
 
 def whole_values(members: Sequence[Roots]) -> tuple[frozenset[Node], ...]:
@@ -25,7 +25,9 @@ def whole_values(members: Sequence[Roots]) -> tuple[frozenset[Node], ...]:
             if node.op in LEAVES:
                 fits = node.op not in ("weight", "const") or _content(node) in common
             else:
-                fits = OPS[node.op].meets is not None or all(source in whole for source in node.src)
+                made_by = op_of(node)  # None of a copy between devices
+                meets = made_by is not None and made_by.meets is not None
+                fits = meets or all(source in whole for source in node.src)
             if fits:
                 whole.add(node)
         found.append(frozenset(node for node in whole if node.op not in LEAVES))

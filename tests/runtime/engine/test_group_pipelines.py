@@ -6,7 +6,7 @@ the loss of a member leaves the others; and placement gives whole layers to grou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.generate_request import GenerateRequest
+from satchel.runtime.engine.group_check import GroupCheck, _kept
 from satchel.runtime.engine.service import Service
 from satchel.runtime.grammar import Regex
 from satchel.runtime.graph import Node
@@ -145,6 +146,23 @@ def test_every_member_of_the_last_stage_has_the_same_bits() -> None:
             buffer.read_into(0, out)
             bits.add(out.tobytes())
         assert len(bits) == 1
+
+
+def test_the_check_of_groups_compares_the_members_of_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATCHEL_GROUP_CHECK", "1")
+    with closing(engine_on("llama", "q8_0", 2, 0, 2)) as engine:
+        checked, check = list[int](), GroupCheck.check
+
+        def noted(self: GroupCheck, numbers: Iterable[int], counts: np.ndarray) -> None:
+            checked.extend(numbers := list(numbers))
+            check(self, numbers, counts)
+
+        monkeypatch.setattr(GroupCheck, "check", noted)
+        engine.logits([BatchEntry(0, IDS)])
+        assert checked == [0, 1, 2]
+        second = engine.program(5, 5, "logits").plan.segments[2]
+        keys = [set(dict(_kept(member))) for member in second.members]
+        assert keys[0] == keys[1] and len(keys[0]) > 5  # whole values that are compared
 
 
 def test_ranks_that_could_not_run_in_step_are_refused() -> None:
