@@ -180,18 +180,15 @@ def group_facts(run: DryRun) -> list[dict[str, Any]]:
     return facts
 
 
-def show_group(group: dict[str, Any], alone: bool) -> None:
-    """The members of a group, what they meet for in a step, and which matrices each of them has whole. alone:
-    the whole model is there.
-    """
-    where = "" if alone else f"{group['name']}: in "
+def show_group(group: dict[str, Any]) -> None:
+    """The members of a group, what they meet for in a step, and which matrices each of them has whole."""
     by = f"; {group['library']} adds up long prompts" if group["library"] else ""
     share = group["reduce_share"]
     part = "" if share is None else f", {100 * share:.0f} % of the time of a step of one token"
     lines = [
         f"{group['name']}: {group['members']} members divide each layer; they meet over {group['link']}{by}",
-        f"{where}a step: {group['reduces']} all-reduces, {group['reduce_bytes']:,} bytes a token in "
-        f"all{part}; gathers of {group['gather_bytes']:,} bytes a sampled token",
+        f"a step: {group['reduces']} all-reduces, {group['reduce_bytes']:,} bytes a token in all{part}; "
+        f"gathers of {group['gather_bytes']:,} bytes a sampled token",
         f"{group['divided']:.1f} % of the matrices' bytes are divided",
     ]
     lines += [f"whole on each member: {name}: {why}" for name, why in group["whole"].items()]
@@ -255,7 +252,7 @@ def show(facts: dict[str, Any]) -> None:
         table.add_row(plain(name), *amounts, "yes" if d["fits"] else "no")
     console.print(table)
     for group in facts["groups"]:
-        show_group(group, len(facts["devices"]) == group["members"])
+        show_group(group)
     show_placement(facts)
     for d in facts["devices"]:
         if d["packed_bytes"]:
