@@ -100,6 +100,13 @@ class DeviceTransfer:
     # Segment before which the source is read early, because its device begins other work then; -1: on demand.
     before: int = -1
     picks: str = ""  # label of the layer whose expert ids (int32) the value holds; "": any other value
+    # Of a value that goes to a group: its other members, and its place there.
+    also: tuple[tuple[str, tuple[str, int]], ...] = ()
+
+    @property
+    def targets(self) -> tuple[tuple[str, tuple[str, int]], ...]:
+        """Every device that gets the value, and its place there."""
+        return ((self.target, self.target_at), *self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +176,8 @@ class Plan:
             sizes = ", ".join(f"{b.name} {b.size:,} B" for b in segment.buffers if b.size)
             yield f"segment on {segment.device}: {len(segment.steps)} steps; {sizes}"
             for t in segment.transfers:
-                yield f"      copy {t.source} -> {t.target}: {t.stride} B per row"
+                targets = ", ".join(device for device, _ in t.targets)
+                yield f"      copy {t.source} -> {targets}: {t.stride} B per row"
             for step in segment.steps:
                 args = f" {step.args}" if step.args else ""
                 yield f"{number:5d} {step.label:<8} {step.out} = {step.op}({', '.join(step.inputs)}){args}"

@@ -108,7 +108,7 @@ def collect(run: DryRun, bucket: int, passes: bool) -> dict[str, Any]:
         "fits": all(share.fits for share in shares),
         "moved": list(run.optimized.assignment.moved),
         **placement_facts(run),
-        **group_facts(run),
+        "groups": group_facts(run),
     }
     if bucket:
         made = run.plan(bucket)
@@ -160,23 +160,24 @@ def placement_facts(run: DryRun) -> dict[str, Any]:
     }
 
 
-def group_facts(run: DryRun) -> dict[str, Any]:
-    """How a group of devices divides the model; {} where there is none."""
+def group_facts(run: DryRun) -> list[dict[str, Any]]:
+    """How each group of devices divides the layers that it has."""
     from satchel.runtime.device.group import GroupDevice
     from satchel.runtime.placement.collectives import collective_speed
     from satchel.runtime.shard.report import report
 
-    group = run.devices[0]
-    if run.sharding is None or not isinstance(group, GroupDevice):
-        return {}
-    found = report(run.optimized, run.sharding)
-    share, library, predicted = None, group.group_info().library, run.predicted()
-    if predicted is not None:
-        speed = collective_speed(group)
-        library = speed.library
-        share = min(1.0, speed.seconds(found.reduces, found.reduce_bytes) / predicted.decode)
-    about = {"link": group.group_info().link, "library": library, "reduce_share": share}
-    return {"group": found._asdict() | about}
+    devices = {d.name: d for d in run.devices if isinstance(d, GroupDevice)}
+    facts, predicted = list[dict[str, Any]](), run.predicted() if devices else None
+    for found in report(run.optimized, run.division) if run.division else ():
+        group, share = devices[found.name], None
+        link, library = group.group_info().link, group.group_info().library
+        if predicted is not None:
+            speed = collective_speed(group)
+            library = speed.library
+            share = min(1.0, speed.seconds(found.reduces, found.reduce_bytes) / predicted.decode)
+        about = {"link": link, "library": library, "reduce_share": share}
+        facts.append(found._asdict() | about)
+    return facts
 
 
 def show_group(group: dict[str, Any]) -> None:
@@ -203,8 +204,9 @@ def show_group(group: dict[str, Any]) -> None:
 def show_placement(facts: dict[str, Any]) -> None:
     """The layers of each device, and the predicted speed."""
     console, placed = out(), facts["placement"]
-    if len(facts["devices"]) > 1:
-        for name in dict.fromkeys((*placed["layers"], placed["output"], placed["embed"])):
+    names = dict.fromkeys((*placed["layers"], placed["output"], placed["embed"]))
+    if len(names) > 1 or (len(facts["devices"]) > 1 and not facts["groups"]):
+        for name in names:
             mine = [i for i, device in enumerate(placed["layers"]) if device == name]
             parts = [f"layers {spans(mine)}"] if mine else []
             parts += ["the head"] * (placed["output"] == name) + ["the embeddings"] * (
@@ -254,11 +256,9 @@ def show(facts: dict[str, Any]) -> None:
         name = f"{d['device']} ({d['name']}, {d['variant']}, {d['threads']} threads)"
         table.add_row(plain(name), *amounts, "yes" if d["fits"] else "no")
     console.print(table)
-    if "group" in facts:
-        show_group(facts["group"])
-        show_predicted(facts)
-    else:
-        show_placement(facts)
+    for group in facts["groups"]:
+        show_group(group)
+    show_placement(facts)
     for d in facts["devices"]:
         if d["packed_bytes"]:
             own = (

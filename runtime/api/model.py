@@ -236,7 +236,7 @@ class Model(Recovering, Readings, Resource):
             activations=o.activations,
             host_cache=o.host_cache,
             source=str(self.path),
-            room=cache_room(self.devices[0], self.placement_options),
+            room=cache_room(self.devices, self.placement_options),
         )
         self.devices = used_of(self.devices, self.engine.devices)
         self.device = self.devices[0]

@@ -419,8 +419,8 @@ class Options:
             object.__setattr__(self, name, (given,) if isinstance(given, Loadable) else tuple(given))
         check_options(self)
         devices, split = self._devices, read_split(self.tensor_split)
-        if split and devices and len(split) != sum(len(name.split(GROUP)) for name in devices):
-            count = sum(len(name.split(GROUP)) for name in devices)
+        count = len(devices[0].split(GROUP)) if len(devices) == 1 else len(devices)
+        if split and devices and len(split) != count:
             raise RequestError(
                 f"tensor_split has {len(split)} numbers for {count} devices: give one for each"
             )
@@ -467,10 +467,6 @@ class Options:
     def refused_with_groups(self) -> list[str]:
         """Names of the given options that a group of devices cannot have."""
         refused = {
-            "override_tensor": bool(self.override_tensor),
-            "gpu_layers": read_layers(self.gpu_layers) not in (None, -1),
-            "kv_offload": not self.kv_offload,
-            "stream_weights": self.stream_weights == "on",
             "prefetch_weights": self.prefetch_weights == "on",
             "expert_cache": str(self.expert_cache) not in ("auto", "off"),
         }
@@ -480,8 +476,8 @@ class Options:
         """Raises RequestError for options that a group of devices cannot have."""
         if wrong := self.refused_with_groups():
             raise RequestError(
-                f"{wrong[0]}: not supported with a group of devices, which holds the whole model "
-                "(split_mode='tensor'); leave it out, or take split_mode='layer'"
+                f"{wrong[0]}: not supported with a group of devices (split_mode='tensor'): leave it out, or "
+                "take split_mode='layer'"
             )
 
     def _check_far(self) -> None:
@@ -512,6 +508,8 @@ class Options:
         weights to it is off.
         """
         far = any(SLASH in device for device in self._devices)
+        one_group = self.split_mode == "tensor" if not self._devices else GROUP in self._devices[0]
+        one_group, shares = one_group and len(self._devices) < 2, read_split(self.tensor_split)
         return PlacementOptions(
             self._devices,
             read_layers(self.gpu_layers),
@@ -520,7 +518,8 @@ class Options:
             self.kv_offload,
             self.stream_weights,
             "off" if far else self.prefetch_weights,
-            split=read_split(self.tensor_split),
+            split=() if one_group else shares,
+            member_split=shares if one_group else (),
             mode=self.split_mode,
             key=self.device_key,
             sharers=self.sharers,

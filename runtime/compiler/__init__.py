@@ -49,12 +49,17 @@ def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Opti
     return Optimized(assignment.roots, assignment, context.targets)
 
 
-def optimize_group(
-    group: str, roots: Roots, contexts: Sequence[Context], trace: Trace | None = None
+def optimize_ranks(
+    groups: Mapping[str, tuple[str, ...]],
+    roots: Roots,
+    contexts: Sequence[Context],
+    trace: Trace | None = None,
 ) -> Optimized:
-    """optimize() for each member of a group of devices; `trace` sees the first one's graph."""
-    members = tuple(optimize(roots, c, trace if not c.rank else None) for c in contexts)
-    return replace(members[0], group=group, members=members)
+    """optimize() for each rank of groups of devices; without groups, for the one context. groups: names of
+    their members. `trace` sees the first rank's graph.
+    """
+    ranks = tuple(optimize(roots, c, trace if not c.rank else None) for c in contexts)
+    return replace(ranks[0], groups=groups, ranks=ranks) if groups else ranks[0]
 
 
 def _order_of(optimized: Optimized) -> Ordered:
@@ -73,18 +78,29 @@ def compile(
     gated: bool = True,
 ) -> Plan:
     """The plan of one bucket. weights: the tensors of each device; states: offsets of its states,
-    by device. checked: of a group, whole values are kept to the end of the step. gated: a segment begins
+    by device. checked: of groups, whole values are kept to the end of the step. gated: a segment begins
     where a step waits for the host; False: the host has filled in all inputs before the step.
     """
-    members, least = optimized.all, least_tokens()
-    if optimized.members and 0 < least <= bucket.tokens:
-        members = tuple(divide_rows(own, bucket, len(members)) for own in members)
-    fused = [fuse_steps(own, bucket) for own in members]
-    if not optimized.members:
+    fused = [fuse_steps(own, bucket) for own in _by_rows(optimized, bucket)]
+    if not optimized.ranks:
         return _compiled(fused[0], bucket, weights, states, gated=gated)
-    kept = whole_values([own.roots for own in fused]) if checked else [frozenset[Node]()] * len(fused)
+    kept = _whole(optimized, fused) if checked else [frozenset[Node]()] * len(fused)
     plans = [_compiled(own, bucket, weights, states, k) for own, k in zip(fused, kept, strict=True)]
-    return joined(optimized.group, plans)
+    return joined(optimized.groups, plans)
+
+
+def _whole(optimized: Optimized, ranks: Sequence[Optimized]) -> tuple[frozenset[Node], ...]:
+    """The whole values of each rank's graph."""
+    device = {node: name for own in ranks for node, name in own.assignment.device.items()}
+    return whole_values([own.roots for own in ranks], lambda node: optimized.stage(device[node]))
+
+
+def _by_rows(optimized: Optimized, bucket: Bucket) -> tuple[Optimized, ...]:
+    """The graphs of ranks. In long steps each group divides the rows of its own layers."""
+    ranks, least = optimized.all, least_tokens()
+    for members in optimized.groups.values() if 0 < least <= bucket.tokens else ():
+        ranks = tuple(divide_rows(own, bucket, members) for own in ranks)
+    return ranks
 
 
 def _compiled(
@@ -95,7 +111,7 @@ def _compiled(
     kept: Collection[Node] = (),
     gated: bool = True,
 ) -> Plan:
-    """The plan of one device."""
+    """The plan of one rank."""
     verify_graph(optimized.roots)
     ordered = _order_of(optimized)
     memory = assign(ordered.order, optimized, bucket, ordered.begins, kept, gated)

@@ -73,9 +73,9 @@ def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
     """
     devices = {device.name: device for device in model.devices}
     engine = model.engine
-    if engine.group is not None:
+    if engine.groups:
         raise RequestError(
-            f"the check runs single steps, which {engine.group.name}, a group, cannot: take one device"
+            f"the check runs single steps, which {', '.join(engine.groups)}, a group, cannot: take one device"
         )
 
     def raw(name: str) -> Array:

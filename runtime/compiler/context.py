@@ -8,7 +8,7 @@ from typing import Protocol
 
 from satchel.runtime.graph import Node
 from satchel.runtime.plan import ONE, Bucket
-from satchel.runtime.shard.sharding import Sharding
+from satchel.runtime.shard.division import Division
 
 
 class CompileTarget(Protocol):
@@ -42,9 +42,18 @@ class Context:
     long: int = 0  # tokens from which on a prompt takes the expanded form of MLA; 0: never
     # Number of experts that a second device caches, by layer label.
     expert_cache: Mapping[str, int] = field(default_factory=dict)
-    # How the model is divided among the devices of a group, and which of them this graph is for.
-    sharding: Sharding | None = None
+    # How groups of devices divide the model, and the rank that this graph is for.
+    division: Division | None = None
     rank: int = 0
+    # Devices that are members of groups: no node goes there, or leaves, but as wanted.
+    members: Collection[str] = ()
 
     def target(self, name: str) -> CompileTarget:
         return next(t for t in self.targets if t.name == name)
+
+    def order(self, name: str) -> tuple[CompileTarget, ...]:
+        """The devices to try for a node that is wanted on this one. No other device has the part of a group's
+        member.
+        """
+        others = (t for t in self.targets if t.name != name and t.name not in self.members)
+        return (self.target(name), *(() if name in self.members else others))

@@ -275,8 +275,8 @@ def state_layout(optimized: Optimized) -> dict[str, dict[str, int]]:
     """Byte offset of each state in the state buffer of its device, by device; the entry "" is the buffer's
     size.
     """
-    if optimized.members:
-        return {name: layout for m in optimized.members for name, layout in state_layout(m).items()}
+    if optimized.ranks:
+        return {name: layout for own in optimized.ranks for name, layout in state_layout(own).items()}
     assignment, any_bucket = optimized.assignment, Bucket(1, 1)
     layouts: dict[str, dict[str, int]] = {name: {"": 0} for name in dict.fromkeys(assignment.device.values())}
     for node in leaves(optimized.roots, "state"):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from satchel.runtime.compiler.context import CompileTarget
 from satchel.runtime.graph import Node, Roots
+
+NO_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,16 @@ class Optimized:
     roots: Roots
     assignment: DeviceAssignment
     targets: tuple[CompileTarget, ...]
-    # Of a group of devices: its name, and the graph of each member, of which the one above is the first's.
-    group: str = ""
-    members: tuple[Optimized, ...] = ()
+    # Of groups of devices: the names of each one's members, and the graph of each rank, of which the one
+    # above is the first's.
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NO_GROUPS)
+    ranks: tuple[Optimized, ...] = ()
 
     @property
     def all(self) -> tuple[Optimized, ...]:
-        """The graphs of single devices that it stands for."""
-        return self.members or (self,)
+        """The graphs of single ranks that it stands for."""
+        return self.ranks or (self,)
+
+    def stage(self, device: str) -> str:
+        """The group that a device is a member of, or the device."""
+        return next((name for name, members in self.groups.items() if device in members), device)

@@ -49,8 +49,7 @@ def _homes(order: list[Node], context: Context, moved: dict[str, None]) -> dict[
     for name, nodes in users.items():
         if name not in homes:
             wanted = context.wanted(nodes[0])
-            names = [wanted, *(t.name for t in context.targets if t.name != wanted)]
-            able = (n for n in names if not any(context.target(n).refusal(node) for node in nodes))
+            able = (t.name for t in context.order(wanted) if not any(t.refusal(node) for node in nodes))
             homes[name] = next(able, wanted)
         refused = (n for n in nodes if homes[name] != context.wanted(n))
         for node in refused if name not in context.homes else ():
@@ -78,7 +77,7 @@ def _decompose(roots: Roots, context: Context) -> Roots:
 
 def _choose(node: Node, context: Context, moved: dict[str, None]) -> str:
     wanted = context.wanted(node)
-    order = [context.target(wanted), *(t for t in context.targets if t.name != wanted)]
+    order = context.order(wanted)
     for target in order:
         if not target.refusal(node):
             # A quantize that moves with its product is not worth a report.

@@ -3,15 +3,17 @@ all-reduce and the products that read it, each member computes its own rows alon
 reduce_scatter, the residual stream stays divided by rows, and the normed rows are gathered.
 
 A value is divided by rows where each of its readers is computed by rows too, is a norm's reader, or reads it
-once a step (gather_rows before the last layer's end). Everything else stays as it is, so a graph that has no
-such value is left alone. Whole values have the bits that they have without the pass, unless a device rounds
-the gathered rows.
+once a step (gather_rows before the last layer's end, the copy to the next stage of a pipeline). Everything
+else stays as it is, so a graph that has no such value is left alone. Whole values have the bits that they
+have without the pass, unless a device rounds the gathered rows.
+
+What crosses between the stages of a pipeline is whole, so the pass runs for each of its groups by itself.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from satchel.runtime import ops
@@ -24,7 +26,7 @@ NAME = "SATCHEL_GROUP_SEQUENCE"  # 0: never; 1: in steps of LEAST tokens and mor
 LEAST = 1024
 NORMS = frozenset({"rms_norm", "layer_norm"})
 BY_ROWS = NORMS | {"rms_norm_add", "add", "mul"}
-ONCE = frozenset({"gather_rows"})  # readers of a whole residual stream, of which a step has few
+ONCE = frozenset({"gather_rows", "copy"})  # readers of a whole residual stream, of which a step has few
 
 
 def least_tokens() -> int:
@@ -34,14 +36,15 @@ def least_tokens() -> int:
     return LEAST if number == 1 else number
 
 
-def divide_rows(optimized: Optimized, bucket: Bucket, ranks: int) -> Optimized:
-    """The member's graph for this bucket, with rows divided among so many ranks; the same graph where its
-    device lacks the collectives.
+def divide_rows(optimized: Optimized, bucket: Bucket, members: Collection[str]) -> Optimized:
+    """The member's graph for this bucket, with the rows of what is on a group divided among its members; the
+    same graph where its device lacks the collectives. members: their names.
     """
-    found = divided(optimized.roots)
+    device = optimized.assignment.device
+    found = divided(optimized.roots, lambda node: device[node] in members)
     if not found:
         return optimized
-    work = _Rows(optimized, bucket, ranks, found)
+    work = _Rows(optimized, bucket, len(members), found)
     roots = tuple(work.whole(root) for root in optimized.roots)
     if work.refused:
         return optimized
@@ -49,8 +52,8 @@ def divide_rows(optimized: Optimized, bucket: Bucket, ranks: int) -> Optimized:
     return replace(optimized, roots=roots, assignment=assignment)
 
 
-def divided(roots: Roots) -> frozenset[Node]:
-    """The values that are divided by rows."""
+def divided(roots: Roots, here: Callable[[Node], bool] = lambda node: True) -> frozenset[Node]:
+    """The values that are divided by rows. here: whether a node is on the group."""
     order = toposort(roots)
     readers: dict[Node, list[Node]] = {}
     for node in order:
@@ -60,7 +63,7 @@ def divided(roots: Roots) -> frozenset[Node]:
     while True:
         found = set[Node]()
         for node in order:
-            if node not in banned and _can(node, found):
+            if node not in banned and _can(node, found) and here(node):
                 found.add(node)
         spilled = {n for n in found if n.op not in NORMS and _spilled(n, readers.get(n, ()), found, roots)}
         if not spilled:
@@ -81,7 +84,11 @@ def _can(node: Node, found: Collection[Node]) -> bool:
 def _spilled(node: Node, readers: Collection[Node], found: Collection[Node], roots: Roots) -> bool:
     """Whether all rows of a divided value are needed in each layer, or no reader takes its own rows alone."""
     by_rows = [r for r in readers if _reads_rows(r, node, found)]
-    return node in roots or not by_rows or any(r.op not in ONCE for r in readers if r not in by_rows)
+    # The end of a stage is copied alone. It is divided where it carries on a divided stream, which would be
+    # needed whole otherwise.
+    ends = any(s in found for s in node.src) and all(r.op == "copy" for r in readers)
+    kept = bool(by_rows) or ends
+    return node in roots or not kept or any(r.op not in ONCE for r in readers if r not in by_rows)
 
 
 def _reads_rows(reader: Node, source: Node, found: Collection[Node]) -> bool:

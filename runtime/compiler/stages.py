@@ -1,5 +1,6 @@
-"""Stages: the devices of a pipeline, in the order in which a step passes them. A graph is a pipeline where
-each device has one stretch of layers; a step may come back to the first device for the head.
+"""Stages: the devices of a pipeline, groups of devices among them, in the order in which a step passes them.
+A graph is a pipeline where each has one stretch of layers; a step may come back to the first one for the
+head.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ def host_ids(roots: Roots) -> Roots:
 
 
 def stages(optimized: Optimized) -> tuple[str, ...]:
-    """The devices of a pipeline; () for a graph on one device or on a group, and for one that passes a device
-    more often, as where experts lie apart.
+    """The devices of a pipeline, a group by its own name; () for a graph on one device or on one group, and
+    for one that passes a device more often, as where experts lie apart.
     """
     device = optimized.assignment.device
-    if optimized.members or optimized.assignment.streamed or len(set(device.values())) < 2:
+    if optimized.assignment.streamed or len(set(device.values())) < 2:
         return ()
     order = hoist(toposort(optimized.roots), device)
     turns = [name for name, _ in groupby(device[n] for n in order if _computes(n))]
     passed = tuple(dict.fromkeys(turns))
-    return passed if turns in ([*passed], [*passed, passed[0]]) else ()
+    once = turns in ([*passed], [*passed, passed[0]])
+    return tuple(map(optimized.stage, passed)) if once else ()
 
 
 def _computes(node: Node) -> bool:

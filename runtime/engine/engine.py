@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from satchel.errors import RequestError
-from satchel.runtime.compiler import compile, optimize, optimize_group
-from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler import compile
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.optimized import Optimized
@@ -28,7 +27,7 @@ from satchel.runtime.engine.host_sampling import Sampled, token_of, undrawn
 from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
 from satchel.runtime.engine.lanes import LaneProgram, StageThreads
 from satchel.runtime.engine.program import DeviceMemory, Program
-from satchel.runtime.engine.sharded import UNDIVIDED, CacheRoom, GroupStates, shard_model
+from satchel.runtime.engine.sharded import UNDIVIDED, CacheRoom, DividedStates, divided_model
 from satchel.runtime.engine.states import States
 from satchel.runtime.engine.step_rows import StepRows
 from satchel.runtime.engine.watchdog import Pulse
@@ -39,9 +38,8 @@ from satchel.runtime.layers.arch import SEGMENT_IDS, WITH_ADAPTERS, Cache, Forwa
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.sampling import NONE
 from satchel.runtime.sampling.record import record
-from satchel.runtime.shard.sharding import Sharding
-from satchel.runtime.weights.packing import of_device, packable
-from satchel.runtime.weights.residency import Residency, Targets
+from satchel.runtime.weights.packing import of_device
+from satchel.runtime.weights.residency import Residency
 
 MAX_TOKENS = 512
 LONG = 384  # tokens of one sequence in a step from which on keys and values are made of latents
@@ -102,13 +100,15 @@ def _works_apart(devices: Sequence[Device]) -> bool:
 
 
 class Engine:
-    """A model on its devices. residency: how its weights reach them. wanted: the device on which a node of
-    the graph is to run, the first where it is not given. host_cache: bytes of host memory for blocks of the
-    KV cache that its own memory has no room for. source: the model's name in errors, its file's path.
-    lanes: steps that may be under way on a pipeline; 0: as many as it has stages. room: whether a group
-    divides its caches by blocks.
+    """A model on its devices, of which some may be groups. residency: how its weights reach them. wanted: the
+    device or group on which a node of the graph is to run, the first where it is not given. host_cache: bytes
+    of host memory for blocks of the KV cache that its own memory has no room for. source: the model's name in
+    errors, its file's path. lanes: steps that may be under way on a pipeline; 0: as many as it has stages.
+    room: whether groups divide their caches by blocks.
 
     stages: the devices of a pipeline in order; () where the model is on one device, or passes one repeatedly.
+    groups: the groups of devices that have a part of the model, by name.
+    division: how these divide it; None where no device is a group.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class Engine:
         room: CacheRoom = UNDIVIDED,
     ) -> None:
         self.forward, self.cache, self.batch, self.residency = forward, cache, batch, residency
-        self.sharding: Sharding | None = None  # of a group of devices
         self.timing, self.pulse, self.source = Timing(), Pulse(), source
         self._lengths = [0] * cache.slots
         self._rows = StepRows.of(())  # those of the last step
-        self.group = devices[0] if isinstance(devices[0], GroupDevice) else None
-        targets, self._contexts = self._targets(devices, wanted, activations, room)
+        home = wanted or (lambda node: devices[0].name)
+        self._divided = divided_model(devices, forward, residency, home, activations, room)
+        targets, self._contexts, self.division = self._divided
         self._optimized: dict[tuple[str, int, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
         deterministic = any(d.deterministic for d in devices)
@@ -153,49 +153,30 @@ class Engine:
         self._states = state_layout(tokens)
         on = {name: m.assignment.device for m in tokens.all for name in m.assignment.device.values()}
         used = [d for device in devices for d in members_of(device) if d.name in on]
+        known = set(self.division.shardings if self.division else ())
+        self.groups = {d.name: d for d in devices if isinstance(d, GroupDevice) and d.name in known}
         self.packed = {d.name: of_device(targets[d.name].packed, on[d.name], d.name) for d in used}
         self._weights = residency.load(used, self.packed)
         self._memory = {d.name: DeviceMemory(d, self._states[d.name][""]) for d in used}
         self._programs: dict[tuple[Bucket, str], Program] = {}
-        self.overlaps = _works_apart(used if self.group is None else [self.group])
-        self._threads = StageThreads(self._memory) if self.stages else None
+        self.overlaps = _works_apart([self.device_of(name) for name in self.devices])
+        self._threads = StageThreads(self._by_stage()) if self.stages else None
         self.lanes = (lanes or len(self.stages)) if self.stages else 1
         self.weighs_lanes = not lanes  # whether fewer are used where that is faster
         self.states = self._all_states(tokens)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.assignment.moved
 
-    def _targets(
-        self,
-        devices: Sequence[Device],
-        wanted: Callable[[Node], str] | None,
-        activations: int,
-        room: CacheRoom,
-    ) -> tuple[Targets, tuple[Context, ...]]:
-        """The devices as the compiler sees them, and what the passes know: for each member of a group."""
-        if self.group is not None:
-            made = shard_model(self.group, self.forward, self.residency, activations, room)
-            self.sharding = made.sharding
-            return made.targets, made.contexts
-        targets = self.residency.targets(devices, packable(self.forward))
-        context = Context(
-            tuple(targets.values()),
-            wanted or (lambda node: devices[0].name),
-            activations or self.forward.activations,
-            demanded=activations > 0,
-        )
-        return targets, (context,)
+    def _by_stage(self) -> dict[str, DeviceMemory]:
+        """The memory of each device, of a group the first member's."""
+        return {name: self._memory[members_of(self.device_of(name))[0].name] for name in self.devices}
 
     def _all_states(self, tokens: Optimized) -> States:
-        held = {name: m.state for name, m in self._memory.items()}
-        if self.group is None or self.sharding is None:
+        held, division = {name: m.state for name, m in self._memory.items()}, self.division
+        if division is None:
             return States(held, tokens.roots, self._states, self.cache, self._threads)
-        ranks = [
-            States(held, m.roots, {d.name: self._states[d.name]}, self.cache)
-            for d, m in zip(self.group.members, tokens.members, strict=True)
-        ]
-        roots = [m.roots for m in tokens.members]
-        return GroupStates(ranks, roots, self.forward.roots("tokens"), self.sharding, self.cache)
+        whole = self.forward.roots("tokens")
+        return DividedStates(held, tokens.ranks, whole, self._states, division, self.cache, self._threads)
 
     def optimized(self, output: str, tokens: int = 1) -> Optimized:
         """The graph of an output of Forward.roots() after the passes, for buckets of so many tokens;
@@ -207,11 +188,7 @@ class Engine:
             contexts = [replace(self.residency.context(c, tokens), long=long) for c in self._contexts]
             roots = self.forward.roots(output)
             roots = host_ids(roots) if self.stages else roots
-            self._optimized[key] = (
-                optimize(roots, contexts[0])
-                if self.group is None
-                else optimize_group(self.group.name, roots, contexts)
-            )
+            self._optimized[key] = self._divided.optimized(roots, contexts)
         return self._optimized[key]
 
     def plan(self, bucket: Bucket, output: str = "tokens") -> Plan:
@@ -253,19 +230,18 @@ class Engine:
         weights = self.residency.steps(plan.bucket.tokens, self._weights)
         if self._threads is not None:
             self._threads.quiet()
-            return LaneProgram(plan, self._memory, weights, first, self._threads)
-        return Program(plan, self._memory, weights, first, self.group)
+            return LaneProgram(plan, self._memory, weights, first, self.groups, self._threads)
+        return Program(plan, self._memory, weights, first, self.groups)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices that have a part of the model."""
-        return tuple(self._memory) if self.group is None else (self.group.name,)
+        """Names of the devices that have a part of the model, groups in place of their members."""
+        stage = {m.name: name for name, group in self.groups.items() for m in group.members}
+        return tuple(dict.fromkeys(stage.get(name, name) for name in self._memory))
 
     def device_of(self, name: str) -> Device:
         """The device of that name; KeyError where it has no part of the model."""
-        if self.group is not None and name == self.group.name:
-            return self.group
-        return self._memory[name].device
+        return self.groups[name] if name in self.groups else self._memory[name].device
 
     @property
     def vocabulary(self) -> int:
@@ -509,8 +485,8 @@ class Engine:
     def close(self) -> None:
         """Frees programs, buffers and devices."""
         self.release()
-        if self.group is not None:
-            self.group.close()
+        for group in self.groups.values():
+            group.close()
         for memory in self._memory.values():
             memory.close()
         self._memory.clear()

@@ -6,7 +6,7 @@ buffers KEPT, so steps are slow and take more memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -39,16 +39,16 @@ class GroupCheck:
     """The check of one plan."""
 
     def __init__(self, plan: Plan, buffers: Mapping[tuple[str, str], Buffer]) -> None:
-        self._group, self._buffers = plan.segments[0].device, buffers
-        self._segments = [[(m.device, dict(_kept(m))) for m in s.members] for s in plan.segments]
+        self._buffers = buffers
+        self._segments = [(s.device, [(m.device, dict(_kept(m))) for m in s.members]) for s in plan.segments]
 
-    def check(self, counts: Array) -> None:
-        """Raises DeviceError with the first op whose results differ between the members. counts: those of the
-        step block that ran.
+    def check(self, numbers: Iterable[int], counts: Array) -> None:
+        """Raises DeviceError with the first op whose results differ between a group's members. numbers: of
+        the segments that ran. counts: those of the step block.
         """
-        for members in self._segments:
-            (first, wanted), *others = members
+        for group, members in (self._segments[number] for number in numbers):
             images = {device: self._read(device, kept) for device, kept in members}
+            (first, wanted), *others = members or (("", {}),)
             for key, value in wanted.items():
                 size = value.stride * (value.rows if value.counted < 0 else int(counts[value.counted]))
                 mine = images[first][value.buffer][value.offset : value.offset + size]
@@ -58,7 +58,7 @@ class GroupCheck:
                         mine, images[device][its.buffer][its.offset : its.offset + size]
                     ):
                         raise DeviceError(
-                            f"{self._group}: {key[1]} of {key[0]} has other bits on {device} than on "
+                            f"{group}: {key[1]} of {key[0]} has other bits on {device} than on "
                             f"{first}; the values before it are the same"
                         )
 

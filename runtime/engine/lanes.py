@@ -5,6 +5,8 @@ A step is a chain of turns: segments of its plan that follow each other on a dev
 crosses to its device, runs the segments, and takes out what crosses to others, so that nothing of another
 step comes in between.
 
+A group of devices is one stage: its turn is the group's.
+
 Invariants: each device has one thread, which takes turns in the order in which they were given, so a step
 that was launched first passes every device first. While a turn is under way no other thread uses a device;
 the engine's thread waits until none is (`quiet`), or has the device's thread do it (`alone`).
@@ -24,6 +26,7 @@ import numpy as np
 
 from satchel.runtime.compiler.memory import stride_of
 from satchel.runtime.device.device import LINK, OUT
+from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.engine.program import DeviceMemory, Program
 from satchel.runtime.graph import Array, Dim
 from satchel.runtime.plan import DeviceTransfer, Plan
@@ -92,9 +95,10 @@ class LaneProgram(Program):
         memory: Mapping[str, DeviceMemory],
         weights: StepWeights,
         beside: Program | None,
+        groups: Mapping[str, GroupDevice],
         lanes: StageThreads,
     ) -> None:
-        super().__init__(plan, memory, weights, beside)
+        super().__init__(plan, memory, weights, beside, groups)
         self._lanes, self._single = lanes, None
         self._chain: Future[None] | None = None
         self._taken: dict[int, Array] = {}  # outputs of the last run, by number
@@ -132,13 +136,16 @@ class LaneProgram(Program):
         """One segment, with what crosses to it and from it."""
         exec, arriving, device = self._execs[i]
         for t in arriving:
-            if (value := self._crossing(t)).size:
-                self._own[device, t.target_at[0]].write(t.target_at[1], value)
+            value = self._crossing(t)
+            for target, (buffer, at) in t.targets if value.size else ():
+                self._own[target, buffer].write(at, value)
         exec.run(self._pointer, self._sizes[i])
         exec.wait()  # a failed run is known before anything of it goes on
+        if self._check is not None:
+            self._check.check([i], self.counts)
         for t in self._leaving[i]:
             if (value := self._crossing(t)).size:
-                self._own[device, t.source_at[0]].read_into(t.source_at[1], value)
+                self._own[t.source, t.source_at[0]].read_into(t.source_at[1], value)
         if i == len(self._execs) - 1:
             self._take(device)
 
@@ -147,9 +154,9 @@ class LaneProgram(Program):
         for number, out in enumerate(self.plan.outputs):
             first = out.type.shape[0]
             rows = int(self.counts[first.count]) if isinstance(first, Dim) else first
-            if out.device == device and 0 < (size := rows * stride_of(out.type)) <= TAKEN:
+            if self._stage[out.device] == device and 0 < (size := rows * stride_of(out.type)) <= TAKEN:
                 self._taken[number] = np.empty(size, np.uint8)
-                self._buffer_of(device, out.buffer).read_into(out.offset, self._taken[number])
+                self._buffer_of(out.device, out.buffer).read_into(out.offset, self._taken[number])
 
     def _done(self, device: str = "") -> None:
         """Waits for what runs, and raises its error."""
@@ -175,7 +182,7 @@ class LaneProgram(Program):
             flat[:] = taken[: flat.size]
             return out
         start = self.plan.output.offset if offset is None else offset
-        self._lanes.alone(self.plan.output.device, partial(self._out.read_into, start, out))
+        self._lanes.alone(self._stage[self.plan.output.device], partial(self._out.read_into, start, out))
         return out
 
     def output(self, index: int, row: int, out: Array, *, write: bool = False) -> Array:
@@ -185,7 +192,7 @@ class LaneProgram(Program):
             out.reshape(-1).view(np.uint8)[:] = taken[at : at + out.nbytes]
             return out
         whole = partial(super().output, index, row, out, write=write)
-        return self._lanes.alone(self.plan.outputs[index].device, whole)
+        return self._lanes.alone(self._stage[self.plan.outputs[index].device], whole)
 
     def close(self) -> None:
         if self._chain is not None:
@@ -199,5 +206,5 @@ def _leaving(plan: Plan) -> tuple[tuple[DeviceTransfer, ...], ...]:
     for number, segment in enumerate(plan.segments):
         for t in segment.transfers:
             end = number if t.before < 0 else t.before
-            found[max(i for i in range(end) if plan.segments[i].device == t.source)].append(t)
+            found[max(i for i in range(end) if plan.segments[i].all[0].device == t.source)].append(t)
     return tuple(map(tuple, found))

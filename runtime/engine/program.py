@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from satchel.runtime.ops import OPS
 from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan, Segment
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights.residency import StepWeights
+
+NO_GROUPS: Mapping[str, GroupDevice] = MappingProxyType({})
 
 
 class DeviceMemory:
@@ -87,7 +90,7 @@ class Program:
         memory: Mapping[str, DeviceMemory],
         weights: StepWeights,
         beside: Program | None = None,
-        group: GroupDevice | None = None,
+        groups: Mapping[str, GroupDevice] = NO_GROUPS,
     ) -> None:
         self.plan, self.busy, self._weights = plan, False, weights
         self.worked = 0.0
@@ -103,11 +106,13 @@ class Program:
         self._pointer = pointer(self.block)
         self.counts = np.frombuffer(self.block, np.int32, COUNTS_BYTES // 4)
         self.fields = {f.name: self._field(f.name) for f in plan.fields}
+        # The device or group whose turn it is when a device computes.
+        self._stage = {own.device: segment.device for segment in plan.segments for own in segment.all}
         self._own: dict[tuple[str, str], Buffer] = {}
         self._shared = {} if beside is None else beside.inner
         self._execs: list[tuple[Exec | GroupExec, tuple[DeviceTransfer, ...], str]] = []
         for segment in plan.segments:
-            exec = self._compiled(segment, memory, group)
+            exec = self._compiled(segment, memory, groups)
             self._execs.append((exec, segment.transfers, segment.device))
         self.device, self.seconds = self._execs[0][2], dict[str, float]()
         crossing = [t for s in plan.segments for t in s.transfers]
@@ -120,21 +125,21 @@ class Program:
         self._single = self._execs[0][0] if len(self._execs) == 1 else None
         self._out = self._own[plan.output.device, plan.output.buffer]
         # All members of a group hold an output, and the host writes it on each.
-        members = tuple(m.device for m in plan.segments[0].members)
-        self._holders = {o.device: members or (o.device,) for o in plan.outputs}
+        first = {s.all[0].device: s for s in plan.segments}
+        self._holders = {o.device: tuple(m.device for m in first[o.device].all) for o in plan.outputs}
         self.weight_bytes, self.n_steps = plan.weight_bytes, plan.n_steps
         keeps = any(name == KEPT for _, name in self._own)
         self._check = GroupCheck(plan, self._own) if keeps else None
 
     def _compiled(
-        self, segment: Segment, memory: Mapping[str, DeviceMemory], group: GroupDevice | None
+        self, segment: Segment, memory: Mapping[str, DeviceMemory], groups: Mapping[str, GroupDevice]
     ) -> Exec | GroupExec:
         buffers = [
             [self._buffer(memory[own.device], own.device, b.name, b.usage, b.size) for b in own.buffers]
             for own in segment.all
         ]
-        if segment.members and group is not None:
-            return group.compile_group(segment.members, buffers)
+        if segment.members:
+            return groups[segment.device].compile_group(segment.members, buffers)
         return memory[segment.device].device.compile(segment, buffers[0])
 
     @property
@@ -266,7 +271,8 @@ class Program:
         """Adds the time that the host spends on a device or waits for it."""
         began = time.perf_counter()
         yield
-        self.seconds[device] = self.seconds.get(device, 0.0) + time.perf_counter() - began
+        stage = self._stage.get(device, device)
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - began
 
     def _crossing(self, t: DeviceTransfer) -> Array:
         """Host staging memory of a transfer in this step."""
@@ -286,10 +292,10 @@ class Program:
             self._fetch(t)
         if t.picks and (picked := self._weights.picked) is not None and bounce.size:
             picked(t.picks, bounce.view(np.int32).reshape(-1, t.stride // 4))
-        if bounce.size:
-            self._done(t.target)
-            with self._timed(t.target):
-                self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
+        for target, (buffer, at) in t.targets if bounce.size else ():
+            self._done(target)
+            with self._timed(target):
+                self._own[target, buffer].write(at, bounce)
 
     def wait_forward(self) -> None:
         """Waits for what run_forward() began, where run_sampling() will never follow."""
@@ -308,7 +314,7 @@ class Program:
             with self._timed(device) if self._single is None else nullcontext():
                 exec.wait()
         if self._check is not None:
-            self._check.check(self.counts)
+            self._check.check(range(len(self._execs)), self.counts)
         self._out.read_into(self.plan.output.offset if offset is None else offset, out)
         return out
 

@@ -92,7 +92,7 @@ class Service:
         self.watch_scope: abc.Callable[[int], None] | None = after.watch_scope if after else None
         self.gone: SatchelError | None = None  # the loss of a device, after which the service does nothing
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
-        self._straggler = Straggler(engine.group, clock) if engine.group is not None else None
+        self._stragglers = [Straggler(group, clock) for group in engine.groups.values()]
         self._handles: dict[Sequence, RequestHandle] = {}
         # Requests that wait for another service since a device was lost, and those that were cancelled since.
         self._orphans: list[RequestHandle] = []
@@ -522,8 +522,8 @@ class Service:
         tokens, batch = self._tokens(step), step.batch
         # Seconds of the step alone: compiling the plan of a new bucket happens once and predicts nothing.
         now, seconds = self.clock(), timing.last
-        if self._straggler is not None:
-            self._straggler.step(seconds)
+        for straggler in self._stragglers:
+            straggler.step(seconds)
         # The step before may have ended a sequence after this step was launched: drop its rows.
         if any(seq.finish for seq in batch):
             tokens = [token for seq, token in zip(batch, tokens, strict=True) if not seq.finish]

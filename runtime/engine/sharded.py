@@ -1,62 +1,71 @@
-"""A model on a group of devices: how it is divided, what the passes know of each member, and its states as
-those of one model.
+"""A model on devices of which some may be groups: how it is divided, what the passes know of each rank, and
+its states as those of one model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from satchel.runtime.compiler import Trace, optimize_ranks
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.memory import nbytes
-from satchel.runtime.compiler.shard import prepared, sharding_of
+from satchel.runtime.compiler.optimized import NO_GROUPS, Optimized
+from satchel.runtime.compiler.shard import GroupTraits, prepared, rank_of, shardings_of, state_ranges
 from satchel.runtime.device.device import Buffer, Device
 from satchel.runtime.device.group import GroupDevice
-from satchel.runtime.engine.states import Paged, States, grouped, paged_formats
-from satchel.runtime.graph import Array, Roots, leaves
+from satchel.runtime.engine.lanes import StageThreads
+from satchel.runtime.engine.states import TOKENS, Layouts, Paged, States, grouped, paged_formats
+from satchel.runtime.graph import LEAVES, Array, Node, Roots, toposort
 from satchel.runtime.layers.arch import WITH_ADAPTERS, Cache, Forward
-from satchel.runtime.ops.split import Split
 from satchel.runtime.plan import Bucket
+from satchel.runtime.shard.division import Division, Home
 from satchel.runtime.shard.pieces import Range
-from satchel.runtime.shard.rank import rank_graph
-from satchel.runtime.shard.sharding import Sharding
-from satchel.runtime.weights.packing import packable_in
+from satchel.runtime.weights.packing import packable, packable_in
 from satchel.runtime.weights.residency import Residency, Targets
 
-
-class ShardedModel(NamedTuple):
-    """How a model is divided among the members of a group."""
-
-    sharding: Sharding
-    targets: Targets  # the members as the compiler sees them
-    contexts: tuple[Context, ...]  # of each member
-
-
 ROOM = 1.1  # memory of a member, over its weights and caches: the scratch of steps
+# The outputs that read all weights.
+WEIGHTED = ("tokens", "logits", WITH_ADAPTERS + "tokens", WITH_ADAPTERS + "logits")
+
+
+class DividedModel(NamedTuple):
+    """A model on its devices, as the compiler sees it."""
+
+    targets: Targets  # the devices, and the members of groups
+    contexts: tuple[Context, ...]  # of each rank; one where no device is a group
+    division: Division | None = None  # None: no device is a group
+
+    def optimized(self, roots: Roots, contexts: Sequence[Context], trace: Trace | None = None) -> Optimized:
+        """A graph of the model after the passes. contexts: these ones, changed for the graph."""
+        return optimize_ranks(self.division.members if self.division else NO_GROUPS, roots, contexts, trace)
 
 
 class CacheRoom(NamedTuple):
     """Whether a group divides caches by blocks (context parallelism): "on", "off", or "auto": if a member
-    lacks the room for them otherwise. free: bytes that the model may take of each member.
+    lacks the room for them otherwise. free: bytes that the model may take of each member, by its name.
     """
 
     mode: str = "off"
-    free: tuple[int, ...] = ()
+    free: Mapping[str, int] = MappingProxyType({})
 
 
 UNDIVIDED = CacheRoom()
 
 
-def outputs_of(forward: Forward) -> Iterator[Roots]:
-    """The roots of all outputs that may run."""
+def outputs_of(forward: Forward) -> Iterator[str]:
+    """The names of all outputs that may run."""
     names = ("tokens", "logits", "host_sampling", "scores", "hidden")
     for name in names if forward.causal else ("tokens", "logits", "hidden"):
-        yield forward.roots(name)
+        yield name
         if forward.with_adapters is not None:
-            yield forward.roots(WITH_ADAPTERS + name)
+            yield WITH_ADAPTERS + name
 
 
 def unlike(members: Sequence[Device]) -> bool:
@@ -64,181 +73,218 @@ def unlike(members: Sequence[Device]) -> bool:
     return len({(info.name, info.variant, info.image) for info in (d.info() for d in members)}) > 1
 
 
-def divide(
-    forward: Forward, shares: Sequence[float], unlike: bool = False, room: CacheRoom = UNDIVIDED
-) -> Sharding:
-    """How a model is divided among ranks. unlike: of Sharding."""
-    outputs = tuple(outputs_of(forward))
-    found = sharding_of(outputs, shares, unlike)
-    if room.mode == "off" or (room.mode == "auto" and _fits(forward, found, room.free)):
-        return found
-    return sharding_of(outputs, shares, unlike, blocks=True)
-
-
-def _fits(forward: Forward, sharding: Sharding, free: Sequence[int]) -> bool:
-    """Whether each rank has room for its weights and caches."""
-    whole = prepared(forward.roots("tokens"))
-    for rank, room in enumerate(free):
-        roots = rank_graph(whole, sharding, rank)
-        held = (*leaves(roots, "weight"), *leaves(roots, "state"))
-        if ROOM * sum(nbytes(leaf.type, Bucket(1, 1)) for leaf in held) > room:
-            return False
-    return True
-
-
-def shard_model(
-    group: GroupDevice,
+def divided_model(
+    devices: Sequence[Device],
     forward: Forward,
     residency: Residency,
+    home: Home,
     activations: int,
     room: CacheRoom = UNDIVIDED,
-) -> ShardedModel:
-    """activations: as of Context; 0: the model's own."""
-    shares = group.shares or (1.0,) * len(group.members)
-    sharding = divide(forward, shares, unlike(group.members), room)
-    targets: Targets = {}
-    contexts: list[Context] = []
-    for rank, member in enumerate(group.members):
-        roots = (rank_graph(prepared(forward.roots(name)), sharding, rank) for name in ("tokens", "logits"))
-        targets |= residency.targets([member], packable_in(tuple(chain.from_iterable(roots))))
-        if forward.with_adapters is not None:
-            residency.reads(member.name, _adapted(forward, sharding, rank))
+    outputs: Sequence[str] = (),
+) -> DividedModel:
+    """home: the device, or the group, on which a node is wanted. activations: as of Context; 0: the model's
+    own. room: whether groups divide their caches by blocks. outputs: those that are compiled, "tokens" among
+    them; (): all that may run.
+    """
+    groups = {d.name: d for d in devices if isinstance(d, GroupDevice)}
+    plain = [d for d in devices if d.name not in groups]
+    targets = residency.targets(plain, packable(forward))
+    bits = activations or forward.activations
+    if not groups:
+        return DividedModel(targets, (Context(tuple(targets.values()), home, bits, activations > 0),))
+    graphs = {name: prepared(forward.roots(name)) for name in outputs or outputs_of(forward)}
+    division = _division(graphs, home, groups, room)
+    contexts = []
+    for rank in range(division.ranks):
+        mine = [g.members[rank] for g in groups.values() if rank < len(g.members)]
+        ranks = {name: rank_of(graphs[name], division, rank) for name in WEIGHTED if name in graphs}
+        plain_roots = (roots for name, roots in ranks.items() if not name.startswith(WITH_ADAPTERS))
+        targets |= residency.targets(mine, packable_in(tuple(chain.from_iterable(plain_roots))))
+        adapted = [roots for name, roots in ranks.items() if name.startswith(WITH_ADAPTERS)]
+        for name, read in _read(chain.from_iterable(adapted), division, rank).items():
+            residency.reads(name, {leaf.name for leaf in read if leaf.op == "weight"})
         contexts.append(
             Context(
-                (targets[member.name],),
-                lambda node, name=member.name: name,  # type: ignore[misc]
-                activations or forward.activations,
-                demanded=activations > 0,
-                sharding=sharding,
+                tuple(targets[division.device(d.name, rank)] for d in devices),
+                lambda node, rank=rank: division.device(home(node), rank),  # type: ignore[misc]
+                bits,
+                activations > 0,
+                division=division,
                 rank=rank,
+                members=frozenset(chain.from_iterable(division.members.values())),
             )
         )
-    return ShardedModel(sharding, targets, tuple(contexts))
+    return DividedModel(targets, tuple(contexts), division)
 
 
-def _adapted(forward: Forward, sharding: Sharding, rank: int) -> set[str]:
-    """Weights and pieces of them that a rank's graphs with adapters read."""
-    found: set[str] = set()
-    for name in ("tokens", "logits"):
-        roots = rank_graph(prepared(forward.roots(WITH_ADAPTERS + name)), sharding, rank)
-        found |= {weight.name for weight in leaves(roots, "weight")}
+def _division(
+    graphs: Mapping[str, Roots], home: Home, groups: Mapping[str, GroupDevice], room: CacheRoom
+) -> Division:
+    """How each group divides the layers that it has: its caches by blocks where that is wanted."""
+    traits = {name: _traits(group) for name, group in groups.items()}
+    members = {name: tuple(d.name for d in group.members) for name, group in groups.items()}
+    found = Division(home, members, shardings_of(graphs.values(), home, traits))
+    short = set(found.shardings) if room.mode == "on" else set[str]()
+    if room.mode == "auto":
+        short = set(_short(graphs["tokens"], found, room.free))
+    by_blocks = {name: traits[name]._replace(blocks=True) for name in traits if name in short}
+    more = shardings_of(graphs.values(), home, by_blocks) if by_blocks else {}
+    return replace(found, shardings={**found.shardings, **more})
+
+
+def _short(roots: Roots, division: Division, free: Mapping[str, int]) -> Iterator[str]:
+    """The groups of which a member lacks the room for its weights and caches."""
+    group_of = {member: name for name, members in division.members.items() for member in members}
+    for rank in range(division.ranks):
+        for device, held in _read(rank_of(roots, division, rank), division, rank).items():
+            size = sum(nbytes(leaf.type, Bucket(1, 1)) for leaf in held if leaf.op in ("weight", "state"))
+            if ROOM * size > free[device]:
+                yield group_of[device]
+
+
+def _traits(group: GroupDevice) -> GroupTraits:
+    return GroupTraits(group.shares or (1.0,) * len(group.members), unlike(group.members))
+
+
+def _read(roots: Iterable[Node], division: Division, rank: int) -> Mapping[str, set[Node]]:
+    """Leaves of a rank's graphs on each group's member: weights and pieces of them, states, and others."""
+    found: dict[str, set[Node]] = {}
+    for node in toposort(roots):
+        group = division.home(node) if node.op not in LEAVES else ""
+        if group in division.members:
+            read = found.setdefault(division.device(group, rank), set())
+            read.update(s for s in node.src if s.op in LEAVES)
     return found
 
 
-def state_ranges(roots: Roots, sharding: Sharding) -> Mapping[str, tuple[Range, ...]]:
-    """The heads of each divided cache that every rank has, by the state's name."""
-    found = sharding.infer(prepared(roots))
-    divided = {name: spec for name, spec in found.states.items() if isinstance(spec, Split)}
-    return {name: sharding.cuts[spec.cut].ranges for name, spec in divided.items()}
-
-
 class HeadsPart(NamedTuple):
-    """The part of a block that one rank has: bytes of the block as one device has it, and their place."""
+    """The part of a block that one device has: bytes of the block as one device has it, and their place."""
 
-    rank: int
     at: Paged
     start: int
     stop: int
-    first: bool  # the first rank with these bytes, which is asked for them
+    first: bool  # the first device with these bytes, which is asked for them
 
 
 class BlocksPart(NamedTuple):
-    """A cache whose blocks are dealt among the ranks: block b is block b // ranks of rank b % ranks."""
+    """A cache whose blocks are dealt among the N members of a group: block b is block b // N of member
+    b % N.
+    """
 
-    places: tuple[Paged, ...]  # by rank
+    places: Sequence[Paged]  # of each member
     start: int  # bytes of the block as one device has it
     stop: int
 
-    def of(self, block: int) -> tuple[int, str, int, int]:
-        """Rank and device of a block, its offset in the device's state buffer, and its size."""
-        number, rank = divmod(block, len(self.places))
-        device, start, size = self.places[rank]
-        return rank, device, start + size * number, size
+    def of(self, block: int) -> Paged:
+        """The device of a block, its place there, and its size."""
+        number, member = divmod(block, len(self.places))
+        device, start, size = self.places[member]
+        return Paged(device, start + size * number, size)
 
 
-class GroupStates(States):
-    """States of all ranks. A block is read and written as one device has it, heads in the model's order, so
-    that saved states do not depend on the group.
+class DividedStates(States):
+    """States of a model that groups divide. A block is read and written as one device has it, heads in the
+    model's order, so that saved states do not depend on the devices.
+
+    ranks: the graph of each rank. whole: the roots before all passes. Otherwise as of States.
     """
 
     def __init__(
-        self, ranks: Sequence[States], roots: Sequence[Roots], whole: Roots, sharding: Sharding, cache: Cache
+        self,
+        buffers: Mapping[str, Buffer],
+        ranks: Sequence[Optimized],
+        whole: Roots,
+        layouts: Layouts,
+        division: Division,
+        cache: Cache,
+        lanes: StageThreads | None = None,
     ) -> None:
-        self.ranks, self.cache = tuple(ranks), cache
+        self.buffers, self.cache, self._lanes = buffers, cache, lanes
         self.formats = paged_formats(whole)
-        names = [[[name for name, _ in group] for group in grouped(own)] for own in roots]
-        places = [_by_name(group_names, own.paged) for group_names, own in zip(names, ranks, strict=True)]
-        ranges = state_ranges(whole, sharding)
+        self._tables = [Paged(device, at[TOKENS], 0) for device, at in layouts.items() if TOKENS in at]
+        self._stage_of = {m: name for name, members in division.members.items() for m in members}
+        places, ranges = _places(ranks, layouts), state_ranges(whole, division)
+        dealt = frozenset[str]().union(*(own.blocks for own in division.shardings.values()))
         self._parts: list[list[HeadsPart]] = []
         self._dealt: list[list[BlocksPart]] = []
         sizes, paged = list[int](), list[tuple[Paged, ...]]()
         for group in grouped(whole):
-            parts, dealt, whole_parts, at = list[HeadsPart](), list[BlocksPart](), list[Paged](), 0
+            parts, blocks_parts, whole_parts, at = list[HeadsPart](), list[BlocksPart](), list[Paged](), 0
             for name, type in group:
                 blocks, heads = type.shape[0], type.shape[1]
                 assert isinstance(blocks, int)
-                size, done = nbytes(type, Bucket(1, 1)) // blocks, 0
-                if name in sharding.blocks:
-                    dealt.append(BlocksPart(tuple(place[name] for place in places), at, at + size))
-                for rank, place in enumerate(places if name not in sharding.blocks else ()):
-                    each = size // heads if name in ranges and isinstance(heads, int) else size
-                    mine = ranges[name][rank] if name in ranges else Range(0, 1)
-                    parts.append(
-                        HeadsPart(
-                            rank, place[name], at + mine.start * each, at + mine.stop * each, mine.stop > done
-                        )
-                    )
-                    done = max(done, mine.stop)
+                size = nbytes(type, Bucket(1, 1)) // blocks
+                each = size // heads if name in ranges and isinstance(heads, int) else size
+                if name in dealt:
+                    blocks_parts.append(BlocksPart(places[name], at, at + size))
+                else:
+                    parts += _heads(places[name], ranges.get(name, ()), at, each)
                 whole_parts.append(Paged("", at, size))  # as a block is read: no device holds it so
                 at += size
             self._parts.append(parts)
-            self._dealt.append(dealt)
+            self._dealt.append(blocks_parts)
             paged.append(tuple(whole_parts))
             sizes.append(at)
         self.paged, self.block_bytes = tuple(paged), tuple(sizes)
 
     def copy_block(self, old: int, new: int, group: int = 0) -> None:
-        for part in self._parts[group]:
-            device, start, size = part.at
-            self._buffer(part.rank, device).copy(start + size * new, start + size * old, size)
+        self._quiet()
+        for device, start, size in (part.at for part in self._parts[group]):
+            self.buffers[device].copy(start + size * new, start + size * old, size)
         for dealt in self._dealt[group]:
-            rank, device, source, size = dealt.of(old)
-            other, there, target, _ = dealt.of(new)
-            if rank == other:
-                self._buffer(rank, device).copy(target, source, size)
+            (device, source, size), (other, target, _) = dealt.of(old), dealt.of(new)
+            if device == other:
+                self.buffers[device].copy(target, source, size)
             else:  # through host memory: a buffer copies within itself alone
                 data = np.empty(size, np.uint8)
-                self._buffer(rank, device).read_into(source, data)
-                self._buffer(other, there).write(target, data)
+                self.buffers[device].read_into(source, data)
+                self.buffers[other].write(target, data)
 
     def read_block(self, block: int, out: Array, group: int = 0) -> None:
-        for part in self._parts[group]:
-            if part.first:
-                device, start, size = part.at
-                self._buffer(part.rank, device).read_into(start + size * block, out[part.start : part.stop])
+        self._quiet()
+        for (device, start, size), begin, end, first in self._parts[group]:
+            if first:
+                self.buffers[device].read_into(start + size * block, out[begin:end])
         for dealt in self._dealt[group]:
-            rank, device, at, _ = dealt.of(block)
-            self._buffer(rank, device).read_into(at, out[dealt.start : dealt.stop])
+            device, at, _ = dealt.of(block)
+            self.buffers[device].read_into(at, out[dealt.start : dealt.stop])
 
     def write_block(self, block: int, data: Array, group: int = 0) -> None:
-        for part in self._parts[group]:
-            device, start, size = part.at
-            self._buffer(part.rank, device).write(start + size * block, data[part.start : part.stop])
+        self._quiet()
+        for (device, start, size), begin, end, _ in self._parts[group]:
+            self.buffers[device].write(start + size * block, data[begin:end])
         for dealt in self._dealt[group]:
-            rank, device, at, _ = dealt.of(block)
-            self._buffer(rank, device).write(at, data[dealt.start : dealt.stop])
-
-    def _buffer(self, rank: int, device: str) -> Buffer:
-        return self.ranks[rank].buffers[device]
+            device, at, _ = dealt.of(block)
+            self.buffers[device].write(at, data[dealt.start : dealt.stop])
 
     def write_tokens(self, slot: int, ids: Sequence[int]) -> None:
-        for rank in self.ranks:
-            rank.write_tokens(slot, ids)
+        values = np.asarray(ids, np.int32)
+        for device, start, _ in self._tables:
+            at = start + 4 * slot * (self.cache.context + 1)
+            write = partial(self.buffers[device].write, at, values)
+            if self._lanes is None:
+                write()
+            else:  # no step under way has this slot
+                self._lanes.alone(self._stage_of.get(device, device), write)
 
 
-def _by_name(names: Sequence[Sequence[str]], paged: Sequence[Sequence[Paged]]) -> dict[str, Paged]:
-    return {
-        name: place
-        for group, places in zip(names, paged, strict=True)
-        for name, place in zip(group, places, strict=True)
-    }
+def _places(ranks: Sequence[Optimized], layouts: Layouts) -> Mapping[str, Sequence[Paged]]:
+    """Where each paged state lies: on the members of its group in their order, or on the one device."""
+    found: dict[str, dict[str, Paged]] = {}
+    for rank in ranks:
+        for name, type in chain.from_iterable(grouped(rank.roots)):
+            device, blocks = rank.assignment.homes[name], type.shape[0]
+            assert isinstance(blocks, int)
+            place = Paged(device, layouts[device][name], nbytes(type, Bucket(1, 1)) // blocks)
+            found.setdefault(name, {}).setdefault(device, place)
+    return {name: tuple(places.values()) for name, places in found.items()}
+
+
+def _heads(places: Sequence[Paged], ranges: Sequence[Range], at: int, each: int) -> Iterator[HeadsPart]:
+    """The parts of a state's block, which begins at a byte of the blocks of all layers. ranges: heads of each
+    place; (): each has all. each: bytes of a head, or of what is not divided.
+    """
+    done = 0
+    for place, mine in zip(places, ranges or [Range(0, 1)] * len(places), strict=True):
+        yield HeadsPart(place, at + mine.start * each, at + mine.stop * each, mine.stop > done)
+        done = max(done, mine.stop)

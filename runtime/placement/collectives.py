@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from satchel.runtime import ops
-from satchel.runtime.compiler import compile, optimize_group
+from satchel.runtime.compiler import compile, optimize_ranks
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.device.group import GroupDevice
@@ -91,12 +91,13 @@ def _run(group: GroupDevice, tokens: int, count: int) -> float:
     for rank, member in enumerate(group.members):
         targets = tuple(weights.targets([member], {}).values())
         contexts.append(Context(targets, lambda node, name=member.name: name, rank=rank))  # type: ignore[misc]
-    optimized = optimize_group(group.name, _chain(count), contexts)
+    groups = {group.name: tuple(m.name for m in group.members)}
+    optimized = optimize_ranks(groups, _chain(count), contexts)
     states = state_layout(optimized)
     loaded = weights.load(group.members, {m.name: PackedWeights({}, frozenset()) for m in group.members})
     plan = compile(optimized, Bucket(tokens, 1), loaded, states)
     memory = {m.name: DeviceMemory(m, 64) for m in group.members}
-    program = Program(plan, memory, weights.steps(tokens, loaded), None, group)
+    program = Program(plan, memory, weights.steps(tokens, loaded), None, {group.name: group})
     try:
         program.counts[:2] = tokens, 1
         taken, out = [], np.empty((1, WIDTH), np.float32)

@@ -15,7 +15,7 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.resource import Resource
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import HOST_MEMORY, TEST_ONLY, Backend, Device, device_name, open_device
-from satchel.runtime.device.group import GroupDevice, members_of
+from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.sharded import CacheRoom
 from satchel.runtime.net.address import SLASH, read_name
@@ -23,6 +23,7 @@ from satchel.runtime.net.device import NetBackend, NetDevice
 from satchel.runtime.placement.options import GROUP, PlacementOptions
 
 Open = Callable[[Backend, int], Device]
+ROOM = 1.1  # bytes of a group's member, over its share: what is whole on every member
 DRIVER = 256 << 20  # bytes that a driver takes: 237 to 290 MB on an H200, for any model
 
 
@@ -80,7 +81,7 @@ def open_devices(placement_options: PlacementOptions, open: Open) -> Opened:
         elif placement_options.layers != 0:
             _open_found(open, made, notes, placement_options.lost)
             notes += _without_gpu(made, placement_options)
-        if made and all(apart(device) for device in made) and not placement_options.grouped:
+        if made and all(apart(device) for device in made):
             made.append(_open("cpu", open))
         if not made:
             made.append(_open("auto", open))
@@ -113,7 +114,7 @@ def _open_group(name: str, placement_options: PlacementOptions, open: Open) -> G
     try:
         for member in name.split(GROUP):
             members.append(_open(member, open))
-        return GroupDevice(members, placement_options.split)
+        return GroupDevice(members, placement_options.member_split)
     except BaseException:
         for device in members:
             device.close()
@@ -170,7 +171,11 @@ def apart(device: Device) -> bool:
 
 
 def driver_bytes(device: Device) -> int:
-    """Memory that a driver takes once a device works: local memory of kernels, graphs, staging buffers."""
+    """Memory that a driver takes once a device works: local memory of kernels, graphs, staging buffers. Of a
+    group, that of all members.
+    """
+    if isinstance(device, GroupDevice):
+        return sum(map(driver_bytes, device.members))
     if isinstance(device, NetDevice):
         return device.driver
     return 0 if device.info().flags & (HOST_MEMORY | TEST_ONLY) else DRIVER
@@ -178,8 +183,15 @@ def driver_bytes(device: Device) -> int:
 
 def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
     """Memory on a device that a model may take: the free memory within the budget, and on the host within the
-    limits of the control groups; of that, its part where several engines divide it.
+    limits of the control groups; of that, its part where several engines divide it. Of a group, as much as
+    its members have room for together when each takes its share.
     """
+    if isinstance(device, GroupDevice):
+        shares = device.shares or (1.0,) * len(device.members)
+        most = (
+            free_bytes(d, placement_options) / s for d, s in zip(device.members, shares, strict=True) if s
+        )
+        return int(min(most) * sum(shares) / ROOM)
     free = device.info().memory_free
     if apart(device):
         own = free // placement_options.sharers
@@ -187,10 +199,11 @@ def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
     return min([free, *_group_room()]) // placement_options.sharers
 
 
-def cache_room(device: Device, placement_options: PlacementOptions) -> CacheRoom:
-    """Whether a group divides its caches by blocks, as the options want it."""
-    free = (free_bytes(d, placement_options) - driver_bytes(d) for d in members_of(device))
-    return CacheRoom(placement_options.context_parallel, tuple(free))
+def cache_room(devices: Sequence[Device], placement_options: PlacementOptions) -> CacheRoom:
+    """Whether groups divide their caches by blocks, as the options want it."""
+    members = (d for group in devices if isinstance(group, GroupDevice) for d in group.members)
+    free = {d.name: free_bytes(d, placement_options) - driver_bytes(d) for d in members}
+    return CacheRoom(placement_options.context_parallel, free)
 
 
 def _group_room() -> Iterator[int]:

@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
-from satchel.runtime.compiler import compile, optimize, optimize_group
-from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler import Trace, compile
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.stages import host_ids, stages
 from satchel.runtime.device.device import Device, Info
-from satchel.runtime.device.group import GroupDevice, members_of
+from satchel.runtime.device.group import members_of
 from satchel.runtime.engine.engine import bucket_of
-from satchel.runtime.engine.sharded import shard_model
+from satchel.runtime.engine.sharded import divided_model
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.layers.arch import Arch
 from satchel.runtime.placement.devices import cache_room, driver_bytes, free_bytes
@@ -31,9 +30,9 @@ from satchel.runtime.placement.settle import Measure, Settled, dry_places, scrat
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.plan import Bucket, Plan
+from satchel.runtime.shard.division import Division
 from satchel.runtime.shard.pieces import Piece
-from satchel.runtime.shard.sharding import Sharding
-from satchel.runtime.weights.packing import of_device, packable
+from satchel.runtime.weights.packing import of_device
 from satchel.runtime.weights.residency import Residency, Targets
 from satchel.runtime.weights.resident import Resident
 from satchel.runtime.weights.sharded import piece_bytes
@@ -81,7 +80,7 @@ class DryRun:
     variants: Mapping[int, Optimized]  # by Residency.variant()
     passes: tuple[tuple[str, int], ...]  # name of each pass, and the number of nodes after it
     measure: Measure
-    sharding: Sharding | None = None  # of a group of devices
+    division: Division | None = None  # of groups of devices
     stages: tuple[str, ...] = ()  # of a pipeline: its devices in order, with as many lanes
 
     @property
@@ -158,26 +157,25 @@ def dry_run(
         passes.append((name, len(toposort(after))))
 
     residency = settled.residency(gguf, Resident(gguf, options.repack), devices)
-    sharding: Sharding | None = None
-    if isinstance(devices[0], GroupDevice):
-        group = devices[0]
-        room = cache_room(group, options.placement_options)
-        made = shard_model(group, forward, residency, options.activations, room)
-        sharding, targets, context = made.sharding, made.targets, made.contexts[0]
-        optimized = optimize_group(group.name, roots, made.contexts, trace)
-    else:
-        targets, bits = residency.targets(devices, packable(forward)), options.activations
-        context = Context(tuple(targets.values()), settled.placement, bits or forward.activations, bits > 0)
-        optimized = optimize(roots, residency.context(context, 1), trace)
+    room = cache_room(devices, options.placement_options)
+    made = divided_model(devices, forward, residency, settled.placement, options.activations, room)
+    contexts = list(made.contexts)
+
+    def optimized_for(tokens: int, trace: Trace | None = None) -> Optimized:
+        return made.optimized(roots, [residency.context(c, tokens) for c in contexts], trace)
+
+    optimized = optimized_for(1, trace)
     found = stages(optimized) if residency.variant(batch) == 1 else ()
     if found:
         roots = host_ids(roots)
         passes = [("build", len(toposort(roots)))]
-        optimized = optimize(roots, residency.context(context, 1), trace)
+        optimized = optimized_for(1, trace)
     variants, longest = {residency.variant(1): optimized}, residency.variant(batch)
     if longest not in variants:
-        context = replace(context, homes=optimized.assignment.homes)
-        variants[longest] = optimize(roots, residency.context(context, batch))
+        contexts = [
+            replace(c, homes=own.assignment.homes) for c, own in zip(contexts, optimized.all, strict=True)
+        ]
+        variants[longest] = optimized_for(batch)
     return DryRun(
         gguf,
         settled,
@@ -185,10 +183,10 @@ def dry_run(
         tuple(devices),
         batch,
         residency,
-        targets,
+        made.targets,
         variants,
         tuple(passes),
         measure,
-        sharding,
+        made.division,
         found,
     )

@@ -48,6 +48,8 @@ class PlacementOptions:
     lost: tuple[str, ...] = ()  # devices that failed and are not used again
     # Each device's share of the layers, in their order; (): as many as fit each.
     split: tuple[float, ...] = ()
+    # Where all devices are one group, each member's share of every layer; (): equal ones.
+    member_split: tuple[float, ...] = ()
     # How several devices share the model, as of read_split_mode; auto: the fastest by prediction.
     mode: str = "layer"
     key: str = ""  # path of the key file for devices of other hosts; "": none
@@ -63,7 +65,7 @@ class PlacementOptions:
 
     @property
     def grouped(self) -> bool:
-        """Whether the devices are one group (tensor parallelism)."""
+        """Whether some device is a group (tensor parallelism)."""
         return any(GROUP in name for name in self.devices)
 
     @property
@@ -82,7 +84,8 @@ class PlacementOptions:
         left = tuple(name for whole in self.devices if (name := _left(whole, device)))
         rules = tuple(rule for rule in self.rules if rule.device != device)
         named = left or (("cpu",) if self.devices else ())
-        return replace(self, devices=named, layers=None, rules=rules, lost=(*self.lost, device), split=())
+        left_out = replace(self, devices=named, layers=None, rules=rules, lost=(*self.lost, device))
+        return replace(left_out, split=(), member_split=())
 
 
 def _left(name: str, lost: str) -> str:
@@ -202,7 +205,8 @@ def read_split(text: str) -> tuple[float, ...]:
 
 def read_devices(text: str) -> tuple[str, ...]:
     """Parses a comma-separated list of NAME or NAME:INDEX; () for auto. NAME:0+NAME:1 is a group of devices,
-    which divide each layer; HOST/NAME:INDEX or HOST:PORT/NAME:INDEX a device of another host.
+    which divide each layer that the group has; HOST/NAME:INDEX or HOST:PORT/NAME:INDEX a device of another
+    host.
     """
     if text in (AUTO, ""):
         return ()
@@ -218,12 +222,7 @@ def read_devices(text: str) -> tuple[str, ...]:
             f"device {text!r}: expected auto, or different names with commas between them, or with + between "
             "those of a group"
         )
-    if len(groups) > 1 and len(names) > len(groups):
-        raise RequestError(
-            f"device {text!r}: a group of devices takes the whole model: other devices beside one are not "
-            "supported"
-        )
-    if NONE in names and len(names) > len(groups):
+    if any(NONE in group for group in groups if len(group) > 1):
         raise RequestError(f"device {text!r}: {NONE} cannot be in a group")
     return tuple("cpu" if group == [NONE] else GROUP.join(group) for group in groups)
 

@@ -11,6 +11,7 @@ from satchel.runtime.compiler.place import touched
 from satchel.runtime.graph import LEAVES, Node
 from satchel.runtime.ops.op import op_of
 from satchel.runtime.ops.split import LORA_A, LORA_B
+from satchel.runtime.shard.pieces import Piece
 
 LORA = (LORA_A, LORA_B)
 
@@ -55,4 +56,6 @@ class Placement:
         return self._base(name) in self.weights
 
     def _base(self, name: str) -> str:
-        return next((name.removesuffix(end) for end in LORA if name.endswith(end)), name)
+        """The tensor of the file that a weight is a piece of, or an adapter's factor for."""
+        tensor = Piece.of(name).tensor
+        return next((tensor.removesuffix(end) for end in LORA if tensor.endswith(end)), tensor)

@@ -10,19 +10,20 @@ from functools import partial
 
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
-from satchel.runtime.compiler import compile, optimize
-from satchel.runtime.compiler.context import Context
+from satchel.runtime.compiler import compile
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.compiler.stages import stages
 from satchel.runtime.device.device import Device
+from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.engine.engine import bucket_of
 from satchel.runtime.engine.lanes import LaneProgram
+from satchel.runtime.engine.sharded import divided_model
 from satchel.runtime.layers.arch import Arch, Forward
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
-from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
+from satchel.runtime.placement.devices import apart, cache_room, driver_bytes, free_bytes
 from satchel.runtime.placement.expert_cache import expert_cache_of, reserved_bytes, with_expert_cache
-from satchel.runtime.placement.options import PlacementOptions, read_kv_budget
+from satchel.runtime.placement.options import OFF, PlacementOptions, read_kv_budget
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction, Speed, predict
 from satchel.runtime.placement.prefetch import prefetch_of, reserved
@@ -31,7 +32,7 @@ from satchel.runtime.placement.sizing import cache_bytes, cache_of, size
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.weights.expert_cache.cache import ExpertCache
 from satchel.runtime.weights.expert_cache.layout import ExpertCacheLayout
-from satchel.runtime.weights.packing import Places, file_places, in_place, of_device, own_bytes, packable
+from satchel.runtime.weights.packing import Places, file_places, in_place, of_device, own_bytes
 from satchel.runtime.weights.prefetch import PrefetchPlan, WeightPrefetcher
 from satchel.runtime.weights.residency import Residency, Targets
 from satchel.runtime.weights.resident import Resident
@@ -39,6 +40,7 @@ from satchel.runtime.weights.sharded import has_pieces, piece_places
 from satchel.runtime.weights.streamed import Streamed
 
 TRIES = 4
+ROOMY = 1.5  # bytes free on a group, over those of weights and cache, from which on the rest is not counted
 SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that plans do not share
 Measure = Callable[[Device], Speed]
 
@@ -83,6 +85,7 @@ class DryPlans:
     forward: Forward
     devices: Sequence[Device]
     options: Options
+    wanted: PlacementOptions
     context: int
 
     def optimized(
@@ -91,9 +94,11 @@ class DryPlans:
         """The weights, the devices as the compiler sees them, and the graph of a step."""
         residency: Residency = Resident(self.gguf, self.options.repack)
         residency = residency if cached is None else ExpertCache(residency, self.gguf, cached)
-        targets, bits = residency.targets(self.devices, packable(self.forward)), self.options.activations
-        context = Context(tuple(targets.values()), with_expert_cache(placement, cached), bits)
-        return residency, targets, optimize(self.forward.roots("tokens"), residency.context(context, 1))
+        home, bits = with_expert_cache(placement, cached), self.options.activations
+        room = cache_room(self.devices, self.wanted)
+        made = divided_model(self.devices, self.forward, residency, home, bits, room, ("tokens",))
+        contexts = [residency.context(context, 1) for context in made.contexts]
+        return residency, made.targets, made.optimized(self.forward.roots("tokens"), contexts)
 
     def able(self, placement: Placement, cached: ExpertCacheLayout) -> bool:
         """Whether each node can run on the device of its placement."""
@@ -108,7 +113,7 @@ class DryPlans:
 
     def scratch(self, placement: Placement, cached: ExpertCacheLayout | None = None) -> dict[str, int]:
         """Bytes of scratch memory on each device: buffers of the plans for a full step and for one token, and
-        the driver's.
+        the driver's. Of a group, as many times the most of a member.
         """
         residency, targets, optimized = self.optimized(placement, cached)
         places = dry_places(self.gguf, residency, targets, optimized)
@@ -117,8 +122,10 @@ class DryPlans:
         for n in {1, min(self.options.batch, self.context)}:
             bucket = Bucket(bucket_of(n, self.options.batch), 1)
             plan = compile(optimized, bucket, places, state_layout(optimized))
-            for name, own in scratch(plan, lanes).items():
-                found[name] = found.get(name, 0) + own
+            taken = scratch(plan, lanes)
+            for device in self.devices:
+                members = members_of(device)
+                found[device.name] += len(members) * max(taken.get(d.name, 0) for d in members)
         return found
 
 
@@ -130,18 +137,22 @@ def settle(
 
     Raises DeviceError if the options demand more memory than a device has.
     """
+    if any(isinstance(d, GroupDevice) for d in devices):  # no weight goes to its members while steps run
+        wanted = replace(wanted, prefetch=OFF, expert_cache=OFF)
     free = {d.name: free_bytes(d, wanted) for d in devices}
     first, whole = devices[0], own_bytes(gguf, devices[0], options.repack)
     budget = read_kv_budget(options.kv_budget)
     arch, said = size(gguf, cache_of(options), sum(free.values()) - whole, budget)
-    if len(devices) == 1 and not wanted.rules:
-        short = whole + cache_bytes(arch, arch.cache) > free[first.name] and not apart(first)
+    held = whole + cache_bytes(arch, arch.cache)
+    alone = len(devices) == 1 or _roomy(first, free[first.name], held, wanted)
+    if alone and not wanted.rules:
+        short = held > free[first.name] and not apart(first)
         return _settled(
             arch, PlacementCandidate(Placement(first.name), 0, True, True), wanted, short, list(said)
         )
     forward = arch.build()
     sizes = sizes_of(forward, arch.layers, devices, options.repack)
-    plans = DryPlans(gguf, forward, devices, options, arch.cache.context)
+    plans = DryPlans(gguf, forward, devices, options, wanted, arch.cache.context)
     needed = plans.scratch(Placement(first.name))
     held = sizes.on(Placement(first.name))[first.name] + needed.get(first.name, 0)
     whole_fits = (wanted.named or (not wanted.devices and _one_kind(devices))) and held <= free[first.name]
@@ -177,6 +188,16 @@ def settle(
     if settled.expert_cache is not None:
         plan = replace(plan, placement=with_expert_cache(plan.placement, settled.expert_cache))
     return replace(settled, prefetch=plan, notes=(*settled.notes, note))
+
+
+def _roomy(device: Device, free: int, held: int, wanted: PlacementOptions) -> bool:
+    """Whether a group, which is to have all that it has room for, has much more than is held. Nothing is
+    compiled for it then: to divide a model for a trial takes as long as for its load.
+    """
+    chosen = wanted.layers not in (None, -1) or wanted.split or not wanted.kv
+    given = wanted.named or not wanted.devices
+    roomy = ROOMY * held <= free - driver_bytes(device)
+    return isinstance(device, GroupDevice) and given and not chosen and roomy
 
 
 def _with_expert_cache(

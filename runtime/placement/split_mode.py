@@ -1,5 +1,6 @@
-"""split_mode auto: whether a model runs on one device, on several with whole layers each, or on a group that
-divides each layer. The least predicted seconds win, and a note says what was chosen and why.
+"""split_mode auto: whether a model runs on one device, on several with whole layers each, on a group that
+divides each layer, or, where it fits no such group, on a pipeline of groups with the CPU behind them. The
+least predicted seconds win, and a note says what was chosen and why.
 
 A further device must pay: the first one alone is taken where the model fits it, unless another way is
 predicted to be faster. A group is not considered with options that it cannot have, nor of devices that are
@@ -16,12 +17,12 @@ from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import Device
-from satchel.runtime.device.group import GroupDevice
+from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.net.device import NetDevice
 from satchel.runtime.placement.devices import Opened, apart, driver_bytes, free_bytes, open_for, used_of
 from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.placement import Placement
-from satchel.runtime.placement.predict import Prediction, predict
+from satchel.runtime.placement.predict import Prediction, Speed, predict
 from satchel.runtime.placement.settle import Measure, Settled
 from satchel.runtime.placement.sizes import sizes_of
 from satchel.runtime.placement.speeds import measured
@@ -33,7 +34,6 @@ GAIN = 0.95  # more devices must bring the seconds of fewer down to this part
 # Bytes of weights below which a group is not considered where one device has room: most of a token's time is
 # then that of the kernels' starts, which a group does not divide, and measuring it would delay the load.
 SMALL = 1 << 30
-ROOM = 1.1  # bytes of a member, over its even share: what is whole on every member
 
 
 class SplitCandidate(NamedTuple):
@@ -70,19 +70,22 @@ def under_mode(
     left out are closed.
     """
     devices = opened.devices
-    if isinstance(devices[0], GroupDevice):
-        return Opened(devices, (*opened.notes, *devices[0].notes))
+    groups = [device for device in devices if isinstance(device, GroupDevice)]
+    if groups:
+        return Opened(devices, (*opened.notes, *(note for group in groups for note in group.notes)))
     members = members_among(devices)
     if wanted.mode == "none" and not wanted.devices:
         return _only(opened, (devices[0], *(d for d in devices[1:] if not apart(d))))
     if wanted.mode == "tensor" and len(members) > 1:
-        return _grouped(opened, GroupDevice(members, wanted.split))
+        group = GroupDevice(members, wanted.member_split)
+        return _only(opened, (group, *(d for d in devices if not apart(d))))
     if wanted.mode == "tensor" and not wanted.lost:
         raise DeviceError(
             "split_mode is 'tensor': a group takes two GPUs or more of a backend that has groups, and the "
             f"devices are {', '.join(d.name for d in devices)}: take split_mode='layer'"
         )
-    asked = options.refused_with_groups() or wanted.split or wanted.rules
+    given = wanted.split or wanted.rules or wanted.layers not in (None, -1)
+    asked = given or options.refused_with_groups()
     if wanted.mode != "auto" or len(members) < 2 or asked:
         return opened
     whole = own_bytes(gguf, devices[0], options.repack)
@@ -134,23 +137,30 @@ def _fastest(
     measure: Measure,
 ) -> Opened:
     found = list(_by_layers(gguf, opened.devices, options, wanted, measure))
-    notes = opened.notes
+    notes, alone = opened.notes, bool(found) and found[0].apart == 1
     for count in group_sizes(len(members)):
+        groups: list[GroupDevice] = []
         try:
-            group = _joined(members[:count], measure)
-            try:
-                found += _by_group(gguf, group, options, wanted, measure)
-            finally:
-                group.part()
+            groups.append(_joined(members[:count], measure))
+            here = _by_group(gguf, groups[0], options, wanted, measure)
+            if not here and not alone:
+                groups += (_joined(some, measure) for some in _further(members, count))
+                here = _by_pipeline(gguf, opened.devices, groups, options, wanted, measure)
+            found += here
         except DeviceError as error:
             notes = (*notes, f"split_mode auto: a group of {count} is left out: {error}")
+        finally:
+            for group in groups:
+                group.part()
     if not found:  # what does not fit is told by the load
         return Opened(opened.devices, notes)
     best = best_of(found)
-    notes = (*notes, said(best, found))
-    if isinstance(best.devices[0], GroupDevice):
-        return _grouped(Opened(opened.devices, notes), _joined(best.devices[0].members, measure))
-    return _only(Opened(opened.devices, notes), best.devices)
+    return _taken(Opened(opened.devices, (*notes, said(best, found))), best.devices, measure)
+
+
+def _further(members: Sequence[Device], count: int) -> list[Sequence[Device]]:
+    """The members of further groups of so many, behind the first one."""
+    return [members[i : i + count] for i in range(count, len(members) - count + 1, count)]
 
 
 def group_sizes(members: int) -> list[int]:
@@ -186,19 +196,42 @@ def _by_group(
     """The group, where the model fits it."""
     settled, _ = settle_step(gguf, [group], options, replace(wanted, devices=(group.name,)), measure)
     sizes, placed = sizes_of(settled.arch.build(), settled.arch.layers, [group]), Placement(group.name)
-    if not group_fits(sizes.on(placed)[group.name], group, wanted):
+    if sizes.on(placed)[group.name] > free_bytes(group, wanted) - driver_bytes(group):
         return []
     predicted = predict(placed, sizes, {group.name: measure(group)})
     count = len(group.members)
     return [SplitCandidate(f"tensor on {count}", (group,), predicted, count)]
 
 
-def group_fits(nbytes: int, group: GroupDevice, wanted: PlacementOptions) -> bool:
-    """Whether every member has room for its part of so many bytes of weights and states."""
-    shares = group.shares or (1.0,) * len(group.members)
-    parts = (ROOM * nbytes * share / sum(shares) for share in shares)
-    free = (free_bytes(d, wanted) - driver_bytes(d) for d in group.members)
-    return all(part <= room for part, room in zip(parts, free, strict=True))
+def _by_pipeline(
+    gguf: GGUF,
+    devices: Sequence[Device],
+    groups: Sequence[GroupDevice],
+    options: Options,
+    wanted: PlacementOptions,
+    measure: Measure,
+) -> list[SplitCandidate]:
+    """Whole layers on groups of as many members each, and on the devices that are in none."""
+    members = {d.name: d for group in groups for d in group.members}
+    stages = (*groups, *(d for d in devices if d.name not in members))
+    alike = _one_kind(tuple(members.values()))
+
+    def speed(device: Device) -> Speed:
+        return measure(groups[0] if alike and isinstance(device, GroupDevice) else device)
+
+    names = tuple(d.name for d in stages if apart(d) or d.name in wanted.devices)
+    named = replace(wanted, devices=names) if wanted.devices else wanted
+    settled, _ = settle_step(gguf, stages, options, named, speed)
+    used = _used(settled)
+    kept = tuple(d for d in stages if d.name in used or not apart(d))
+    parts = [d for d in kept if d.name in used]
+    tensor = sum(isinstance(d, GroupDevice) for d in parts)
+    if not tensor:
+        return []
+    name = f"{f'{tensor} times ' * (tensor > 1)}tensor on {len(groups[0].members)}"
+    name = " and ".join([name, *(d.name for d in parts if not isinstance(d, GroupDevice))])
+    count = sum(len(members_of(d)) for d in kept if apart(d))
+    return [SplitCandidate(name, kept, settled.predicted(stages, speed), count)]
 
 
 def best_of(found: Sequence[SplitCandidate]) -> SplitCandidate:
@@ -235,13 +268,14 @@ def _used(settled: Settled) -> set[str]:
     return named | set(placement.weights.values()) | set(placement.states.values())
 
 
-def _grouped(opened: Opened, group: GroupDevice) -> Opened:
-    """The group alone."""
-    names = {d.name for d in group.members}
-    for device in (d for d in opened.devices if d.name not in names):
-        device.close()
-    return Opened((group,), (*opened.notes, *group.notes))
-
-
 def _only(opened: Opened, devices: Sequence[Device]) -> Opened:
-    return Opened(used_of(opened.devices, {d.name for d in devices}), opened.notes)
+    """These of the opened devices, or groups of some; the others are closed."""
+    used_of(opened.devices, {member.name for device in devices for member in members_of(device)})
+    notes = (note for d in devices if isinstance(d, GroupDevice) for note in d.notes)
+    return Opened(tuple(devices), (*opened.notes, *notes))
+
+
+def _taken(opened: Opened, devices: Sequence[Device], measure: Measure) -> Opened:
+    """The devices of a candidate, whose groups are joined again."""
+    again = (_joined(d.members, measure) if isinstance(d, GroupDevice) else d for d in devices)
+    return _only(opened, tuple(again))

@@ -104,7 +104,7 @@ class Inference:
             return True
         if spec != WHOLE:
             return self._conflict(node, spec)
-        if source.op in LEAVES:
+        if source.op in LEAVES and source.op != "input":
             return self._as_state(node, source, want)
         columns = isinstance(want, Split) and want.axis == 1 and len(source.shape) == 2
         return columns or self._conflict(node, want)

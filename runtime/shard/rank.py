@@ -27,14 +27,16 @@ def rank_graph(roots: Roots, sharding: Sharding, rank: int) -> Roots:
 
 
 class RankGraph:
-    """Builds one rank's graph."""
+    """Builds one rank's graph, all of it or node by node beside what others add. given: whole values that
+    inputs of the graph stand for.
+    """
 
-    def __init__(self, roots: Roots, sharding: Sharding, rank: int) -> None:
+    def __init__(self, roots: Roots, sharding: Sharding, rank: int, graph: Graph | None = None) -> None:
         self._roots, self.sharding, self.rank = roots, sharding, rank
         self.found = sharding.infer(roots)
         if self.found.conflicts:
             raise AssertionError(f"the sharding does not fit this graph: {self.found.conflicts}")
-        self.graph = Graph()
+        self.graph, self.given = graph or Graph(), dict[Node, Node]()
         self._made: dict[Node, Node] = {}
         self._rests: dict[Node, Node] = {}  # whole values that a partial sum lacks until it is reduced
         self._leaves: dict[tuple[Node, Spec], Node] = {}
@@ -43,11 +45,16 @@ class RankGraph:
     def roots(self) -> Roots:
         for node in self.found.order:
             if node.op not in LEAVES:
-                self.graph.label = node.name
-                self._made[node] = self._node(node)
-        return tuple(self._root(root) for root in self._roots)
+                self.add(node)
+        return tuple(self.value(root) for root in self._roots)
 
-    def _root(self, root: Node) -> Node:
+    def add(self, node: Node) -> None:
+        """Makes a node, whose sources were made."""
+        self.graph.label = node.name
+        self._made[node] = self._node(node)
+
+    def value(self, root: Node) -> Node:
+        """The whole value of a root; of one that is in a state's memory, the rank's part."""
         if root.op in LEAVES or OPS[root.op].alias:
             return self._leaf(root, WHOLE) if root.op in LEAVES else self._made[root]
         self.graph.label = root.name
@@ -155,6 +162,10 @@ class RankGraph:
         return ops.gather(ids, self.graph.const(table, "i32", "experts"))
 
     def _source(self, source: Node, want: Spec) -> Node:
+        if source in self.given:
+            whole = self.given[source]
+            mine = self._range(want, source) if isinstance(want, Split) else None
+            return whole if mine is None else ops.cols(whole, start=mine.start, size=mine.size)
         if source.op in LEAVES:
             return self._leaf(source, WHOLE if want in (PARTIAL, GATHERED) else want)
         made, spec = self._made[source], self.found.specs[source]

@@ -1,14 +1,16 @@
-"""What a group of devices divides and what its members meet for, for `satchel plan`."""
+"""What groups of devices divide and what their members meet for, for `satchel plan`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
 from satchel.quant import FORMATS
 from satchel.runtime.compiler.optimized import Optimized
-from satchel.runtime.graph import LEAVES, Node, Roots, toposort
+from satchel.runtime.graph import Node
 from satchel.runtime.ops.op import OPS, op_of
+from satchel.runtime.shard.division import Division
 from satchel.runtime.shard.pieces import Piece
 from satchel.runtime.shard.sharding import Sharding
 
@@ -16,7 +18,7 @@ FEW_ROWS = "it has few rows"
 
 
 class GroupReport(NamedTuple):
-    """A model on a group of devices. Bytes are those that one member brings."""
+    """A group of devices that has layers of a model. Bytes are those that one member brings."""
 
     name: str
     members: int
@@ -31,12 +33,19 @@ class GroupReport(NamedTuple):
     whole: dict[str, str]  # why a kind of matrix is not divided
 
 
-def report(optimized: Optimized, sharding: Sharding) -> GroupReport:
-    reduces = _collectives(optimized, "reduce_add")
-    every = _collectives(optimized, "gather_columns")
+def report(optimized: Optimized, division: Division) -> list[GroupReport]:
+    """The groups that have a part of the model."""
+    return [_of_group(name, optimized, sharding) for name, sharding in division.shardings.items()]
+
+
+def _of_group(name: str, optimized: Optimized, sharding: Sharding) -> GroupReport:
+    members = optimized.groups[name]
+    nodes = [_on(own, member) for own, member in zip(optimized.ranks, members, strict=False)]
+    reduces = [node for node in nodes[0] if node.op == "reduce_add"]
+    every = [node for node in nodes[0] if node.op == "gather_columns"]
     of_blocks = [node for node in every if node.name.startswith("blk.")]
     gathers = [node for node in every if node not in of_blocks]
-    held = [_matrices(own.roots) for own in optimized.all]
+    held = [_matrices(own) for own in nodes]
     names = {w.name for own in held for w in own}
     whole = {n for n in names if all(n in {w.name for w in own} for own in held)}
     sizes = {w.name: _nbytes(w) for own in held for w in own}
@@ -44,7 +53,7 @@ def report(optimized: Optimized, sharding: Sharding) -> GroupReport:
     total = sum(sizes.values())
     reasons = {kind_of(name): sharding.whole.get(name, FEW_ROWS) for name in sorted(whole)}
     return GroupReport(
-        optimized.group,
+        name,
         sharding.ranks,
         len(reduces),
         sum(4 * node.width for node in reduces),
@@ -58,13 +67,14 @@ def report(optimized: Optimized, sharding: Sharding) -> GroupReport:
     )
 
 
-def _collectives(optimized: Optimized, op: str) -> list[Node]:
-    return [node for node in toposort(optimized.roots) if node.op == op]
+def _on(optimized: Optimized, device: str) -> list[Node]:
+    """The nodes that a device computes."""
+    return [node for node, where in optimized.assignment.device.items() if where == device]
 
 
-def _matrices(roots: Roots) -> set[Node]:
+def _matrices(nodes: Sequence[Node]) -> set[Node]:
     """Weights of products and look-ups."""
-    found = (n for n in toposort(roots) if n.op not in LEAVES and op_of(n) is not None)
+    found = (n for n in nodes if op_of(n) is not None)
     return {s for n in found for s in n.src[OPS[n.op].weights] if s.op == "weight"}
 
 

@@ -4,19 +4,22 @@ divided as those with separate ones. `merge` joins such products into one step a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from satchel.runtime import ops
 from satchel.runtime.graph import Node, Roots, rewrite, toposort
 from satchel.runtime.shard.pieces import Range, cut_weight
 
 
-def separate(roots: Roots) -> Roots:
+def separate(roots: Roots, among: Callable[[Node], bool] = lambda node: True) -> Roots:
     """cols(linear(x, W), a, n) -> linear(x, W[a:a+n]), also behind a bias; take of an expert product
-    likewise. A product stays whole where something else reads it too.
+    likewise. A product stays whole where something else reads it too. among: the windows that may become
+    products.
     """
     kept = _read_whole(roots)
 
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
-        if node.op not in ("cols", "take") or node.src[0] in kept:
+        if node.op not in ("cols", "take") or node.src[0] in kept or not among(node):
             return None
         node.graph.label = node.name
         range = Range(node.arg("start"), node.arg("start") + node.arg("size"))

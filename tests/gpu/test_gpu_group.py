@@ -348,7 +348,8 @@ def test_caches_divided_by_blocks_give_the_logits_of_one_gpu(
     for device in (find_backend("cuda").open(), joined(len(group.members))):
         weights, cache = tiny.weights(arch, "f32"), Cache(96, 2, block=16)
         engine = tiny.engine(arch, weights, cache, device, room=CacheRoom("on"))
-        assert engine.sharding is None or len(engine.sharding.blocks) >= caches
+        divided = engine.division.shardings.values() if engine.division else ()
+        assert all(len(own.blocks) >= caches for own in divided)
         first = engine.logits([BatchEntry(1, list(range(3, 50))), BatchEntry(0, [7, 8])])
         found.append(np.concatenate((first, engine.logits([BatchEntry(1, [9]), BatchEntry(0, [5])]))))
         engine.close()
@@ -394,6 +395,40 @@ def test_greedy_text_is_that_of_one_gpu(bundled_model: Path, tmp_path: Path) -> 
     assert texts == texts[:1] * COUNT
 
 
+PIPELINES = [
+    pytest.param(devices, marks=pytest.mark.skipif(n > COUNT, reason=f"{n} GPUs are needed, {COUNT} found"))
+    for devices, n in (
+        ("cuda:0+cuda:1,cpu", 2),
+        ("cuda:0+cuda:1,cuda:2", 3),
+        ("cuda:0+cuda:1,cuda:2+cuda:3", 4),
+        ("cuda:0+cuda:1+cuda:2,cuda:3", 4),
+    )
+]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("devices", PIPELINES)
+def test_texts_of_a_pipeline_of_groups_are_those_of_one_gpu(
+    bundled_model: Path, tmp_path: Path, devices: str
+) -> None:
+    """One answer, and six at once, for which the stages have several steps under way."""
+    whole = tmp_path / "f32.gguf"
+    quantize_file(bundled_model, whole, RECIPES["F32"], requantize=True)
+    prompts = [PROMPT, *(f"{PROMPT} there were {n} cats" for n in range(2, 7))]
+    found = []
+    for name, shares in (("cuda:0", ""), (devices, "1,1")):
+        with Model.load(
+            whole, device=name, tensor_split=shares, context=256, slots=6, worker="thread"
+        ) as model:
+            assert len(model.engine.stages) == (2 if shares else 0)
+            alone = model.generate(PROMPT, max_tokens=48, temperature=0.0).read()
+            replies = [model.generate(text, max_tokens=32, temperature=0.0) for text in prompts]
+            for reply in replies:
+                reply.start()
+            found.append([alone, *(reply.read() for reply in replies)])
+    assert found[0] == found[1]
+
+
 @pytest.mark.model
 def test_ten_thousand_steps_ahead(group: GroupDevice) -> None:
     """Each step is launched before the last one's token is read. All members end with the same bits."""
@@ -414,8 +449,8 @@ def test_ten_thousand_steps_ahead(group: GroupDevice) -> None:
         assert len(set(found)) == 1
         program = engine.program(1, 1)
         out = program.plan.output
-        assert engine.group is not None
-        members, bits = engine.group.members, set()
+        (group,) = engine.groups.values()
+        members, bits = group.members, set()
         for member in members:
             raw = np.empty(program.inner[member.name, out.buffer].size, np.uint8)
             program.inner[member.name, out.buffer].read_into(0, raw)

@@ -40,7 +40,7 @@ class Target:
 def by_rows(roots: Roots, ranks: int, lacks: tuple[str, ...] = ()) -> Roots:
     device = {node: "d" for node in toposort(roots) if node.op not in LEAVES}
     graph = Optimized(roots, DeviceAssignment(roots, device, ()), (Target(lacks=lacks),))
-    made = divide_rows(graph, LONG, ranks)
+    made = divide_rows(graph, LONG, ("d", "e", "f", "g")[:ranks])
     verify_graph(made.roots)
     assert all(node in made.assignment.device for node in toposort(made.roots) if node.op not in LEAVES)
     return made.roots

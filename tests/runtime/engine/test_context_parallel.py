@@ -105,7 +105,7 @@ def test_members_have_the_blocks_of_the_pool_once() -> None:
     for room in (CacheRoom("off"), ON):
         weights = tiny.weights("deepseek2", "f32")
         engine = tiny.engine("deepseek2", weights, CACHE, group_of(4), room=room)
-        members = engine.optimized("tokens").members
+        members = engine.optimized("tokens").ranks
         sizes.append([blocks_of(own.roots) for own in members])
         engine.close()
     assert CACHE.pool == 18
@@ -256,9 +256,10 @@ def test_auto_divides_caches_only_where_they_do_not_fit(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "deepseek2", "f32")
     for memory, caches in ((0, 0), (1 << 20, tiny.LAYERS)):
         with planned(path, gpu_memory=memory) as run:
-            assert run.sharding is not None
-            assert len(run.sharding.blocks) == caches
-            shown = report(run.optimized, run.sharding)
+            assert run.division is not None
+            (sharding,) = run.division.shardings.values()
+            assert len(sharding.blocks) == caches
+            (shown,) = report(run.optimized, run.division)
             assert shown.blocks == caches
             assert shown.block_gathers == 2 * caches  # the queries, and the states of the softmax
 
@@ -266,7 +267,7 @@ def test_auto_divides_caches_only_where_they_do_not_fit(tmp_path: Path) -> None:
 def test_caches_that_are_divided_by_heads_stay_so() -> None:
     engine = engine_of("llama", 2)
     try:
-        assert engine.sharding is not None
-        assert not engine.sharding.blocks
+        assert engine.division is not None
+        assert not any(own.blocks for own in engine.division.shardings.values())
     finally:
         engine.close()

@@ -26,7 +26,7 @@ from satchel.runtime.grammar import Regex
 from satchel.runtime.layers.arch import Cache
 
 pytestmark = needs("remote")
-GROUP = "remote:0+remote:1"
+GROUP, NAME = "remote:0+remote:1", "remote+remote:1"
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +82,7 @@ def test_a_member_that_is_lost_ends_the_others_wait(monkeypatch: pytest.MonkeyPa
         with pytest.raises(DeviceLost, match="remote:1 was lost") as caught:
             step(engine)
         assert caught.value.device == "remote:1"
-        assert engine.group is not None
-        assert engine.group.group_info().missing == "remote:1"
+        assert engine.groups[NAME].group_info().missing == "remote:1"
     finally:
         engine.close()
     monkeypatch.delenv("SATCHEL_REMOTE_LOST")
@@ -178,8 +177,7 @@ def test_a_step_that_fails_on_every_member_leaves_the_group_whole() -> None:
     program.run()
     with pytest.raises(DeviceError, match="out of range"):
         program.read(np.empty(1, np.int32))
-    assert engine.group is not None
-    assert engine.group.group_info().missing == ""
+    assert engine.groups[NAME].group_info().missing == ""
     step(engine)
     engine.close()
 

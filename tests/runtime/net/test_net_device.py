@@ -117,6 +117,22 @@ def test_a_device_with_memory_apart_and_late_execution_gives_the_same(
     np.testing.assert_array_equal(logits, wanted[1])
 
 
+@needs("remote")
+def test_a_group_of_this_host_stands_beside_a_device_of_another(
+    path: Path, key: Path, servers: tuple[DeviceServer, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What crosses goes from the group's first member, or to each member: the bits are those of the same
+    stages on this host.
+    """
+    monkeypatch.setenv("SATCHEL_REMOTE_DEVICES", "2")
+    found = []
+    for second in ("cpu", net_hosts.name_of(servers[0])):
+        how = {"device": f"remote:0+remote:1,{second}", "tensor_split": "1,1", "device_key": str(key)}
+        found.append(answers(path, **how))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
 def test_many_requests_at_once_are_answered_as_alone(
     path: Path, key: Path, servers: tuple[DeviceServer, ...], wanted: tuple[list[int], Array]
 ) -> None:

@@ -260,10 +260,10 @@ def test_plan_shows_members_and_the_share_of_all_reduces(
         group = found.devices[0]
         assert isinstance(group, GroupDevice)
         known = collectives.collective_speed(group)
-    assert facts["group"]["link"] == "PCIe"
+    assert facts["groups"][0]["link"] == "PCIe"
     assert facts["predicted"]["tg128"] > 0
-    seconds = known.seconds(facts["group"]["reduces"], facts["group"]["reduce_bytes"])
-    assert facts["group"]["reduce_share"] == pytest.approx(min(1, seconds * facts["predicted"]["tg128"]))
+    seconds = known.seconds(facts["groups"][0]["reduces"], facts["groups"][0]["reduce_bytes"])
+    assert facts["groups"][0]["reduce_share"] == pytest.approx(min(1, seconds * facts["predicted"]["tg128"]))
     assert (tmp_path / "collectives.json").is_file()
 
 
@@ -279,3 +279,47 @@ def test_a_group_is_measured_as_any_device(
         speed = measure(found.devices[0])
         assert min(*speed.layer, *speed.head, speed.link) > 0
         assert measure(found.devices[0]) == speed  # from the file
+
+
+STEP = {"batch": 32, "context": 96}  # what a step needs is little beside the weights
+
+
+def too_small(gguf: GGUF, part: float) -> int:
+    """Bytes of a device that has room for this part of what a member of a group of two has to hold."""
+    with opened(gguf, Simulated(2.0), **STEP) as found:
+        whole = dry_run(gguf, [found.devices[0]], Options(threads=1, **STEP), Simulated(2.0))  # type: ignore[arg-type]
+        shares = list(whole.shares())
+    return max(int(1.2 * share.compute + part * (share.weights + share.kv)) for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("group", "wanted"),
+    [(4.0, ["remote+remote:1", "cpu"]), (0.2, ["remote", "remote:1", "cpu"])],
+)
+def test_a_model_that_fits_no_group_leaves_layers_to_the_cpu(
+    gguf: GGUF, group: float, wanted: list[str]
+) -> None:
+    room, measure = too_small(gguf, 0.75), Simulated(group)
+    measure.rates["cpu"] = 0.5
+    with opened(gguf, measure, gpu_memory=room, **STEP) as found:
+        assert [d.name for d in found.devices] == wanted, found.notes
+        assert "tensor on 2 and cpu " in found.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("groups", "wanted"),
+    [
+        ({2: 3.0, 4: 0.5}, ["remote+remote:1", "remote:2+remote:3"]),  # two stages of two members
+        ({2: 1.0, 4: 4.0}, ["remote+remote:1+remote:2+remote:3"]),
+    ],
+)
+def test_a_model_that_fits_no_group_of_two_may_take_two_of_them(
+    gguf: GGUF, monkeypatch: pytest.MonkeyPatch, groups: dict[int, float], wanted: list[str]
+) -> None:
+    room = too_small(gguf, 0.85)
+    monkeypatch.setenv("SATCHEL_REMOTE_DEVICES", "4")
+    devices = ",".join(f"remote:{i}" for i in range(4))
+    how = Options(device=devices, threads=1, gpu_memory=room, **STEP)  # type: ignore[arg-type]
+    with open_split(gguf, how, None, BySize(groups)) as found:
+        assert [d.name for d in found.devices if d.name != "cpu"] == wanted, found.notes
+        assert "2 times tensor on 2 " in found.notes[-1]
