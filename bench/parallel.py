@@ -10,7 +10,7 @@ shape (bench/make_shape.py) serve as well as real ones. A batch of N decodes 64 
 behind prompts of 128. `waited` is of the member that waited least; others waited for it, too.
 
 --also measures each group once more with variables of the environment: SATCHEL_GROUP_PUSH=1 with products
-that begin their sums, SATCHEL_GROUP_SEQUENCE=1 with rows of prompts divided, SATCHEL_NCCL=off without NCCL.
+that begin their sums, SATCHEL_GROUP_SEQUENCE=0 without sequence parallelism, SATCHEL_NCCL=off without NCCL.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from satchel.runtime.graph import LEAVES, TOKENS, Node, Roots, toposort
 from satchel.runtime.ops.op import OPS
 from satchel.runtime.plan import Bucket
 
-NAME = "SATCHEL_GROUP_SEQUENCE"  # 0: never; 1: in steps of LEAST tokens and more; N: of N tokens and more
-LEAST = 1024
+NAME = "SATCHEL_GROUP_SEQUENCE"  # 0: never; N: in steps of N tokens and more; 1: as unset, of LEAST
+LEAST = 1024  # two H200s were 6 % faster at 2,048 and 4,096 tokens (docs/parallel.md)
 NORMS = frozenset({"rms_norm", "layer_norm"})
 BY_ROWS = NORMS | {"rms_norm_add", "add", "mul"}
 ONCE = frozenset({"gather_rows", "copy"})  # readers of a whole residual stream, of which a step has few
@@ -32,7 +32,7 @@ ONCE = frozenset({"gather_rows", "copy"})  # readers of a whole residual stream,
 def least_tokens() -> int:
     """Tokens of a step from which on its group divides rows; 0: never."""
     asked = os.environ.get(NAME, "")
-    number = int(asked) if asked.isdecimal() else 0
+    number = int(asked) if asked.isdecimal() else 1
     return LEAST if number == 1 else number
 
 

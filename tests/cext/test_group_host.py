@@ -198,6 +198,18 @@ def test_rows_of_prompts_are_divided(arch: str, tmp_path: Path, monkeypatch: pyt
     assert before["reduce_rows"] == prompt["reduce_rows"] + scatters
 
 
+def test_a_batch_invariant_norm_stands_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So its sum has one order in steps that divide rows and in others."""
+    monkeypatch.setenv("SATCHEL_DRY_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("SATCHEL_GROUP_SEQUENCE", "256")
+    backend = find_backend("dry")
+    group = GroupDevice([backend.open(i, deterministic=True) for i in range(2)])
+    prompt = kernels_of(tmp_path / "log", group, 500)
+    assert prompt["scatter_rows"] > 0
+    assert prompt["gather_own"] > prompt["scatter_rows"] / 2
+    assert not any(name.startswith("gather_normed") for name in prompt)
+
+
 def test_a_plan_for_other_members_is_refused(group: GroupDevice, rng: np.random.Generator) -> None:
     cases, counts = scatter_cases(rng, 4, 9, 64, "own")
     with pytest.raises(DeviceError, match="reduce_scatter is of 4 members, the group has 3"):
