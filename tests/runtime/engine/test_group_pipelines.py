@@ -158,6 +158,14 @@ def test_stages_divide_rows_of_prompts_and_blocks_of_caches(
     assert np.square(found[1] - found[0]).sum() / np.square(found[0]).sum() <= bound
 
 
+def test_each_group_divides_caches_for_which_its_members_lack_room() -> None:
+    free = {f"remote:{i}" if i else "remote": 1 if i == 3 else 1 << 30 for i in range(5)}
+    with closing(engine_on("deepseek2", "f32", 2, 3, room=CacheRoom("auto", free))) as engine:
+        assert engine.division is not None
+        blocks = {name: len(own.blocks) for name, own in engine.division.shardings.items()}
+        assert blocks == {"remote+remote:1": 0, "remote:2+remote:3+remote:4": 1}
+
+
 def test_blocks_of_a_pipeline_are_those_of_one_device() -> None:
     """Context parallelism: each stage deals the blocks of its layers among its own members."""
     rng = np.random.default_rng(0)
