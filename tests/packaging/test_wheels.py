@@ -208,6 +208,27 @@ def test_images_of_other_sources_are_refused_before_anything_is_built(
     assert not (tmp_path / "dist").exists()
 
 
+@pytest.mark.parametrize(
+    ("targets", "asked"),
+    [
+        (["windows-x86_64"], ["cuda"]),
+        (["manylinux-x86_64", "model"], ["cuda", "hip"]),
+        (["musllinux-x86_64"], []),
+        ([], ["cuda", "hip"]),
+    ],
+)
+def test_images_are_wanted_of_vendors_that_the_targets_have(
+    targets: list[str], asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(gpu_images, "check", lambda folder, vendor: found.append(vendor))
+    monkeypatch.setattr(wheels, "copied", lambda folder: folder)
+    monkeypatch.setattr(wheels, "Build", lambda *given: sys.exit(7))  # nothing is built here
+    with pytest.raises(SystemExit, match="7"):
+        wheels.main(["--gpu", str(tmp_path), "-o", str(tmp_path / "dist"), *targets])
+    assert found == asked
+
+
 # --- what check.py refuses
 
 
