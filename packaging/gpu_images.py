@@ -362,18 +362,19 @@ def make(vendor: str, folder: Path, jobs: int, say: Callable[[str], None], only:
 
     with ThreadPoolExecutor(jobs) as pool:
         data = list(pool.map(one, parts))
-    if failed:
-        raise ImageError("\n".join(failed))
-    pack = runpy.run_path(str(CEXT / "gpu" / "pack.py"))
+        if failed:
+            raise ImageError("\n".join(failed))
+        pack = runpy.run_path(str(CEXT / "gpu" / "pack.py"))
+        small = dict(zip(data, pool.map(pack["deflated"], data), strict=True))  # by image
     images = images_of(vendor, parts, data)
-    archive = pack["pack"](driver, images)
+    archive = pack["pack"](driver, images, lambda image: small.get(image) or pack["deflated"](image))
     rows = [
         {
             "name": p.name,
             "arch": p.arch,
             "compiler": p.compiler,
             "bytes": len(d),
-            "deflated": len(pack["deflated"](d)),
+            "deflated": len(small[d]),
         }
         for p, d in zip(parts, data, strict=True)
     ]
