@@ -10,8 +10,10 @@ CUDA: NVRTC from PyPI, in two versions. Machine code made by 12.9 runs with ever
 version compatibility" of CUDA 12), but PTX runs only with drivers that know its version, so 12.0 makes that.
 HIP: clang++ with lld. Equal sources and compilers give equal bytes.
 
-What is compiled stays in FOLDER/parts, so a run that was broken off goes on where it was. --only makes an
-archive for some architectures, to try one card; packaging/check.py refuses a wheel with it.
+What is compiled stays in FOLDER/parts, so a run that was broken off goes on where it was, and machines can
+share the work: each makes --only some architectures, and one takes all their parts into its FOLDER/parts. A
+machine without a registry takes NVRTC where FOLDER/nvrtc-VERSION has it. An archive made by --only is for
+trying one card; packaging/check.py refuses a wheel with it.
 """
 
 from __future__ import annotations
@@ -144,24 +146,30 @@ def _sha(data: bytes) -> str:
 
 
 def nvrtc(version: str, folder: Path) -> Path:
-    """NVRTC of a version, from PyPI's wheel, which is installed into the folder at the first use."""
-    home = folder / f"nvrtc-{version}"
-    library = home / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
+    """Where NVRTC of a version lies in the folder once `install` has put it there."""
+    return folder / f"nvrtc-{version}" / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
+
+
+def install(compiler: str, folder: Path) -> None:
+    """Installs the NVRTC that a part names, from PyPI's wheel, unless the folder has it. ImageError if that
+    fails.
+    """
+    version = compiler.removeprefix("NVRTC ")
+    library = nvrtc(version, folder)
     if not library.is_file():
         wanted = folder / f"nvrtc-{version}.txt"
         hashes = " ".join(f"--hash=sha256:{h}" for h in HASHES[version])
         wanted.write_text(f"nvidia-cuda-nvrtc-cu12=={version} {hashes}\n")
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
         done = subprocess.run(
-            [*pip, "--require-hashes", "--target", home, "-r", wanted],
+            [*pip, "--require-hashes", "--target", folder / f"nvrtc-{version}", "-r", wanted],
             check=False,
             capture_output=True,
             text=True,
         )
         if done.returncode or not library.is_file():
             said = (done.stderr.strip().splitlines() or ["pip installed no library"])[-1]
-            raise ImageError(f"NVRTC {version} (nvidia-cuda-nvrtc-cu12 of PyPI) cannot be had here: {said}")
-    return library
+            raise ImageError(f"{compiler} (nvidia-cuda-nvrtc-cu12 of PyPI) cannot be had here: {said}")
 
 
 def cuda_sources() -> list[tuple[str, int, int, tuple[str, ...]]]:
@@ -333,28 +341,40 @@ def chosen(parts: list[Part], only: Sequence[str]) -> list[Part]:
 
 def make(vendor: str, folder: Path, jobs: int, say: Callable[[str], None], only: Sequence[str] = ()) -> None:
     """Writes the vendor's archive and its list. only: the architectures, as Part has them; default: all.
-    ImageError for what cannot be compiled.
+    ImageError for what cannot be compiled, after everything else was.
     """
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     parts, driver = chosen(PARTS[vendor](folder), only), DRIVER if vendor == "cuda" else 0
+    if vendor == "cuda":
+        for compiler in sorted({part.compiler for part in parts if not part.file(folder).is_file()}):
+            install(compiler, folder)
+    failed: list[str] = []
 
     def one(part: Part) -> bytes:
-        data, seconds = compiled(part, folder)
+        try:
+            data, seconds = compiled(part, folder)
+        except ImageError as error:
+            failed.append(str(error))
+            say(f"{part.name:17} {part.arch:11} failed")
+            return b""
         say(f"{part.name:17} {part.arch:11} {len(data):10,} bytes {seconds:7.1f} s")
         return data
 
     with ThreadPoolExecutor(jobs) as pool:
         data = list(pool.map(one, parts))
-    pack = runpy.run_path(str(CEXT / "gpu" / "pack.py"))
+        if failed:
+            raise ImageError("\n".join(failed))
+        pack = runpy.run_path(str(CEXT / "gpu" / "pack.py"))
+        small = dict(zip(data, pool.map(pack["deflated"], data), strict=True))  # by image
     images = images_of(vendor, parts, data)
-    archive = pack["pack"](driver, images)
+    archive = pack["pack"](driver, images, lambda image: small.get(image) or pack["deflated"](image))
     rows = [
         {
             "name": p.name,
             "arch": p.arch,
             "compiler": p.compiler,
             "bytes": len(d),
-            "deflated": len(pack["deflated"](d)),
+            "deflated": len(small[d]),
         }
         for p, d in zip(parts, data, strict=True)
     ]
