@@ -2,7 +2,7 @@
  *
  * nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icext/kernels -Icext/include -Icext/quant \
  *      -IBUILD/cext/headers -o decode bench/gpu_kernels/decode.cu   (BUILD: where CMake built the C libraries)
- * decode check | decode small | decode token | decode columns [least columns of columns.cu]
+ * decode check | decode small | decode token [format columns...] | decode columns [least columns of columns.cu]
  */
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -68,6 +68,13 @@ __global__ void fill_blocks(uint8_t *to, int64_t blocks, int bytes, int number, 
         int at[2] = {number == 14 ? 208 : 0, number == 12 || number == 13 ? 2 : -1};
         if (number == 39) {
             p[0] = wild ? 90 + p[0] % 64 : 118 + p[0] % 4;
+            continue;
+        }
+        if (number == 2003) { /* its scale is a float */
+            uint32_t r = noise(seed + b * 4096 + 3000);
+            float d = 3e-4f * (0.5f + (r >> 8) * (1.0f / 16777216.0f));
+            d = wild ? ldexpf(r & 1 ? -d : d, (int)(r >> 24) % 40 - 20) : d;
+            memcpy(p, &d, 4);
             continue;
         }
         for (int k = 0; k < 2; k++) {
@@ -471,6 +478,11 @@ int main(int argc, char **argv) {
         for (int n : {8, 16, 32, 64, 128})
             token(l1, "q4_k_m", n, 0, false), token(l8, "q4_k_m", n, 0, false), token(l1, "bf16", n, 0, false),
                 token(l8, "bf16", n, 0, false);
+        return 0;
+    }
+    if (argc > 2) {
+        for (int i = 3; i < argc; i++)
+            token(l1, argv[2], atoi(argv[i]), 0, false), token(l8, argv[2], atoi(argv[i]), 0, false);
         return 0;
     }
     token(l1, "q4_k_m", 1, 0, false);

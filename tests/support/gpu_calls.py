@@ -9,7 +9,7 @@ import numpy as np
 from attention_cases import BLOCK, Tokens, attention_case
 from one_step import Case, encode, extremes, f32, generator, random_blocks
 
-PACKED = ("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4")
+PACKED = ("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4", "i8_g128")
 PRODUCT_BOUND = 5e-5  # nmse: weights and activations meet as bfloat16
 COUNTS = (1, 3, 8, 9, 16, 30, 64, 100, 128, 129, 300)  # of tokens
 # nmse: queries and weights are rounded to 11 bits, or to 8 with caches of bf16, q8_0 and q4_0
