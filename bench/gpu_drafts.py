@@ -1,12 +1,14 @@
-"""What the verification of draft tokens costs: a step of one sequence with N draft tokens beside a step that makes one token.
+"""What the verification of draft tokens costs: a step of one sequence with N draft tokens beside a step that
+makes one token.
 
     python bench/gpu_drafts.py MODEL.gguf [--device cuda] [--drafts 1,2,3,4,7,8,15,16] [--depths 128]
-                               [--steps 64] [--repeats 5]
+                               [--steps 64] [--repeats 5] [--json FILE]
 
-A step with N draft tokens computes N + 1 rows of one slot and samples after each. Two times are compared with those of
-a step without: that of the device alone (the same step, launched back to back) and that of the whole step. Steps
-without draft tokens overlap, as in a service; those with draft tokens do not, since the next draft hangs on what was
-accepted. Here none is: each step ends with a rewind to where it began. Prints a table, and JSON with --json FILE.
+A step with N draft tokens computes N + 1 rows of one slot and samples after each. Two times are compared with
+those of a step without: that of the device alone (the same step, launched back to back) and that of the whole
+step. Steps without draft tokens overlap, as in a service. Those with draft tokens do not, since the next
+draft depends on what was accepted. Here none is: each step ends with a rewind to where it began. Prints a
+table.
 """
 
 from __future__ import annotations

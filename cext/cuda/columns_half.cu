@@ -52,30 +52,48 @@ static __device__ __forceinline__ void half_store(char *chunk, int columns, int 
         ((float *)(chunk + half_scales_at(columns)))[token] = __uint_as_float((254u - up) << 23);
 }
 
-/* A group converts a row, or without a norm part of a row. */
+/* A group converts a row, or without a norm part of a row. A thread's first 16 elements stay in registers; the norm's weights depend on
+ * no kernel. */
 extern "C" __global__ void __launch_bounds__(256) columns_half_convert(const __grid_constant__ gpu_call c) {
     __shared__ float room[8];
     const int token = blockIdx.y, width = c.v[1].shape[1], all = packed_chunks(&c.v[1]) * CHUNK;
     const int columns = half_columns(c.v[0].shape[0]), bytes = half_chunk_bytes(columns);
+    const int first = 16 * (blockIdx.x * 256 + threadIdx.x), step = 16 * 256 * gridDim.x;
     const float *row = (const float *)(c.v[1].data + token * c.v[1].stride);
     const float *norm = c.mode & PRODUCT_NORM ? (const float *)c.v[product_last(&c, c.mode) + 1].data : nullptr;
     float scale = 1.0f, x[16], w[16];
     launch_next();
+    if (norm)
+        columns_load(norm, first, width, w);
     wait_before();
     if (token >= rows_now(c, c.v[0]))
         return;
     if (c.mode & PRODUCT_POST)
         row = columns_post(c, token, width, room);
-    if (norm)
-        scale = columns_scale(c, columns_squares(row, width), width, room);
-    for (int k = 16 * (blockIdx.x * 256 + threadIdx.x); k < all; k += 16 * 256 * gridDim.x) {
-        columns_load(row, k, width, x);
-        if (norm) {
-            columns_load(norm, k, width, w);
+    columns_load(row, first, width, x);
+    if (norm) {
+        float sum = 0.0f, y[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            sum += x[i] * x[i];
+        for (int k = first + step; k < width; k += step) {
+            columns_load(row, k, width, y);
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                sum += y[i] * y[i];
+        }
+        scale = columns_scale(c, sum, width, room);
+    }
+    for (int k = first; k < all; k += step) {
+        if (k != first) {
+            columns_load(row, k, width, x);
+            if (norm)
+                columns_load(norm, k, width, w);
+        }
+        if (norm)
 #pragma unroll
             for (int i = 0; i < 16; i++)
                 x[i] = x[i] * scale * w[i];
-        }
         half_store((char *)c.scratch + (int64_t)(k / CHUNK) * bytes, columns, token, k % CHUNK, x);
     }
 }

@@ -22,9 +22,7 @@ def model(bundled_model: Path) -> Iterator[Model]:
         yield found
 
 
-def test_each_step_computes_the_draft_and_one_row_more(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_step_computes_the_draft_and_one_row_more(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
     step = Engine.step
 

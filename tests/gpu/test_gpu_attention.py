@@ -96,7 +96,9 @@ def test_heads_of_any_size_equal_the_definition(cuda: Device, format: str) -> No
 @pytest.mark.parametrize("kind", ["plain", "window", "self alone", "chunk"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_draft_tokens_equal_the_definition(cuda: Device, format: str, kind: str) -> None:
-    """A group takes a run of tokens at once: of 1 to 8 heads of a KV head 16 to 2 of them. More heads go token by token."""
+    """A group takes a run of tokens at once, up to 16 heads of them. More than 8 heads of a KV head go token
+    by token.
+    """
     for d in (64, 128):
         for heads in ((2, 2, d), (4, 2, d), (6, 2, d), (5, 1, d), (8, 1, d), (16, 1, d)):
             one = attention(format, heads, DRAFTS, sinks=4.0 if heads[0] == 6 else 0.0, **KINDS[kind])

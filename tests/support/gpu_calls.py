@@ -17,7 +17,12 @@ ATTENTION_BOUND = 1e-4
 FEW: Tokens = [(0, 300), (1, 2), (1, 3), (2, 1500)]
 RUNS: Tokens = [(0, p) for p in range(90, 290)] + [(1, p) for p in range(40)]
 # At most 16 tokens, most of them with draft tokens behind them.
-DRAFTS: Tokens = [(0, p) for p in range(120, 127)] + [(1, 40), *[(2, p) for p in range(700, 705)], (3, 5), (3, 6)]
+DRAFTS: Tokens = [(0, p) for p in range(120, 127)] + [
+    (1, 40),
+    *[(2, p) for p in range(700, 705)],
+    (3, 5),
+    (3, 6),
+]
 SHORT: Tokens = [(s, 37 * s + p) for s in range(11) for p in range(3)]  # runs of few tokens
 
 
