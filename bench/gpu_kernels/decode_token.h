@@ -126,9 +126,9 @@ static void compare(const shape &s, int columns, bool cuts) {
         size_t bytes = 0;
         for (size_t i = 0; i < steps.size(); i++)
             if (i + 1 == steps.size() ? kind == 4 : (int)(i % 4) == kind) {
-                const columns_cut cut = half_cut_of(&steps[i].c, units);
+                const half_cut h = half_cut_of(&steps[i].c, units);
                 part.push_back(steps[i]);
-                if (!half_cut(all[i], cut.teams, cut.parts))
+                if (!half_recut(all[i], h.cut.teams, h.cut.parts, h.warps))
                     printf("columns_half.cu does not take it\n");
                 half.push_back(all[i]);
                 bytes += steps[i].bytes;
@@ -139,17 +139,17 @@ static void compare(const shape &s, int columns, bool cuts) {
                "parts)\n",
                s.name, columns, names[kind], bytes / n / 4.38e6, old, part[0].cut.teams, part[0].cut.parts, us,
                half[0].cut.teams, half[0].cut.parts);
-        for (int teams = 1; cuts && teams <= COLUMNS_TEAMS; teams *= 2)
-            for (int parts = 1; parts <= COLUMNS_PARTS; parts++) {
-                std::vector<planned> other = half;
-                bool fits = true;
-                for (planned &p : other)
-                    fits &= half_cut(p, teams, parts);
-                if (fits)
-                    printf("    %d teams, %d parts: %3d groups of %6d bytes: %6.2f us, predicted %6.2f\n", teams, parts,
-                           other[0].cut.groups * parts, other[0].shared, time_graph(other, true, &best) / n,
-                           half_time(&other[0].c, other[0].cut, units) * 1e-3);
-            }
+        for (int i = 0; cuts && i < 3 * COLUMNS_PARTS * 2; i++) {
+            const int teams = 1 << i % 3, parts = i / 3 % COLUMNS_PARTS + 1, warps = i / 3 / COLUMNS_PARTS ? 8 : 16;
+            std::vector<planned> other = half;
+            bool fits = true;
+            for (planned &p : other)
+                fits &= half_recut(p, teams, parts, warps);
+            if (fits)
+                printf("    %d teams, %d parts, %2d warps: %3d groups of %6d bytes: %6.2f us, predicted %6.2f\n", teams,
+                       parts, warps, other[0].cut.groups * parts, other[0].shared, time_graph(other, true, &best) / n,
+                       half_time(&other[0].c, {other[0].cut, warps}, units) * 1e-3);
+        }
     }
     total[0] = time_graph(steps, true, &best), total[1] = time_graph(all, true, &best);
     printf("%-14s columns %2d with norms: columns %8.1f us/token, half %8.1f\n", s.name, columns, total[0], total[1]);

@@ -1,4 +1,4 @@
-/* columns_half.cu: products of Q4_K, Q5_K and Q6_K weights with 5 to 32 tokens, in f16 with float32 accumulators, for decoding of
+/* columns_half.cu: products of Q4_K, Q5_K and Q6_K weights with 5 to 16 tokens, in f16 with float32 accumulators, for decoding of
  * several sequences and the verification of draft tokens.
  *
  * A code times its integer scale is a whole number of 12 bits at most, so it is a half, exactly but for the largest of Q6_K. It takes two
@@ -192,10 +192,9 @@ template <int N> static __device__ __forceinline__ void half_columns_of(uint32_t
     }
 }
 
-/* d += this warp's two tiles of a chunk (w: the first, `apart` bytes before the second) times its activations. used: how many eights
- * of columns have tokens. */
+/* d += this warp's two tiles of a chunk (w: the first, `apart` bytes before the second) times its activations. */
 template <class F, int N>
-static __device__ __forceinline__ void half_chunk(const char *w, int apart, const char *acts, int used,
+static __device__ __forceinline__ void half_chunk(const char *w, int apart, const char *acts,
                                                   float (&d)[HALF_TILES][N / 2]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t at = shared_address(acts);
@@ -226,8 +225,7 @@ static __device__ __forceinline__ void half_chunk(const char *w, int apart, cons
                     half_operand<F>(word[i][j], j, h, scale, a);
 #pragma unroll
                     for (int n = 0; n < N / 8; n++)
-                        if (n < 2 || n < used)
-                            mma_f16(part[i] + 4 * n, a[0], a[1], a[2], a[3], x[h][n][0], x[h][n][1]);
+                        mma_f16(part[i] + 4 * n, a[0], a[1], a[2], a[3], x[h][n][0], x[h][n][1]);
                 }
             }
         }
@@ -283,36 +281,80 @@ template <int N> static __device__ __forceinline__ void half_add(float *sums, in
     }
 }
 
+/* Stages of a group's turns: chunk i of its part is in round i / turns of the ring of turn i % turns. */
+struct half_ring {
+    uint32_t bars;
+    int turns, stages;
+    __device__ __forceinline__ int stage(int i) const {
+        return i % turns * stages + i / turns % stages;
+    }
+    __device__ __forceinline__ uint32_t full(int i) const {
+        return bars + 16 * stage(i);
+    }
+    __device__ __forceinline__ uint32_t empty(int i) const {
+        return bars + 16 * stage(i) + 8;
+    }
+    __device__ __forceinline__ int phase(int i) const {
+        return i / turns / stages & 1;
+    }
+};
+
+/* Loads the weights of chunks [from, to). Run by one warp: a lane per tile of 16 rows. */
+static __device__ __forceinline__ void half_fetch(const gpu_call &c, const half_ring &ring, const half_room &r,
+                                                  uint32_t base, int group, int teams, int from, int to) {
+    const int lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]);
+    const uint64_t policy = read_once();
+    const char *data = nullptr;
+    uint32_t bytes = 0;
+    if (lane < 4 * teams) {
+        const team_rows t = rows_of_team(c, group, lane / 4, teams);
+        if (lane % 4 * TILE_ROWS < t.left) {
+            bytes = (uint32_t)packed_bytes(c.v[t.which].format);
+            data = (const char *)c.v[t.which].data + ((int64_t)(t.row / TILE_ROWS + lane % 4) * chunks + from) * bytes;
+        }
+    }
+    const uint32_t all = __reduce_add_sync(~0u, bytes), own = base + r.weights + lane * (r.weight / (4 * teams));
+    for (int i = 0; i < to - from; i++, data += bytes) {
+        if (lane == 0) {
+            barrier_wait(ring.empty(i), ring.phase(i) ^ 1);
+            barrier_expect(ring.full(i), all);
+        }
+        __syncwarp();
+        if (bytes)
+            copy_bulk(own + ring.stage(i) * r.weight, data, bytes, ring.full(i), policy);
+    }
+}
+
 template <int N> static __device__ __forceinline__ void columns_half(const gpu_call &c) {
     extern __shared__ char shared[];
     char *memory = shared + ((128 - (shared_address(shared) & 127)) & 127);
-    constexpr int WARPS = HALF_WARPS_OF(N), BYTES = (548 * N + 127) / 128 * 128;
-    const int teams = 1 << (blockDim.x / 32 - WARPS - 2), turns = WARPS / (2 * teams), warp = threadIdx.x / 32,
+    constexpr int BYTES = (548 * N + 127) / 128 * 128;
+    const int warps = half_warps(blockDim.x), teams = 1 << (blockDim.x / 32 - warps - 2), warp = threadIdx.x / 32,
               chunks = packed_chunks(&c.v[1]);
     const uint32_t parts = cluster_size(), rank = blockIdx.x % parts, group = blockIdx.x / parts,
                    base = shared_address(memory);
     const int from = columns_part(chunks, rank, parts), to = columns_part(chunks, rank + 1, parts);
-    const half_room r = half_room_of(N, half_chunks(&c, parts), teams, columns_bytes(&c));
+    const half_room r = half_room_of(N, half_chunks(&c, parts), warps, teams, columns_bytes(&c));
+    const half_ring ring = {base + r.bars, half_turns(warps, teams), r.stages};
     team_rows *where = (team_rows *)(memory + r.teams);
-    columns_ring weights = {base + r.weights, base + r.bars, r.weight, r.stages, 0, 0};
     const uint32_t arrived = base + r.bars + 16 * HALF_STAGES;
     launch_next();
     if ((int)threadIdx.x < teams)
         where[threadIdx.x] = rows_of_team(c, group, threadIdx.x, teams);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < r.stages; i++)
-            barrier_init(weights.bars + 16 * i, 1), barrier_init(weights.bars + 16 * i + 8, 2 * teams);
+        for (int i = 0; i < ring.turns * ring.stages; i++)
+            barrier_init(ring.bars + 16 * i, 1), barrier_init(ring.bars + 16 * i + 8, 2 * teams);
         for (int k = from; k < to; k++)
             barrier_init(arrived + 8 * (k - from), 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (warp == WARPS)
-        fetch_weights(c, weights, group, teams, from, to);
+    if (warp == warps)
+        half_fetch(c, ring, r, base, group, teams, from, to);
     wait_before();
     const int now = rows_now(c, c.v[0]), team = warp / 2 % teams, turn = warp / (2 * teams),
               tile = 4 * team + warp % 2 * HALF_TILES; /* of the group */
-    if (warp == WARPS + 1 && threadIdx.x % 32 == 0)
+    if (warp == warps + 1 && threadIdx.x % 32 == 0)
         for (int k = from; k < to; k++) {
             barrier_expect(arrived + 8 * (k - from), BYTES);
             bulk_load(base + (k - from) * BYTES, (const char *)c.scratch + (int64_t)k * BYTES, BYTES,
@@ -322,39 +364,35 @@ template <int N> static __device__ __forceinline__ void columns_half(const gpu_c
 #pragma unroll
     for (int i = 0; i < HALF_TILES * N / 2; i++)
         d[i / (N / 2)][i % (N / 2)] = 0.0f;
-    if (warp < WARPS) {
-        const int format = (int)(c.v[where[team].which].format & 0xFFFFFFu), apart = r.weight / (4 * teams),
-                  used = (now + 7) / 8;
-        weights.stage = turn;
-        for (int k = from + turn; k < to; k += turns, weights.stage += turns) {
-            while (weights.stage >= weights.stages)
-                weights.stage -= weights.stages, weights.phase ^= 1;
-            const char *w = memory + r.weights + weights.stage * r.weight + tile * apart;
-            const char *acts = memory + (k - from) * BYTES;
-            barrier_wait(weights.full(), weights.phase);
-            barrier_wait(arrived + 8 * (k - from), 0);
+    if (warp < warps) {
+        const int format = (int)(c.v[where[team].which].format & 0xFFFFFFu), apart = r.weight / (4 * teams);
+        for (int i = turn; i < to - from; i += ring.turns) {
+            const char *w = memory + r.weights + ring.stage(i) * r.weight + tile * apart;
+            const char *acts = memory + i * BYTES;
+            barrier_wait(ring.full(i), ring.phase(i));
+            barrier_wait(arrived + 8 * i, 0);
             switch (format) {
             case tile_q4_k::FORMAT:
-                half_chunk<tile_q4_k, N>(w, apart, acts, used, d);
+                half_chunk<tile_q4_k, N>(w, apart, acts, d);
                 break;
             case tile_q5_k::FORMAT:
-                half_chunk<tile_q5_k, N>(w, apart, acts, used, d);
+                half_chunk<tile_q5_k, N>(w, apart, acts, d);
                 break;
             case tile_q6_k::FORMAT:
-                half_chunk<tile_q6_k, N>(w, apart, acts, used, d);
+                half_chunk<tile_q6_k, N>(w, apart, acts, d);
                 break;
             }
             __syncwarp();
             if (threadIdx.x % 32 == 0)
-                barrier_arrive(weights.empty());
+                barrier_arrive(ring.empty(i));
         }
     }
     __syncthreads(); /* all has been read: the sums reuse the memory */
     const int stride = teams * COLUMNS_ROWS + 4;
-    if (warp < WARPS)
+    if (warp < warps)
         half_leave<N>((float *)memory + turn * N * stride + tile * TILE_ROWS, stride, now, d);
     __syncthreads();
-    half_add<N>((float *)memory, stride, turns, now);
+    half_add<N>((float *)memory, stride, ring.turns, now);
     parts > 1 ? cluster_sync() : __syncthreads();
     columns_finish(c, (const float *)memory, where, stride, teams, parts, rank, now);
     if (parts > 1)
@@ -362,10 +400,8 @@ template <int N> static __device__ __forceinline__ void columns_half(const gpu_c
 }
 
 #define COLUMNS_HALF(N)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(HALF_THREADS_OF(N, HALF_TEAMS_OF(N)), 1)                              \
-        columns_half_##N(const __grid_constant__ gpu_call c) {                                                         \
+    extern "C" __global__ void __launch_bounds__(640, 1) columns_half_##N(const __grid_constant__ gpu_call c) {        \
         columns_half<N>(c);                                                                                            \
     }
 COLUMNS_HALF(8)
 COLUMNS_HALF(16)
-COLUMNS_HALF(32)

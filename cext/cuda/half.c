@@ -1,4 +1,4 @@
-/* half.c: kernel table of columns_half.cu, one kernel for 8, 16 and 32 columns of each op. */
+/* half.c: kernel table of columns_half.cu, one kernel for 8 and 16 columns of each op. */
 #include "columns_half.h"
 #include "family.h"
 #include "products.h"
@@ -23,7 +23,7 @@ static const char *check(const gpu_call *c, const gpu_traits *t, uint32_t mode, 
         return "it is made for another number of columns";
     if (t->arch != HOPPER_ARCH || t->shared < COLUMNS_SHARED + 4096)
         return "it is made for sm_90";
-    return half_cut_of(&moded, t->units).teams ? 0 : "its rows are too long for shared memory";
+    return half_cut_of(&moded, t->units).cut.teams ? 0 : "its rows are too long for shared memory";
 }
 
 static uint64_t scratch(const gpu_call *c, const gpu_traits *t) {
@@ -39,12 +39,12 @@ static void grid_convert(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    columns_cut cut = half_cut_of(c, t->units);
-    int columns = half_columns(c->v[0].shape[0]);
-    g->groups[0] = (uint32_t)(cut.groups * cut.parts);
-    g->cluster = cut.parts > 1 ? (uint32_t)cut.parts : 0;
-    g->threads = (uint32_t)HALF_THREADS_OF(columns, cut.teams);
-    g->shared = (uint32_t)half_room_of(columns, half_chunks(c, cut.parts), cut.teams, columns_bytes(c)).bytes;
+    half_cut h = half_cut_of(c, t->units);
+    int parts = h.cut.parts, teams = h.cut.teams, columns = half_columns(c->v[0].shape[0]);
+    g->groups[0] = (uint32_t)(h.cut.groups * parts);
+    g->cluster = parts > 1 ? (uint32_t)parts : 0;
+    g->threads = (uint32_t)half_threads(h.warps, teams);
+    g->shared = (uint32_t)half_room_of(columns, half_chunks(c, parts), h.warps, teams, columns_bytes(c)).bytes;
 }
 
 /* A check is told neither mode nor kernel, so each entry has its own. */
@@ -52,7 +52,7 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     static const char *name##_##kind(const gpu_call *c, const gpu_traits *t) {                                         \
         return check(c, t, mode, kind);                                                                                \
     }
-#define CHECKS(name, mode) CHECK(name, mode, 0) CHECK(name, mode, 1) CHECK(name, mode, 2)
+#define CHECKS(name, mode) CHECK(name, mode, 0) CHECK(name, mode, 1)
 CHECKS(plain, 0)
 CHECKS(add, PRODUCT_ADD)
 CHECKS(gated, PRODUCT_GATED)
@@ -66,9 +66,7 @@ CHECKS(posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
         .op = op_, .check = name##_##kind, .scratch = scratch, .mode = mode_,                                          \
         .launch = {{"columns_half_convert", grid_convert, 1}, {kernel, grid_multiply, 1}}                              \
     }
-#define ENTRIES(op, name, mode)                                                                                        \
-    ENTRY(op, name, mode, 0, "columns_half_8"), ENTRY(op, name, mode, 1, "columns_half_16"),                           \
-        ENTRY(op, name, mode, 2, "columns_half_32")
+#define ENTRIES(op, name, mode) ENTRY(op, name, mode, 0, "columns_half_8"), ENTRY(op, name, mode, 1, "columns_half_16")
 
 const gpu_kernel cuda_half_kernels[] = {
     ENTRIES("norm_linear", normed, PRODUCT_NORM),

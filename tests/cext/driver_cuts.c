@@ -48,8 +48,9 @@ static void one_cut(const gpu_call *c, int weights) {
  * tiles, and the kernel reads the number of teams from that of its threads. */
 static void one_half(const gpu_call *c, int weights) {
     const int columns = half_columns(c->v[0].shape[0]), gated = c->mode & PRODUCT_GATED ? 1 : 0;
-    const columns_cut cut = half_cut_of(c, MULTIPROCESSORS);
-    int blocks = 0, chunks, good, warps, turns;
+    const half_cut h = half_cut_of(c, MULTIPROCESSORS);
+    const columns_cut cut = h.cut;
+    int blocks = 0, chunks, good, turns;
     half_room r;
     if (!cut.teams) {
         CHECK(packed_chunks(&c->v[1]) > COLUMNS_PARTS, "%d columns, K %d: no partition", columns, c->v[1].shape[1]);
@@ -58,15 +59,16 @@ static void one_half(const gpu_call *c, int weights) {
     for (int i = 0; i < (gated ? 1 : weights); i++)
         blocks += columns_blocks(&c->v[2 + i]);
     chunks = half_chunks(c, cut.parts);
-    r = half_room_of(columns, chunks, cut.teams, columns_bytes(c));
-    warps = HALF_WARPS_OF(columns), turns = HALF_TURNS_OF(columns, cut.teams);
-    good = cut.teams > gated && cut.teams <= HALF_TEAMS_OF(columns) && cut.parts > 0 && cut.parts <= COLUMNS_PARTS;
+    r = half_room_of(columns, chunks, h.warps, cut.teams, columns_bytes(c));
+    turns = half_turns(h.warps, cut.teams);
+    good = cut.teams > gated && cut.teams <= HALF_TEAMS && cut.parts > 0 && cut.parts <= COLUMNS_PARTS;
     good = good && cut.groups * (cut.teams >> gated) >= blocks && (cut.groups - 1) * (cut.teams >> gated) < blocks;
-    good = good && turns * 2 * cut.teams == warps &&
-           1 << (HALF_THREADS_OF(columns, cut.teams) / 32 - warps - 2) == cut.teams;
-    good = good && r.stages >= 2 && r.stages <= HALF_STAGES && r.weights >= chunks * half_chunk_bytes(columns) &&
-           r.weights % 128 == 0;
-    good = good && r.bars >= r.weights + r.stages * r.weight && r.bars % 8 == 0 &&
+    good = good && turns >= 1 && turns * 2 * cut.teams == h.warps &&
+           half_warps(half_threads(h.warps, cut.teams)) == h.warps &&
+           1 << (half_threads(h.warps, cut.teams) / 32 - h.warps - 2) == cut.teams;
+    good = good && r.stages >= 1 && turns * r.stages >= 2 && turns * r.stages <= HALF_STAGES &&
+           r.weights >= chunks * half_chunk_bytes(columns) && r.weights % 128 == 0;
+    good = good && r.bars >= r.weights + turns * r.stages * r.weight && r.bars % 8 == 0 &&
            r.teams >= r.bars + 16 * HALF_STAGES + 8 * chunks;
     good = good && r.bars >= turns * columns * (cut.teams * COLUMNS_ROWS + 4) * 4 && r.teams % 16 == 0 &&
            r.bytes <= SHARED;
