@@ -301,11 +301,13 @@ static __device__ __forceinline__ void join_token(const gpu_call &c, int token) 
     SPLIT(attention_split_any_128_##format, FORMAT, 128, 1, true, 2)                                                   \
     SPLIT(attention_split_any_256_##format, FORMAT, 256, 1, true, 1)                                                   \
     SPLIT(attention_split_any_512_##format, FORMAT, 512, 1, true, 1)
+#ifndef SPLIT_KERNELS /* a bench names fewer, for it compiles sooner */
 SPLITS(f16, CACHE_F16)
 SPLITS(bf16, CACHE_BF16)
 SPLITS(fp8, CACHE_FP8)
 SPLITS(q8_0, CACHE_Q8_0)
 SPLITS(q4_0, CACHE_Q4_0)
+#endif
 
 /* Grid: query heads by tokens or WALKERS, and a thread for each number of a head. */
 #define JOIN(format)                                                                                                   \
