@@ -26,7 +26,7 @@ def test_each_step_computes_the_draft_and_one_row_more(model: Model, monkeypatch
     seen: list[tuple[int, int]] = []
     step = Engine.step
 
-    def noted(engine: Engine, entries: Sequence[BatchEntry]) -> list[object]:
+    def noted(engine: Engine, entries: Sequence[BatchEntry]) -> Sequence[object]:
         found = step(engine, entries)
         seen.append((len(entries[0].draft_tokens), len(found)))
         return found
