@@ -30,7 +30,7 @@ static __device__ __forceinline__ void prefetch_share(uint64_t at, uint32_t byte
 #include "../../cext/cuda/gemv.cu"
 #include "../../cext/cuda/batch.cu"
 #include "../../cext/cuda/columns.cu"
-#include "../../cext/cuda/columns_half.cu"
+#include "columns_half.cuh"
 #include "../../cext/cuda/dense.cu"
 #include "bench.cuh"
 namespace rows { /* its hal.h, which has no include guard, is the second here */

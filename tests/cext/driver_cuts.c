@@ -2,7 +2,7 @@
  * kernels count on, without a GPU. */
 #include "harness.h"
 
-#include "../../cext/cuda/columns_half.h"
+#include "../../bench/gpu_kernels/columns_half.h"
 
 enum { MULTIPROCESSORS = 132, SHARED = 227 << 10, BARRIERS = 128 /* bytes that a ring's barriers have */ };
 

@@ -1,4 +1,4 @@
-/* columns_half.h: partition of columns_half.cu's products, and layout of their scratch and shared memory, shared by host and kernels.
+/* columns_half.h: partition of columns_half.cuh's products, and layout of their scratch and shared memory, shared by host and kernels.
  *
  * Groups, teams' rows, clusters and parts of K are those of columns.h. A group has the activations of its whole part of K in shared
  * memory, and 16 or 8 warps that multiply, however many teams. A warp has two of a team's four tiles, so what it loads of the
@@ -8,7 +8,7 @@
 #ifndef SATCHEL_CUDA_COLUMNS_HALF_H
 #define SATCHEL_CUDA_COLUMNS_HALF_H
 
-#include "columns.h"
+#include "../../cext/cuda/columns.h"
 
 enum {
     HALF_MOST = 16 /* columns */,

@@ -1,4 +1,4 @@
-/* columns_half.cu: products of Q4_K, Q5_K and Q6_K weights with 5 to 16 tokens, in f16 with float32 accumulators, for decoding of
+/* columns_half.cuh: products of Q4_K, Q5_K and Q6_K weights with 5 to 16 tokens, in f16 with float32 accumulators, for decoding of
  * several sequences and the verification of draft tokens.
  *
  * A code times its integer scale is a whole number of 12 bits at most, so it is a half, exactly but for the largest of Q6_K. It takes two
@@ -11,12 +11,14 @@
  * shared memory, fetched once; weights come through a ring, before the previous kernel ends. Warps multiply by mma.sync. They
  * split their group's tiles and chunks (columns_half.h); their sums meet in shared memory, those of a cluster's groups as in
  * columns.cu. The order of a sum depends on the matrices, the kernel and the device, not on the number of columns in use.
+ *
+ * No plan uses it: decode.cu checks and times it.
  */
-#include "columns_convert.cuh"
-#include "columns_fetch.cuh"
+#include "../../cext/cuda/columns_convert.cuh"
+#include "../../cext/cuda/columns_fetch.cuh"
+#include "../../cext/cuda/columns_sums.cuh"
+#include "../../cext/cuda/hopper.h"
 #include "columns_half.h"
-#include "columns_sums.cuh"
-#include "hopper.h"
 
 /* --- activations */
 
