@@ -25,7 +25,7 @@ struct token_run {
     int first, count;
 };
 
-/* The run that a token belongs to. Called by whole warps. */
+/* The run that a token belongs to; of a short past each token is alone, for a run's end takes longer. Called by whole warps. */
 static __device__ __forceinline__ token_run run_of(const gpu_call &c, int token) {
     const int most = run_tokens(c.v[1].shape[0], c.v[1].shape[1] / c.v[2].shape[1], c.v[1].shape[2]);
     const int now = rows_of(&c, &c.v[1]), lane = threadIdx.x % 32;
@@ -35,8 +35,11 @@ static __device__ __forceinline__ token_run run_of(const gpu_call &c, int token)
                         i32_at(&c.v[5], lane) == i32_at(&c.v[5], lane - 1) + 1;
     const uint32_t begins = ~__ballot_sync(0xFFFFFFFFu, follows), before = (2u << token) - 1; /* FEW tokens at most */
     const int begin = 31 - __clz(begins & before), end = __ffs(begins & ~before) - 1;
-    const int first = token - (token - begin) % most;
-    return {first, min(most, end - first)};
+    const int first = token - (token - begin) % most, count = min(most, end - first), pos = i32_at(&c.v[5], first);
+    const caches x = caches_of(c, 0);
+    if (!x.causal || (pos + count - sight_of(x, pos, pos).from) * now < RUN_LEAST)
+        return {token, 1};
+    return {first, count};
 }
 
 static __device__ __forceinline__ cut cut_of(const sight &s, int splits) {

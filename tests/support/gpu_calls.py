@@ -19,7 +19,7 @@ RUNS: Tokens = [(0, p) for p in range(90, 290)] + [(1, p) for p in range(40)]
 # At most 16 tokens, most of them with draft tokens behind them.
 DRAFTS: Tokens = [(0, p) for p in range(120, 127)] + [
     (1, 40),
-    *[(2, p) for p in range(700, 705)],
+    *[(2, p) for p in range(900, 905)],
     (3, 5),
     (3, 6),
 ]
