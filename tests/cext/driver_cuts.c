@@ -47,7 +47,7 @@ static void one_cut(const gpu_call *c, int weights) {
 void test_cuts(void) {
     static const int widths[] = {32, 256, 896, 2048, 4096, 14336, 53248},
                      heights[] = {1, 64, 1000, 4096, 28672, 256000};
-    static const int formats[] = {12, 13, 14, 8, 2, 39, F16, BF16};
+    static const int formats[] = {12, 13, 14, 8, 2, 39, 2003, F16, BF16};
     for (int tokens = 5; tokens <= COLUMNS_MOST; tokens += 1 + tokens / 8)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
             for (size_t h = 0; h < sizeof heights / sizeof *heights; h++)
