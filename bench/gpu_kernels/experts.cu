@@ -3,7 +3,7 @@
  * gcc -c -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers cext/cuda/experts.c cext/kernels/table.c
  * nvcc -std=c++17 -O3 -arch=sm_90a -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers -o experts \
  *      bench/gpu_kernels/experts.cu experts.o table.o      (BUILD: where CMake built the C libraries)
- * experts BUILD/cext/cuda [check|small|race|time|brief]
+ * experts BUILD/cext/cuda [check|small|race|time|brief] [80|86|89]     (a device that the GPU passes for)
  *
  * Kernels are those of the library, by its own tables: a way is the first entry whose kernel has the way's name. A check draws
  * weights, activations and ids, poisons the output and scratch with NaN, and compares each number with a product in float64,
@@ -19,6 +19,7 @@ extern "C" {
 #include "../../cext/kernels/modes.h"
 extern const gpu_kernel cuda_expert_kernels[];
 }
+#include "../../cext/cuda/expert_warp.h"
 #include "../../cext/cuda/tile_pack.cu"
 #include "entries.cuh"
 
@@ -264,7 +265,7 @@ static void check(const shape &s, const char *way, uint32_t seed) {
     fflush(stdout);
 }
 
-static const char *const WAYS[] = {"experts_few", "experts_many", "expert_tiles_32", "expert_tiles_128"};
+static const char *WAYS[] = {"experts_few", "experts_many", "expert_tiles_32", "expert_tiles_128"};
 
 static void check_all(bool small, bool race) {
     uint32_t seed = 1;
@@ -333,6 +334,17 @@ static double time_of(problem &p, const entry &e, int copies, int only = -1) {
     return us;
 }
 
+/* The same kernel in groups of four warps, `groups` of them on a multiprocessor; false: there is no room. */
+static bool smaller_groups(entry &e, const gpu_call &c, int most, int groups) {
+    const int limit = groups == 1 ? traits.shared : traits.shared / groups - 1024;
+    const int bytes = expert_warp_room_of(most, EXPERT_WARPS_FEW, packed_bytes(c.v[2].format), limit).bytes;
+    gpu_grid &g = e.grids.back();
+    if (bytes > limit)
+        return false;
+    g.groups[0] = (uint32_t)(traits.units * groups), g.threads = 32 * EXPERT_WARPS_FEW, g.shared = (uint32_t)bytes;
+    return true;
+}
+
 static bool brief;
 
 static void time_shape(const char *title, int experts, int used, int rows, int k, bool gated, const char *format,
@@ -362,6 +374,9 @@ static void time_shape(const char *title, int experts, int used, int rows, int k
             if (e.functions.size() > 1)
                 printf(" (list %5.1f, %4.0f GB/s %3.0f T)", time_of(p, e, copies, 0), bytes / us * 1e-3,
                        flops / us * 1e-6);
+            for (int groups = 1; groups < 4 && traits.lowered && way > 1; groups++)
+                if (smaller_groups(e, p.c, way == 2 ? EXPERT_NARROW : EXPERT_WARP_WIDE, groups))
+                    printf(" 4x%d %.1f", groups, time_of(p, e, copies));
         }
         printf("\n");
         fflush(stdout);
@@ -370,13 +385,17 @@ static void time_shape(const char *title, int experts, int used, int rows, int k
 
 int main(int count, char **args) {
     const std::string folder = count > 1 ? args[1] : ".", what = count > 2 ? args[2] : "";
-    open_libraries(folder, {"experts", "expert_tiles"});
+    const int arch = count > 3 ? atoi(args[3]) : 0;
+    if (arch)
+        WAYS[2] = "expert_warp_32", WAYS[3] = "expert_warp_64";
+    open_libraries(folder, {"experts", arch ? "expert_warp" : "expert_tiles"}, arch);
     if (what != "time" && what != "brief") {
         check_all(what == "small" || what == "race", what == "race");
         compare_bits();
     }
     if (what != "check" && what != "small" && what != "race") {
-        printf("microseconds: few, many, tiles of 32, tiles of 128\n");
+        printf("microseconds: few, many, tiles of 32, tiles of %s; 4xN: groups of four warps, N of them\n",
+               arch ? "64" : "128");
         brief = what == "brief";
         for (routing how : {EVEN, SKEWED}) {
             if (brief && how == SKEWED)
@@ -384,7 +403,7 @@ int main(int count, char **args) {
             time_shape("30B-A3B gate and up", 128, 8, 768, 2048, true, "q4_k", how);
             time_shape("30B-A3B down", 128, 8, 2048, 768, false, "q4_k", how);
             time_shape("30B-A3B down", 128, 8, 2048, 768, false, "q6_k", how);
-            if (brief)
+            if (brief && !arch)
                 continue;
             time_shape("V2-Lite gate and up", 64, 6, 1408, 2048, true, "q4_k", how);
             time_shape("V2-Lite down", 64, 6, 2048, 1408, false, "q8_0", how);
